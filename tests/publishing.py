@@ -17,8 +17,8 @@ from kiln.provenance.attestation_check import TrustedSigner, verified_attestatio
 from kiln.provenance.attestation_keys import PrivateKey, PublicKey
 from kiln.publish import transaction
 from kiln.publish.stores import yank_patch_and_reindex
-from kiln.publish.stores.folder import Folder
-from kiln.publish.stores.store_publication import StoreTarget
+from kiln.publish.stores.folder import FolderStore
+from kiln.publish.stores.store_target import StoreTarget
 from kiln.release.attest import AttestationSettings
 from kiln.zstd import zstd
 from tests.packages import release_package
@@ -56,7 +56,7 @@ def private_pem(key: PrivateKey, passphrase: str) -> bytes:
 
 def target(folder: Path) -> StoreTarget:
     """Return the channel in ``folder``."""
-    return StoreTarget(store=Folder(root=folder / "channel"))
+    return StoreTarget(store=FolderStore(root=folder / "channel"))
 
 
 def packages(folder: Path, names: tuple[str, ...]) -> list[Path]:
@@ -85,7 +85,7 @@ def attestation(entries: Iterable[IndexEntry], channel: str) -> ReleaseAttestati
     return ReleaseAttestations(
         seal=lambda previous: hash_chain.serialize_chain(records, previous),
         boms={made.sha256: b"{}" for made in records},
-        bundles=lambda sha256: attesting.package_bundles(by_hash[sha256]),
+        bundles=lambda sha256: attesting.sign_package_bundles(by_hash[sha256]),
         is_own=lambda sha256, sidecar: attesting.has_own_attestation(by_hash[sha256], sidecar),
     )
 

@@ -87,7 +87,7 @@ class CompileStepRunner:
         for path in (events, profile, *bazel.earlier_event_files(events), *bazel.earlier_event_files(profile)):
             files.remove(path)
         variables = {bazel_environment.EVENTS: str(events), bazel_environment.PROFILE: str(profile)}
-        text = bazel_environment.assignment_lines({**job.compile, **variables})
+        text = bazel_environment.shell_export_lines({**job.compile, **variables})
         watcher = (
             interrupt_script.interrupt_bazel_lines(job.folder / interrupt_script.NAME) if job.options.has_budget else ""
         )

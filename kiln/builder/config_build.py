@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 def run_build_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Build the job's config, or prepare an output for debugging; return the result."""
     secrets = {
-        name: os.environ.pop(name) for name in bazel_environment.secret_names(os.environ)
+        name: os.environ.pop(name) for name in bazel_environment.secret_variable_names(os.environ)
     }  # for the compile alone
     builder = ConfigBuilder.from_job(job, reporter, secrets)
     return builder.run() if job.options.debug is None else {"debug": builder.prepare_for_debugging(job.options.debug)}

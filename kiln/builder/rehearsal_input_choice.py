@@ -12,7 +12,7 @@ from kiln.builder.rehearsal_planning import named_python_version, upstream_wheel
 from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.required_channels_and_network import python_versions_of
 from kiln.serialization import to_json
-from kiln.store.digests import digest
+from kiln.store.digests import json_digest
 from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class RehearsalInputs:
     def inputs_digest(self) -> str:
         """A hash of the inputs of a rehearsal's packages other than the recipe."""
         stand_ins = [to_json(self.wheels.stand_ins)] if self.wheels.stand_ins else []
-        return digest([[wheel.sha256 for wheel in self.wheels.wheels], self._interpreter_identity(), *stand_ins])
+        return json_digest([[wheel.sha256 for wheel in self.wheels.wheels], self._interpreter_identity(), *stand_ins])
 
     @property
     def mountable_python_folder(self) -> Path | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.errors import BudgetSpent, UsageError
 from kiln.job.budget_monitor import CONTINUE
-from kiln.store.digests import digest
+from kiln.store.digests import json_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -68,7 +68,7 @@ class StepCache:
             UsageError: when a settled step was never finished.
             BudgetSpent: when the build is to stop, before or during the step.
         """
-        key = digest({"title": title, **inputs})
+        key = json_digest({"title": title, **inputs})
         with self.console.step(title) as step:
             if title in self.again:
                 self._forget_steps_to_repeat()

@@ -27,6 +27,6 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.console.text import quantity
     from kiln.release import job_collection
 
-    for config, count in job_collection.collect_jobs(feedstock_loader.load(root), options.folders):
+    for config, count in job_collection.collect_ci_jobs(feedstock_loader.load(root), options.folders):
         print(f"{config}: {quantity(count, 'package')}")
     return 0

@@ -284,7 +284,9 @@ class ChannelUpdater:
         """Add packages to the channel, and return them with their paths there."""
         from kiln.store import worker_results
 
-        return worker_results.add_to_channel(self._feedstock, self._configs[config], packages) if packages else ()
+        return (
+            worker_results.add_collected_packages(self._feedstock, self._configs[config], packages) if packages else ()
+        )
 
 
 def configuration_and_site(

@@ -84,7 +84,7 @@ def worker_test_inputs(options: argparse.Namespace, feedstock: Feedstock, ledger
 
     offers = worker_offers(options, worker_machine_types(options))
     names = configs_to_test(feedstock, config_selection.selected_configs(feedstock, options), gpu=options.gpu)
-    packages = built_packages.of_configs(feedstock, names)
+    packages = built_packages.latest_packages_of_configs(feedstock, names)
     if absent := [name for name in names if name not in packages]:
         raise UsageError(
             f"the packages of {absent[0]} are not built"

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from kiln.publish.stores.store_publication import StoreTarget
-    from kiln.publish.transaction import Target
+    from kiln.publish.stores.store_target import StoreTarget
+    from kiln.publish.transaction import PublicationTarget
     from kiln.release.attest import AttestationSettings, Attester
 
 
@@ -139,17 +139,17 @@ def feedstock_platforms(root: Path) -> frozenset[str]:
     return frozenset(config.platform for config in expand.read_all(feedstock, names))
 
 
-def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[str, Any]:
+def publish(channel: PublicationTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish the finished packages in the ledger."""
     from kiln import feedstock_loader
     from kiln.provenance import ssh_signatures
     from kiln.publish import conda_forge_yml_restrictions, gate, transaction
-    from kiln.release import attest, bundle, candidate_packages, staging_test
+    from kiln.release import attest, candidate_packages, release_bundle, staging_test
 
     signer = attester(options)
     feedstock = feedstock_loader.load(root)
     if not options.check and not options.bundle:
-        conda_forge_yml_restrictions.require_allowed(
+        conda_forge_yml_restrictions.require_publication_allowed(
             feedstock.conda_forge_yml,
             options.to,
             environment=os.environ,
@@ -166,11 +166,11 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
         tokens=environment_secrets(os.environ),
         untested=checked_untested_platforms(options.allow_untested),
     )
-    paths, entries = candidate_packages.checked_packages(release)
+    paths, entries = candidate_packages.read_releasable_packages(release)
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
     sign = ssh_signatures.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
-    new_packages = candidate_packages.new_packages(release)
+    new_packages = candidate_packages.packages_new_in_channel(release)
     attestation = attest.release_attestations(
         matrix,
         new_packages,
@@ -178,9 +178,9 @@ def publish(channel: Target, options: argparse.Namespace, root: Path) -> dict[st
         attesting=attestation_settings(options, signer, channel.channel_url()),
     )
     if options.bundle:
-        bundle.write(options.bundle, matrix, release, attestation)
+        release_bundle.write_release_bundle(options.bundle, matrix, release, attestation)
         return {"bundled": tuple(path.name for path in paths)}
-    trial = staging_test.staged_packages_test(
+    trial = staging_test.test_of_staged_packages(
         matrix,
         new_packages,
         channels=(channel.channel_url(),) if published else (),

@@ -34,13 +34,13 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     feedstock = None if options.into else feedstock_loader.load(root)
     record = verify.verified_package(options).record
-    feedstock = feedstock or restored_feedstock.restore(options.package, record, options.into)
+    feedstock = feedstock or restored_feedstock.restore_feedstock(options.package, record, options.into)
     rebuild.require_same_recipe(feedstock, record)
     request = run.RunOptions(
         configs=(record["config"],),
         command="kiln rebuild",
         container=record["container"],
-        image=rebuild.image_of(record),
+        image=rebuild.recorded_image_name(record),
         build=run.BuildOptions(
             engine=record["engine"], executable=os.environ.get("DOCKER_EXECUTABLE") or None, rebuild=True
         ),
@@ -50,6 +50,6 @@ def run(options: argparse.Namespace, root: Path) -> int:
     machine = run.HostMachine(environment=passed_variables(os.environ), python=Path(sys.executable))
     # The build's output is in its log; printed here, it would hide the result.
     with signals.termination_as_interrupt(), contextlib.redirect_stdout(io.StringIO()):
-        package = rebuild.rebuild(feedstock, request, machine, options.package, image=record["image"])
+        package = rebuild.rebuild_and_compare(feedstock, request, machine, options.package, image=record["image"])
     print(f"reproduced, byte for byte: {package.name} {record['sha256']}")
     return 0

@@ -301,10 +301,10 @@ def index_hashes(read: Callable[[str], bytes | None], more: Iterable[str] = ()) 
     Raises:
         BrokenIndex: if the index is invalid.
     """
-    from kiln.publish.order import channel_subdirs
+    from kiln.publish.publication_order import subdirs_with_defaults
     from kiln.repodata import from_repodata
 
-    subdirs = [from_repodata(name, read(f"{name}/repodata.json") or b"{}") for name in channel_subdirs(more)]
+    subdirs = [from_repodata(name, read(f"{name}/repodata.json") or b"{}") for name in subdirs_with_defaults(more)]
     return {
         f"{subdir.name}/{file}": str(record.get("sha256", ""))
         for subdir in subdirs

@@ -92,7 +92,7 @@ def _fetch(session: PlaybookSession, request: Collect, part: Path) -> str:
 def _unusable_reason(folder: Path) -> str:
     """Return why the folder of a handover is of no use; empty if it is of use."""
     try:
-        record = unfinished_build_handover.read_record(folder)
+        record = unfinished_build_handover.read_handover_record(folder)
     except BrokenHandover as error:
         return str(error)
     if record is None or record.archive is None:
@@ -105,7 +105,7 @@ def _unusable_reason(folder: Path) -> str:
 
 def _record(folder: Path) -> HandoverRecord | None:
     with contextlib.suppress(KilnError, OSError):
-        return unfinished_build_handover.read_record(folder)
+        return unfinished_build_handover.read_handover_record(folder)
     return None
 
 

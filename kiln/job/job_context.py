@@ -61,7 +61,11 @@ class JobContext:
     def compile_secrets(self) -> dict[str, str]:
         """The secret variables of the compile step, passed by environment alone; other engines pass none to scripts."""
         compiles = not (self.uses_other_engine or self.job.options.rehearsal)
-        return {} if not compiles else {name: os.environ[name] for name in bazel_environment.secret_names(os.environ)}
+        return (
+            {}
+            if not compiles
+            else {name: os.environ[name] for name in bazel_environment.secret_variable_names(os.environ)}
+        )
 
     @property
     def caller_script_variables(self) -> dict[str, str]:

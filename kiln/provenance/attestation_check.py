@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import rattler_process
 from kiln.errors import ProvenanceBroken, UsageError
 from kiln.provenance.attestation_keys import PublicKey
-from kiln.provenance.bundles import SigstoreBundle, parse_bundle, parse_sidecar
+from kiln.provenance.sigstore_bundles import SigstoreBundle, parse_bundle, parse_sidecar
 from kiln.provenance.statements import PUBLISH, SLSA, Statement, parse_statement
 
 if TYPE_CHECKING:

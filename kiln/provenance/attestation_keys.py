@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import UsageError
-from kiln.provenance.bundles import bundle_signed_by_key, dsse_signed_bytes
+from kiln.provenance.sigstore_bundles import bundle_signed_by_key, dsse_signed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.provenance.attestation_check import PackageAttestationCheck, ParsedBundle
-from kiln.provenance.bundles import parse_sidecar
+from kiln.provenance.sigstore_bundles import parse_sidecar
 from kiln.provenance.statements import PUBLISH, SLSA
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, ProvenanceBroken
-from kiln.provenance import bundles, statements
+from kiln.provenance import sigstore_bundles, statements
 from kiln.publish import channel_file_reader
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kiln.model.provenance import ReleaseAttestations
     from kiln.provenance.statements import Statement
     from kiln.publish.stores import Store
-    from kiln.publish.stores.folder import Folder
+    from kiln.publish.stores.folder import FolderStore
     from kiln.repodata import IndexEntry
 
 FIELD = "attestations_sha256"  # in a record of the index
@@ -46,7 +46,7 @@ def read_sidecar(url: str, sha256: object) -> bytes:
     folder, _, file = url.rpartition("/")
     if not isinstance(sha256, str) or not statements.SHA256.fullmatch(sha256):
         raise ProvenanceBroken(f"the index has an invalid attestations_sha256 of {file}", hint=_HINT)
-    data = channel_file_reader.channel_reader(folder, bundles.LARGEST_SIDECAR)(f"{file}{ENDING}.{sha256}")
+    data = channel_file_reader.channel_reader(folder, sigstore_bundles.LARGEST_SIDECAR)(f"{file}{ENDING}.{sha256}")
     if data is None:
         raise ProvenanceBroken(
             f"the attestations of {file} are missing", why=f"the index names {file}{ENDING}.{sha256}", hint=_HINT
@@ -74,15 +74,15 @@ def write_sidecars(
     return tuple(_add_own_attestations(store, entry, attestation) for entry in entries)
 
 
-def with_sidecar_hash(store: Store, entry: IndexEntry) -> IndexEntry:
+def entry_with_sidecar_hash(store: Store, entry: IndexEntry) -> IndexEntry:
     """Return the entry of a package with the hash of its sidecar, where there is a valid one."""
     data = store.read(f"{entry.path}{ENDING}")
-    if data is None or not _is_only_about_file(data, entry.file, entry.sha256):
+    if data is None or not _has_only_statements_about_file(data, entry.file, entry.sha256):
         return entry
     return _write_sidecar(store, entry, data)
 
 
-def write_content_addressed_copy(store: Store, path: str, record: Mapping[str, object]) -> str:
+def write_content_addressed_sidecar(store: Store, path: str, record: Mapping[str, object]) -> str:
     """Return the hash of a sidecar that the index does not have yet; its content-addressed copy is written.
 
     Empty when nothing changed.
@@ -93,26 +93,26 @@ def write_content_addressed_copy(store: Store, path: str, record: Mapping[str, o
     data = store.read(f"{path}{ENDING}")
     if data is None or sidecar_hash(data) == record.get(FIELD):
         return ""
-    if not _is_only_about_file(data, path.partition("/")[2], str(record.get("sha256"))):
+    if not _has_only_statements_about_file(data, path.partition("/")[2], str(record.get("sha256"))):
         raise BrokenPackage(f"{path}{ENDING} has no attestation of this package", hint="delete or replace it")
     before = store.read(f"{path}{ENDING}.{record[FIELD]}") if record.get(FIELD) else None
     if before is not None:
-        old = bundles.parse_sidecar(before)
-        if bundles.parse_sidecar(data)[: len(old)] != old:
+        old = sigstore_bundles.parse_sidecar(before)
+        if sigstore_bundles.parse_sidecar(data)[: len(old)] != old:
             why = "a channel keeps all attestations that it has accepted (CEP 50)"
             raise BrokenPackage(f"{path}{ENDING} lacks attestations that the channel had", why=why)
     store.write(f"{path}{ENDING}.{sidecar_hash(data)}", data)
     return sidecar_hash(data)
 
 
-def own_bundle_file(folder: Folder, path: str) -> Path | None:
+def write_own_bundle_file(folder: FolderStore, path: str) -> Path | None:
     """Return a file with the own bundle of a package's publication, the last one in its sidecar, for an upload.
 
     None where a key has signed it: servers that take attestations verify identities alone.
     """
     data = folder.read(f"{path}{ENDING}")
-    values = _bundles_or_none(data) if data else []
-    own: dict[str, Any] = next((one for one in reversed(values) if _is_publication(one)), {})
+    values = _bundles_or_empty_list(data) if data else []
+    own: dict[str, Any] = next((one for one in reversed(values) if _is_publication_bundle(one)), {})
     if "certificate" not in own.get("verificationMaterial", {}):
         return None
     bundle = f"{path}.sigstore.json"
@@ -120,10 +120,10 @@ def own_bundle_file(folder: Folder, path: str) -> Path | None:
     return folder.root / bundle
 
 
-def remove_written_sidecars(store: Store, path: str) -> None:
+def undo_sidecar_writes(store: Store, path: str) -> None:
     """Remove the sidecars that a publication wrote; one of others that was there before is restored."""
     data, before = store.read(f"{path}{ENDING}"), b""
-    for name in store.sidecars(path):
+    for name in store.sidecar_paths(path):
         other = store.read(name) or b""
         if (
             name != f"{path}{ENDING}"
@@ -132,16 +132,16 @@ def remove_written_sidecars(store: Store, path: str) -> None:
             and _is_subset_of_sidecar(other, data)
         ):
             before = other
-    for name in store.sidecars(path):
+    for name in store.sidecar_paths(path):
         if not before or name not in {f"{path}{ENDING}", f"{path}{ENDING}.{sidecar_hash(before)}"}:
             store.remove(name)
     if before:
         store.write(f"{path}{ENDING}", before)
 
 
-def remove_all(store: Store, path: str) -> None:
+def remove_sidecars(store: Store, path: str) -> None:
     """Remove all sidecars of a package."""
-    for sidecar in store.sidecars(path):
+    for sidecar in store.sidecar_paths(path):
         store.remove(sidecar)
 
 
@@ -151,13 +151,17 @@ def _add_own_attestations(store: Store, entry: IndexEntry, attestation: ReleaseA
     others = _bundles_about_file(before, entry.file, entry.sha256) if before is not None else []
     data = (
         before
-        if before is not None and _is_only_about_file(before, entry.file, entry.sha256)
-        else _sidecar_of_bundles(others)
+        if before is not None and _has_only_statements_about_file(before, entry.file, entry.sha256)
+        else _serialized_bundles(others)
     )
     if attestation and attestation.bundles and not (data and attestation.is_own(entry.sha256, data)):
         own = attestation.bundles(entry.sha256)
         if own:
-            data = bundles.sidecar_with_added_bundles(data, own) if data else bundles.serialize_sidecar(own)
+            data = (
+                sigstore_bundles.sidecar_with_added_bundles(data, own)
+                if data
+                else sigstore_bundles.serialize_sidecar(own)
+            )
             _require_readable_sidecar(data, entry.path)
     if not data:
         return entry
@@ -180,7 +184,7 @@ def _require_readable_sidecar(data: bytes, path: str) -> None:
         BrokenPackage: with the file of the attestations of others.
     """
     try:
-        bundles.parse_sidecar(data)
+        sigstore_bundles.parse_sidecar(data)
     except ProvenanceBroken as error:
         raise BrokenPackage(
             f"the attestations of this publication cannot be added to those in {path}{ENDING}",
@@ -189,49 +193,49 @@ def _require_readable_sidecar(data: bytes, path: str) -> None:
         ) from error
 
 
-def _sidecar_of_bundles(values: Iterable[Mapping[str, Any]]) -> bytes:
+def _serialized_bundles(values: Iterable[Mapping[str, Any]]) -> bytes:
     """Return the sidecar of some bundles; empty without any."""
     texts = [json.dumps(value).encode() for value in values]
-    return bundles.serialize_sidecar(texts) if texts else b""
+    return sigstore_bundles.serialize_sidecar(texts) if texts else b""
 
 
 def _bundles_about_file(data: bytes, file: str, sha256: str) -> list[dict[str, Any]]:
     """Return the bundles in a sidecar that can be read and are about a file."""
     return [
         value
-        for value in _bundles_or_none(data)
-        if (one := _statement(value)) and not one.subject_mismatch(file, sha256)
+        for value in _bundles_or_empty_list(data)
+        if (one := _statement_of_bundle(value)) and not one.subject_mismatch(file, sha256)
     ]
 
 
-def _is_only_about_file(data: bytes, file: str, sha256: str) -> bool:
+def _has_only_statements_about_file(data: bytes, file: str, sha256: str) -> bool:
     """Return whether the statements in a sidecar that can be read are about a file, and there is one."""
-    values = _bundles_or_none(data)
+    values = _bundles_or_empty_list(data)
     return bool(values) and len(_bundles_about_file(data, file, sha256)) == len(values)
 
 
 def _is_subset_of_sidecar(data: bytes, whole: bytes | None) -> bool:
     """Return whether the valid bundles of a sidecar are all in another one."""
-    values = _bundles_or_none(whole or b"")
-    return all(value in values for value in _bundles_or_none(data) if _statement(value))
+    values = _bundles_or_empty_list(whole or b"")
+    return all(value in values for value in _bundles_or_empty_list(data) if _statement_of_bundle(value))
 
 
-def _is_publication(value: Mapping[str, Any]) -> bool:
-    statement = _statement(value)
+def _is_publication_bundle(value: Mapping[str, Any]) -> bool:
+    statement = _statement_of_bundle(value)
     return statement is not None and statement.kind == statements.PUBLISH
 
 
-def _bundles_or_none(data: bytes) -> list[dict[str, Any]]:
+def _bundles_or_empty_list(data: bytes) -> list[dict[str, Any]]:
     """Return the bundles in a sidecar; none of an invalid one."""
     try:
-        return bundles.parse_sidecar(data)
+        return sigstore_bundles.parse_sidecar(data)
     except ProvenanceBroken:
         return []
 
 
-def _statement(value: Mapping[str, Any]) -> Statement | None:
+def _statement_of_bundle(value: Mapping[str, Any]) -> Statement | None:
     """Return the statement in a bundle; None in an invalid one."""
     try:
-        return statements.parse_statement(bundles.parse_bundle(value).payload)
+        return statements.parse_statement(sigstore_bundles.parse_bundle(value).payload)
     except ValueError:
         return None

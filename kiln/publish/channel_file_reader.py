@@ -39,13 +39,15 @@ def channel_reader(channel: str, largest: int | None = None) -> Callable[[str], 
         root = (
             files.path_of_file_url(channel.removeprefix("file://")) if channel.startswith("file://") else Path(channel)
         )
-        return lambda path: _read_file(root / path, largest)
+        return lambda path: _read_local_file(root / path, largest)
     (bare,) = channel_url_credentials.register_credentials((channel,))
-    _require_url(bare)
-    return lambda path: _download(f"{bare.rstrip('/')}/{path}", largest)
+    _require_channel_url(bare)
+    return lambda path: _download_channel_file(f"{bare.rstrip('/')}/{path}", largest)
 
 
-def read_bounded(stream: io.BufferedIOBase, name: str, size: int | None = None, largest: int | None = None) -> bytes:
+def read_stream_within_limits(
+    stream: io.BufferedIOBase, name: str, size: int | None = None, largest: int | None = None
+) -> bytes:
     """Return all bytes of a stream, ``size`` of them where that is known, in the time and of the size of an index.
 
     Raises:
@@ -70,7 +72,7 @@ def read_bounded(stream: io.BufferedIOBase, name: str, size: int | None = None, 
     return bytes(data)
 
 
-def _download(address: str, largest: int | None) -> bytes | None:
+def _download_channel_file(address: str, largest: int | None) -> bytes | None:
     url = quote(address, safe=SAFE)
     with_token = quote(channel_url_credentials.address_with_token(address), safe=SAFE)
     timeout = min(http_client.TIMEOUT, rattler_process.current_limits().stall)
@@ -78,7 +80,7 @@ def _download(address: str, largest: int | None) -> bytes | None:
         with http_client.send_request(
             with_token, headers=channel_url_credentials.request_headers(url), timeout=timeout
         ) as response:
-            return read_bounded(response, url, http_client.content_length(response), largest)
+            return read_stream_within_limits(response, url, http_client.content_length(response), largest)
     except HttpError as error:
         if error.status == NOT_FOUND:
             return None
@@ -88,14 +90,14 @@ def _download(address: str, largest: int | None) -> bytes | None:
         raise DownloadFailed(f"{url} cannot be read", why=str(error), hint=hint) from error
 
 
-def _read_file(file: Path, largest: int | None) -> bytes | None:
+def _read_local_file(file: Path, largest: int | None) -> bytes | None:
     if not file.is_file():
         return None
     with file.open("rb") as opened:
-        return read_bounded(opened, str(file), largest=largest)
+        return read_stream_within_limits(opened, str(file), largest=largest)
 
 
-def _require_url(channel: str) -> None:
+def _require_channel_url(channel: str) -> None:
     """Raise UsageError when an address has no valid host."""
     try:
         parts = urlsplit(channel)

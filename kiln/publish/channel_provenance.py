@@ -16,14 +16,14 @@ BILL = "provenance/sbom/{}.spdx.json"  # by the hash of the package
 CYCLONEDX = "provenance/sbom/{}.cdx.json"
 
 
-def read_chain(store: Store) -> bytes:
+def read_record_chain(store: Store) -> bytes:
     """Return the chain of records in a store, by default empty."""
     return store.read(CHAIN) or b""
 
 
-def add_records(store: Store, journal: Journal, attestation: ReleaseAttestations | None) -> bytes:
+def write_bills_and_extend_chain(store: Store, journal: Journal, attestation: ReleaseAttestations | None) -> bytes:
     """Write the bills of new packages, and return the chain with their records, each once however often this runs."""
-    chain = read_chain(store)
+    chain = read_record_chain(store)
     if attestation is None:
         return chain
     for sha256, bill in attestation.boms.items():
@@ -37,10 +37,12 @@ def add_records(store: Store, journal: Journal, attestation: ReleaseAttestations
 
 def chain_without_publication(store: Store, journal: Journal) -> bytes:
     """Return the chain without the records of a publication."""
-    return hash_chain.chain_without_packages(read_chain(store), (journal.packages[path] for path in journal.fresh))
+    return hash_chain.chain_without_packages(
+        read_record_chain(store), (journal.packages[path] for path in journal.fresh)
+    )
 
 
-def remove_bills(store: Store, journal: Journal) -> None:
+def remove_bills_of_materials(store: Store, journal: Journal) -> None:
     """Remove the bills of a publication's packages."""
     for path in journal.fresh:
         store.remove(BILL.format(journal.packages[path]))

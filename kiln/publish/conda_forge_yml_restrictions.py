@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SERVICES = {"github_actions": "GITHUB_ACTIONS", "azure": "TF_BUILD"}
 
 
-def require_allowed(
+def require_publication_allowed(
     path: Path, target: str, *, environment: Mapping[str, str], current_branch: Callable[[], str]
 ) -> None:
     """Refuse a publication to a target that conda-forge.yml forbids.
@@ -29,7 +29,7 @@ def require_allowed(
         KilnError: the file is malformed.
     """
     settings = limits.run_bounded(lambda: TypedSettings.read(path))
-    service = _ci_service(environment)
+    service = _current_ci_service(environment)
     if service and not settings.get_nested(service).get_flag("upload_packages", default=True):
         raise UsageError(
             f"{service}.upload_packages is false",
@@ -55,7 +55,7 @@ def require_allowed(
         )
 
 
-def _ci_service(environment: Mapping[str, str]) -> str:
+def _current_ci_service(environment: Mapping[str, str]) -> str:
     """Return the CI service of this job, empty for another one or none; CI is true where a job does not set it."""
     if environment.get("CI") in _SERVICES:
         return environment["CI"]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SHARED_FOLDERS = ("include/*", "*/include/*", "*/site-packages/*")
 
 
-class ReasonKind(str, Enum):
+class RefusalKind(str, Enum):
     """The kinds of reasons."""
 
     EMPTY = "nothing to publish"
@@ -49,10 +49,10 @@ class ReasonKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class RefusalReason:
     """One reason against a release: its subject (a config, a package file), and what is wrong with it."""
 
-    kind: ReasonKind
+    kind: RefusalKind
     about: str
     what: str
 
@@ -60,19 +60,21 @@ class Reason:
         return f"{self.kind.value}: {self.about}: {self.what}" if self.about else f"{self.kind.value}: {self.what}"
 
 
-def reasons(release: Release) -> tuple[Reason, ...]:
+def refusal_reasons(release: Release) -> tuple[RefusalReason, ...]:
     """Return all reasons against a release; none when it may be published."""
-    result = [*_config_reasons(release), *_missing_package_reasons(release)]
+    result = [*_config_refusal_reasons(release), *_missing_package_refusal_reasons(release)]
     for candidate in release.candidates:
-        result += _candidate_reasons(candidate, release)
-    links = _folder_links(release.candidates)
-    result += [Reason(kind=ReasonKind.FOLDER_LINK, about=name, what=what) for name, what, shared in links if shared]
-    return (*result, *_same_paths(release.candidates))
+        result += _candidate_refusal_reasons(candidate, release)
+    links = _links_to_folders(release.candidates)
+    result += [
+        RefusalReason(kind=RefusalKind.FOLDER_LINK, about=name, what=what) for name, what, shared in links if shared
+    ]
+    return (*result, *_clobbered_path_reasons(release.candidates))
 
 
 def require_releasable(release: Release) -> None:
     """Raise ReleaseRefused, with every reason, for packages that are not a release."""
-    all_reasons = reasons(release)
+    all_reasons = refusal_reasons(release)
     if all_reasons:
         raise ReleaseRefused(
             f"this is not a release, for {len(all_reasons)} reason{'s' if len(all_reasons) > 1 else ''}",
@@ -86,33 +88,33 @@ def nonblocking_notes(release: Release) -> tuple[str, ...]:
 
     A link to a folder is common where only one package has files (``lib64``, a folder with a version in its name).
     """
-    links = _folder_links(release.candidates)
-    skipped = [candidate for candidate in release.candidates if _is_accepted_untested(candidate, release)]
+    links = _links_to_folders(release.candidates)
+    skipped = [candidate for candidate in release.candidates if _may_be_published_untested(candidate, release)]
     return (
         *(f"{candidate.path.name}: not tested, it is {cross_compilation_text(candidate)}" for candidate in skipped),
         *(f"{name}: {what}" for name, what, shared in links if not shared),
     )
 
 
-def _config_reasons(release: Release) -> Iterator[Reason]:
+def _config_refusal_reasons(release: Release) -> Iterator[RefusalReason]:
     if not release.candidates:
-        yield Reason(kind=ReasonKind.EMPTY, about="", what="no config of the matrix has built a package")
+        yield RefusalReason(kind=RefusalKind.EMPTY, about="", what="no config of the matrix has built a package")
     for config in sorted(release.partial - release.configs.keys()):
-        yield Reason(
-            kind=ReasonKind.MISSING_CONFIG, about=config, what="--partial names it, but the matrix has no such config"
+        yield RefusalReason(
+            kind=RefusalKind.MISSING_CONFIG, about=config, what="--partial names it, but the matrix has no such config"
         )
     for config, state in release.configs.items():
         if state in GOOD or config in release.partial:
             continue
         if state is None:
-            yield Reason(kind=ReasonKind.MISSING_CONFIG, about=config, what="it was never built")
+            yield RefusalReason(kind=RefusalKind.MISSING_CONFIG, about=config, what="it was never built")
         else:
-            yield Reason(
-                kind=ReasonKind.FAILED_CONFIG, about=config, what=f"after its last run its state is {state.value!r}"
+            yield RefusalReason(
+                kind=RefusalKind.FAILED_CONFIG, about=config, what=f"after its last run its state is {state.value!r}"
             )
 
 
-def _missing_package_reasons(release: Release) -> Iterator[Reason]:
+def _missing_package_refusal_reasons(release: Release) -> Iterator[RefusalReason]:
     """Yield the packages that a finished config renders and has not built: the recipe may have changed since."""
     built = {f"{candidate.artifact.subdir}/{candidate.artifact.path.name}" for candidate in release.candidates}
     for config, paths in release.expected.items():
@@ -122,35 +124,35 @@ def _missing_package_reasons(release: Release) -> Iterator[Reason]:
                 what = (
                     f"the config renders it, but its last run did not build it (did the recipe change since?): {name}"
                 )
-                yield Reason(kind=ReasonKind.MISSING_PACKAGE, about=config, what=what)
+                yield RefusalReason(kind=RefusalKind.MISSING_PACKAGE, about=config, what=what)
 
 
-def _candidate_reasons(candidate: Candidate, release: Release) -> list[Reason]:
+def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> list[RefusalReason]:
     name = candidate.artifact.path.name
     result = []
 
-    def refuse(kind: ReasonKind, what: str) -> None:
-        result.append(Reason(kind=kind, about=name, what=what))
+    def refuse(kind: RefusalKind, what: str) -> None:
+        result.append(RefusalReason(kind=kind, about=name, what=what))
 
     if not any(fnmatch.fnmatchcase(candidate.artifact.name, glob) for glob in release.allowed):
-        refuse(ReasonKind.NOT_ALLOWED, f"this feedstock may only publish {', '.join(release.allowed) or 'nothing'}")
-    if what := _untested_cause(candidate, release):
-        refuse(ReasonKind.UNTESTED, what)
+        refuse(RefusalKind.NOT_ALLOWED, f"this feedstock may only publish {', '.join(release.allowed) or 'nothing'}")
+    if what := _why_untested(candidate, release):
+        refuse(RefusalKind.UNTESTED, what)
     path = f"{candidate.artifact.subdir}/{name}"
     if path in release.held and release.held[path] != candidate.artifact.sha256:
         sha256 = release.held[path]
         refuse(
-            ReasonKind.HELD,
+            RefusalKind.HELD,
             f"the channel has it with the hash {sha256[:16]}..." if sha256 else "it was withdrawn there",
         )
-    for kind, what in _contents_reasons(candidate):
+    for kind, what in _contents_refusal_reasons(candidate):
         refuse(kind, what)
     return result
 
 
-def _untested_cause(candidate: Candidate, release: Release) -> str:
+def _why_untested(candidate: Candidate, release: Release) -> str:
     """Return why a package counts as untested; empty when its tests passed, or may be skipped."""
-    if candidate.verdict is TestVerdict.PASSED or _is_accepted_untested(candidate, release):
+    if candidate.verdict is TestVerdict.PASSED or _may_be_published_untested(candidate, release):
         return ""
     if candidate.verdict is TestVerdict.FAILED:
         return "its tests failed"
@@ -162,7 +164,7 @@ def _untested_cause(candidate: Candidate, release: Release) -> str:
     return "its tests have not run"
 
 
-def _is_accepted_untested(candidate: Candidate, release: Release) -> bool:
+def _may_be_published_untested(candidate: Candidate, release: Release) -> bool:
     """Return whether a cross-compiled package may be published without tests."""
     skipped = candidate.verdict is TestVerdict.SKIPPED and bool(candidate.built_on)
     return skipped and candidate.artifact.subdir in release.untested
@@ -173,27 +175,27 @@ def cross_compilation_text(candidate: Candidate) -> str:
     return f"cross-compiled for {candidate.artifact.subdir} on {candidate.built_on}" if candidate.built_on else ""
 
 
-def _contents_reasons(candidate: Candidate) -> Iterator[tuple[ReasonKind, str]]:
+def _contents_refusal_reasons(candidate: Candidate) -> Iterator[tuple[RefusalKind, str]]:
     contents = candidate.contents
     if contents is None:
-        yield ReasonKind.BROKEN, candidate.broken
+        yield RefusalKind.BROKEN, candidate.broken
         return
     if contents.sha256 != candidate.artifact.sha256:
-        yield ReasonKind.CHANGED, "the file is not the one that was tested: its hash differs"
+        yield RefusalKind.CHANGED, "the file is not the one that was tested: its hash differs"
     if contents.about.get("extra", {}).get(REHEARSAL):
-        yield ReasonKind.REHEARSAL, "its compiled files are upstream's, not built from this recipe"
+        yield RefusalKind.REHEARSAL, "its compiled files are upstream's, not built from this recipe"
     if not contents.about.get("license"):
-        yield ReasonKind.NO_LICENSE, "its metadata has no license (about/license)"
+        yield RefusalKind.NO_LICENSE, "its metadata has no license (about/license)"
     if not contents.licenses:
-        yield ReasonKind.NO_LICENSE, "it has no license text (about/license_file)"
+        yield RefusalKind.NO_LICENSE, "it has no license text (about/license_file)"
     for leak in contents.leaks[:10]:
-        yield ReasonKind.LEAK, str(leak)
+        yield RefusalKind.LEAK, str(leak)
     for member in contents.escapes[:10]:
-        yield ReasonKind.ESCAPE, f"{member!r} leads out of the prefix"
-    yield from ((ReasonKind.MISMATCH, what) for what in _mismatches(candidate))
+        yield RefusalKind.ESCAPE, f"{member!r} leads out of the prefix"
+    yield from ((RefusalKind.MISMATCH, what) for what in _recipe_mismatches(candidate))
 
 
-def _mismatches(candidate: Candidate) -> Iterator[str]:
+def _recipe_mismatches(candidate: Candidate) -> Iterator[str]:
     """Yield the differences between a package's metadata and its rendered config.
 
     With requirements for building, an engine adds their run exports, so then a package may require more.
@@ -237,7 +239,7 @@ def _normalized_spec(spec: str) -> str:
     return " ".join(legacy(strict(spec)).split())
 
 
-def _same_paths(candidates: Iterable[Candidate]) -> Iterator[Reason]:
+def _clobbered_path_reasons(candidates: Iterable[Candidate]) -> Iterator[RefusalReason]:
     """Yield the files that several packages of one config would install: they may be installed together."""
     by_config: dict[str, list[Candidate]] = {}
     for candidate in candidates:
@@ -250,10 +252,12 @@ def _same_paths(candidates: Iterable[Candidate]) -> Iterator[Reason]:
                 owners.setdefault(path, set()).add(candidate.artifact.name)
         shared = [(path, names) for path, names in sorted(owners.items()) if len(names) > 1]
         for path, names in shared[:10]:
-            yield Reason(kind=ReasonKind.SAME_PATH, about=config, what=f"{path} is in {' and '.join(sorted(names))}")
+            yield RefusalReason(
+                kind=RefusalKind.SAME_PATH, about=config, what=f"{path} is in {' and '.join(sorted(names))}"
+            )
 
 
-def _folder_links(candidates: Iterable[Candidate]) -> list[tuple[str, str, bool]]:
+def _links_to_folders(candidates: Iterable[Candidate]) -> list[tuple[str, str, bool]]:
     """Return each link to a folder of any of the packages: package, text, and whether others may have files there.
 
     Installed together with a package that has files in a folder of the link's name, one replaces the other or gets its

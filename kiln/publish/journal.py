@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.repodata import IndexEntry
 
 
-class Phase(str, Enum):
+class PublicationPhase(str, Enum):
     """The progress of a publication."""
 
     STAGING = "staging"
@@ -36,7 +36,7 @@ class Journal:
     id: str
     packages: Mapping[str, str]
     fresh: tuple[str, ...]
-    phase: Phase = Phase.STAGING
+    phase: PublicationPhase = PublicationPhase.STAGING
     aside: str = ""
     brought: tuple[tuple[str, str], ...] = ()
 
@@ -60,21 +60,23 @@ class Journal:
             return cls(
                 id=values["id"],
                 packages=dict(values["packages"]),
-                fresh=tuple(_package_path(path) for path in values["fresh"]),
-                phase=Phase(values["phase"]),
+                fresh=tuple(_checked_package_path(path) for path in values["fresh"]),
+                phase=PublicationPhase(values["phase"]),
                 aside=str(values.get("aside", "")),
-                brought=tuple((str(channel), _package_path(path)) for channel, path in values.get("brought", ())),
+                brought=tuple(
+                    (str(channel), _checked_package_path(path)) for channel, path in values.get("brought", ())
+                ),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise BrokenIndex("the channel's journal of a publication cannot be read", why=repr(error)) from error
 
-    def serialized(self) -> bytes:
+    def to_json_bytes(self) -> bytes:
         """Return the content of the journal's file."""
         return json.dumps(dataclasses.asdict(self), indent=1).encode()
 
     def with_promoting_phase(self) -> Journal:
         """Return the journal after the packages passed their tests in staging."""
-        return dataclasses.replace(self, phase=Phase.PROMOTING)
+        return dataclasses.replace(self, phase=PublicationPhase.PROMOTING)
 
     def with_uploads(self, channel: str, paths: Iterable[str]) -> Journal:
         """Return the journal before packages are uploaded to a channel of a server."""
@@ -114,23 +116,23 @@ class JournalFile:
 
     def write_if_absent(self, journal: Journal) -> bool:
         """Write the journal unless there is one; return whether it was written."""
-        return self.store.write_if_absent(self.path, journal.serialized())
+        return self.store.write_if_absent(self.path, journal.to_json_bytes())
 
     def write(self, journal: Journal) -> None:
         """Replace the journal."""
-        self.store.write(self.path, journal.serialized())
+        self.store.write(self.path, journal.to_json_bytes())
 
     def remove(self) -> None:
         """Remove the journal: the publication is over."""
         self.store.remove(self.path)
 
-    def require_no_publication(self) -> None:
+    def require_no_pending_publication(self) -> None:
         """Raise PublicationPending when any publication is under way."""
         if (journal := self.read()) is not None:
             journal.require_same_publication(Journal.from_entries((), {}))
 
 
-def _package_path(path: str) -> str:
+def _checked_package_path(path: str) -> str:
     """Return the path of a package file; others may write the journal, and it names files to remove."""
     parts = path.split("/")
     if len(parts) != 2 or not all(parts) or any(part.startswith(".") for part in parts):

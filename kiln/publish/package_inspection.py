@@ -57,10 +57,10 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
         BrokenPackage: when it is not a package, or damaged.
     """
     names, prefixes = _listed_paths_and_placeholders(reader.read_info_json(package, "paths.json"))
-    inspection = _Inspection(forbidden=forbidden, prefixes=prefixes)
-    inspection.escapes += [path[: reader.LONGEST_PATH] for path in names if _outside(path)]
+    inspection = _PackageInspection(forbidden=forbidden, prefixes=prefixes)
+    inspection.escapes += [path[: reader.LONGEST_PATH] for path in names if _is_outside_prefix(path)]
     inspection.escapes += [f"{path}, twice" for path in repeated_paths(names, folds_case=False)]
-    about = _about(package)
+    about = _read_about_json(package)
     with reader.open_package_members(package) as members:
         for member, content in members:
             if about["extra"].get(REHEARSAL) and not member.name.startswith("info"):
@@ -69,7 +69,7 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
     return PackageContents(
         sha256=files.sha256(package),
         size=package.stat().st_size,
-        index=_index(package),
+        index=_read_index_json(package),
         about=about,
         paths=tuple(inspection.paths),
         licenses=tuple(inspection.licenses),
@@ -80,7 +80,7 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
 
 
 @dataclass(slots=True, kw_only=True)
-class _Inspection:
+class _PackageInspection:
     forbidden: Sequence[ForbiddenText]
     prefixes: Mapping[str, bytes]
     paths: list[str] = field(default_factory=list)
@@ -93,7 +93,7 @@ class _Inspection:
         """Inspect one member of the archive."""
         name = posixpath.normpath(member.name)
         is_metadata = name == "info" or name.startswith("info/")
-        if leads_out(member):
+        if member_leads_out_of_prefix(member):
             self.escapes.append(f"{member.name} -> {member.linkname}" if member.linkname else member.name)
         if member.issym():
             self.links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
@@ -102,25 +102,27 @@ class _Inspection:
         if not is_metadata and not member.isdir():
             self.paths.append(name)
         if content is not None:
-            self._search(name, content, is_metadata=is_metadata)
+            self._search_forbidden_texts(name, content, is_metadata=is_metadata)
 
     def paths_behind_links(self) -> list[str]:
         """Return the files whose folder is a link of the package: they would be installed where the link leads."""
         return [path for path in self.paths if not self.links.keys().isdisjoint(map(str, PurePosixPath(path).parents))]
 
-    def _search(self, name: str, content: IO[bytes], *, is_metadata: bool) -> None:
+    def _search_forbidden_texts(self, name: str, content: IO[bytes], *, is_metadata: bool) -> None:
         """Search a file; the placeholder that installing replaces is not a leak, nor build paths in info/."""
         placeholder = self.prefixes.get(name, b"")
         rest, start, kind = b"", 0, None
         while chunk := content.read(CHUNK):
-            kind = kind or build_path_leak_hints.file_kind(name, chunk)
+            kind = kind or build_path_leak_hints.leaking_file_kind(name, chunk)
             text = rest + chunk
             installed = text.replace(placeholder, bytes(len(placeholder))) if placeholder else text
             for secret in self.forbidden:
                 if is_metadata and secret.what == BUILD_PATH:
                     continue
-                if secret.needle in installed and (offset := _secret_offset(secret, installed)) is not None:
-                    remedy = build_path_leak_hints.path_at(installed, offset) if secret.what == BUILD_PATH else ""
+                if secret.needle in installed and (offset := _forbidden_text_offset(secret, installed)) is not None:
+                    remedy = (
+                        build_path_leak_hints.path_at_offset(installed, offset) if secret.what == BUILD_PATH else ""
+                    )
                     cure = (
                         build_path_leak_hints.HINTS[kind] if secret.what == BUILD_PATH else build_path_leak_hints.SECRET
                     )
@@ -130,28 +132,30 @@ class _Inspection:
             start -= len(rest)
 
 
-def leads_out(member: tarfile.TarInfo) -> bool:
+def member_leads_out_of_prefix(member: tarfile.TarInfo) -> bool:
     """Return whether a member, or a link, would be outside of the prefix that a package is installed into."""
-    if _outside(member.name) or _goes_up_after_name(member.name):
+    if _is_outside_prefix(member.name) or _has_parent_reference_after_name(member.name):
         return True
     if member.issym():
-        return _goes_up_after_name(member.linkname) or _outside(
+        return _has_parent_reference_after_name(member.linkname) or _is_outside_prefix(
             posixpath.join(posixpath.dirname(member.name), member.linkname)
         )
-    return (member.islnk() and _outside(member.linkname)) or member.ischr() or member.isblk() or member.isfifo()
+    return (
+        (member.islnk() and _is_outside_prefix(member.linkname)) or member.ischr() or member.isblk() or member.isfifo()
+    )
 
 
-def _outside(path: str) -> bool:
+def _is_outside_prefix(path: str) -> bool:
     return len(path) > reader.LONGEST_PATH or resolve_links(path, {}) is None or is_in_conda_meta(path)
 
 
-def _goes_up_after_name(path: str) -> bool:
+def _has_parent_reference_after_name(path: str) -> bool:
     """Return whether a path goes up again after a name, which may be a link to anywhere."""
     parts = PurePosixPath(path).parts
     return any(above != ".." and part == ".." for above, part in itertools.pairwise(parts))
 
 
-def _secret_offset(secret: ForbiddenText, text: bytes) -> int | None:
+def _forbidden_text_offset(secret: ForbiddenText, text: bytes) -> int | None:
     """Return where a text has a secret; None where only the needle is there."""
     if secret.pattern is None:
         return text.index(secret.needle)
@@ -159,7 +163,7 @@ def _secret_offset(secret: ForbiddenText, text: bytes) -> int | None:
     return match and match.start()
 
 
-def _index(package: Path) -> dict[str, Any]:
+def _read_index_json(package: Path) -> dict[str, Any]:
     index = reader.read_info_json_object(package, "index.json")
     for key in ("depends", "constrains"):
         specs = index.get(key, [])
@@ -168,7 +172,7 @@ def _index(package: Path) -> dict[str, Any]:
     return index
 
 
-def _about(package: Path) -> dict[str, Any]:
+def _read_about_json(package: Path) -> dict[str, Any]:
     about = reader.read_info_json_object(package, "about.json")
     if not isinstance(about.setdefault("extra", {}), dict):
         raise BrokenPackage(f"{package} has an info/about.json whose extra is not a JSON object")

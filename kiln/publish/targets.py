@@ -9,17 +9,17 @@ from urllib.parse import urlsplit
 from kiln.errors import TokenRefused, UsageError
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.server_credentials import ServerCredentials
-from kiln.publish.servers.server_publication import ServerTarget
+from kiln.publish.servers.server_target import ServerTarget
 from kiln.publish.servers.trusted_publishing import HINT, LOOPBACK, TrustedPublisher
-from kiln.publish.stores.folder import Folder
-from kiln.publish.stores.s3 import Bucket
-from kiln.publish.stores.store_publication import StoreTarget
+from kiln.publish.stores.folder import FolderStore
+from kiln.publish.stores.s3 import S3Store
+from kiln.publish.stores.store_target import StoreTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.publish.servers.server import Server
-    from kiln.publish.transaction import Target
+    from kiln.publish.transaction import PublicationTarget
 
 
 def parse_target(
@@ -30,7 +30,7 @@ def parse_target(
     staging: str | None = None,
     reading: str | None = None,
     subdirs: Iterable[str] = (),
-) -> Target:
+) -> PublicationTarget:
     """Return the target of a name: a folder, ``s3://BUCKET/PREFIX``, or ``KIND:CHANNEL`` on a server.
 
     ``journals`` is the folder of this machine for the journals of publications to servers, ``subdirs`` are those of the
@@ -42,7 +42,7 @@ def parse_target(
     """
     kind, _, rest = name.partition(":")
     if name.startswith("s3://"):
-        return StoreTarget(store=Bucket.parse(name, reading))
+        return StoreTarget(store=S3Store.parse(name, reading))
     if kind in {server.value for server in ServerKind}:
         server_kind = ServerKind(kind)
         server = _parse_server(server_kind, rest, environment, reading)
@@ -53,7 +53,7 @@ def parse_target(
         raise UsageError(
             f"{name!r} is not a target", hint="a folder, s3://BUCKET/PREFIX, anaconda:, prefix:, quetz: ..."
         )
-    return StoreTarget(store=Folder(root=Path(name).absolute()))
+    return StoreTarget(store=FolderStore(root=Path(name).absolute()))
 
 
 def _parse_server(kind: ServerKind, text: str, environment: Mapping[str, str], reading: str | None) -> Server:
@@ -84,14 +84,14 @@ def _server_credentials(
         return ServerCredentials(token=token)
     if auth_file := environment.get("RATTLER_AUTH_FILE"):
         return ServerCredentials.from_file(Path(auth_file), url)
-    publisher = TrustedPublisher.of_job(url, environment) if kind.server_class.trusts_jobs else None
+    publisher = TrustedPublisher.from_ci_job(url, environment) if kind.server_class.trusts_jobs else None
     if publisher is None:
         hint = f"set {variable}, or RATTLER_AUTH_FILE to a file"
         raise TokenRefused(f"no token for {url}", hint=f"{hint}; {HINT}" if kind.server_class.trusts_jobs else hint)
     return publisher
 
 
-def require_store_target(channel: Target) -> StoreTarget:
+def require_store_target(channel: PublicationTarget) -> StoreTarget:
     """Return a target whose index kiln writes.
 
     Raises:

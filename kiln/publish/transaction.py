@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from kiln.errors import KilnError, TokenRefused, UploadFailed
-from kiln.publish.journal import Journal, Phase
-from kiln.publish.order import in_dependency_order
+from kiln.publish.journal import Journal, PublicationPhase
+from kiln.publish.publication_order import sorted_by_dependencies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,11 +36,11 @@ class Publication:
     @classmethod
     def from_journal(cls, journal: Journal, packages: Sequence[Path], entries: Sequence[IndexEntry]) -> Publication:
         """Return the publication that a journal describes."""
-        new = tuple(entry for entry in in_dependency_order(entries) if entry.path in journal.fresh)
+        new = tuple(entry for entry in sorted_by_dependencies(entries) if entry.path in journal.fresh)
         return cls(journal=journal, entries=new, files={e.path: p for e, p in zip(entries, packages, strict=True)})
 
 
-class Target(Protocol):
+class PublicationTarget(Protocol):
     """A channel that packages are published to."""
 
     @property
@@ -61,7 +61,7 @@ class Target(Protocol):
     def package_hashes(self) -> dict[str, str]:
         """Return the hashes of the channel's packages, by path."""
 
-    def exclusively(self) -> AbstractContextManager[None]:
+    def exclusive_lock(self) -> AbstractContextManager[None]:
         """Hold the channel during the block; raises AlreadyRunning."""
 
     def prepare_journal(self, journal: Journal, entries: Sequence[IndexEntry]) -> Journal:
@@ -87,7 +87,7 @@ class Target(Protocol):
 
 
 def publish(
-    target: Target,
+    target: PublicationTarget,
     packages: Sequence[Path],
     entries: Sequence[IndexEntry],
     try_out: Callable[[str], None],
@@ -105,27 +105,27 @@ def publish(
         UploadFailed: naming how far it came; the same command resumes there.
         TokenRefused: when a server does not accept the token.
     """
-    with target.exclusively():
+    with target.exclusive_lock():
         journal = _begin_journal(target, entries)
         publication = Publication.from_journal(journal, packages, entries)
         if publication.entries:
-            if journal.phase is Phase.STAGING:
+            if journal.phase is PublicationPhase.STAGING:
                 try_out(target.stage(publication))
                 target.journal.write((target.journal.read() or journal).with_promoting_phase())
-            _promote(target, publication, attestation)
+            _promote_or_reverse(target, publication, attestation)
             target.index_packages(publication, attestation)
             target.clear_staging(publication)
         target.journal.remove()
     return tuple(entry.path for entry in publication.entries)
 
 
-def abort(target: Target) -> tuple[str, ...]:
+def abort(target: PublicationTarget) -> tuple[str, ...]:
     """Reverse the publication that is under way, and return the paths of its packages.
 
     Raises:
         UploadFailed, TokenRefused: when a server does not remove something; another call continues.
     """
-    with target.exclusively():
+    with target.exclusive_lock():
         journal = target.journal.read()
         if journal is None:
             return ()
@@ -134,7 +134,7 @@ def abort(target: Target) -> tuple[str, ...]:
     return journal.fresh
 
 
-def _begin_journal(target: Target, entries: Sequence[IndexEntry]) -> Journal:
+def _begin_journal(target: PublicationTarget, entries: Sequence[IndexEntry]) -> Journal:
     """Return the journal of a publication, which is in the channel from now on if anything is new."""
     new = Journal.from_entries(entries, target.package_hashes())
     pending = target.journal.read()
@@ -148,15 +148,17 @@ def _begin_journal(target: Target, entries: Sequence[IndexEntry]) -> Journal:
     return journal
 
 
-def _promote(target: Target, publication: Publication, attestation: ReleaseAttestations | None) -> None:
+def _promote_or_reverse(
+    target: PublicationTarget, publication: Publication, attestation: ReleaseAttestations | None
+) -> None:
     """Promote packages; reverse a promotion that a server does not complete."""
     try:
         target.promote(publication, attestation)
     except (UploadFailed, TokenRefused) as error:
-        raise type(error)(error.what, why=f"{error.why}; {_reverse(target)}", hint=AGAIN) from error
+        raise type(error)(error.what, why=f"{error.why}; {_reverse_promotion(target)}", hint=AGAIN) from error
 
 
-def _reverse(target: Target) -> str:
+def _reverse_promotion(target: PublicationTarget) -> str:
     """Reverse a failed promotion, and return the outcome in words."""
     journal = target.journal.read()
     assert journal is not None, "a promotion begins with a journal"

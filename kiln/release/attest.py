@@ -64,7 +64,7 @@ class AttestationSettings:
     workflow: str = ""
     run_url: str = ""
 
-    def package_bundles(self, record: Provenance) -> tuple[bytes, ...]:
+    def sign_package_bundles(self, record: Provenance) -> tuple[bytes, ...]:
         """Return the signed statements about a package: that it is published, and how it was made."""
         predicate = slsa.predicate_of_record(dataclasses.asdict(record), builder=self.workflow, run_url=self.run_url)
         published = statements.publication_statement(record.file, record.sha256, self.channel)
@@ -99,12 +99,12 @@ def release_attestations(
     for candidate in candidates:
         assert candidate.contents is not None, "the gate refuses broken packages"
         info = reader.read_info_files(candidate.path)
-        package = _package_report(matrix, candidate)
+        package = _report_of_build(matrix, candidate)
         tested_with = _tested_run_dependencies(package)
         record = provenance_record(matrix, candidate, info, tested_with, recipe=digest)
         resolved = (*resolved_packages.environment_packages(info), *tested_with)
-        licenses = _license_files(candidate.path, info, record)
-        parts = _components(info, licenses, package.repositories if package else ())
+        licenses = _identified_license_files(candidate.path, info, record)
+        parts = _bundled_components(info, licenses, package.repositories if package else ())
         home = _text_or_empty(candidate.contents.about.get("home"))
         bill = spdx.bill_of_materials(record, home=home, resolved=resolved, licenses=licenses, bundled=parts)
         other = cyclonedx.bill_of_materials(record, resolved=resolved, licenses=licenses, bundled=parts)
@@ -114,7 +114,7 @@ def release_attestations(
     by_hash = {record.sha256: record for record in records}
 
     def bundles(sha256: str) -> tuple[bytes, ...]:
-        return attesting.package_bundles(by_hash[sha256]) if attesting and sha256 in by_hash else ()
+        return attesting.sign_package_bundles(by_hash[sha256]) if attesting and sha256 in by_hash else ()
 
     return ReleaseAttestations(
         seal=lambda previous: hash_chain.serialize_chain(records, previous, sign),
@@ -138,7 +138,7 @@ def provenance_record(
     """Return the provenance record of one package, whose metadata files are ``info``."""
     contents = candidate.contents
     assert contents is not None, "the gate refuses broken packages"
-    report, config = making_run_and_config(matrix, candidate)
+    report, config = run_and_config_that_built(matrix, candidate)
     index, extra = contents.index, contents.about.get("extra", {})
     timestamp = index.get("timestamp")
     return Provenance(
@@ -153,7 +153,7 @@ def provenance_record(
         depends=tuple(index.get("depends", ())),
         config=config.config,
         variant=dict(matrix.rendered[config.config].config.variant),
-        sources=_sources(matrix, matrix.rendered[config.config]),
+        sources=_recorded_sources(matrix, matrix.rendered[config.config]),
         recipe=recipe,
         commit=extra.get("sha"),
         remote=extra.get("remote_url"),
@@ -172,17 +172,17 @@ def provenance_record(
         cross_compiled=gate.cross_compilation_text(candidate),
         log_sha256=files.sha256(config.log) if config.log and config.log.is_file() else None,
         extra={key: value for key, value in extra.items() if key == "flow_run_id"},
-        feedstock_files=restored_feedstock.recorded_files(matrix.feedstock, config.config),
+        feedstock_files=restored_feedstock.read_feedstock_files_to_record(matrix.feedstock, config.config),
     )
 
 
-def _license_files(package: Path, info: Mapping[str, bytes], record: Provenance) -> tuple[LicenseFile, ...]:
+def _identified_license_files(package: Path, info: Mapping[str, bytes], record: Provenance) -> tuple[LicenseFile, ...]:
     """Return the license files of a package, identified by its record's license where that is an expression."""
     expression = spdx.license_expression(record.license)
     return license_files.package_license_files(package, info, expression="" if expression == spdx.NO else expression)
 
 
-def _components(
+def _bundled_components(
     info: Mapping[str, bytes], licenses: Sequence[LicenseFile], declared: Sequence[ExternalRepository] = ()
 ) -> tuple[BundledComponent, ...]:
     """Return what a package bundles, with the versions that its sources declare.
@@ -198,9 +198,9 @@ def _components(
     )
 
 
-def _package_report(matrix: ConfigsAndRuns, candidate: Candidate) -> PackageReport | None:
+def _report_of_build(matrix: ConfigsAndRuns, candidate: Candidate) -> PackageReport | None:
     """Return the report of the build that made a package."""
-    _, config = making_run_and_config(matrix, candidate)
+    _, config = run_and_config_that_built(matrix, candidate)
     sha256 = candidate.artifact.sha256
     return next((package for package in config.packages if package.artifact.sha256 == sha256), None)
 
@@ -216,7 +216,7 @@ def _tested_dependency_identifiers(package: ResolvedPackage) -> dict[str, str]:
     return {name: value for name, value in fields.items() if value}
 
 
-def making_run_and_config(matrix: ConfigsAndRuns, candidate: Candidate) -> tuple[MatrixReport, ConfigRun]:
+def run_and_config_that_built(matrix: ConfigsAndRuns, candidate: Candidate) -> tuple[MatrixReport, ConfigRun]:
     """Return the run and the config that made a package, not those that reused it."""
     builds = [
         (package.reused, report, config)
@@ -231,11 +231,11 @@ def making_run_and_config(matrix: ConfigsAndRuns, candidate: Candidate) -> tuple
 
 def build_log(matrix: ConfigsAndRuns, candidate: Candidate) -> Path | None:
     """Return the log of the run that made a package, if it still exists."""
-    log = making_run_and_config(matrix, candidate)[1].log
+    log = run_and_config_that_built(matrix, candidate)[1].log
     return log if log and log.is_file() else None
 
 
-def _sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple[Mapping[str, Any], ...]:
+def _recorded_sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple[Mapping[str, Any], ...]:
     """Return the recipe's sources, each pinned by its hash, its revision, or its folder's hash."""
     from kiln.store.digests import file_or_folder_digest
 

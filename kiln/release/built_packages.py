@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.model.run import ConfigState
-from kiln.release.candidate_packages import build_runs
+from kiln.release.candidate_packages import runs_in_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 BUILT = (ConfigState.DONE, ConfigState.CACHED)
 
 
-def of_configs(feedstock: Feedstock, configs: Iterable[str]) -> dict[str, tuple[Path, ...]]:
+def latest_packages_of_configs(feedstock: Feedstock, configs: Iterable[str]) -> dict[str, tuple[Path, ...]]:
     """Return the packages of configs from the latest run that built each; configs without any are left out.
 
     Packages that are missing or have changed since do not count.
     """
-    history, names = build_runs(feedstock), set(configs)
+    history, names = runs_in_ledger(feedstock), set(configs)
     result: dict[str, tuple[Path, ...]] = {}
     for report in history:
         for config in report.configs:

@@ -46,8 +46,8 @@ class ConfigsAndRuns:
                 name: render.close_static_pins(render.render(feedstock, expand.read(feedstock, name))) for name in names
             }
         )
-        history = build_runs(feedstock)
-        return cls(feedstock=feedstock, rendered=configs, runs=last_runs(history), history=history)
+        history = runs_in_ledger(feedstock)
+        return cls(feedstock=feedstock, rendered=configs, runs=last_run_of_each_config(history), history=history)
 
     def assemble_release(
         self,
@@ -60,7 +60,7 @@ class ConfigsAndRuns:
     ) -> Release:
         """Return the release of all configs' packages, or of the named ones, whatever made them."""
         searched = package_inspection.forbidden_texts(self._paths_forbidden_in_packages(), tokens)
-        packages_made = self._packages_made()
+        packages_made = self._reports_by_package_file()
         selected = {path: _reports_of_package(path, packages_made) for path in packages} if packages else packages_made
         return Release(
             configs={name: self.runs[name][1].state if name in self.runs else None for name in self.rendered},
@@ -70,9 +70,9 @@ class ConfigsAndRuns:
                 name: tuple(output.channel_path for output in config.outputs if not output.skip)
                 for name, config in self.rendered.items()
             },
-            candidates=tuple(self._candidate(path, reports, searched) for path, reports in selected.items()),
+            candidates=tuple(self._inspected_candidate(path, reports, searched) for path, reports in selected.items()),
             partial=frozenset(partial),
-            allowed=allowed_names(self.feedstock),
+            allowed=allowed_package_names(self.feedstock),
             held=published,
             untested=frozenset(untested),
         )
@@ -85,7 +85,7 @@ class ConfigsAndRuns:
                     return self.rendered[config], output
         return None
 
-    def _packages_made(self) -> dict[Path, tuple[tuple[str, PackageReport], ...]]:
+    def _reports_by_package_file(self) -> dict[Path, tuple[tuple[str, PackageReport], ...]]:
         """Return every package file of the last runs, each with the configs that made it and their reports."""
         reports_by_path: dict[Path, tuple[tuple[str, PackageReport], ...]] = {}
         for name in self.rendered.keys() & self.runs.keys():
@@ -95,7 +95,7 @@ class ConfigsAndRuns:
             path: tuple(sorted(reports_by_path[path], key=lambda entry: entry[0])) for path in sorted(reports_by_path)
         }
 
-    def _candidate(
+    def _inspected_candidate(
         self, path: Path, reports: Sequence[tuple[str, PackageReport]], searched: Sequence[ForbiddenText]
     ) -> Candidate:
         configs = tuple(name for name, _ in reports)
@@ -106,19 +106,19 @@ class ConfigsAndRuns:
         except OSError as error:
             package_contents, broken = None, f"it cannot be read: {error.strerror}"
         rendered = self.find_output(path.name, configs)
-        report = _report_of_file(reports, package_contents.sha256 if package_contents else "")
+        report = _report_with_hash(reports, package_contents.sha256 if package_contents else "")
         return Candidate(
             path=path,
             configs=configs,
             artifact=report.artifact
             if report
-            else _artifact_not_in_ledger(path, package_contents.sha256 if package_contents else ""),
+            else _artifact_from_file_name(path, package_contents.sha256 if package_contents else ""),
             verdict=report.tests.verdict if report else TestVerdict.NONE,
             contents=package_contents,
             broken=broken,
-            built_on=_built_on(rendered),
+            built_on=_cross_build_platform(rendered),
             output=rendered and rendered[1],
-            needs_nothing_else=rendered is not None and _gets_no_run_exports(*rendered),
+            needs_nothing_else=rendered is not None and _has_no_build_requirements(*rendered),
         )
 
     def _paths_forbidden_in_packages(self) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class ConfigsAndRuns:
         )
 
 
-def checked_packages(release: Release) -> tuple[list[Path], list[repodata.IndexEntry]]:
+def read_releasable_packages(release: Release) -> tuple[list[Path], list[repodata.IndexEntry]]:
     """Return the packages of a release with their index entries; refuse an invalid release.
 
     Raises:
@@ -141,7 +141,7 @@ def checked_packages(release: Release) -> tuple[list[Path], list[repodata.IndexE
     return paths, [repodata.read(path) for path in paths]
 
 
-def new_packages(release: Release) -> tuple[Candidate, ...]:
+def packages_new_in_channel(release: Release) -> tuple[Candidate, ...]:
     """Return the packages that are new in the channel."""
     return tuple(
         candidate
@@ -150,7 +150,7 @@ def new_packages(release: Release) -> tuple[Candidate, ...]:
     )
 
 
-def build_runs(feedstock: Feedstock) -> tuple[MatrixReport, ...]:
+def runs_in_ledger(feedstock: Feedstock) -> tuple[MatrixReport, ...]:
     """Return all runs of the ledger, the latest first, except rehearsals."""
     place = ArtifactLayout.for_feedstock(feedstock).ledger
     if not place.is_file():  # opening a ledger creates it
@@ -160,7 +160,7 @@ def build_runs(feedstock: Feedstock) -> tuple[MatrixReport, ...]:
         return tuple(report for report in reports if report and not report.rehearsal)
 
 
-def last_runs(history: Iterable[MatrixReport]) -> dict[str, tuple[MatrixReport, ConfigRun]]:
+def last_run_of_each_config(history: Iterable[MatrixReport]) -> dict[str, tuple[MatrixReport, ConfigRun]]:
     """Return the last run of each config, even one that only reused it."""
     runs: dict[str, tuple[MatrixReport, ConfigRun]] = {}
     for report in history:
@@ -169,7 +169,7 @@ def last_runs(history: Iterable[MatrixReport]) -> dict[str, tuple[MatrixReport, 
     return runs
 
 
-def allowed_names(feedstock: Feedstock) -> tuple[str, ...]:
+def allowed_package_names(feedstock: Feedstock) -> tuple[str, ...]:
     """Return the names that a feedstock may publish, as globs.
 
     Raises:
@@ -197,27 +197,27 @@ def _reports_of_package(
     return matches[0] if matches else ()
 
 
-def _report_of_file(reports: Sequence[tuple[str, PackageReport]], sha256: str) -> PackageReport | None:
+def _report_with_hash(reports: Sequence[tuple[str, PackageReport]], sha256: str) -> PackageReport | None:
     """Return the report of the file in the channel: several configs may make a package, one of them is stored."""
     candidates = [report for _, report in reports]
     return next((report for report in candidates if report.artifact.sha256 == sha256), next(iter(candidates), None))
 
 
-def _gets_no_run_exports(rendered: RenderedConfig, output: Output) -> bool:
+def _has_no_build_requirements(rendered: RenderedConfig, output: Output) -> bool:
     """Return whether no build requirement can have added run requirements."""
     staging = rendered.staging_of(output)
     entries = (output,) if staging is None else (staging, output)
     return not any(entry.requirements.build or entry.requirements.host for entry in entries) and not output.noarch
 
 
-def _built_on(rendered: tuple[RenderedConfig, Output] | None) -> str:
+def _cross_build_platform(rendered: tuple[RenderedConfig, Output] | None) -> str:
     """Return the platform that a package was cross-compiled on; empty for a native or noarch one."""
     if rendered is None or rendered[1].subdir == "noarch" or not rendered[0].config.is_cross:
         return ""
     return rendered[0].config.build_platform
 
 
-def _artifact_not_in_ledger(path: Path, sha256: str) -> Artifact:
+def _artifact_from_file_name(path: Path, sha256: str) -> Artifact:
     """Return the artifact of a package that is not in the ledger."""
     name, version, build = [*path.stem.rsplit("-", 2), "", ""][:3]
     return Artifact(

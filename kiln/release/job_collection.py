@@ -29,7 +29,7 @@ REPORT = "report.json"
 LONGEST = 16 << 20  # bytes of a report
 
 
-def collect_jobs(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:
+def collect_ci_jobs(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:
     """Put the packages of jobs into the channel, and their configs into the ledger; return configs and their packages.
 
     Raises:
@@ -39,7 +39,7 @@ def collect_jobs(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[s
         UnknownConfig: the feedstock has no such config.
         UsageError: a folder has no report.
     """
-    reports = [(folder, read_job_report(folder / REPORT)) for given in folders for folder in _jobs_in(given)]
+    reports = [(folder, read_job_report(folder / REPORT)) for given in folders for folder in _job_folders(given)]
     commits = {report.commit for _, report in reports}
     if len(commits) > 1:
         raise ReleaseRefused(
@@ -53,13 +53,14 @@ def collect_jobs(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[s
     build_cache.index_channel(layout)
     try:
         return tuple(
-            _store_job(feedstock, folder, report, remotes[report.configs[0].config]) for folder, report in reports
+            _store_job_results(feedstock, folder, report, remotes[report.configs[0].config])
+            for folder, report in reports
         )
     finally:  # one index of all, since each takes longer with the packages before
         build_cache.index_channel(layout)
 
 
-def _jobs_in(folder: Path) -> list[Path]:
+def _job_folders(folder: Path) -> list[Path]:
     """Return the folder of a job, or those of several jobs in it."""
     if (folder / REPORT).is_file():
         return [folder]
@@ -94,10 +95,12 @@ def read_job_report(path: Path) -> MatrixReport:
     return report
 
 
-def _store_job(feedstock: Feedstock, folder: Path, report: MatrixReport, remote: RemoteConfig) -> tuple[str, int]:
+def _store_job_results(
+    feedstock: Feedstock, folder: Path, report: MatrixReport, remote: RemoteConfig
+) -> tuple[str, int]:
     (config,) = report.configs
     collected = collect.read_collected_results(folder, worker=str(folder), config=config.config, packages_in="")
-    added = worker_results.add_to_channel(feedstock, remote, collected.packages, index=False)
+    added = worker_results.add_collected_packages(feedstock, remote, collected.packages, index=False)
     entry = dataclasses.replace(config, state=ConfigState.DONE, packages=added, log=None)
     with Ledger(ArtifactLayout.for_feedstock(feedstock).ledger) as ledger:
         number = ledger.begin_run(dataclasses.replace(report, configs=(entry,), started=report.started or time.time()))

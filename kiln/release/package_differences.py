@@ -16,20 +16,22 @@ LONGEST = 60  # characters of a line that are shown
 _NAMES = ("content", "mode", "time", "kind")
 
 
-def differences(one: Path, other: Path) -> list[str]:
+def described_differences(one: Path, other: Path) -> list[str]:
     """Return which files of two packages are not the same, at most twenty, and the first place in each."""
-    first, second = _contents(one), _contents(other)
+    first, second = _member_attributes(one), _member_attributes(other)
     lines = [f"{name}: only in {'the first' if name in first else 'the second'}" for name in first.keys() ^ second]
     changed = [name for name in first.keys() & second.keys() if first[name] != second[name]]
     paths = sorted(changed)[:MOST]
     texts = [_small_file_contents(package, set(paths)) for package in (one, other)]
     for name in paths:
-        place = first_difference(*(text.get(name) for text in texts)) if first[name][0] != second[name][0] else ""
-        lines.append(f"{name}: {_difference(first[name], second[name])}{place}")
+        place = (
+            described_first_difference(*(text.get(name) for text in texts)) if first[name][0] != second[name][0] else ""
+        )
+        lines.append(f"{name}: {_names_of_changed_attributes(first[name], second[name])}{place}")
     return sorted(lines)[:MOST] or ["only the compression: all files are identical"]
 
 
-def first_difference(one: bytes | None, other: bytes | None) -> str:
+def described_first_difference(one: bytes | None, other: bytes | None) -> str:
     """Return in words where two contents begin to differ; empty where one is too large to compare."""
     if one is None or other is None or one == other:
         return ""
@@ -52,11 +54,11 @@ def _line_excerpt(line: str, other: str) -> str:
     return ascii(("..." if start else "") + line[start : start + LONGEST])
 
 
-def _difference(one: tuple[Any, ...], other: tuple[Any, ...]) -> str:
+def _names_of_changed_attributes(one: tuple[Any, ...], other: tuple[Any, ...]) -> str:
     return ", ".join(name for name, first, second in zip(_NAMES, one, other, strict=True) if first != second)
 
 
-def _contents(package: Path) -> dict[str, tuple[Any, ...]]:
+def _member_attributes(package: Path) -> dict[str, tuple[Any, ...]]:
     with reader.open_package_members(package) as members:
         return {
             member.name: (
@@ -81,7 +83,7 @@ def _small_file_contents(package: Path, names: set[str]) -> dict[str, bytes]:
         }
 
 
-def feedstock_folder(package: Path) -> str:
+def recorded_feedstock_folder(package: Path) -> str:
     """Return the feedstock's folder that a package was built in, by its placeholders; empty where it has none."""
     paths = reader.read_info_json_object(package, "paths.json").get("paths")
     for item in paths if isinstance(paths, list) else ():

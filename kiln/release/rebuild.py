@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, run
 from kiln.errors import NotReproduced, ProvenanceBroken
 from kiln.process_table import end_orphans
-from kiln.release.package_differences import differences, feedstock_folder
+from kiln.release.package_differences import described_differences, recorded_feedstock_folder
 from kiln.run.config_process_main import ConfigBuild, config_error
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
@@ -38,7 +38,7 @@ def recorded_build_variables(record: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def image_of(record: Mapping[str, Any]) -> str | None:
+def recorded_image_name(record: Mapping[str, Any]) -> str | None:
     """Return the name of the image that a package was built in; the config's own when the run had several."""
     images = record.get("image") or ""
     return images.split("@")[0] if images and ", " not in images else None
@@ -66,7 +66,7 @@ def require_same_recipe(feedstock: Feedstock, record: Mapping[str, Any]) -> None
     )
 
 
-def rebuild(
+def rebuild_and_compare(
     feedstock: Feedstock, options: RunOptions, machine: run.HostMachine, package: Path, *, image: str | None
 ) -> Path:
     """Build a package's config again, without publishing it, and compare.
@@ -93,9 +93,9 @@ def rebuild(
         copy = build.task.layout.safe_path("rebuilt", package.name)
         files.link_or_copy(rebuilt, copy)
         files.remove(folder)
-    lines = "".join(f"\n    {line}" for line in differences(package, copy))
+    lines = "".join(f"\n    {line}" for line in described_differences(package, copy))
     hint = f"the second package is kept: {copy}"
-    place = feedstock_folder(package)
+    place = recorded_feedstock_folder(package)
     if place and place != str(feedstock.root):
         hint += f"; the first one was built in {place}, which is in its files: build there too (--into {place})"
     raise NotReproduced(f"{package.name} was not reproduced", why=f"these differ:{lines}", hint=hint)

@@ -23,7 +23,7 @@ LARGEST = 1 << 18  # bytes of a file in a record
 _RENDERED_V1 = "rendered_recipe.yaml"
 
 
-def recorded_files(feedstock: Feedstock, config: str) -> dict[str, str]:
+def read_feedstock_files_to_record(feedstock: Feedstock, config: str) -> dict[str, str]:
     """Return the texts of the files that a build of a config reads, and that its packages do not carry."""
     places = (feedstock.conda_forge_yml, feedstock.config_folder / f"{config}.yaml", feedstock.recipe / VARIANT)
     texts = {}
@@ -33,7 +33,7 @@ def recorded_files(feedstock: Feedstock, config: str) -> dict[str, str]:
     return texts
 
 
-def restore(package: Path, record: Mapping[str, Any], into: Path) -> Feedstock:
+def restore_feedstock(package: Path, record: Mapping[str, Any], into: Path) -> Feedstock:
     """Write the feedstock of a package into a new folder, completely or not at all.
 
     Raises:
@@ -57,7 +57,7 @@ def restore(package: Path, record: Mapping[str, Any], into: Path) -> Feedstock:
         )
     if texts.keys() - allowed or not all(isinstance(text, str) for text in texts.values()):
         raise ProvenanceBroken(f"the record of {package.name} has files that are not of a feedstock")
-    contents = {**_recipe(package), **{name: text.encode() for name, text in texts.items()}}
+    contents = {**_recipe_in_package(package), **{name: text.encode() for name, text in texts.items()}}
     root = into.absolute()
     with files.full_disk_as_error(root.parent), folder_lock.exclusive(root), files.replacing(root) as part:
         for name, data in contents.items():
@@ -65,7 +65,7 @@ def restore(package: Path, record: Mapping[str, Any], into: Path) -> Feedstock:
     return Feedstock(root=root)
 
 
-def _recipe(package: Path) -> dict[str, bytes]:
+def _recipe_in_package(package: Path) -> dict[str, bytes]:
     """Return the recipe's files in a package, by their paths in the feedstock."""
     carried = {
         name.removeprefix("recipe/"): data

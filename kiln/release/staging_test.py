@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.release.candidate_packages import ConfigsAndRuns
 
 
-def staged_packages_test(
+def test_of_staged_packages(
     matrix: ConfigsAndRuns,
     candidates: Sequence[Candidate],
     *,

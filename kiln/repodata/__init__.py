@@ -7,11 +7,11 @@ channel of thousands without reading any of the others again.
 from __future__ import annotations
 
 from kiln.repodata.channeldata import with_entries
-from kiln.repodata.document import BASE, CHANNELDATA, PACKAGES, SHARDS, STALE
 from kiln.repodata.editable_index import Subdir
-from kiln.repodata.entry import IndexEntry, read
-from kiln.repodata.formats import index_files
-from kiln.repodata.reading import from_repodata, packages_only, whole_index
+from kiln.repodata.index_document import BASE, CHANNELDATA, PACKAGES, SHARDS, STALE
+from kiln.repodata.index_entry import IndexEntry, read
+from kiln.repodata.index_file_formats import index_files
+from kiln.repodata.index_reading import from_repodata, packages_only, whole_index
 
 __all__ = [
     "BASE",

@@ -10,13 +10,13 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenIndex
-from kiln.repodata.document import FAULTS, IndexDocument
+from kiln.repodata.index_document import FAULTS, IndexDocument
 from kiln.versions import Version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kiln.repodata.entry import IndexEntry
+    from kiln.repodata.index_entry import IndexEntry
 
 OF_THE_NEWEST = ("version", "license", "license_family")
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kiln.repodata.document import KINDS, PACKAGES, IndexDocument, Record
+from kiln.repodata.index_document import KINDS, PACKAGES, IndexDocument, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kiln.repodata.entry import IndexEntry
+    from kiln.repodata.index_entry import IndexEntry
 
 
 def empty_repodata(name: str) -> IndexDocument:

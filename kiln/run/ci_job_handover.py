@@ -61,7 +61,7 @@ class ContinuedBuild:
         Raises:
             BrokenHandover: it is invalid, or of another config.
         """
-        record = unfinished_build_handover.read_record(folder)
+        record = unfinished_build_handover.read_handover_record(folder)
         if record is not None and record.config != config:
             raise BrokenHandover(
                 f"{folder} is the chain of {record.config}, not of {config}",
@@ -129,7 +129,7 @@ class ContinuedBuild:
         part = self.layout.safe_path("handover")
         files.remove(part)
         try:
-            rejected = unfinished_build_handover.unpack(self.folder, record.archive, part, bound=self.bound)
+            rejected = unfinished_build_handover.unpack_archive(self.folder, record.archive, part, bound=self.bound)
             self.layout.compile_caches.create_folder(self.key)
             for name, source in cache_entries(part / unfinished_build_handover.CACHE):
                 _move_if_absent(source, self._compile_cache_folder / name)
@@ -172,7 +172,7 @@ class ContinuedBuild:
             if actions <= self.actions and set(steps) <= set(self.steps):
                 return self._no_progress_error(number, actions), ()
             entries, notes = self._files_to_hand_over(steps)
-            packed = unfinished_build_handover.pack(self.folder, entries)
+            packed = unfinished_build_handover.pack_archive(self.folder, entries)
             archive = packed.archive
             self._write(ChainState.UNFINISHED, report, steps, archive=archive)
         amount = f"{quantity(archive.files, 'file')}, {files.size_text(archive.size)}"
@@ -198,17 +198,19 @@ class ContinuedBuild:
         """
         work = self.layout.work(self.config)
         tops = {"channel", *(title.replace(" ", "-") for title in steps)}
-        results = list(unfinished_build_handover.work_entries(work, tops))
+        results = list(unfinished_build_handover.work_folder_entries(work, tops))
         results += [
             (f"{unfinished_build_handover.WORK}{path.name}", path)
             for path in sorted(work.glob(f"{STEPS}*"))
             if not path.is_symlink()
         ]
-        size = unfinished_build_handover.size_of(results)
+        size = unfinished_build_handover.total_size(results)
         notes: tuple[str, ...] = ()
         if size > self.bound // 2:
             results, size, notes = [], 0, (f"finished steps have {files.size_text(size)}, and are not handed on",)
-        actions, left_out = unfinished_build_handover.cache_entries(self._compile_cache_folder, self.bound - size)
+        actions, left_out = unfinished_build_handover.newest_cache_entries(
+            self._compile_cache_folder, self.bound - size
+        )
         if left_out:
             bound = files.size_text(self.bound)
             notes = (*notes, f"{left_out} files of the cache are not handed on: --handover-size is {bound}")
@@ -241,7 +243,7 @@ class ContinuedBuild:
             archive=archive,
             packages=packages,
         )
-        unfinished_build_handover.write_record(self.folder, record)
+        unfinished_build_handover.write_handover_record(self.folder, record)
 
 
 def _unreadable_files_note(entries: Sequence[tuple[str, str]]) -> tuple[str, ...]:

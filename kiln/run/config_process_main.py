@@ -36,7 +36,7 @@ from kiln.run import build_job_writer
 from kiln.run.options import HOST
 from kiln.serialization import to_json
 from kiln.store import build_cache
-from kiln.store.build_cache import BuildInputs
+from kiln.store.build_cache import BuildInputHashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -117,11 +117,11 @@ class ConfigBuild:
         if job.options.rebuilds_finished:
             return None
         finished = build_cache.finished_packages(
-            self.ledger, self.task.layout, BuildInputs(shared=job.shared, key=job.key)
+            self.ledger, self.task.layout, BuildInputHashes(shared=job.shared, key=job.key)
         )
         if finished is None:
             return None
-        build_cache.remove_work(self.task.layout, job.config)
+        build_cache.remove_finished_work(self.task.layout, job.config)
         packages = [to_json(package) for package in finished]
         return {"state": ConfigState.CACHED.value, "reason": build_cache.FOUND, "packages": packages}
 
@@ -254,21 +254,23 @@ class ConfigBuild:
         archives = untrusted_build_results.accept_built_packages(
             packages, folder, expected=self.is_expected_package, into=staging
         )
-        inputs = BuildInputs(shared=job.shared, key=job.key)
+        inputs = BuildInputHashes(shared=job.shared, key=job.key)
         if outdated:
             never = f"outdated {os.urandom(16).hex()}"
-            inputs = BuildInputs(shared=never, key=never)
+            inputs = BuildInputHashes(shared=never, key=never)
         if job.options.rehearsal:
             return build_cache.record_rehearsal(self.ledger, layout, job.config, archives, inputs, seconds=seconds)
         disk = files.size_on_disk(folder)
         if not outdated:
             files.create_empty(layout.published_mark(job.config))
-        placed = build_cache.publish(self.ledger, layout, job.config, archives, inputs, seconds=seconds, disk=disk)
+        placed = build_cache.publish_finished_config(
+            self.ledger, layout, job.config, archives, inputs, seconds=seconds, disk=disk
+        )
         layout.done_canary(job.config).touch()
         if outdated:
             files.remove(layout.staging(job.config))
         else:
-            build_cache.remove_work(layout, job.config)
+            build_cache.remove_finished_work(layout, job.config)
         return placed
 
     def is_expected_package(self, place: str) -> bool:

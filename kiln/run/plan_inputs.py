@@ -22,7 +22,7 @@ from kiln.run import (
 )
 from kiln.run.options import HOST
 from kiln.store import build_cache
-from kiln.store.compile_cache_key import cache_key
+from kiln.store.compile_cache_key import compile_cache_name
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kiln.run.executor_choice import BuildLocation
     from kiln.run.options import RunOptions
     from kiln.run.resource_check import ResourceShare
-    from kiln.store.build_cache import BuildInputs
+    from kiln.store.build_cache import BuildInputHashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class RunInputs:
     engine: Engine | None
     places: Mapping[str, BuildLocation]
     rehearsals: Mapping[str, RehearsalInputs]
-    inputs: Mapping[str, BuildInputs]
+    inputs: Mapping[str, BuildInputHashes]
     caches: Mapping[str, str]
     share: ResourceShare
     notes: tuple[str, ...]
@@ -117,7 +117,7 @@ def look_up(
             engine=options.build.engine,
             emulated=_configs_with_emulated_tests(feedstock, configs, options, in_container=choice.engine is not None),
         ),
-        caches={config.name: cache_key(config, where=compilers[places[config.name]]) for config in configs},
+        caches={config.name: compile_cache_name(config, where=compilers[places[config.name]]) for config in configs},
         share=share,
         notes=(
             *notes_on_recipe,
@@ -242,7 +242,7 @@ def _input_hashes(
     *,
     engine: str,
     emulated: Collection[str],
-) -> dict[str, BuildInputs]:
+) -> dict[str, BuildInputHashes]:
     recipe = build_cache.recipe_digest(feedstock)
     return {
         config: build_cache.input_hashes(

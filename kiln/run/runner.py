@@ -80,7 +80,7 @@ class MatrixRun:
         self.number = self.ledger.begin_run(self.report())
         self.watcher.run_began(self.report())
         cached = [name for name, config in self.configs.items() if config.state is ConfigState.CACHED]
-        build_cache.remove_leftovers(self.layout, cached)
+        build_cache.remove_leftover_work_folders(self.layout, cached)
         try:
             self._build_waiting()
         except KeyboardInterrupt:

@@ -19,17 +19,17 @@ JOBS, FALLBACK = "BAZEL_REMOTE_JOBS", "BAZEL_REMOTE_FALLBACK"
 SECRETS = (REMOTE_CACHE, EXECUTOR, CREDENTIALS)  # addresses may contain a password
 
 
-def assignment_lines(variables: Mapping[str, str]) -> str:
+def shell_export_lines(variables: Mapping[str, str]) -> str:
     """Return the shell lines that set a compile step's variables."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
 
 
-def secret_names(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def secret_variable_names(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the names of the secret variables that are set."""
     return tuple(name for name in SECRETS if environment.get(name))
 
 
 def with_inner_secrets(secrets: Mapping[str, str]) -> dict[str, str]:
     """Return secret variables, and the secrets inside of the credentials' variable under names of their own."""
-    parts = remote_executor_credentials.inner_secrets(secrets.get(CREDENTIALS, ""))
+    parts = remote_executor_credentials.secrets_in_encoded_credentials(secrets.get(CREDENTIALS, ""))
     return {**secrets, **{f"{CREDENTIALS}_{number}": part for number, part in enumerate(parts)}}

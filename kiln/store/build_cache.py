@@ -15,7 +15,7 @@ from kiln.ledger import FINISHED_CONFIG, StoredArtifact, run_json_conversion
 from kiln.model.build_results import PackageReport
 from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.serialization import to_json
-from kiln.store.digests import digest, folder_digest
+from kiln.store.digests import folder_digest, json_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ WAIT, LONG = 0.05, 86_400.0  # seconds between two attempts at a lock, and until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildInputs:
+class BuildInputHashes:
     """Hashes of a config's inputs: ``shared`` is the same for all configs of an image, ``key`` this config's own."""
 
     shared: str
@@ -43,12 +43,12 @@ class BuildInputs:
 def recipe_digest(feedstock: Feedstock) -> str:
     """Return a hash over the recipe and the feedstock's settings."""
     settings = feedstock.conda_forge_yml
-    return digest([folder_digest(feedstock.recipe), files.sha256(settings) if settings.is_file() else ""])
+    return json_digest([folder_digest(feedstock.recipe), files.sha256(settings) if settings.is_file() else ""])
 
 
 def sources_digest(feedstock: Feedstock, config: str) -> str:
     """Return a hash over all files of the feedstock that decide a config's packages."""
-    return digest([recipe_digest(feedstock), files.sha256(feedstock.config_folder / f"{config}.yaml")])
+    return json_digest([recipe_digest(feedstock), files.sha256(feedstock.config_folder / f"{config}.yaml")])
 
 
 def input_hashes(
@@ -60,7 +60,7 @@ def input_hashes(
     where: str,
     rehearsed_with: str | None = None,
     emulated: bool = False,
-) -> BuildInputs:
+) -> BuildInputHashes:
     """Return the hashes of a config's inputs: recipe, engine, image (``where``: its digest, or the host), variant.
 
     ``rehearsed_with`` is a hash of a rehearsal's wheels and Python, which separates rehearsals from builds.
@@ -68,9 +68,9 @@ def input_hashes(
     """
     engines = _engine_and_kiln_versions() if engine == OWN_ENGINE else ()
     rehearsal = () if rehearsed_with is None else (REHEARSED, rehearsed_with)
-    shared = digest([recipe, engine, engines, where, *rehearsal])
+    shared = json_digest([recipe, engine, engines, where, *rehearsal])
     own = [config, files.sha256(feedstock.config_folder / f"{config}.yaml"), *(["emulated"] if emulated else [])]
-    return BuildInputs(shared=shared, key=digest([shared, *own]))
+    return BuildInputHashes(shared=shared, key=json_digest([shared, *own]))
 
 
 @lru_cache(maxsize=1)
@@ -81,7 +81,9 @@ def _engine_and_kiln_versions() -> tuple[str, str]:
     return version("py-rattler-build"), __version__
 
 
-def finished_packages(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputs) -> tuple[PackageReport, ...] | None:
+def finished_packages(
+    ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputHashes
+) -> tuple[PackageReport, ...] | None:
     """Return a finished config's packages; None when it is not finished, or a package is missing or changed."""
     record = ledger.finished_step(inputs.key)
     if record is None:
@@ -92,7 +94,7 @@ def finished_packages(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInput
         )
     except (ValueError, LookupError, TypeError):  # an unreadable record does not count
         return None
-    if not all(_is_unchanged(ledger, layout, report.artifact.path, inputs) for report in packages):
+    if not all(_is_artifact_unchanged(ledger, layout, report.artifact.path, inputs) for report in packages):
         return None
     return tuple(
         dataclasses.replace(
@@ -105,14 +107,14 @@ def finished_packages(ledger: Ledger, layout: ArtifactLayout, inputs: BuildInput
 
 
 def finished_configs(
-    ledger: Ledger, layout: ArtifactLayout, inputs: Mapping[str, BuildInputs]
+    ledger: Ledger, layout: ArtifactLayout, inputs: Mapping[str, BuildInputHashes]
 ) -> dict[str, tuple[PackageReport, ...]]:
     """Return the packages of the configs that are finished; see `finished_packages`."""
     builds = {config: finished_packages(ledger, layout, each) for config, each in inputs.items()}
     return {config: packages for config, packages in builds.items() if packages is not None}
 
 
-def remove_work(layout: ArtifactLayout, config: str) -> None:
+def remove_finished_work(layout: ArtifactLayout, config: str) -> None:
     """Remove the folders of a config that was finished; to be called with the config's lock held.
 
     A folder without the mark of a finished build is kept: a build from a later step left it for the next one.
@@ -124,15 +126,15 @@ def remove_work(layout: ArtifactLayout, config: str) -> None:
         files.remove(mark)
 
 
-def remove_leftovers(layout: ArtifactLayout, configs: Iterable[str]) -> None:
+def remove_leftover_work_folders(layout: ArtifactLayout, configs: Iterable[str]) -> None:
     """Remove the folders of finished configs that a killed process left, but for configs that are being built."""
     for config in configs:
         if layout.published_mark(config).exists():
             with contextlib.suppress(AlreadyRunning), files.locked(layout.lock(config)):
-                remove_work(layout, config)
+                remove_finished_work(layout, config)
 
 
-def _is_unchanged(ledger: Ledger, layout: ArtifactLayout, path: Path | str, inputs: BuildInputs) -> bool:
+def _is_artifact_unchanged(ledger: Ledger, layout: ArtifactLayout, path: Path | str, inputs: BuildInputHashes) -> bool:
     """Return whether the channel has a package unchanged; it is hashed again only when its time has changed."""
     artifact, place = ledger.artifact(str(path)), layout.root / path
     if artifact is None or artifact.inputs != inputs.shared or not place.is_file():
@@ -143,12 +145,12 @@ def _is_unchanged(ledger: Ledger, layout: ArtifactLayout, path: Path | str, inpu
     return status.st_mtime_ns == artifact.modified or files.sha256(place) == artifact.sha256
 
 
-def publish(
+def publish_finished_config(
     ledger: Ledger,
     layout: ArtifactLayout,
     config: str,
     packages_made: Sequence[tuple[Path, dict[str, Any]]],
-    inputs: BuildInputs,
+    inputs: BuildInputHashes,
     *,
     seconds: float,
     disk: int,
@@ -172,7 +174,7 @@ def publish(
             if source.suffix == ".whl":
                 files.link_or_copy(source, layout.safe_path(path))
         artifacts = [
-            _stored_artifact(layout, path, report, config, inputs) for path, report in zip(paths, reports, strict=True)
+            _artifact_record(layout, path, report, config, inputs) for path, report in zip(paths, reports, strict=True)
         ]
         artifacts_stored = [other or new_artifact for other, new_artifact in zip(stays, artifacts, strict=True)]
         ledger.store_artifacts(*artifacts_stored)
@@ -205,7 +207,7 @@ def record_rehearsal(
     layout: ArtifactLayout,
     config: str,
     packages_made: Sequence[tuple[Path, dict[str, Any]]],
-    inputs: BuildInputs,
+    inputs: BuildInputHashes,
     *,
     seconds: float,
 ) -> tuple[PackageReport, ...]:
@@ -214,7 +216,7 @@ def record_rehearsal(
     for source, fields in packages_made:
         report = run_json_conversion.record_from_json(PackageReport, fields)
         path = str(source.relative_to(layout.root))
-        artifact = _stored_artifact(layout, path, report, config, inputs)
+        artifact = _artifact_record(layout, path, report, config, inputs)
         ledger.store_artifacts(artifact)
         placed.append(artifact)
         stored.append(_report_with_stored_path(layout, report, artifact))
@@ -224,8 +226,8 @@ def record_rehearsal(
     return tuple(stored)
 
 
-def shared_packages(
-    ledger: Ledger, layout: ArtifactLayout, outputs: Sequence[Output], inputs: BuildInputs, config: str
+def packages_of_other_configs(
+    ledger: Ledger, layout: ArtifactLayout, outputs: Sequence[Output], inputs: BuildInputHashes, config: str
 ) -> tuple[PackageReport, ...]:
     """Return the packages of a config that another config has made and tested, from the same recipe and engine.
 
@@ -237,11 +239,13 @@ def shared_packages(
         for place in sorted(places)
         if (artifact := _artifact_of_other_config(ledger, layout, place, inputs, config))
     ]
-    reports = [(artifact, _original_report(ledger, artifact)) for artifact in artifacts]
-    return tuple(_shared_report(layout, report, artifact) for artifact, report in reports if report is not None)
+    reports = [(artifact, _report_by_making_config(ledger, artifact)) for artifact in artifacts]
+    return tuple(
+        _report_with_sharing_note(layout, report, artifact) for artifact, report in reports if report is not None
+    )
 
 
-def _original_report(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None:
+def _report_by_making_config(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None:
     """Return the report of a package by the config that made it."""
     fields = (
         package for record in ledger.latest_steps(TITLE, artifact.config) for package in record.detail["packages"]
@@ -255,7 +259,7 @@ def _original_report(ledger: Ledger, artifact: StoredArtifact) -> PackageReport 
     return next(same, None)
 
 
-def _shared_report(layout: ArtifactLayout, report: PackageReport, artifact: StoredArtifact) -> PackageReport:
+def _report_with_sharing_note(layout: ArtifactLayout, report: PackageReport, artifact: StoredArtifact) -> PackageReport:
     note = f"made and tested by {artifact.config}"
     tests = dataclasses.replace(report.tests, notes=(*report.tests.notes, note))
     return dataclasses.replace(_report_with_stored_path(layout, report, artifact), reused=True, tests=tests)
@@ -266,16 +270,16 @@ def _channel_path(report: PackageReport) -> str:
 
 
 def _artifact_of_other_config(
-    ledger: Ledger, layout: ArtifactLayout, path: str, inputs: BuildInputs, config: str
+    ledger: Ledger, layout: ArtifactLayout, path: str, inputs: BuildInputHashes, config: str
 ) -> StoredArtifact | None:
     artifact = ledger.artifact(path)
-    if artifact is None or artifact.config == config or not _is_unchanged(ledger, layout, path, inputs):
+    if artifact is None or artifact.config == config or not _is_artifact_unchanged(ledger, layout, path, inputs):
         return None
     return artifact
 
 
-def _stored_artifact(
-    layout: ArtifactLayout, path: str, report: PackageReport, config: str, inputs: BuildInputs
+def _artifact_record(
+    layout: ArtifactLayout, path: str, report: PackageReport, config: str, inputs: BuildInputHashes
 ) -> StoredArtifact:
     status = (layout.root / path).stat()
     return StoredArtifact(

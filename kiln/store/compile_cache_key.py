@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.store.digests import digest
+from kiln.store.digests import json_digest
 from kiln.variants.cuda_version import cuda_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def compile_group(config: BuildConfig) -> str:
     return group if config.platform == UNNAMED else f"{group}-{config.platform}"
 
 
-def cache_key(config: BuildConfig, *, where: str) -> str:
+def compile_cache_name(config: BuildConfig, *, where: str) -> str:
     """Return the name of the cache that a config's compile uses: a hash of the inputs other than sources.
 
     ``where`` is the digest of the image, or the hash of a machine's own compilers. All of the variant counts (compiler,
@@ -39,15 +39,15 @@ def cache_key(config: BuildConfig, *, where: str) -> str:
     zipped = zipped - {"cuda_compiler_version"}  # it counts even where CUDA and Python are zipped
     left_out = PYTHONS | ELSEWHERE | zipped
     variant = {key: values for key, values in config.variant.items() if key not in left_out}
-    return digest([config.platform, variant, where])[:16]
+    return json_digest([config.platform, variant, where])[:16]
 
 
 def toolchain_digest(path: str) -> str:
     """Return a hash of the compilers on a PATH: their paths, sizes and modification times."""
     programs = [shutil.which(name, path=path) for name in COMPILERS]
-    return digest([_file_identity(Path(program).resolve()) for program in programs if program])
+    return json_digest([_path_size_and_mtime(Path(program).resolve()) for program in programs if program])
 
 
-def _file_identity(program: Path) -> tuple[str, int, int]:
+def _path_size_and_mtime(program: Path) -> tuple[str, int, int]:
     status = program.stat()
     return str(program), status.st_size, status.st_mtime_ns

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def digest(value: object) -> str:
+def json_digest(value: object) -> str:
     """Return the SHA-256 of a JSON value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
@@ -22,7 +22,7 @@ def folder_digest(folder: Path, *, without: Iterable[str] = ()) -> str:
     """Return a hash over the names and contents of all files below a folder, without some names at its top level."""
     left_out = {folder / name for name in without}
     paths = sorted(file for file in folder.rglob("*") if file.is_file() and file not in left_out)
-    return digest([(str(file.relative_to(folder)), files.sha256(file)) for file in paths])
+    return json_digest([(str(file.relative_to(folder)), files.sha256(file)) for file in paths])
 
 
 def file_or_folder_digest(path: Path) -> str:

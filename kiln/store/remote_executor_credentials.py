@@ -42,9 +42,9 @@ def encode_credentials_folder(folder: Path) -> str:
         )
     if ("client.pem" in names) != ("client.key" in names):
         raise UsageError(f"{folder} has one of client.pem and client.key, and needs both or none")
-    value: dict[str, Any] = {CERTIFICATES[name]: _pem(folder / name) for name in names if name != HEADERS}
+    value: dict[str, Any] = {CERTIFICATES[name]: _read_pem_file(folder / name) for name in names if name != HEADERS}
     if HEADERS in names:
-        value[HEADERS] = _headers(folder / HEADERS)
+        value[HEADERS] = _read_headers_file(folder / HEADERS)
     variable = base64.b64encode(json.dumps(value).encode()).decode()
     if len(variable) > LONGEST:
         raise UsageError(
@@ -64,7 +64,7 @@ def is_encoded_credentials(text: str) -> bool:
     return isinstance(value, dict) and value.keys() <= {HEADERS, *CERTIFICATES.values()}
 
 
-def inner_secrets(variable: str) -> tuple[str, ...]:
+def secrets_in_encoded_credentials(variable: str) -> tuple[str, ...]:
     """Return the secrets inside the variable, which are masked like the whole: headers' values and the key.
 
     Of a value such as ``Bearer TOKEN``, what follows its scheme is one, too, for it may be printed alone.
@@ -95,14 +95,14 @@ def _read_private_text(path: Path) -> str:
         raise UsageError(f"{path} is not text") from None
 
 
-def _pem(path: Path) -> str:
+def _read_pem_file(path: Path) -> str:
     text = _read_private_text(path)
     if not re.search(r"^-----BEGIN [A-Z ]+-----\s", text, re.MULTILINE):
         raise UsageError(f"{path} is not a PEM file")
     return text
 
 
-def _headers(path: Path) -> list[tuple[str, str]]:
+def _read_headers_file(path: Path) -> list[tuple[str, str]]:
     headers = []
     for number, line in enumerate(_read_private_text(path).splitlines(), start=1):
         if not line.strip():

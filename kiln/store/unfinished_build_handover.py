@@ -50,14 +50,14 @@ _FAULTS_OF_NAMES = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.E
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedArchive:
     """An archive, and the files that could not be read for it, with the reasons."""
 
     archive: HandoverArchive
     unreadable: tuple[tuple[str, str], ...]
 
 
-def read_record(folder: Path) -> HandoverRecord | None:
+def read_handover_record(folder: Path) -> HandoverRecord | None:
     """Return the record of a folder; None when it has none.
 
     Raises:
@@ -70,12 +70,12 @@ def read_record(folder: Path) -> HandoverRecord | None:
     except FileNotFoundError:
         return None
     try:
-        return _parsed_record(text)
+        return _parse_handover_record(text)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenHandover(f"{path} is invalid", why=str(error)[:300], hint=ADVICE) from error
 
 
-def _parsed_record(text: bytes) -> HandoverRecord:
+def _parse_handover_record(text: bytes) -> HandoverRecord:
     if len(text) > LONGEST_RECORD:
         raise ValueError(f"it has more than {files.size_text(LONGEST_RECORD)}")
     data = json.loads(text)
@@ -87,7 +87,7 @@ def _parsed_record(text: bytes) -> HandoverRecord:
     return record
 
 
-def write_record(folder: Path, record: HandoverRecord) -> None:
+def write_handover_record(folder: Path, record: HandoverRecord) -> None:
     """Replace the record of a folder, then remove archives that it does not name."""
     files.write_text(folder / RECORD, json.dumps(to_json(record), indent=2) + "\n")
     named = None if record.archive is None else record.archive.name
@@ -96,7 +96,7 @@ def write_record(folder: Path, record: HandoverRecord) -> None:
             files.remove(path)
 
 
-def pack(folder: Path, entries: Iterable[tuple[str, Path]]) -> Packed:
+def pack_archive(folder: Path, entries: Iterable[tuple[str, Path]]) -> PackedArchive:
     """Write files and links into a new archive of the folder; ``entries`` are names in the archive, and paths.
 
     What cannot be read is left out: a cache may lack any entry, and a step whose results are incomplete runs again.
@@ -121,7 +121,7 @@ def pack(folder: Path, entries: Iterable[tuple[str, Path]]) -> Packed:
     target = folder / f"made-{digest[:16]}.tar.zst"
     file_operations.replace(path, target)
     archive = HandoverArchive(name=target.name, size=target.stat().st_size, unpacked=size, files=count, sha256=digest)
-    return Packed(archive=archive, unreadable=tuple(unreadable))
+    return PackedArchive(archive=archive, unreadable=tuple(unreadable))
 
 
 def _add_member(tar: tarfile.TarFile, name: str, source: Path) -> int | str | None:
@@ -129,7 +129,7 @@ def _add_member(tar: tarfile.TarFile, name: str, source: Path) -> int | str | No
     try:
         status = source.lstat()
         if stat.S_ISLNK(status.st_mode) and not name.startswith(CACHE):
-            return _add_link(tar, name, source, status)
+            return _add_link_member(tar, name, source, status)
         if not stat.S_ISREG(status.st_mode):
             return "the folder cannot be listed" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
         # Between lstat and this, another program may have put a link or a named pipe into its place.
@@ -152,17 +152,17 @@ def _tar_member(name: str, status: os.stat_result) -> tarfile.TarInfo:
     return member
 
 
-def _add_link(tar: tarfile.TarFile, name: str, source: Path, status: os.stat_result) -> int | None:
+def _add_link_member(tar: tarfile.TarFile, name: str, source: Path, status: os.stat_result) -> int | None:
     member = _tar_member(name, status)
     member.type, member.linkname = tarfile.SYMTYPE, str(source.readlink())
     root = source.parents[name.count("/") - 1]
-    if not _stays_inside(name, member.linkname) or not _resolves_inside(source, root):
+    if not _link_text_stays_inside(name, member.linkname) or not _link_resolves_inside(source, root):
         return None
     tar.addfile(member)
     return 0
 
 
-def cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path]], int]:
+def newest_cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path]], int]:
     """Return the newest entries of a compile cache that are below ``bound`` bytes, and how many were left out."""
     entries = [(_file_status(path), f"{CACHE}{name}", path) for name, path in disk_cache_folders.cache_entries(folder)]
     entries.sort(key=lambda entry: -entry[0].time)
@@ -190,15 +190,15 @@ def _file_status(path: Path) -> _FileStatus:
     return _FileStatus(status.st_size, status.st_mtime)
 
 
-def size_of(entries: Iterable[tuple[str, Path]]) -> int:
+def total_size(entries: Iterable[tuple[str, Path]]) -> int:
     """Return the bytes of files to pack."""
     return sum(_file_status(path).size for _, path in entries)
 
 
-def work_entries(folder: Path, tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
+def work_folder_entries(folder: Path, tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
     """Yield the files and links below some folders of a config's work folder, without Bazel's own trees.
 
-    Pipes, sockets and folders that cannot be read are among them, since `pack` says what it cannot read.
+    Pipes, sockets and folders that cannot be read are among them, since `pack_archive` says what it cannot read.
     """
     for top in sorted(tops):
         place = folder / top
@@ -221,7 +221,7 @@ def work_entries(folder: Path, tops: Iterable[str]) -> Iterator[tuple[str, Path]
             yield f"{WORK}{path.relative_to(folder).as_posix()}", path
 
 
-def unpack(folder: Path, archive: HandoverArchive, target: Path, *, bound: int) -> int:
+def unpack_archive(folder: Path, archive: HandoverArchive, target: Path, *, bound: int) -> int:
     """Unpack an archive into a new folder; return the number of the cache's entries whose content is not of their name.
 
     Raises:
@@ -241,7 +241,7 @@ def unpack(folder: Path, archive: HandoverArchive, target: Path, *, bound: int) 
             zstd.ZstdFile(path) as plain,
             tarfile.open(fileobj=plain, mode="r|", tarinfo=CheckedTarMember) as tar,
         ):
-            return _unpack_all(tar, target, path, bound)
+            return _unpack_members(tar, target, path, bound)
     except (*_FAULTS, OSError) as error:
         if isinstance(error, OSError) and error.errno not in _FAULTS_OF_NAMES:
             raise
@@ -256,12 +256,12 @@ def _too_large_error(path: Path, size: int, bound: int) -> BrokenHandover:
     )
 
 
-def _unpack_all(tar: tarfile.TarFile, target: Path, path: Path, bound: int) -> int:
+def _unpack_members(tar: tarfile.TarFile, target: Path, path: Path, bound: int) -> int:
     """Write all members; links last, so that neither a file nor another link is written through one."""
     size = count = rejected = 0
     links: dict[str, str] = {}
     for member in tar:
-        _require_safe(member)
+        _require_safe_member(member)
         size, count = size + member.size, count + 1
         if size > bound or count > MOST_FILES:
             raise _too_large_error(path, size, bound)
@@ -272,12 +272,12 @@ def _unpack_all(tar: tarfile.TarFile, target: Path, path: Path, bound: int) -> i
             continue
         source = tar.extractfile(member)
         assert source is not None, "a regular file"
-        rejected += not _write_verified(member, source, target / member.name)
-    _make_links(links, target)
+        rejected += not _write_verified_member(member, source, target / member.name)
+    _create_links(links, target)
     return rejected
 
 
-def _make_links(links: Mapping[str, str], target: Path) -> None:
+def _create_links(links: Mapping[str, str], target: Path) -> None:
     """Make links; none below another one, and none that leads out of the work folder by another one."""
     for name, linked in links.items():
         if any(parent.as_posix() in links for parent in PurePosixPath(name).parents):
@@ -286,11 +286,11 @@ def _make_links(links: Mapping[str, str], target: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(linked)
     for name in links:
-        if not _resolves_inside(target / name, target / WORK):
+        if not _link_resolves_inside(target / name, target / WORK):
             raise ValueError(f"the link {name[:200]!r} leads out of its folder")
 
 
-def _require_safe(member: tarfile.TarInfo) -> None:
+def _require_safe_member(member: tarfile.TarInfo) -> None:
     name = member.name
     parts = name.split("/")
     if not name.startswith((CACHE, WORK)) or {"", ".", ".."} & set(parts) or ROOTS & set(name):
@@ -298,25 +298,25 @@ def _require_safe(member: tarfile.TarInfo) -> None:
     if name.startswith(CACHE) and not (member.isreg() and disk_cache_folders.ENTRY.fullmatch(name.removeprefix(CACHE))):
         raise ValueError(f"{name[:200]!r} is not an entry of a compile cache")
     if member.issym():
-        if not _stays_inside(name, member.linkname):
+        if not _link_text_stays_inside(name, member.linkname):
             raise ValueError(f"the link {name[:200]!r} leads out of its folder")
     elif not member.isreg():
         raise ValueError(f"{name[:200]!r} is neither a file nor a link")
 
 
-def _stays_inside(name: str, linked: str) -> bool:
+def _link_text_stays_inside(name: str, linked: str) -> bool:
     """Return whether a link leads to a path below the work folder, by its words alone."""
     if not linked or linked.startswith("/"):
         return False
     return posixpath.normpath(posixpath.join(posixpath.dirname(name), linked)).startswith(WORK)
 
 
-def _resolves_inside(link: Path, root: Path) -> bool:
+def _link_resolves_inside(link: Path, root: Path) -> bool:
     """Return whether a link leads to a path below a folder also by the other links on its way."""
     return Path(os.path.realpath(link)).is_relative_to(os.path.realpath(root))
 
 
-def _write_verified(member: tarfile.TarInfo, source: IO[bytes], place: Path) -> bool:
+def _write_verified_member(member: tarfile.TarInfo, source: IO[bytes], place: Path) -> bool:
     """Write a file; remove it again and return False when its content is not the one that its name says."""
     expected = (
         disk_cache_folders.expected_entry_hash(member.name.removeprefix(CACHE))

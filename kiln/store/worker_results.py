@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
-    from kiln.store.build_cache import BuildInputs
+    from kiln.store.build_cache import BuildInputHashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class RemoteConfig:
 
     config: str
     group: str
-    inputs: BuildInputs
+    inputs: BuildInputHashes
 
 
 def remote_configs(feedstock: Feedstock, configs: Sequence[str], *, options: Sequence[str]) -> tuple[RemoteConfig, ...]:
@@ -55,7 +55,7 @@ def collected_packages(
         return build_cache.finished_configs(ledger, layout, {entry.config: entry.inputs for entry in entries})
 
 
-def add_to_channel(
+def add_collected_packages(
     feedstock: Feedstock, config: RemoteConfig, packages: Sequence[PackageReport], *, index: bool = True
 ) -> tuple[PackageReport, ...]:
     """Put a config's collected and verified packages into the channel; return them with their paths there.
@@ -66,7 +66,7 @@ def add_to_channel(
     packages_made = [(report.artifact.path, to_json(report)) for report in packages]
     seconds = sum(report.build_seconds for report in packages)
     with Ledger(layout.ledger) as ledger:
-        added = build_cache.publish(
+        added = build_cache.publish_finished_config(
             ledger, layout, config.config, packages_made, config.inputs, seconds=seconds, disk=0
         )
     if index:

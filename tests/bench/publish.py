@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from kiln import files, repodata
 from kiln.publish import package_inspection, transaction
 from kiln.publish.stores import yank_patch_and_reindex
-from kiln.publish.stores.folder import Folder
-from kiln.publish.stores.store_publication import StoreTarget
+from kiln.publish.stores.folder import FolderStore
+from kiln.publish.stores.store_target import StoreTarget
 from tests.bench.timing import ROOT, folder_of_builds, seconds
 from tests.packages import release_package
 
@@ -53,7 +53,7 @@ def publishing(folder: Path) -> list[Row]:
 
 def publish(packages: list[Path], folder: Path) -> None:
     """Stage, promote and index packages."""
-    target = StoreTarget(store=Folder(root=folder))
+    target = StoreTarget(store=FolderStore(root=folder))
     transaction.publish(target, packages, [repodata.read(package) for package in packages], lambda _: None)
 
 
@@ -86,7 +86,7 @@ def indexing(folder: Path) -> list[Row]:
     channel = folder / "large"
     for number in range(LARGE):
         release_package(channel / "linux-64", f"p{number}", depends=["python >=3.10", f"p{number // 2} >=1"])
-    target = StoreTarget(store=Folder(root=channel))
+    target = StoreTarget(store=FolderStore(root=channel))
 
     def index() -> None:
         yank_patch_and_reindex.reindex(target, lambda path: repodata.read(channel / path))

@@ -19,7 +19,7 @@ from kiln import files
 from kiln.cli import run
 from kiln.errors import MissingTool, ProvenanceBroken, TokenRefused, UploadFailed, UsageError
 from kiln.model.provenance import Provenance
-from kiln.provenance import attestation_check, bundles, hash_chain, statements
+from kiln.provenance import attestation_check, hash_chain, sigstore_bundles, statements
 from kiln.provenance.attestation_check import TrustedSigner
 from kiln.provenance.attestation_keys import PASSPHRASE
 from kiln.provenance.keyless import KeylessSigner
@@ -80,7 +80,7 @@ def test_what_a_job_signs_is_verified_here_and_by_the_tools_of_others(
         ]
     )
     assert requests == ["/api/v2/signingCert", "/api/v1/log/entries", "/api/v1/log/entries"]
-    sidecar = bundles.serialize_sidecar(made)
+    sidecar = sigstore_bundles.serialize_sidecar(made)
     signer = TrustedSigner(identity=WORKFLOW, issuer=GITHUB, root=json.dumps(sigstore.trusted_root()))
     attested = attestation_check.verified_attestation_facts(
         sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[signer]
@@ -193,7 +193,7 @@ def test_of_several_attestations_the_signer_of_each_is_printed(tmp_path: Path) -
     theirs = other.sign_statement(
         statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
     )
-    sidecar.write_bytes(bundles.sidecar_with_added_bundles(sidecar.read_bytes(), [theirs]))
+    sidecar.write_bytes(sigstore_bundles.sidecar_with_added_bundles(sidecar.read_bytes(), [theirs]))
     assert kiln("publish", "--to", str(channel), "--reindex")[0] == 0
     code, facts, notes = kiln(*words)
     assert code == 0
@@ -237,7 +237,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in (channel / "noarch").glob("*-1.0-*"):
         statement = statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
         package.with_name(f"{package.name}.sigs").write_bytes(
-            bundles.serialize_sidecar([publishing.KEY.sign_statement(statement)])
+            sigstore_bundles.serialize_sidecar([publishing.KEY.sign_statement(statement)])
         )
     return channel
 
@@ -273,7 +273,7 @@ def test_a_package_without_a_record_beside_others_with_records_is_verified_by_it
     assert "has records of other packages alone" in error
     statement = statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
     package.with_name(f"{package.name}.sigs").write_bytes(
-        bundles.serialize_sidecar([publishing.KEY.sign_statement(statement)])
+        sigstore_bundles.serialize_sidecar([publishing.KEY.sign_statement(statement)])
     )
     code, facts, error = kiln("verify", str(package), "--require-attestation", str(key))
     assert code == 0, error

@@ -161,7 +161,7 @@ def test_a_chain_of_stopped_and_killed_jobs_runs_no_finished_action_again(tmp_pa
     assert first.begun()[:-1]
     assert third.begun()
 
-    record = unfinished_build_handover.read_record(chain)
+    record = unfinished_build_handover.read_handover_record(chain)
     assert record is not None
     assert [name for name, _ in record.packages]
     assert [path.name for path in chain.iterdir()] == [unfinished_build_handover.RECORD]

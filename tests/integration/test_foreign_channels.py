@@ -20,8 +20,8 @@ from kiln import repodata
 from kiln.errors import BrokenIndex, HashMismatch
 from kiln.publish import transaction
 from kiln.publish.stores import yank_patch_and_reindex
-from kiln.publish.stores.folder import Folder
-from kiln.publish.stores.store_publication import StoreTarget
+from kiln.publish.stores.folder import FolderStore
+from kiln.publish.stores.store_target import StoreTarget
 from kiln.zstd import zstd
 from tests.packages import conda_package, release_package
 from tests.serving import served
@@ -280,7 +280,7 @@ def channel(tmp_path: Path, indexer: Callable[[Path], None]) -> Path:
 
 
 def in_folder(channel: Path) -> StoreTarget:
-    return StoreTarget(store=Folder(root=channel))
+    return StoreTarget(store=FolderStore(root=channel))
 
 
 def test_a_publication_changes_nothing_that_clients_saw(channel: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 from kiln import cli, repodata
 from kiln.errors import BrokenPackage, KilnError
 from kiln.publish import package_inspection
-from kiln.publish.gate import reasons
+from kiln.publish.gate import refusal_reasons
 from kiln.release import package_differences
 from tests import broken_packages
 from tests.broken_packages import address, bent, json_like, lines
@@ -67,7 +67,7 @@ def gate(package: Path) -> None:
     """Judge a package as one that is to be published."""
     read = package_inspection.inspect_package(package, WANTED)
     told = candidate("app", index=read.index, about=read.about, paths=read.paths, escapes=read.escapes)
-    assert all(str(reason) for reason in reasons(release(told)))
+    assert all(str(reason) for reason in refusal_reasons(release(told)))
 
 
 def test_readers_of_broken_packages_raise_kilns_own_errors(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_readers_of_broken_packages_raise_kilns_own_errors(tmp_path: Path) -> No
         package = tmp_path / name
         package.write_bytes(data)
         begin = time.process_time()
-        for read in (repodata.read, gate, lambda path: package_differences.differences(path, path)):
+        for read in (repodata.read, gate, lambda path: package_differences.described_differences(path, path)):
             with contextlib.suppress(KilnError):
                 read(package)
                 sound += 1

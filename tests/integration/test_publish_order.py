@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.publish.order import in_dependency_order
+from kiln.publish.publication_order import sorted_by_dependencies
 from kiln.repodata import IndexEntry
 from kiln.solve_and_install import solve
 from tests.solving import Record, machine, rendered, stand_ins, write
@@ -36,7 +36,7 @@ def before(record: Record) -> Record:
 @pytest.fixture(scope="module")
 def release() -> list[IndexEntry]:
     """All packages of a release in the order in which they are published."""
-    return in_dependency_order(map(entry, rendered()))
+    return sorted_by_dependencies(map(entry, rendered()))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
-from kiln.publish.servers.server import Promotion, Server, package_identity
+from kiln.publish.servers.server import Promotion, Server, parse_package_file_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,20 +43,20 @@ class Anaconda(Server):
 
     def promote(self, promotion: Promotion) -> None:
         """Give all files with the label for staging the published one, too."""
-        self.api.request(
+        self.api.send_json_request(
             "POST", f"{self._label_api_url(promotion.staging)}/copy/{self._label_of_channel(promotion.channel)}"
         )
 
     def unlist(self, path: str, channel: str) -> None:
         """Remove a label from a file."""
-        name, version, _ = package_identity(path)
+        name, version, _ = parse_package_file_name(path)
         body = {"package": name, "version": version, "basename": path}
-        self.api.request("DELETE", self._label_api_url(channel), body=body)
+        self.api.send_json_request("DELETE", self._label_api_url(channel), body=body)
 
     def delete(self, path: str, channel: str) -> None:  # noqa: ARG002 - a file is the owner's, with all of its labels
         """Delete a file of the owner's."""
-        name, version, _ = package_identity(path)
-        self.api.request("DELETE", f"{self.url}/dist/{self.channel}/{name}/{quote(version)}/{path}")
+        name, version, _ = parse_package_file_name(path)
+        self.api.send_json_request("DELETE", f"{self.url}/dist/{self.channel}/{name}/{quote(version)}/{path}")
 
     @property
     def token_probe_url(self) -> str | None:

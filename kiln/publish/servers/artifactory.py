@@ -36,11 +36,11 @@ class Artifactory(Server):
         """Copy packages from the repository for staging."""
         for path in promotion.packages:
             target = quote(f"/{promotion.channel}/{path}")
-            self.api.request("POST", f"{self.url}/api/copy/{promotion.staging}/{path}?to={target}")
+            self.api.send_json_request("POST", f"{self.url}/api/copy/{promotion.staging}/{path}?to={target}")
 
     def delete(self, path: str, channel: str) -> None:
         """Delete a package."""
-        self.api.request("DELETE", f"{self.url}/{channel}/{path}")
+        self.api.send_json_request("DELETE", f"{self.url}/{channel}/{path}")
 
     @property
     def token_probe_url(self) -> str | None:

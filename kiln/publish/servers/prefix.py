@@ -52,7 +52,7 @@ class PrefixDev(Server):
 
     def delete(self, path: str, channel: str) -> None:
         """Delete a package."""
-        self.api.request("DELETE", f"{self.url}/api/v1/delete/{channel}/{path}")
+        self.api.send_json_request("DELETE", f"{self.url}/api/v1/delete/{channel}/{path}")
 
     @property
     def token_probe_url(self) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kiln.http_client import HttpError
-from kiln.publish.servers.server import Promotion, Server, package_identity
+from kiln.publish.servers.server import Promotion, Server, parse_package_file_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,8 +58,8 @@ class Quetz(Server):
 
     def delete(self, path: str, channel: str) -> None:
         """Delete one version of a package."""
-        self.api.request(
-            "DELETE", f"{self.url}/api/channels/{channel}/packages/{package_identity(path)[0]}/versions/{path}"
+        self.api.send_json_request(
+            "DELETE", f"{self.url}/api/channels/{channel}/packages/{parse_package_file_name(path)[0]}/versions/{path}"
         )
 
     @property

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kiln import files, http_client
 from kiln.errors import TokenRefused, UploadFailed
 from kiln.http_client import NOT_FOUND, HttpError
-from kiln.publish.channel_file_reader import read_bounded
-from kiln.publish.order import channel_subdirs
+from kiln.publish.channel_file_reader import read_stream_within_limits
+from kiln.publish.publication_order import subdirs_with_defaults
 from kiln.publish.transaction import AGAIN
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ServerClient:
     pause: Callable[[float], None]
     subdirs: frozenset[str] = frozenset()
 
-    def send_change(self, act: Callable[[], None], done: Callable[[], bool], failure: str) -> None:
+    def send_change_with_retries(self, act: Callable[[], None], done: Callable[[], bool], failure: str) -> None:
         """Send a change; repeat it when it fails and is not done all the same.
 
         Raises:
@@ -45,7 +45,7 @@ class ServerClient:
         """
         reason = ""
         for attempt in range(ATTEMPTS):
-            self._pause_before(attempt)
+            self._pause_before_attempt(attempt)
             try:
                 act()
             except HttpError as error:
@@ -59,7 +59,7 @@ class ServerClient:
                 return
         raise UploadFailed(f"{failure} in {ATTEMPTS} attempts", why=reason, hint=AGAIN)
 
-    def remove(self, remove: Callable[[str, str], None], path: str, channel: str) -> None:
+    def remove_package(self, remove: Callable[[str, str], None], path: str, channel: str) -> None:
         """Remove a package by one of the server's methods, if it is there."""
 
         def act() -> None:
@@ -69,20 +69,22 @@ class ServerClient:
                 if error.status != NOT_FOUND:
                     raise
 
-        self.send_change(act, lambda: False, f"{path} could not be removed from {channel} on {self.server.url}")
+        self.send_change_with_retries(
+            act, lambda: False, f"{path} could not be removed from {channel} on {self.server.url}"
+        )
 
     def indexed_hashes(self, channel: str) -> dict[str, str]:
         """Return the hashes in the index of a channel, by path."""
         return {
             f"{subdir}/{file}": str(record.get("sha256", ""))
-            for subdir in channel_subdirs(self.subdirs)
-            for file, record in self._subdir_records(channel, subdir).items()
+            for subdir in subdirs_with_defaults(self.subdirs)
+            for file, record in self._subdir_index_records(channel, subdir).items()
         }
 
-    def hash_at(self, path: str, channel: str, listed: Mapping[str, str]) -> str | None:
+    def package_hash(self, path: str, channel: str, listed: Mapping[str, str]) -> str | None:
         """Return the hash of a package that a channel has, also of one that is not in its index yet."""
         url = f"{self.server.channel_url(channel)}/{path}"
-        return listed[path] if path in listed else self._read(lambda: hash_of(url), url)
+        return listed[path] if path in listed else self._read_with_retries(lambda: remote_file_hash(url), url)
 
     def wait_for_index(self, channel: str, ready: Callable[[Mapping[str, str]], bool], failure: str) -> None:
         """Wait until the index of a channel has followed a change."""
@@ -98,21 +100,21 @@ class ServerClient:
         """Wait until the index of a channel no longer has packages, given by path and hash."""
         self.wait_for_index(channel, lambda now: not now.items() & packages.items(), "still lists removed packages")
 
-    def _subdir_records(self, channel: str, subdir: str) -> dict[str, Any]:
+    def _subdir_index_records(self, channel: str, subdir: str) -> dict[str, Any]:
         url = f"{self.server.channel_url(channel)}/{subdir}/repodata.json"
-        return self._read(lambda: download_index_records(url), url)
+        return self._read_with_retries(lambda: download_index_records(url), url)
 
-    def _read(self, read: Callable[[], T], url: str) -> T:
+    def _read_with_retries(self, read: Callable[[], T], url: str) -> T:
         reason = ""
         for attempt in range(ATTEMPTS):
-            self._pause_before(attempt)
+            self._pause_before_attempt(attempt)
             try:
                 return read()
             except HttpError as error:
                 reason = str(error)
         raise UploadFailed(f"{url} cannot be read", why=reason, hint="run the same command again")
 
-    def _pause_before(self, attempt: int) -> None:
+    def _pause_before_attempt(self, attempt: int) -> None:
         if attempt:
             self.pause(PAUSE * 2 ** (attempt - 1) * random.uniform(0.75, 1.25))  # noqa: S311 - to keep two apart
 
@@ -121,7 +123,7 @@ def download_index_records(url: str) -> dict[str, Any]:
     """Return the records of one index, empty if the file does not exist; raise HttpError, also for half a file."""
     try:
         with http_client.send_request(url) as response:
-            value = json.loads(read_bounded(response, url, http_client.content_length(response)))
+            value = json.loads(read_stream_within_limits(response, url, http_client.content_length(response)))
         return {**value.get("packages", {}), **value.get("packages.conda", {})}
     except HttpError as error:
         if error.status == NOT_FOUND:
@@ -131,7 +133,7 @@ def download_index_records(url: str) -> dict[str, Any]:
         raise HttpError(str(error) or type(error).__name__) from error
 
 
-def hash_of(url: str) -> str | None:
+def remote_file_hash(url: str) -> str | None:
     """Return the SHA-256 of a file, None if it does not exist; raise HttpError, also for half a file."""
     try:
         with http_client.send_request(url) as response:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from kiln.http_client import HttpError
-from kiln.publish.servers.api_requests import Api
+from kiln.publish.servers.api_requests import ServerApi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,9 +67,9 @@ class Server(abc.ABC):
     client_url: str | None = None  # a pattern in the place of ``reading``
 
     @property
-    def api(self) -> Api:
+    def api(self) -> ServerApi:
         """The server's HTTP interface, with the credentials."""
-        return Api(headers=self.credentials.headers(*self.token_header))
+        return ServerApi(headers=self.credentials.auth_headers(*self.token_header))
 
     def channel_url(self, channel: str) -> str:
         """Return the URL at which clients read a channel."""
@@ -115,13 +115,13 @@ class Server(abc.ABC):
         if self.token_probe_url is None:
             return None
         try:
-            self.api.request("GET", self.token_probe_url)
+            self.api.send_json_request("GET", self.token_probe_url)
         except HttpError as error:
             return error.status
         return None
 
 
-def package_identity(path: str) -> tuple[str, str, str]:
+def parse_package_file_name(path: str) -> tuple[str, str, str]:
     """Return name, version and build of the package file at a path."""
     name, version, build = path.rpartition("/")[2].removesuffix(".conda").rsplit("-", 2)
     return name, version, build

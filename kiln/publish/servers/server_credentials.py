@@ -43,7 +43,7 @@ class ServerCredentials:
             return cls(basic=base64.b64encode(pair).decode())
         return cls(token=str(value))
 
-    def headers(self, name: str, form: str) -> dict[str, str]:
+    def auth_headers(self, name: str, form: str) -> dict[str, str]:
         """Return the header of a request: HTTP's own, or the one of this name in which a server takes a token."""
         if self.basic:
             return {"Authorization": f"Basic {self.basic}"}

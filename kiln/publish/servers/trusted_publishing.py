@@ -32,7 +32,7 @@ HINT = (
 )
 
 
-def audience_of(url: str) -> str:
+def oidc_audience(url: str) -> str:
     """Return the audience that a server requires: its host, so that no other server can use the identity.
 
     All hosts of prefix.dev require the same.
@@ -59,7 +59,7 @@ class GitHubIdentity:
             why = "the job's identity would be sent unencrypted"
             raise TokenRefused(f"{REQUEST_URL} is not a URL of https", why=why)
         url = f"{self.url}{'&' if parts.query else '?'}audience={quote(audience, safe='')}"
-        answer = _bounded_response("GET", url, {"Authorization": f"Bearer {self.request_token}"})
+        answer = _request_with_size_limit("GET", url, {"Authorization": f"Bearer {self.request_token}"})
         try:
             value = json.loads(answer)["value"]
         except (ValueError, KeyError, TypeError) as error:
@@ -92,7 +92,7 @@ class TrustedPublisher:
     _since: float = field(default=0.0, init=False, repr=False)
 
     @classmethod
-    def of_job(cls, url: str, environment: Mapping[str, str]) -> TrustedPublisher | None:
+    def from_ci_job(cls, url: str, environment: Mapping[str, str]) -> TrustedPublisher | None:
         """Return the credentials of this CI job for a server; None if the job has no identity."""
         request_url, request_token = environment.get(REQUEST_URL), environment.get(REQUEST_TOKEN)
         if request_url and request_token:
@@ -110,10 +110,10 @@ class TrustedPublisher:
         """
         if not self._token or self.clock() - self._since >= RENEWAL:
             now = self.clock()
-            self._token, self._since = self._exchanged(), now
+            self._token, self._since = self._exchange_identity_for_token(), now
         return self._token
 
-    def headers(self, name: str, form: str) -> dict[str, str]:
+    def auth_headers(self, name: str, form: str) -> dict[str, str]:
         """Return the header of a request."""
         return {name: form.format(self.token)}
 
@@ -121,9 +121,9 @@ class TrustedPublisher:
         """Return a text without the token."""
         return text.replace(self._token or "\0", "***")
 
-    def _exchanged(self) -> str:
+    def _exchange_identity_for_token(self) -> str:
         try:
-            statement = self.identity.id_token(audience_of(self.url))
+            statement = self.identity.id_token(oidc_audience(self.url))
         except HttpError as error:
             if error.is_auth_failure:
                 why = f"GitHub answered {error.status}"
@@ -131,7 +131,7 @@ class TrustedPublisher:
             raise
         body = json.dumps({"token": statement}).encode()
         try:
-            answer = _bounded_response("POST", f"{self.url}{MINT}", {"Content-Type": "application/json"}, body)
+            answer = _request_with_size_limit("POST", f"{self.url}{MINT}", {"Content-Type": "application/json"}, body)
         except HttpError as error:
             if error.status is not None and 400 <= error.status < 500 and error.status != 429:
                 raise TokenRefused(
@@ -143,7 +143,7 @@ class TrustedPublisher:
         return _mask_token(answer.decode("utf-8", "replace").strip(), MINT)
 
 
-def _bounded_response(method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> bytes:
+def _request_with_size_limit(method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> bytes:
     """Return the answer to one request, which no redirect carries elsewhere; an error names the URL's place alone."""
     bare = url.partition("?")[0]
     try:

@@ -25,7 +25,7 @@ class Store(Protocol):
     def changes_stepwise(self) -> bool:
         """True when subdirs change one after the other, not at one moment."""
 
-    def exclusively(self) -> AbstractContextManager[None]:
+    def exclusive_lock(self) -> AbstractContextManager[None]:
         """Hold the channel during the block; raises AlreadyRunning."""
 
     def read(self, path: str) -> bytes | None:
@@ -40,7 +40,7 @@ class Store(Protocol):
     def has_file_with_hash(self, path: str, sha256: str) -> bool:
         """Return whether a file is there with this content."""
 
-    def put(self, file: Path, path: str, sha256: str) -> None:
+    def store_package(self, file: Path, path: str, sha256: str) -> None:
         """Store a package."""
 
     def move(self, source: str, target: str) -> None:
@@ -55,7 +55,7 @@ class Store(Protocol):
     def package_sizes(self, subdir: str) -> Mapping[str, int]:
         """Return the package files of a subdir with their sizes."""
 
-    def sidecars(self, path: str) -> tuple[str, ...]:
+    def sidecar_paths(self, path: str) -> tuple[str, ...]:
         """Return the paths of the files of attestations whose names begin with a package's path."""
 
     def replace_indexes(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:

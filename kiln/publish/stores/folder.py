@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.names import existing_subdirs
 from kiln.operating_system import file_operations
-from kiln.publish.order import write_rank
+from kiln.publish.publication_order import index_file_write_order
 from kiln.repodata import PACKAGES, SHARDS
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ GENERATIONS = 2  # to keep: a reader may be in the middle of the one before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
+class FolderStore:
     """The files of a channel below ``root``."""
 
     root: Path
@@ -51,7 +51,7 @@ class Folder:
         return not file_operations.links_can_be_made()
 
     @contextlib.contextmanager
-    def exclusively(self) -> Iterator[None]:
+    def exclusive_lock(self) -> Iterator[None]:
         """Hold the folder's lock, which ends with the process; remove what a killed one left half-written."""
         with files.full_disk_as_error(self.root), files.locked(self.safe_write_path(f"{STATE}/lock")):
             folders = (*self.root.glob("*/"), *self.root.glob("*/*/"), *self.root.glob(f"{STATE}/staging/*/*/"))
@@ -88,11 +88,11 @@ class Folder:
         if not place.is_file():
             return False
         status, known_hash = self.hashes.get(path, (None, ""))
-        if status is None or _identity(status) != _identity(place.stat()):
+        if status is None or _file_identity(status) != _file_identity(place.stat()):
             known_hash = files.sha256(place)
         return known_hash == sha256
 
-    def put(self, file: Path, path: str, sha256: str) -> None:
+    def store_package(self, file: Path, path: str, sha256: str) -> None:
         """Link a file, or copy it from another file system; a copy is read again."""
         place = self.safe_write_path(path)
         files.link_or_copy(file, place)
@@ -120,7 +120,7 @@ class Folder:
         packages = (file for ending in PACKAGES for file in (self.root / subdir).glob(f"*{ending}"))
         return {file.name: (file if file.is_file() else file.parent).stat().st_size for file in packages}
 
-    def sidecars(self, path: str) -> tuple[str, ...]:
+    def sidecar_paths(self, path: str) -> tuple[str, ...]:
         """Return the files of attestations of one package, or of all in a folder."""
         subdir, _, start = path.rpartition("/")
         files_there = (self.root / subdir).glob("*.sigs*")
@@ -140,7 +140,7 @@ class Folder:
         new = _next_generation_folder(index)
         with files.replacing(new) as generation:
             for subdir, contents in forms.items():
-                self._write_generation(generation / subdir, subdir, contents)
+                self._write_subdir_of_generation(generation / subdir, subdir, contents)
         _replace_link(index / "current", new.name)
         self._remove_old_generations(index, forms)
 
@@ -148,9 +148,9 @@ class Folder:
         """Return a folder of the channel as a URL."""
         return (self.root / path).absolute().as_uri()
 
-    def _write_generation(self, folder: Path, subdir: str, contents: Mapping[str, bytes]) -> None:
+    def _write_subdir_of_generation(self, folder: Path, subdir: str, contents: Mapping[str, bytes]) -> None:
         """Write one subdir's files; shards, named by their content, are shared by all generations."""
-        files.write_files(folder, {name: contents[name] for name in _mutable_file_names(contents)})
+        files.write_files(folder, {name: contents[name] for name in _non_shard_file_names(contents)})
         self._write_shards(subdir, contents)
 
     def _replace_files_one_by_one(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
@@ -158,7 +158,7 @@ class Folder:
         for subdir, contents in forms.items():
             self.safe_write_path(f"{subdir}/{SHARDS}")
             self._write_shards(subdir, contents)
-            for name in sorted(_mutable_file_names(contents), key=write_rank):
+            for name in sorted(_non_shard_file_names(contents), key=index_file_write_order):
                 self.write(f"{subdir}/{name}", contents[name])
             self._remove_shards(subdir, contents)
 
@@ -174,7 +174,7 @@ class Folder:
         return all(
             (self.root / subdir / name).is_symlink()
             for subdir, contents in forms.items()
-            for name in _mutable_file_names(contents)
+            for name in _non_shard_file_names(contents)
         )
 
     def _adopt_existing_index_files(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
@@ -183,12 +183,12 @@ class Folder:
         with files.replacing(first) as generation:
             for subdir, contents in forms.items():
                 (generation / subdir).mkdir(parents=True)
-                for name in _mutable_file_names(contents):
+                for name in _non_shard_file_names(contents):
                     if (place := self.root / subdir / name).is_file():
                         shutil.copy2(place, generation / subdir / name)
         _replace_link(index / "current", first.name)
         for subdir, contents in forms.items():
-            for name in _mutable_file_names(contents):
+            for name in _non_shard_file_names(contents):
                 _replace_link(self.root / subdir / name, f"../{STATE}/index/current/{subdir}/{name}")
 
     def _remove_old_generations(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
@@ -218,7 +218,7 @@ def _replace_link(link: Path, destination: str) -> None:
     part.replace(link)
 
 
-def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+def _file_identity(status: os.stat_result) -> tuple[int, int, int, int]:
     """Return the values of a file's status that change when the file does."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -228,6 +228,6 @@ def _next_generation_folder(index: Path) -> Path:
     return index / f"{1 + max((int(folder.name) for folder in index.glob('[0-9]*')), default=0):06d}"
 
 
-def _mutable_file_names(contents: Mapping[str, bytes]) -> list[str]:
+def _non_shard_file_names(contents: Mapping[str, bytes]) -> list[str]:
     """Return the names of an index's files that are not named by their content."""
     return [name for name in contents if not name.startswith(f"{SHARDS}/")]

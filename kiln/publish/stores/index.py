@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kiln import repodata
 from kiln.errors import UsageError, did_you_mean
 from kiln.publish.channel_provenance import CHAIN
-from kiln.publish.order import channel_subdirs, subdir_groups
+from kiln.publish.publication_order import grouped_by_subdir, subdirs_with_defaults
 from kiln.repodata import IndexEntry, Subdir
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class ChannelIndex:
 
     store: Store
 
-    def hashes(self) -> dict[str, str]:
+    def package_hashes(self) -> dict[str, str]:
         """Return the hashes of the packages by path, an empty one for a package that was deleted."""
         return {
             f"{subdir.name}/{file}": str(subdir.records.get(file, {}).get("sha256", ""))
@@ -38,7 +38,7 @@ class ChannelIndex:
 
     def subdir_names(self, more: Iterable[str] = ()) -> tuple[str, ...]:
         """Return the names of the channel's subdirs, and of those that it gets."""
-        return channel_subdirs({*self.store.subdirs(), *more})
+        return subdirs_with_defaults({*self.store.subdirs(), *more})
 
     def subdir_indexes(self, more: Iterable[str] = ()) -> dict[str, Subdir]:
         """Return the whole index by subdir, by default empty; ``more`` are subdirs that the channel gets.
@@ -46,19 +46,19 @@ class ChannelIndex:
         Raises:
             BrokenIndex: when a file of it is invalid, or has what kiln cannot keep.
         """
-        return {name: repodata.whole_index(name, self._reader(name)) for name in self.subdir_names(more)}
+        return {name: repodata.whole_index(name, self._subdir_file_reader(name)) for name in self.subdir_names(more)}
 
     def subdir_packages(self, name: str) -> Subdir:
         """Return the packages of one subdir."""
-        return repodata.packages_only(name, self._reader(name))
+        return repodata.packages_only(name, self._subdir_file_reader(name))
 
-    def path_of(self, name: str) -> str:
+    def find_package_path(self, name: str) -> str:
         """Return the path of a package file, by its name or path.
 
         Raises:
             UsageError: when the index does not have it, or several subdirs do.
         """
-        paths = self.hashes()
+        paths = self.package_hashes()
         matches = [path for path in paths if path == name or path.endswith(f"/{name}")]
         if len(matches) == 1:
             return matches[0]
@@ -75,20 +75,20 @@ class ChannelIndex:
 
     def add_packages(self, entries: Sequence[IndexEntry], records: bytes) -> None:
         """Add packages, with the chain of their records; step by step, what others need comes first."""
-        for part in (*(subdir_groups(entries) if self.store.changes_stepwise else ()), entries):
+        for part in (*(grouped_by_subdir(entries) if self.store.changes_stepwise else ()), entries):
             subdirs = {entry.subdir for entry in part}
             self.edit_subdirs(functools.partial(Subdir.with_packages, entries=part), records, subdirs)
 
-    def withdraw(
+    def withdraw_packages(
         self, paths: AbstractSet[str], edit: Callable[[Subdir, AbstractSet[str]], Subdir], records: bytes | None = None
     ) -> None:
         """Remove packages by an edit, then their records; step by step, what needs others goes first."""
         entries = (
-            [entry for entry in self._offered_entries() if entry.path in paths] if self.store.changes_stepwise else []
+            [entry for entry in self._visible_entries() if entry.path in paths] if self.store.changes_stepwise else []
         )
-        for part in reversed(subdir_groups(entries)):
-            self.edit_subdirs(functools.partial(_edit_packages_of_subdir, edit, {entry.path for entry in part}))
-        self.edit_subdirs(functools.partial(_edit_packages_of_subdir, edit, paths), records)
+        for part in reversed(grouped_by_subdir(entries)):
+            self.edit_subdirs(functools.partial(_edited_subdir, edit, {entry.path for entry in part}))
+        self.edit_subdirs(functools.partial(_edited_subdir, edit, paths), records)
 
     def edit_subdirs(
         self, edit: Callable[[Subdir], Subdir], records: bytes | None = None, more: Iterable[str] = ()
@@ -102,7 +102,7 @@ class ChannelIndex:
         for subdir in forms:
             self.store.remove(f"{subdir}/{repodata.STALE}")
 
-    def _offered_entries(self) -> list[IndexEntry]:
+    def _visible_entries(self) -> list[IndexEntry]:
         """Return the entries that readers find at this moment."""
         return [
             IndexEntry(file=file, subdir=name, record=record, run_exports={})
@@ -110,11 +110,11 @@ class ChannelIndex:
             for file, record in self.subdir_packages(name).offered.items()
         ]
 
-    def _reader(self, name: str) -> Callable[[str], bytes | None]:
+    def _subdir_file_reader(self, name: str) -> Callable[[str], bytes | None]:
         return lambda file: self.store.read(f"{name}/{file}")
 
 
-def _edit_packages_of_subdir(
+def _edited_subdir(
     edit: Callable[[Subdir, AbstractSet[str]], Subdir], paths: AbstractSet[str], subdir: Subdir
 ) -> Subdir:
     """Return a subdir after an edit of its packages among these; others may have packages of the same file name."""

@@ -40,11 +40,11 @@ class Lease:
     turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold the lease during the block; raises AlreadyRunning, naming the owner."""
-        self._take()
+        self._acquire()
         ended = threading.Event()
-        renewing = threading.Thread(target=self._renew_until, args=(ended,), daemon=True)
+        renewing = threading.Thread(target=self._renew_until_ended, args=(ended,), daemon=True)
         renewing.start()
         try:
             yield
@@ -52,24 +52,24 @@ class Lease:
             ended.set()
             renewing.join(timeout=LIFE)  # a renewal under way has the version to delete; later the lease runs out
             with contextlib.suppress(AlreadyRunning):
-                self._request_if_condition_met(
+                self._send_conditional_request(
                     lambda: self.client.delete_object(Bucket=self.bucket, Key=self.key, IfMatch=self.tag)
                 )
 
     def renew(self) -> None:
         """Renew the lease; raises AlreadyRunning when another process has taken it over."""
         with self.turn:  # the renewing thread changes the version, too
-            self.tag = self._write(IfMatch=self.tag)
+            self.tag = self._write_lease_object(IfMatch=self.tag)
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         try:
-            self.tag = self._write(IfNoneMatch="*")
+            self.tag = self._write_lease_object(IfNoneMatch="*")
         except AlreadyRunning:
-            self.tag = self._write(IfMatch=self._expired_lease_version())
+            self.tag = self._write_lease_object(IfMatch=self._expired_lease_version())
 
     def _expired_lease_version(self) -> str:
         """Return the version of a lease that has run out."""
-        lease = self._request_if_condition_met(lambda: self.client.get_object(Bucket=self.bucket, Key=self.key))
+        lease = self._send_conditional_request(lambda: self.client.get_object(Bucket=self.bucket, Key=self.key))
         now = email.utils.parsedate_to_datetime(lease["ResponseMetadata"]["HTTPHeaders"]["date"])
         age = (now - lease["LastModified"]).total_seconds()
         if age < self.life:
@@ -81,7 +81,7 @@ class Lease:
             )
         return str(lease["ETag"])
 
-    def _renew_until(self, ended: threading.Event) -> None:
+    def _renew_until_ended(self, ended: threading.Event) -> None:
         from botocore.exceptions import BotoCoreError, ClientError
 
         while not ended.wait(self.renewal):
@@ -90,20 +90,20 @@ class Lease:
             ):  # the next change of the index reports it
                 self.renew()
 
-    def _write(self, **condition: str) -> str:
+    def _write_lease_object(self, **condition: str) -> str:
         content = json.dumps({"owner": self.owner, "one": secrets.token_hex(8)}).encode()  # no two versions are equal
         try:
-            written = self._request_if_condition_met(
+            written = self._send_conditional_request(
                 lambda: self.client.put_object(Bucket=self.bucket, Key=self.key, Body=content, **condition)
             )
         except AlreadyRunning:
-            lease = self._request_if_condition_met(lambda: self.client.get_object(Bucket=self.bucket, Key=self.key))
+            lease = self._send_conditional_request(lambda: self.client.get_object(Bucket=self.bucket, Key=self.key))
             if lease["Body"].read() != content:
                 raise
             return str(lease["ETag"])  # it was written, the response was lost, and boto3 tried again
         return str(written["ETag"])
 
-    def _request_if_condition_met(self, request: Any) -> Any:
+    def _send_conditional_request(self, request: Any) -> Any:
         from botocore.exceptions import ClientError
 
         try:

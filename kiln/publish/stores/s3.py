@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from kiln.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
 from kiln.names import is_channel_folder
-from kiln.publish.order import write_rank
+from kiln.publish.publication_order import index_file_write_order
 from kiln.publish.stores.lease import UNMET, Lease
 from kiln.publish.transaction import AGAIN
 from kiln.repodata import PACKAGES, SHARDS
@@ -32,7 +32,7 @@ IMMUTABLE, REVALIDATED = "public, max-age=31536000, immutable", "no-cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
+class S3Store:
     """The objects of a channel: ``prefix`` is empty or ends in a slash, ``reading`` is the URL for clients.
 
     ``tags`` are the versions of the objects that were read, None for those that did not exist.
@@ -46,7 +46,7 @@ class Bucket:
     tags: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def parse(cls, named: str, reading: str | None) -> Bucket:
+    def parse(cls, named: str, reading: str | None) -> S3Store:
         """Return the bucket of an ``s3://BUCKET/PREFIX``; boto3 finds credentials and endpoints.
 
         Raises:
@@ -85,12 +85,12 @@ class Bucket:
         return True
 
     @contextlib.contextmanager
-    def exclusively(self) -> Iterator[None]:
+    def exclusive_lock(self) -> Iterator[None]:
         """Hold the bucket's lease, and raise its failures as kiln's own."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            with self.lease.held():
+            with self.lease.hold():
                 yield
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")
@@ -107,7 +107,7 @@ class Bucket:
     def read(self, path: str) -> bytes | None:
         """Return an object's content."""
         self.tags[path] = None
-        answer = self._request_or_none(MISSING, self.client.get_object, path)
+        answer = self._object_request_or_none(MISSING, self.client.get_object, path)
         if answer is None:
             return None
         self.tags[path] = answer["ETag"]
@@ -118,31 +118,35 @@ class Bucket:
         """Write an object, under a condition if there is one."""
         caching = IMMUTABLE if f"/{SHARDS}/" in path or ".sigs." in path else REVALIDATED
         kind = {"ContentType": "application/json"} if ".sigs" in path else {}
-        request = {"Bucket": self.bucket, "Key": self._key(path), "Body": data, "CacheControl": caching, **kind}
+        request = {"Bucket": self.bucket, "Key": self._object_key(path), "Body": data, "CacheControl": caching, **kind}
         self.client.put_object(**request, **condition)
 
     def write_if_absent(self, path: str, data: bytes) -> bool:
         """Write an object unless there is one."""
-        return self._request_or_none(EXISTING, self.client.put_object, path, Body=data, IfNoneMatch="*") is not None
+        return (
+            self._object_request_or_none(EXISTING, self.client.put_object, path, Body=data, IfNoneMatch="*") is not None
+        )
 
     def has_file_with_hash(self, path: str, sha256: str) -> bool:
         """Return whether an object was uploaded with this hash."""
-        head = self._request_or_none(MISSING, self.client.head_object, path)
+        head = self._object_request_or_none(MISSING, self.client.head_object, path)
         return head is not None and bool(head["Metadata"].get("sha256") == sha256)
 
-    def put(self, file: Path, path: str, sha256: str) -> None:
+    def store_package(self, file: Path, path: str, sha256: str) -> None:
         """Upload a package, in parts when it is large."""
         options = {"Metadata": {"sha256": sha256}, "CacheControl": IMMUTABLE, "ChecksumAlgorithm": "SHA256"}
-        self.client.upload_file(str(file), self.bucket, self._key(path), ExtraArgs=options)
+        self.client.upload_file(str(file), self.bucket, self._object_key(path), ExtraArgs=options)
 
     def move(self, source: str, target: str) -> None:
         """Copy an object inside the bucket, then remove the original."""
-        self.client.copy({"Bucket": self.bucket, "Key": self._key(source)}, self.bucket, self._key(target))
-        self.client.delete_object(Bucket=self.bucket, Key=self._key(source))
+        self.client.copy(
+            {"Bucket": self.bucket, "Key": self._object_key(source)}, self.bucket, self._object_key(target)
+        )
+        self.client.delete_object(Bucket=self.bucket, Key=self._object_key(source))
 
     def remove(self, path: str) -> None:
         """Remove an object and all below it."""
-        self.client.delete_object(Bucket=self.bucket, Key=self._key(path))
+        self.client.delete_object(Bucket=self.bucket, Key=self._object_key(path))
         for name in list(self._object_sizes(f"{path}/")):
             self.client.delete_object(Bucket=self.bucket, Key=name)
 
@@ -156,11 +160,11 @@ class Bucket:
 
     def package_sizes(self, subdir: str) -> dict[str, int]:
         """Return the packages of a subdir."""
-        start = self._key(f"{subdir}/")
+        start = self._object_key(f"{subdir}/")
         sizes = self._object_sizes(f"{subdir}/")
         return {name.removeprefix(start): size for name, size in sizes.items() if name.endswith(PACKAGES)}
 
-    def sidecars(self, path: str) -> tuple[str, ...]:
+    def sidecar_paths(self, path: str) -> tuple[str, ...]:
         """Return the files of attestations of one package, or of all in a folder."""
         start = path if path.endswith("/") else f"{path}.sigs"
         keys = (key.removeprefix(self.prefix) for key in self._object_sizes(start))
@@ -177,15 +181,15 @@ class Bucket:
         self.lease.renew()
         for subdir, contents in forms.items():
             tags = self._object_etags(f"{subdir}/")
-            current = {name: tags.get(self._key(f"{subdir}/{name}")) for name in contents}
+            current = {name: tags.get(self._object_key(f"{subdir}/{name}")) for name in contents}
             for name, tag in current.items():
                 if self.tags.pop(f"{subdir}/{name}", tag) != tag:
                     raise self._concurrent_change_error(f"{subdir}/{name}")
-            for name in sorted(contents, key=write_rank):
+            for name in sorted(contents, key=index_file_write_order):
                 if current[name] != _content_etag(contents[name]):
-                    self._replace_if_unchanged(f"{subdir}/{name}", contents[name], current[name])
+                    self._replace_object_if_unchanged(f"{subdir}/{name}", contents[name], current[name])
 
-    def _replace_if_unchanged(self, path: str, data: bytes, tag: str | None) -> None:
+    def _replace_object_if_unchanged(self, path: str, data: bytes, tag: str | None) -> None:
         """Replace one version of a file."""
         from botocore.exceptions import ClientError
 
@@ -194,17 +198,19 @@ class Bucket:
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") not in UNMET:
                 raise
-            if self._object_etags(path).get(self._key(path)) != _content_etag(
+            if self._object_etags(path).get(self._object_key(path)) != _content_etag(
                 data
             ):  # else the response was lost, and boto3 tried again
                 raise self._concurrent_change_error(path) from error
 
-    def _request_or_none(self, codes: frozenset[str], request: Callable[..., Any], path: str, **parameters: Any) -> Any:
+    def _object_request_or_none(
+        self, codes: frozenset[str], request: Callable[..., Any], path: str, **parameters: Any
+    ) -> Any:
         """Return the answer to a request about an object; None for a refusal with one of the codes."""
         from botocore.exceptions import ClientError
 
         try:
-            return request(Bucket=self.bucket, Key=self._key(path), **parameters)
+            return request(Bucket=self.bucket, Key=self._object_key(path), **parameters)
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") in codes:
                 return None
@@ -218,17 +224,17 @@ class Bucket:
         """Return the URL of a folder for clients."""
         return f"{self.reading}/{path}".rstrip("/")
 
-    def _key(self, path: str) -> str:
+    def _object_key(self, path: str) -> str:
         return f"{self.prefix}{path}"
 
     def _object_sizes(self, path: str) -> dict[str, int]:
-        return {item["Key"]: item["Size"] for item in self._objects(path)}
+        return {item["Key"]: item["Size"] for item in self._list_objects(path)}
 
     def _object_etags(self, path: str) -> dict[str, str]:
-        return {item["Key"]: item["ETag"] for item in self._objects(path)}
+        return {item["Key"]: item["ETag"] for item in self._list_objects(path)}
 
-    def _objects(self, path: str) -> list[dict[str, Any]]:
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._key(path))
+    def _list_objects(self, path: str) -> list[dict[str, Any]]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._object_key(path))
         return [item for page in pages for item in page.get("Contents", ())]
 
 

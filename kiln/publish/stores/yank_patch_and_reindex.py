@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.publish.stores.index import ChannelIndex
-    from kiln.publish.stores.store_publication import StoreTarget
+    from kiln.publish.stores.store_target import StoreTarget
     from kiln.repodata import IndexEntry, Subdir
 
 
 def yank(target: StoreTarget, names: Sequence[str], *, delete: bool = False) -> tuple[str, ...]:
     """Withdraw packages from the index, by their names or paths, and return the paths; ``delete`` removes the files."""
-    with _exclusively(target) as index:
-        paths = [index.path_of(name) for name in names]
-        index.withdraw(set(paths), _deleted if delete else _withdrawn)
+    with _locked_channel_index(target) as index:
+        paths = [index.find_package_path(name) for name in names]
+        index.withdraw_packages(set(paths), _with_packages_deleted if delete else _with_packages_withdrawn)
         for path in paths if delete else ():
             target.store.remove(path)
-            attestation_sidecars.remove_all(target.store, path)
+            attestation_sidecars.remove_sidecars(target.store, path)
     return tuple(paths)
 
 
@@ -35,8 +35,8 @@ def patch_record(target: StoreTarget, name: str, fields: Mapping[str, Any]) -> s
         raise UsageError(
             f"{attestation_sidecars.FIELD} is not patched", hint="--reindex sets it from the files of attestations"
         )
-    with _exclusively(target) as index:
-        path = index.path_of(name)
+    with _locked_channel_index(target) as index:
+        path = index.find_package_path(name)
         name_of_subdir, _, file = path.partition("/")
         index.edit_subdirs(lambda subdir: subdir.patched(file, fields) if subdir.name == name_of_subdir else subdir)
     return path
@@ -48,7 +48,7 @@ def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int
     Returns how many packages were read, and the errors of those that the index leaves out: a record of a file that no
     client could install would only mislead solvers. New files of attestations are taken into the index, too.
     """
-    with _exclusively(target) as index:
+    with _locked_channel_index(target) as index:
         subdirs = index.subdir_indexes()
         files = {name: target.store.package_sizes(name) for name in subdirs}
         removed = {
@@ -60,10 +60,10 @@ def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int
             for file, size in files[name].items()
             if file.endswith(".conda") and subdirs[name].records.get(file, {}).get("size") != size
         ]
-        entries, broken = _read_entries(unknown, read)
-        entries = [attestation_sidecars.with_sidecar_hash(target.store, entry) for entry in entries]
+        entries, broken = _read_index_entries(unknown, read)
+        entries = [attestation_sidecars.entry_with_sidecar_hash(target.store, entry) for entry in entries]
         removed |= broken.keys()
-        hashes, invalid = _changed_sidecars(target, subdirs, {*unknown, *removed})
+        hashes, invalid = _new_sidecar_hashes(target, subdirs, {*unknown, *removed})
 
         def updated(subdir: Subdir) -> Subdir:
             missing = {path.partition("/")[2] for path in removed if path.startswith(f"{subdir.name}/")}
@@ -74,7 +74,7 @@ def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int
     return len(entries), (*broken.values(), *invalid)
 
 
-def _changed_sidecars(
+def _new_sidecar_hashes(
     target: StoreTarget, subdirs: Mapping[str, Subdir], but: AbstractSet[str]
 ) -> tuple[dict[str, dict[str, str]], list[BrokenPackage]]:
     """Return the hashes of new sidecars of packages in the index, by subdir and file, and errors of invalid ones."""
@@ -82,13 +82,13 @@ def _changed_sidecars(
     invalid = []
     for name, subdir in subdirs.items():
         records = subdir.records
-        attested = (path.removesuffix(attestation_sidecars.ENDING) for path in target.store.sidecars(f"{name}/"))
+        attested = (path.removesuffix(attestation_sidecars.ENDING) for path in target.store.sidecar_paths(f"{name}/"))
         for path in attested:
             file = path.partition("/")[2]
             if file not in records or path in but:
                 continue
             try:
-                if sha256 := attestation_sidecars.write_content_addressed_copy(target.store, path, records[file]):
+                if sha256 := attestation_sidecars.write_content_addressed_sidecar(target.store, path, records[file]):
                     hashes.setdefault(name, {})[file] = sha256
             except (BrokenPackage, ProvenanceBroken) as error:
                 invalid.append(BrokenPackage(f"{path}{attestation_sidecars.ENDING}: {error.what}", why=error.why))
@@ -96,14 +96,14 @@ def _changed_sidecars(
 
 
 @contextlib.contextmanager
-def _exclusively(target: StoreTarget) -> Iterator[ChannelIndex]:
+def _locked_channel_index(target: StoreTarget) -> Iterator[ChannelIndex]:
     """Hold the channel while no publication is under way."""
-    with target.exclusively():
-        target.journal.require_no_publication()
+    with target.exclusive_lock():
+        target.journal.require_no_pending_publication()
         yield target.channel_index
 
 
-def _read_entries(
+def _read_index_entries(
     paths: Sequence[str], read: Callable[[str], IndexEntry]
 ) -> tuple[list[IndexEntry], dict[str, BrokenPackage]]:
     """Return the entries of the packages that can be read, and the errors of the others by path."""
@@ -121,9 +121,9 @@ def _read_entries(
     return entries, broken
 
 
-def _withdrawn(subdir: Subdir, names: AbstractSet[str]) -> Subdir:
+def _with_packages_withdrawn(subdir: Subdir, names: AbstractSet[str]) -> Subdir:
     return subdir.withdrawn(subdir.records.keys() & names)
 
 
-def _deleted(subdir: Subdir, names: AbstractSet[str]) -> Subdir:
+def _with_packages_deleted(subdir: Subdir, names: AbstractSet[str]) -> Subdir:
     return subdir.without_packages(names).withdrawn(subdir.records.keys() & names)

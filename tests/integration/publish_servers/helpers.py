@@ -13,7 +13,7 @@ from kiln.errors import (
     HashMismatch,
 )
 from kiln.publish.servers import ServerKind
-from kiln.publish.servers.server_publication import ServerTarget
+from kiln.publish.servers.server_target import ServerTarget
 from kiln.publish.targets import parse_target
 from tests.channel_server import TOKEN
 from tests.packages import release_package
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kiln.publish.servers.server import Server
     from kiln.publish.stores.lease import Lease
-    from kiln.publish.stores.s3 import Bucket
+    from kiln.publish.stores.s3 import S3Store
 
 
 ROOT = Path(__file__).parents[2]
@@ -110,13 +110,13 @@ class MortalClient:
         return getattr(self.client, name)
 
 
-def dying(store: Bucket, lives: int) -> Bucket:
+def dying(store: S3Store, lives: int) -> S3Store:
     """A bucket whose client dies at its n-th request; a lease that an earlier one has left is nobody's at once."""
     client = MortalClient(store.client, lives)
     return dataclasses.replace(store, client=client, lease=taken_over(store, client))
 
 
-def taken_over(store: Bucket, client: Any = None) -> Lease:
+def taken_over(store: S3Store, client: Any = None) -> Lease:
     """The lease of a bucket for one who has waited until it ran out, and needs no renewal within a test."""
     return dataclasses.replace(store.lease, client=client or store.client, life=0, renewal=3600)
 

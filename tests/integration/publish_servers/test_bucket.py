@@ -24,7 +24,7 @@ from kiln.publish.attestation_sidecars import read_sidecar
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.retrying_client import ATTEMPTS
 from kiln.publish.stores import yank_patch_and_reindex
-from kiln.publish.stores.store_publication import StoreTarget
+from kiln.publish.stores.store_target import StoreTarget
 from kiln.publish.targets import parse_target
 from kiln.solve_and_install import install, solve
 from tests import publishing
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.publish.stores.s3 import Bucket
+    from kiln.publish.stores.s3 import S3Store
+
 
 pytestmark = pytest.mark.once
 
@@ -113,14 +114,14 @@ def test_attestations_lie_in_a_bucket_until_their_package_is_deleted(bucket: Sto
     data = read_sidecar(str(record.url), (record.attestations_sha256 or b"").hex())
     facts = {"file": record.file_name, "sha256": entries[0].sha256, "channel": "https://channel.example"}
     assert verified_attestation_facts(data, signers=[TrustedSigner(key=publishing.KEY.public)], **facts).provenance
-    store = cast("Bucket", bucket.store)
-    mutable, immutable = store.sidecars("linux-64/old-1-0.conda")
+    store = cast("S3Store", bucket.store)
+    mutable, immutable = store.sidecar_paths("linux-64/old-1-0.conda")
     assert store.read(mutable) == store.read(immutable) == data
     head = store.client.head_object(Bucket=store.bucket, Key=store.prefix + immutable)
     assert ("immutable" in head["CacheControl"], head["ContentType"]) == (True, "application/json")
     yank_patch_and_reindex.yank(bucket, ["old-1-0.conda"], delete=True)
-    assert store.sidecars("linux-64/old-1-0.conda") == ()
-    assert len(store.sidecars("linux-64/")) == 2
+    assert store.sidecar_paths("linux-64/old-1-0.conda") == ()
+    assert len(store.sidecar_paths("linux-64/")) == 2
 
 
 def test_a_bucket_has_the_packages_of_every_platform(bucket: StoreTarget, tmp_path: Path) -> None:
@@ -246,7 +247,7 @@ def test_a_process_that_lost_its_lease_changes_nothing(bucket: StoreTarget, tmp_
 def test_an_index_that_another_process_changed_is_not_overwritten(bucket: StoreTarget, tmp_path: Path) -> None:
     put(bucket, tmp_path, OLD, lambda _: None)
     store: Any = bucket.store
-    with store.exclusively():
+    with store.exclusive_lock():
         forms = {
             name: repodata.index_files(subdir.withdrawn(["old-1-0.conda"]))
             for name, subdir in bucket.channel_index.subdir_indexes().items()
@@ -279,7 +280,7 @@ def test_a_write_whose_answer_was_lost_is_not_taken_for_another_s(bucket: StoreT
 def test_a_lease_is_renewed_while_its_holder_lives(bucket: StoreTarget) -> None:
     store: Any = bucket.store
     lease = dataclasses.replace(store.lease, renewal=0.01)
-    with lease.held():
+    with lease.hold():
         first = lease.tag
         until(lambda: lease.tag != first, "the lease is renewed")
     assert recorded_lease(bucket) is None
@@ -299,7 +300,7 @@ def test_a_missing_bucket_is_reported(bucket: StoreTarget, tmp_path: Path) -> No
 
 def mirrored(bucket: StoreTarget, folder: Path) -> Path:
     """All objects of a bucket as files."""
-    client: Any = bucket.store.client  # type: ignore[attr-defined] # the store is a Bucket
+    client: Any = bucket.store.client  # type: ignore[attr-defined] # the store is an S3Store
     shutil.rmtree(folder, ignore_errors=True)
     for item in client.list_objects_v2(Bucket="wheels")["Contents"]:
         place = folder / item["Key"].removeprefix("channel/")

@@ -19,9 +19,9 @@ from kiln.errors import (
 from kiln.http_client import HttpError
 from kiln.publish import transaction
 from kiln.publish.servers import ServerKind
-from kiln.publish.servers.api_requests import Api
+from kiln.publish.servers.api_requests import ServerApi
 from kiln.publish.servers.artifactory import Artifactory
-from kiln.publish.servers.server_publication import ServerTarget
+from kiln.publish.servers.server_target import ServerTarget
 from kiln.publish.targets import parse_target
 from tests.channel_server import TOKEN
 from tests.integration.publish_servers.helpers import KINDS, channel_on, refuse, release, requests, served
@@ -110,7 +110,7 @@ def test_a_token_does_not_follow_a_server_that_sends_us_elsewhere() -> None:
         thread.start()
         try:
             with pytest.raises(HttpError) as fault:
-                Api(headers={"X-API-Key": TOKEN}).request(
+                ServerApi(headers={"X-API-Key": TOKEN}).send_json_request(
                     "GET", f"http://127.0.0.1:{elsewhere.server_address[1]}/api/me"
                 )
         finally:

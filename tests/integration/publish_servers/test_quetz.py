@@ -20,7 +20,7 @@ from kiln.errors import (
 )
 from kiln.publish import transaction
 from kiln.publish.servers.quetz import Quetz
-from kiln.publish.servers.server_publication import ServerTarget
+from kiln.publish.servers.server_target import ServerTarget
 from kiln.publish.targets import parse_target
 from tests.integration.publish_servers.helpers import Mortal, has, release
 from tests.packages import release_package

@@ -22,7 +22,7 @@ from kiln.errors import (
     UploadFailed,
 )
 from kiln.model.provenance import ReleaseAttestations
-from kiln.provenance import bundles, hash_chain, spdx
+from kiln.provenance import hash_chain, sigstore_bundles, spdx
 from kiln.provenance.attestation_check import TrustedSigner, verified_attestation_facts
 from kiln.provenance.statements import publication_statement
 from kiln.publish import transaction
@@ -243,7 +243,9 @@ def test_the_attestation_of_a_publication_comes_with_the_package_where_the_serve
         transaction.publish(where, [path], [entry], lambda _: None, attestation)
         received = tmp_path / f"{entry.file}.attestation"
         assert received.is_file() is (kind is ServerKind.PREFIX)
-        assert (where.state_folder.root / f"{entry.path}.sigs").read_bytes() == bundles.serialize_sidecar([signed])
+        assert (where.state_folder.root / f"{entry.path}.sigs").read_bytes() == sigstore_bundles.serialize_sidecar(
+            [signed]
+        )
         facts = {"file": entry.file, "sha256": entry.sha256, "channel": channel}
         if received.is_file():
             assert (

@@ -15,7 +15,7 @@ from kiln.errors import BuildFailed, KilnError, SystemFault
 from kiln.job.job_descriptions import BuildJob, BuildOptions
 from kiln.job.messages import StepReporter
 from kiln.local_channel import Channel
-from kiln.store.digests import digest
+from kiln.store.digests import json_digest
 from tests.unit.render.test_v1 import feedstock
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def test_a_rehearsal_compiles_again_with_another_compiler_of_the_machine(tmp_pat
 
     def key(dependencies: tuple[str, ...] | None) -> str:
         compile_ = CompileStepRunner(builder=dataclasses.replace(builder, dependencies=dependencies), staging=staging)
-        return digest(compile_.cache_key_inputs(compile_.plan(compile_.folder)))
+        return json_digest(compile_.cache_key_inputs(compile_.plan(compile_.folder)))
 
     assert key(("gxx-12-0.conda", "cython-3.1-0.conda")) == key(("cython-3.1-0.conda", "gxx-12-0.conda"))
     assert len({key(("gxx-12-0.conda",)), key(("gxx-13-0.conda",)), key(None)}) == 3

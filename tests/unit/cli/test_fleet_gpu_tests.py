@@ -210,7 +210,7 @@ def test_a_failed_test_keeps_the_packages_and_is_run_again_by_the_next_command(r
     assert {name: error.exit_code for name, error in errors.items()} == {CUDA[1]: TestsFailed.exit_code}
     (failed,) = (config for config in report.configs if config.config == CUDA[1])
     assert failed.packages[0].artifact.path.is_file()
-    assert (failed.is_built, len(built_packages.of_configs(run.feedstock, CUDA))) == (True, 3)
+    assert (failed.is_built, len(built_packages.latest_packages_of_configs(run.feedstock, CUDA))) == (True, 3)
     assert "its packages are built, and their tests on kiln-r1-test-" in failed.reason
     cached = [dataclasses.replace(config, state=ConfigState.CACHED) for config in report.configs]
     run.tests, run.faults = None, {}

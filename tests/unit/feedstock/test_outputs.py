@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kiln import expand, feedstock_loader, render
-from kiln.release.candidate_packages import allowed_names
+from kiln.release.candidate_packages import allowed_package_names
 
 ROOT = Path(__file__).parents[3]
 
@@ -19,4 +19,4 @@ def test_the_list_of_outputs_names_what_the_configs_render(folder: Path) -> None
     names = {
         output.name for config in configs for output in render.render(feedstock, config).outputs if not output.skip
     }
-    assert set(allowed_names(feedstock)) == names
+    assert set(allowed_package_names(feedstock)) == names

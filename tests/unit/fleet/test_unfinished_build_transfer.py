@@ -63,7 +63,7 @@ def hand_over(tmp_path: Path, text: str = "an action's result") -> str:
     source.write_text(text)
     folder = tmp_path / "jobs" / "c" / "handover"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    archive = folders.pack(folder, [(f"cache/ac/00/{0:064x}", source)]).archive
+    archive = folders.pack_archive(folder, [(f"cache/ac/00/{0:064x}", source)]).archive
     record = HandoverRecord(
         version=folders.VERSION,
         config="c",
@@ -74,7 +74,7 @@ def hand_over(tmp_path: Path, text: str = "an action's result") -> str:
         links=(),
         archive=archive,
     )
-    folders.write_record(folder, record)
+    folders.write_handover_record(folder, record)
     return archive.name
 
 

@@ -10,7 +10,7 @@ import pytest
 from kiln.errors import ProvenanceBroken, UsageError
 from kiln.install import attested_packages
 from kiln.install.attested_packages import RequiredSigners
-from kiln.provenance import bundles, statements
+from kiln.provenance import sigstore_bundles, statements
 from kiln.provenance.attestation_check import TrustedSigner
 from kiln.rattler_process.package_records import records_from_json
 from tests.publishing import KEY, another_key
@@ -30,7 +30,7 @@ def rules(*texts: str, channels: tuple[str, ...] = ("https://a.example/c",)) -> 
 
 def record(folder: Path, *made: bytes, channel: str = "https://a.example/c", **changed: Any) -> Any:
     """Return the record of a package whose attestations are in a folder."""
-    data = bundles.serialize_sidecar(made)
+    data = sigstore_bundles.serialize_sidecar(made)
     digest = hashlib.sha256(data).hexdigest()
     (folder / f"{FILE}.sigs.{digest}").write_bytes(data)
     fields = {"name": "small", "version": "1", "build": "0", "build_number": 0, "depends": [], "subdir": "noarch"}
@@ -86,7 +86,7 @@ def test_every_package_that_lacks_one_is_named(tmp_path: Path) -> None:
 def test_attestations_that_were_replaced_are_not_read(tmp_path: Path) -> None:
     one = record(tmp_path, published())
     (place,) = tmp_path.glob("*.sigs.*")
-    place.write_bytes(bundles.serialize_sidecar([published(), published()]))
+    place.write_bytes(sigstore_bundles.serialize_sidecar([published(), published()]))
     with pytest.raises(ProvenanceBroken, match="are not those of the index"):
         attested_packages.verify_attestations([one], rules("us"))
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from kiln.errors import ProvenanceBroken, UsageError
-from kiln.provenance import attestation_check, bundles, slsa, statements
+from kiln.provenance import attestation_check, sigstore_bundles, slsa, statements
 from kiln.provenance.attestation_check import TrustedSigner
 from kiln.provenance.attestation_keys import PrivateKey, PublicKey
 from tests import fake_sigstore
@@ -299,7 +299,7 @@ SIDECARS: dict[str, bytes] = {
     "a cut list": packed(by_key(PUBLISH))[:-1],
     "a key twice in a bundle": packed(by_key(PUBLISH)).replace(b'{"dsse', b'{"mediaType":"a","dsse', 1),
     "a list that is too long": packed(*[by_key(PUBLISH)] * 101),
-    "a file that is too large": packed(by_key(PUBLISH)) + b" " * bundles.LARGEST_SIDECAR,
+    "a file that is too large": packed(by_key(PUBLISH)) + b" " * sigstore_bundles.LARGEST_SIDECAR,
     "a deep list": b"[" * 200_000,
 }
 
@@ -320,8 +320,10 @@ def test_a_stranger_beside_the_signer_changes_nothing() -> None:
 
 def test_bundles_are_appended_without_changing_a_byte() -> None:
     first = b'[ {"a":1}\n ]\n'
-    assert bundles.sidecar_with_added_bundles(first, [KEY.sign_statement(PUBLISH)]).startswith(b'[ {"a":1}\n ,')
-    assert check(bundles.sidecar_with_added_bundles(first, [KEY.sign_statement(PUBLISH)]), BY_KEY)
+    assert sigstore_bundles.sidecar_with_added_bundles(first, [KEY.sign_statement(PUBLISH)]).startswith(
+        b'[ {"a":1}\n ,'
+    )
+    assert check(sigstore_bundles.sidecar_with_added_bundles(first, [KEY.sign_statement(PUBLISH)]), BY_KEY)
 
 
 def test_a_file_in_the_current_folder_is_not_taken_for_an_identity(

@@ -15,11 +15,11 @@ import pytest
 from kiln import repodata
 from kiln.errors import BrokenPackage, NotWritable, ProvenanceBroken, UsageError
 from kiln.model.provenance import ReleaseAttestations
-from kiln.provenance import bundles, statements
+from kiln.provenance import sigstore_bundles, statements
 from kiln.provenance.attestation_check import TrustedSigner, verified_attestation_facts
 from kiln.publish import attestation_sidecars, transaction
 from kiln.publish.stores import yank_patch_and_reindex
-from kiln.publish.stores.folder import Folder
+from kiln.publish.stores.folder import FolderStore
 from kiln.zstd import zstd
 from tests import publishing
 from tests.fake_sigstore import FakeSigstore
@@ -58,7 +58,7 @@ def stranger(sha256: str, file: str = FILE) -> bytes:
 
 def append(channel: Path, bundle: bytes) -> bytes:
     mutable = channel / f"{PATH}.sigs"
-    data = bundles.sidecar_with_added_bundles(mutable.read_bytes(), [bundle])
+    data = sigstore_bundles.sidecar_with_added_bundles(mutable.read_bytes(), [bundle])
     mutable.write_bytes(data)
     return data
 
@@ -169,9 +169,9 @@ def test_appended_attestations_come_into_the_index_and_the_old_file_stays(channe
 
 def _wrong(channel: Path) -> Iterator[tuple[str, bytes]]:
     sha256 = record(channel)["sha256"]
-    yield "lacks attestations", bundles.serialize_sidecar([stranger(sha256)])
-    yield "no attestation of this package", bundles.serialize_sidecar([stranger("cd" * 32)])
-    yield "no attestation of this package", bundles.serialize_sidecar([stranger(sha256, "other-1-0.conda")])
+    yield "lacks attestations", sigstore_bundles.serialize_sidecar([stranger(sha256)])
+    yield "no attestation of this package", sigstore_bundles.serialize_sidecar([stranger("cd" * 32)])
+    yield "no attestation of this package", sigstore_bundles.serialize_sidecar([stranger(sha256, "other-1-0.conda")])
     yield "no attestation of this package", b"[]"
     yield "no attestation of this package", b"\xff"
 
@@ -188,10 +188,12 @@ def test_attestations_that_are_wrong_or_dropped_are_reported_and_not_taken(chann
 def test_a_sidecar_of_another_file_of_the_name_is_replaced(tmp_path: Path) -> None:
     place = tmp_path / "channel" / f"{PATH}.sigs"
     place.parent.mkdir(parents=True)
-    place.write_bytes(bundles.serialize_sidecar([stranger("cd" * 32)]))
+    place.write_bytes(sigstore_bundles.serialize_sidecar([stranger("cd" * 32)]))
     publishing.publish_new(tmp_path)
     publishing.require_attestations(tmp_path / "channel")
-    assert (tmp_path / "channel" / f"{PATH}.sigs").read_bytes() != bundles.serialize_sidecar([stranger("cd" * 32)])
+    assert (tmp_path / "channel" / f"{PATH}.sigs").read_bytes() != sigstore_bundles.serialize_sidecar(
+        [stranger("cd" * 32)]
+    )
 
 
 OTHER = another_key()
@@ -203,7 +205,7 @@ def put_theirs(folder: Path, *more: bytes) -> bytes:
     theirs = OTHER.sign_statement(statements.publication_statement(FILE, sha256, target(folder).channel_url()))
     place = folder / "channel" / f"{PATH}.sigs"
     place.parent.mkdir(parents=True)
-    place.write_bytes(bundles.serialize_sidecar([theirs, *more]))
+    place.write_bytes(sigstore_bundles.serialize_sidecar([theirs, *more]))
     return place.read_bytes()
 
 
@@ -212,8 +214,8 @@ def test_the_attestations_of_others_stay_and_the_own_ones_are_added(tmp_path: Pa
     publishing.publish_new(tmp_path)
     channel = tmp_path / "channel"
     data = (channel / f"{PATH}.sigs").read_bytes()
-    assert bundles.parse_sidecar(data)[:1] == bundles.parse_sidecar(theirs)
-    assert len(bundles.parse_sidecar(data)) == 3
+    assert sigstore_bundles.parse_sidecar(data)[:1] == sigstore_bundles.parse_sidecar(theirs)
+    assert len(sigstore_bundles.parse_sidecar(data)) == 3
     assert (channel / f"{PATH}.sigs.{hashlib.sha256(theirs).hexdigest()}").read_bytes() == theirs
     publishing.require_attestations(channel)
     facts: dict[str, Any] = {
@@ -231,7 +233,7 @@ def test_an_aborted_publication_leaves_the_attestations_of_others(tmp_path: Path
     theirs = put_theirs(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         publish(tmp_path, killed, [])
-    assert len(bundles.parse_sidecar((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())) == 2
+    assert len(sigstore_bundles.parse_sidecar((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())) == 2
     transaction.abort(target(tmp_path))
     assert (tmp_path / "channel" / f"{PATH}.sigs").read_bytes() == theirs
     assert sidecar_files(tmp_path / "channel") == [f"{FILE}.sigs", f"{FILE}.sigs.{hashlib.sha256(theirs).hexdigest()}"]
@@ -240,8 +242,8 @@ def test_an_aborted_publication_leaves_the_attestations_of_others(tmp_path: Path
 def test_invalid_attestations_are_left_out_and_stay_in_a_copy(tmp_path: Path) -> None:
     theirs = put_theirs(tmp_path, b'{"junk": 1}', stranger("cd" * 32))
     publishing.publish_new(tmp_path)
-    values = bundles.parse_sidecar((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())
-    assert values[0] == bundles.parse_sidecar(theirs)[0]
+    values = sigstore_bundles.parse_sidecar((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())
+    assert values[0] == sigstore_bundles.parse_sidecar(theirs)[0]
     assert len(values) == 3
     copy = tmp_path / "channel" / f"{PATH}.sigs.{hashlib.sha256(theirs).hexdigest()}"
     assert copy.read_bytes() == theirs
@@ -249,24 +251,24 @@ def test_invalid_attestations_are_left_out_and_stay_in_a_copy(tmp_path: Path) ->
 
 def test_more_attestations_than_readers_accept_are_refused(tmp_path: Path) -> None:
     sha256 = repodata.read(publishing.packages(tmp_path, ("fresh",))[0]).sha256
-    put_theirs(tmp_path, *[stranger(sha256)] * (bundles.MOST_BUNDLES - 1))
+    put_theirs(tmp_path, *[stranger(sha256)] * (sigstore_bundles.MOST_BUNDLES - 1))
     with pytest.raises(BrokenPackage, match="cannot be added"):
         publishing.publish_new(tmp_path)
 
 
 def test_the_uploaded_attestation_is_the_own_one(tmp_path: Path) -> None:
     folder = target(tmp_path).store
-    assert isinstance(folder, Folder)
+    assert isinstance(folder, FolderStore)
     theirs, own = (
         FakeSigstore().bundle(statements.publication_statement(FILE, "ab" * 32, url)) for url in ("a://b", "c://d")
     )
     folder.write(f"{PATH}.sigs", json.dumps([theirs, own]).encode())
-    file = attestation_sidecars.own_bundle_file(folder, PATH)
+    file = attestation_sidecars.write_own_bundle_file(folder, PATH)
     assert file is not None
     assert json.loads(file.read_bytes()) == own
     by_key = KEY.sign_statement(statements.publication_statement(FILE, "ab" * 32, "c://d"))
-    folder.write(f"{PATH}.sigs", bundles.sidecar_with_added_bundles(json.dumps([theirs]).encode(), [by_key]))
-    assert attestation_sidecars.own_bundle_file(folder, PATH) is None, (
+    folder.write(f"{PATH}.sigs", sigstore_bundles.sidecar_with_added_bundles(json.dumps([theirs]).encode(), [by_key]))
+    assert attestation_sidecars.write_own_bundle_file(folder, PATH) is None, (
         "a key's own attestation is not replaced by theirs"
     )
 

@@ -11,7 +11,7 @@ import pytest
 from kiln import rattler_process
 from kiln.errors import LimitExceeded, UsageError
 from kiln.model.channel_and_install_limits import Limits
-from kiln.publish.channel_file_reader import channel_reader, read_bounded
+from kiln.publish.channel_file_reader import channel_reader, read_stream_within_limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,14 +40,14 @@ def test_a_file_larger_than_an_index_may_be_is_refused() -> None:
         rattler_process.override_limits(Limits(index=1000)),
         pytest.raises(LimitExceeded, match=r"larger than 1\.0 kB"),
     ):
-        read_bounded(io.BytesIO(bytes(1001)), "it")
+        read_stream_within_limits(io.BytesIO(bytes(1001)), "it")
     with rattler_process.override_limits(Limits(index=1000)):
-        assert len(read_bounded(io.BytesIO(bytes(1000)), "it")) == 1000
+        assert len(read_stream_within_limits(io.BytesIO(bytes(1000)), "it")) == 1000
 
 
 def test_a_cut_response_is_refused() -> None:
     with pytest.raises(http.client.IncompleteRead):
-        read_bounded(io.BytesIO(b"half"), "it", 8)
+        read_stream_within_limits(io.BytesIO(b"half"), "it", 8)
 
 
 def test_a_folder_is_read_by_its_path_or_its_url(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def require(folder: Path, text: str, *, target: str = "out", branch: str = "", env: Mapping[str, str] = {}) -> None:
     path = folder / "conda-forge.yml"
     path.write_text(text)
-    conda_forge_yml_restrictions.require_allowed(path, target, environment=env, current_branch=lambda: branch)
+    conda_forge_yml_restrictions.require_publication_allowed(
+        path, target, environment=env, current_branch=lambda: branch
+    )
 
 
 FORBIDDEN = [

@@ -14,7 +14,7 @@ from kiln.model.release import Leak
 from kiln.model.rendered import Pin
 from kiln.model.run import ConfigState
 from kiln.publish import package_inspection
-from kiln.publish.gate import ReasonKind, nonblocking_notes, reasons, require_releasable
+from kiln.publish.gate import RefusalKind, nonblocking_notes, refusal_reasons, require_releasable
 from tests.packages import conda_package, release_package
 from tests.releases import candidate, release
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 
 
-def kinds(given: Release) -> list[ReasonKind]:
-    return [reason.kind for reason in reasons(given)]
+def kinds(given: Release) -> list[RefusalKind]:
+    return [reason.kind for reason in refusal_reasons(given)]
 
 
 def test_a_whole_tested_matrix_is_a_release() -> None:
@@ -37,38 +37,38 @@ def test_a_whole_tested_matrix_is_a_release() -> None:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"configs": {"config": ConfigState.DONE, "other": None}}, [ReasonKind.MISSING_CONFIG]),
-        ({"configs": {"config": ConfigState.DONE, "other": ConfigState.OUT_OF_MEMORY}}, [ReasonKind.FAILED_CONFIG]),
+        ({"configs": {"config": ConfigState.DONE, "other": None}}, [RefusalKind.MISSING_CONFIG]),
+        ({"configs": {"config": ConfigState.DONE, "other": ConfigState.OUT_OF_MEMORY}}, [RefusalKind.FAILED_CONFIG]),
         ({"configs": {"config": ConfigState.DONE, "other": ConfigState.FAILED}, "partial": frozenset({"other"})}, []),
-        ({"partial": frozenset({"othr"})}, [ReasonKind.MISSING_CONFIG]),
+        ({"partial": frozenset({"othr"})}, [RefusalKind.MISSING_CONFIG]),
         (
             {"expected": {"config": ("linux-64/small-1-0.conda", "linux-64/large-1-0.conda")}},
-            [ReasonKind.MISSING_PACKAGE],
+            [RefusalKind.MISSING_PACKAGE],
         ),
-        ({"expected": {"config": ("linux-aarch64/small-1-0.conda",)}}, [ReasonKind.MISSING_PACKAGE]),
-        ({"allowed": ("large", "other*")}, [ReasonKind.NOT_ALLOWED]),
-        ({"held": {"linux-64/small-1-0.conda": "bb"}}, [ReasonKind.HELD]),
-        ({"held": {"linux-64/small-1-0.conda": ""}}, [ReasonKind.HELD]),
+        ({"expected": {"config": ("linux-aarch64/small-1-0.conda",)}}, [RefusalKind.MISSING_PACKAGE]),
+        ({"allowed": ("large", "other*")}, [RefusalKind.NOT_ALLOWED]),
+        ({"held": {"linux-64/small-1-0.conda": "bb"}}, [RefusalKind.HELD]),
+        ({"held": {"linux-64/small-1-0.conda": ""}}, [RefusalKind.HELD]),
         ({"held": {"linux-64/small-1-0.conda": "aa"}}, []),
-        ({"candidates": (), "expected": {}}, [ReasonKind.EMPTY]),
+        ({"candidates": (), "expected": {}}, [RefusalKind.EMPTY]),
     ],
 )
-def test_the_matrix_and_the_channel_decide(changed: Mapping[str, Any], expected: list[ReasonKind]) -> None:
+def test_the_matrix_and_the_channel_decide(changed: Mapping[str, Any], expected: list[RefusalKind]) -> None:
     assert kinds(release(candidate(), **changed)) == expected
 
 
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ({"sha256": "cc"}, [ReasonKind.CHANGED]),
-        ({"about": {"license": "MIT", "extra": {"rehearsal": True}}}, [ReasonKind.REHEARSAL]),
-        ({"about": {}}, [ReasonKind.NO_LICENSE]),
-        ({"licenses": ()}, [ReasonKind.NO_LICENSE]),
-        ({"leaks": (Leak(file="bin/x", what="a private key", offset=3),)}, [ReasonKind.LEAK]),
-        ({"escapes": ("../../etc/passwd",)}, [ReasonKind.ESCAPE]),
+        ({"sha256": "cc"}, [RefusalKind.CHANGED]),
+        ({"about": {"license": "MIT", "extra": {"rehearsal": True}}}, [RefusalKind.REHEARSAL]),
+        ({"about": {}}, [RefusalKind.NO_LICENSE]),
+        ({"licenses": ()}, [RefusalKind.NO_LICENSE]),
+        ({"leaks": (Leak(file="bin/x", what="a private key", offset=3),)}, [RefusalKind.LEAK]),
+        ({"escapes": ("../../etc/passwd",)}, [RefusalKind.ESCAPE]),
     ],
 )
-def test_each_content_of_a_package_has_its_reason(told: Mapping[str, Any], expected: list[ReasonKind]) -> None:
+def test_each_content_of_a_package_has_its_reason(told: Mapping[str, Any], expected: list[RefusalKind]) -> None:
     assert kinds(release(candidate(**told))) == expected
 
 
@@ -89,7 +89,7 @@ def test_the_metadata_of_a_package_must_match_its_config(index: Mapping[str, Any
     right = candidate()
     assert right.contents is not None
     wrong = replace(right, contents=replace(right.contents, index={**right.contents.index, **index}))
-    assert set(kinds(release(wrong))) == {ReasonKind.MISMATCH}
+    assert set(kinds(release(wrong))) == {RefusalKind.MISMATCH}
 
 
 def test_an_engine_may_add_run_exports_and_bounds_to_bare_names() -> None:
@@ -102,29 +102,29 @@ def test_the_bounds_of_a_pin_are_those_that_the_build_has_solved() -> None:
     assert right.output is not None
     pinned = replace(right.output, pins=(("run", 0, Pin(name="python", subpackage=False)),))
     assert kinds(release(replace(right, output=pinned, needs_nothing_else=False))) == []
-    assert kinds(release(replace(right, needs_nothing_else=False))) == [ReasonKind.MISMATCH]
+    assert kinds(release(replace(right, needs_nothing_else=False))) == [RefusalKind.MISMATCH]
 
 
 def test_untested_and_broken_packages_are_refused() -> None:
-    assert kinds(release(replace(candidate(), verdict=TestVerdict.NONE))) == [ReasonKind.UNTESTED]
-    assert kinds(release(replace(candidate(), verdict=TestVerdict.FAILED))) == [ReasonKind.UNTESTED]
-    assert kinds(release(replace(candidate(), contents=None, broken="no zip file"))) == [ReasonKind.BROKEN]
-    assert kinds(release(replace(candidate(), output=None))) == [ReasonKind.MISMATCH]
+    assert kinds(release(replace(candidate(), verdict=TestVerdict.NONE))) == [RefusalKind.UNTESTED]
+    assert kinds(release(replace(candidate(), verdict=TestVerdict.FAILED))) == [RefusalKind.UNTESTED]
+    assert kinds(release(replace(candidate(), contents=None, broken="no zip file"))) == [RefusalKind.BROKEN]
+    assert kinds(release(replace(candidate(), output=None))) == [RefusalKind.MISMATCH]
 
 
 def test_skipped_tests_of_a_cross_compiled_package_are_accepted_on_request_alone() -> None:
     skipped = replace(candidate(), verdict=TestVerdict.SKIPPED, built_on="linux-64")
     aarch64 = replace(skipped, artifact=replace(skipped.artifact, subdir="linux-aarch64"))
     expected = {"config": ("linux-aarch64/small-1-0.conda",)}
-    (reason,) = reasons(release(aarch64, expected=expected))
-    assert reason.kind is ReasonKind.UNTESTED
+    (reason,) = refusal_reasons(release(aarch64, expected=expected))
+    assert reason.kind is RefusalKind.UNTESTED
     assert "cross-compiled for linux-aarch64 on linux-64; --allow-untested linux-aarch64" in reason.what
     accepted = release(aarch64, expected=expected, untested=frozenset({"linux-aarch64"}))
-    assert reasons(accepted) == ()
+    assert refusal_reasons(accepted) == ()
     assert nonblocking_notes(accepted) == (
         "small-1-0.conda: not tested, it is cross-compiled for linux-aarch64 on linux-64",
     )
-    assert kinds(release(aarch64, expected=expected, untested=frozenset({"linux-64"}))) == [ReasonKind.UNTESTED]
+    assert kinds(release(aarch64, expected=expected, untested=frozenset({"linux-64"}))) == [RefusalKind.UNTESTED]
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,12 @@ def test_skipped_tests_of_a_cross_compiled_package_are_accepted_on_request_alone
 )
 def test_no_other_untested_package_is_accepted(verdict: TestVerdict, built_on: str) -> None:
     untested = replace(candidate(), verdict=verdict, built_on=built_on)
-    assert kinds(release(untested, untested=frozenset({"linux-64"}))) == [ReasonKind.UNTESTED]
+    assert kinds(release(untested, untested=frozenset({"linux-64"}))) == [RefusalKind.UNTESTED]
 
 
 def test_two_packages_of_a_config_must_not_install_the_same_file() -> None:
     one, two = candidate("one", paths=("bin/x", "share/one")), candidate("two", paths=("bin/x",))
-    (reason,) = reasons(release(one, two))
+    (reason,) = refusal_reasons(release(one, two))
     assert str(reason) == "same path: config: bin/x is in one and two"
     elsewhere = candidate("two", config="other", paths=("bin/x",))
     configs = {"config": ConfigState.DONE, "other": ConfigState.DONE}
@@ -157,7 +157,7 @@ def test_all_reasons_are_reported_at_once() -> None:
 
 def test_every_kind_of_reason_has_its_row_in_the_documentation() -> None:
     page = (ROOT / "docs" / "how-to" / "publish.md").read_text()
-    assert [kind.value for kind in ReasonKind if f"| {kind.value} |" not in page] == []
+    assert [kind.value for kind in RefusalKind if f"| {kind.value} |" not in page] == []
 
 
 # Real packages
@@ -282,15 +282,15 @@ def test_metadata_of_another_shape_is_an_error(tmp_path: Path, info: dict[str, o
 def test_a_link_to_a_folder_where_packages_meet_is_refused(link: str) -> None:
     owner = candidate("small", links=((link, "share/headers"),))
     other = candidate("large", paths=("share/headers/x.h",))
-    (reason,) = reasons(release(owner, other))
-    assert (reason.kind, reason.about) == (ReasonKind.FOLDER_LINK, "small-1-0.conda")
+    (reason,) = refusal_reasons(release(owner, other))
+    assert (reason.kind, reason.about) == (RefusalKind.FOLDER_LINK, "small-1-0.conda")
     assert reason.what == f"{link} leads to the folder share/headers"
 
 
 def test_a_link_to_a_folder_elsewhere_is_noted_and_one_to_a_file_is_not() -> None:
     links = (("lib64", "lib"), ("include/x.h", "include/y.h"))
     target = release(candidate(paths=("lib/libx.so", "include/y.h"), links=links))
-    assert reasons(target) == ()
+    assert refusal_reasons(target) == ()
     assert nonblocking_notes(target) == ("small-1-0.conda: lib64 leads to the folder lib",)
 
 

@@ -10,15 +10,15 @@ import pytest
 
 from kiln.errors import HashMismatch, PublicationPending
 from kiln.publish import transaction
-from kiln.publish.journal import Phase
-from kiln.publish.stores.folder import Folder
-from kiln.publish.stores.store_publication import StoreTarget
+from kiln.publish.journal import PublicationPhase
+from kiln.publish.stores.folder import FolderStore
+from kiln.publish.stores.store_target import StoreTarget
 from kiln.repodata import IndexEntry
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> StoreTarget:
-    return StoreTarget(store=Folder(root=tmp_path / "channel"))
+    return StoreTarget(store=FolderStore(root=tmp_path / "channel"))
 
 
 def package(folder: Path, name: str, *depends: str, subdir: str = "noarch") -> tuple[Path, IndexEntry]:
@@ -79,7 +79,7 @@ def test_a_failed_test_leaves_the_channel_and_the_journal_and_can_be_aborted(
         publish(target, package(tmp_path, "new"), fails=True)
     journal = target.journal.read()
     assert journal is not None
-    assert (journal.phase, target.package_hashes()) == (Phase.STAGING, {})
+    assert (journal.phase, target.package_hashes()) == (PublicationPhase.STAGING, {})
     assert transaction.abort(target) == ("noarch/new-1-0.conda",)
     assert target.journal.read() is None
     assert transaction.abort(target) == ()

@@ -36,7 +36,7 @@ def test_sources_are_recorded_without_their_passwords(tmp_path: Path) -> None:
     )
     rendered = RenderedConfig(config=CONFIG, stagings=(Staging(sources=sources),))
     matrix = cast("Any", SimpleNamespace(feedstock=SimpleNamespace(recipe=tmp_path)))
-    record = attest._sources(matrix, rendered)
+    record = attest._recorded_sources(matrix, rendered)
     assert "swordfish" not in str(record)
     assert record[:3] == (
         {"path": "a.txt", "digest": hashlib.sha256(b"a").hexdigest()},
@@ -54,7 +54,7 @@ def test_both_bills_of_a_package_list_its_license_files(tmp_path: Path, monkeypa
     package = release_package(tmp_path, "a", payload={"share/a/NOTICE.txt": b"of others"})
     monkeypatch.setattr(attest, "provenance_record", lambda *_, **__: record("a-1-0.conda", license="CC0-1.0"))
     monkeypatch.setattr(attest, "recipe_digest", lambda _: "ab")
-    monkeypatch.setattr(attest, "_package_report", lambda *_: None)
+    monkeypatch.setattr(attest, "_report_of_build", lambda *_: None)
     candidate = cast("Any", SimpleNamespace(path=package, contents=SimpleNamespace(about={})))
     attestation = attest.release_attestations(cast("Any", SimpleNamespace(feedstock=None)), [candidate])
     (spdx,), (cyclonedx,) = attestation.boms.values(), attestation.cyclonedx.values()
@@ -70,11 +70,11 @@ def test_components_have_the_versions_of_the_recipes_sources() -> None:
     info = {"recipe/source/WORKSPACE": declared, "recipe/source/other.bzl": declared}
     text = f"{'-' * 80}\nBEGIN LICENSE FOR external/eigen_archive/LICENSE\n"
     file = LicenseFile(path="info/licenses/ALL", sha1="cd" * 20, sha256="ab" * 32, text=text)
-    (component,) = attest._components(info, [file])
+    (component,) = attest._bundled_components(info, [file])
     assert (component.purl, component.evidence) == ("pkg:github/libeigen/eigen@3.4.0", ("info/licenses/ALL",))
     built = ExternalRepository(name="eigen_archive", url="https://github.com/libeigen/eigen/archive/5.0.0.zip")
     forged = ExternalRepository(name="forged", url="file:///etc/passwd")
-    (component,) = attest._components(info, [file], [built, forged])
+    (component,) = attest._bundled_components(info, [file], [built, forged])
     assert component.purl == "pkg:github/libeigen/eigen@5.0.0", "that of the build counts"
 
 

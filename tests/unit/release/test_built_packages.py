@@ -63,9 +63,11 @@ def test_the_latest_run_that_built_a_config_counts_if_its_packages_are_unchanged
             ledger.end_run(ledger.begin_run(run_of(*configs)))
     names = ("x", "y", "z")
     expected = {"x": (one.artifact.path,), "y": (two.artifact.path,)}
-    assert built_packages.of_configs(feedstock, names) == expected, "a failure later on took no packages away"
-    assert built_packages.of_configs(feedstock, ("y",)) == {"y": (two.artifact.path,)}
+    assert built_packages.latest_packages_of_configs(feedstock, names) == expected, (
+        "a failure later on took no packages away"
+    )
+    assert built_packages.latest_packages_of_configs(feedstock, ("y",)) == {"y": (two.artifact.path,)}
     two.artifact.path.write_text("changed")
-    assert set(built_packages.of_configs(feedstock, names)) == {"x"}
+    assert set(built_packages.latest_packages_of_configs(feedstock, names)) == {"x"}
     one.artifact.path.unlink()
-    assert built_packages.of_configs(feedstock, names) == {}
+    assert built_packages.latest_packages_of_configs(feedstock, names) == {}

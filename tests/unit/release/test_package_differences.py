@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.release.package_differences import differences, feedstock_folder, first_difference
+from kiln.release.package_differences import (
+    described_differences,
+    described_first_difference,
+    recorded_feedstock_folder,
+)
 from tests.packages import conda_package, release_package
 
 if TYPE_CHECKING:
@@ -19,13 +23,13 @@ def test_each_file_is_named_with_the_place_where_it_begins_to_differ(tmp_path: P
     two = {"share/text": b"a\nb d\n", "share/binary": b"\xff\x00\x02\x03", "share/yours": b"1", **common}
     first = release_package(tmp_path / "one", "a", payload=one)
     second = release_package(tmp_path / "two", "a", payload=two)
-    lines = differences(first, second)
+    lines = described_differences(first, second)
     assert "share/text: content (line 2: 'b c' and 'b d')" in lines
     assert "share/binary: content (from byte 2; 3 and 4 bytes)" in lines
     assert "share/mine: only in the first" in lines
     assert "share/yours: only in the second" in lines
     assert not any("same" in line for line in lines)
-    assert differences(first, first) == ["only the compression: all files are identical"]
+    assert described_differences(first, first) == ["only the compression: all files are identical"]
 
 
 @pytest.mark.parametrize(
@@ -41,11 +45,11 @@ def test_each_file_is_named_with_the_place_where_it_begins_to_differ(tmp_path: P
 def test_the_first_difference_is_shown_without_hidden_characters(
     one: bytes | None, other: bytes | None, words: str
 ) -> None:
-    assert first_difference(one, other) == words
+    assert described_first_difference(one, other) == words
 
 
 def test_the_folder_of_a_build_is_in_the_placeholders_of_a_package(tmp_path: Path) -> None:
     paths = {"paths": [{"_path": "a"}, {"_path": "b", "prefix_placeholder": "/f/s/build_artifacts/work/c/host_env_pl"}]}
-    assert feedstock_folder(conda_package(tmp_path / "a-1-0.conda", {"paths.json": paths})) == "/f/s"
-    assert feedstock_folder(conda_package(tmp_path / "b-1-0.conda", {"paths.json": {"paths": 7}})) == ""
-    assert feedstock_folder(release_package(tmp_path, "c")) == ""
+    assert recorded_feedstock_folder(conda_package(tmp_path / "a-1-0.conda", {"paths.json": paths})) == "/f/s"
+    assert recorded_feedstock_folder(conda_package(tmp_path / "b-1-0.conda", {"paths.json": {"paths": 7}})) == ""
+    assert recorded_feedstock_folder(release_package(tmp_path, "c")) == ""

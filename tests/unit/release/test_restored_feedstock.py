@@ -37,7 +37,11 @@ def package(folder: Path, recipe: dict[str, str]) -> Path:
 
 
 def record(made_from: Feedstock, **changed: Any) -> dict[str, Any]:
-    return {"config": "one", "feedstock_files": restored_feedstock.recorded_files(made_from, "one"), **changed}
+    return {
+        "config": "one",
+        "feedstock_files": restored_feedstock.read_feedstock_files_to_record(made_from, "one"),
+        **changed,
+    }
 
 
 LAYOUTS: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
@@ -74,7 +78,7 @@ LAYOUTS: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
 def test_a_feedstock_is_made_again_with_the_hash_of_its_recipe(layout: str, tmp_path: Path) -> None:
     recipe, carried, variants = LAYOUTS[layout]
     before = feedstock(tmp_path / "before", recipe, variants=variants)
-    again = restored_feedstock.restore(package(tmp_path, carried), record(before), tmp_path / "again")
+    again = restored_feedstock.restore_feedstock(package(tmp_path, carried), record(before), tmp_path / "again")
     assert recipe_digest(again) == recipe_digest(before)
     assert (again.config_folder / "one.yaml").read_text() == (before.config_folder / "one.yaml").read_text()
 
@@ -85,7 +89,7 @@ def test_only_a_new_folder_is_written(tmp_path: Path) -> None:
     (tmp_path / "again" / "mine").write_text("mine")
     made = package(tmp_path, LAYOUTS["an output"][1])
     with pytest.raises(NotWritable):
-        restored_feedstock.restore(made, record(before), tmp_path / "again")
+        restored_feedstock.restore_feedstock(made, record(before), tmp_path / "again")
     assert [file.name for file in (tmp_path / "again").iterdir()] == ["mine"]
 
 
@@ -105,7 +109,7 @@ def test_a_record_that_lacks_files_or_has_others_is_refused(tmp_path: Path, chan
     before = feedstock(tmp_path / "before", RECIPE)
     made = package(tmp_path, LAYOUTS["an output"][1])
     with pytest.raises(ProvenanceBroken):
-        restored_feedstock.restore(made, record(before, **changed), tmp_path / "again")
+        restored_feedstock.restore_feedstock(made, record(before, **changed), tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 
@@ -117,11 +121,11 @@ def test_a_path_that_leads_out_of_the_recipe_is_refused(tmp_path: Path, name: st
     before = feedstock(tmp_path / "before", RECIPE)
     made = package(tmp_path, {**LAYOUTS["an output"][1], name: "x"})
     with pytest.raises(BrokenPackage, match="leads out of it"):
-        restored_feedstock.restore(made, record(before), tmp_path / "again")
+        restored_feedstock.restore_feedstock(made, record(before), tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 
 def test_a_package_without_a_recipe_is_told(tmp_path: Path) -> None:
     before = feedstock(tmp_path / "before", RECIPE)
     with pytest.raises(BrokenPackage, match="carries no recipe"):
-        restored_feedstock.restore(package(tmp_path, {}), record(before), tmp_path / "again")
+        restored_feedstock.restore_feedstock(package(tmp_path, {}), record(before), tmp_path / "again")

@@ -110,7 +110,7 @@ def test_a_job_continues_with_the_actions_and_steps_of_the_one_before(tmp_path: 
     assert "4 files" in note
 
     second = Machine(tmp_path / "2", folder)
-    recorded = unfinished_build_handover.read_record(folder)
+    recorded = unfinished_build_handover.read_handover_record(folder)
     assert recorded is not None
     recorded_seconds = recorded.total_seconds
     plan, (note,) = second.begin()
@@ -170,7 +170,7 @@ def test_a_finished_chain_hands_on_its_record_alone(tmp_path: Path, folder: Path
     assert [path.name for path in folder.iterdir()] == [unfinished_build_handover.RECORD]
     third = Machine(tmp_path / "3", folder)
     assert third.chain.finished_note().startswith("a is already finished: 1 package after 2 jobs")
-    record = unfinished_build_handover.read_record(folder)
+    record = unfinished_build_handover.read_handover_record(folder)
     assert record is not None
     assert (record.state, record.packages) == (ChainState.FINISHED, (("p-1-0.conda", "5"),))
 
@@ -230,7 +230,7 @@ def test_steps_that_leave_no_room_for_actions_are_not_handed_on(tmp_path: Path, 
     (machine.layout.work("a") / "build-p" / "large").write_bytes(bytes(BOUND))
     _, notes = stopped("build p", machine=machine)
     assert "finished steps have 1.0 MB, and are not handed on" in notes[0]
-    record = unfinished_build_handover.read_record(folder)
+    record = unfinished_build_handover.read_handover_record(folder)
     assert record is not None
     assert record.archive is not None
     assert record.archive.files == 1

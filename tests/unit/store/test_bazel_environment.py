@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from kiln.store.bazel_environment import assignment_lines
+from kiln.store.bazel_environment import shell_export_lines
 
 
 def test_a_compile_steps_settings_are_shell_lines() -> None:
-    assert assignment_lines({"B": "it's", "A": "/x"}) == "export A=/x\nexport B='it'\"'\"'s'\n"
+    assert shell_export_lines({"B": "it's", "A": "/x"}) == "export A=/x\nexport B='it'\"'\"'s'\n"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.model.build_config import BuildConfig
-from kiln.store.compile_cache_key import cache_key, toolchain_digest
+from kiln.store.compile_cache_key import compile_cache_name, toolchain_digest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ def key(where: str = "sha256:1", platform: str = "linux-64", **changed: str) -> 
     variant = {name: (value,) for name, value in {**VARIANT, **changed}.items()}
     zipped = (("python", "numpy", "python_impl"),)
     config = BuildConfig(name="x", platform=platform, variant=variant, zip_keys=zipped, pin_run_as_build={})
-    return cache_key(config, where=where)
+    return compile_cache_name(config, where=where)
 
 
 @pytest.mark.parametrize(

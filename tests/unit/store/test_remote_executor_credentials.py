@@ -40,7 +40,12 @@ def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp
     assert remote_executor_credentials.is_encoded_credentials(variable)
     assert not remote_executor_credentials.is_encoded_credentials(str(place))
     assert not remote_executor_credentials.is_encoded_credentials(base64.b64encode(b'{"token": "a"}').decode())
-    assert remote_executor_credentials.inner_secrets(variable) == ("Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k")
+    assert remote_executor_credentials.secrets_in_encoded_credentials(variable) == (
+        "Bearer t0ken:1",
+        "k3y",
+        "t0ken:1",
+        f"{PEM}k",
+    )
     secrets = bazel_environment.with_inner_secrets({bazel_environment.CREDENTIALS: variable})
     assert set(secrets.values()) == {variable, "Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k"}
     assert bazel_environment.with_inner_secrets({"A": "b"}) == {"A": "b"}
@@ -91,4 +96,8 @@ def test_secrets_that_others_can_read_are_refused(tmp_path: Path, name: str) -> 
 def test_a_missing_folder_and_an_invalid_variable(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the folder of credentials"):
         remote_executor_credentials.encode_credentials_folder(tmp_path / "none")
-    assert remote_executor_credentials.inner_secrets("") == remote_executor_credentials.inner_secrets("?") == ()
+    assert (
+        remote_executor_credentials.secrets_in_encoded_credentials("")
+        == remote_executor_credentials.secrets_in_encoded_credentials("?")
+        == ()
+    )

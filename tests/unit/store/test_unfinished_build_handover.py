@@ -82,11 +82,11 @@ def test_what_is_packed_is_unpacked_with_links_modes_and_times(tmp_path: Path) -
     (work / "compile" / "outside").symlink_to("/etc/passwd")
     put(work, "compile/bazel/base/DO_NOT_BUILD_HERE", b"")
     put(work, "compile/bazel/base/external/large", b"of Bazel's own")
-    entries, left_out = unfinished_build_handover.cache_entries(cache, BOUND)
-    archive = unfinished_build_handover.pack(
-        tmp_path / "dir", [*unfinished_build_handover.work_entries(work, {"compile", "missing"}), *entries]
+    entries, left_out = unfinished_build_handover.newest_cache_entries(cache, BOUND)
+    archive = unfinished_build_handover.pack_archive(
+        tmp_path / "dir", [*unfinished_build_handover.work_folder_entries(work, {"compile", "missing"}), *entries]
     ).archive
-    rejected = unfinished_build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+    rejected = unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     new = tmp_path / "new"
     names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if not path.is_dir())
     assert names == sorted(
@@ -101,21 +101,21 @@ def test_what_is_packed_is_unpacked_with_links_modes_and_times(tmp_path: Path) -
 def test_a_cache_above_the_limit_hands_on_its_newest_entries(tmp_path: Path) -> None:
     for number in range(4):
         os.utime(put(tmp_path, action(number), bytes(100)), (number, number))
-    entries, left_out = unfinished_build_handover.cache_entries(tmp_path, 250)
+    entries, left_out = unfinished_build_handover.newest_cache_entries(tmp_path, 250)
     assert [name for name, _ in entries] == [f"cache/{action(3)}", f"cache/{action(2)}"]
     assert left_out == 2
 
 
 def test_the_record_survives_and_archives_that_it_does_not_name_are_removed(tmp_path: Path) -> None:
     old = put(tmp_path, "made-0123456789abcdef.tar.zst", b"")
-    archive = unfinished_build_handover.pack(
+    archive = unfinished_build_handover.pack_archive(
         tmp_path, [("cache/" + action(1), put(tmp_path / "c", action(1), b"result"))]
     ).archive
     assert old.exists()
-    unfinished_build_handover.write_record(tmp_path, a_record(archive))
+    unfinished_build_handover.write_handover_record(tmp_path, a_record(archive))
     assert not old.exists()
-    assert unfinished_build_handover.read_record(tmp_path) == a_record(archive)
-    assert unfinished_build_handover.read_record(tmp_path / "nothing") is None
+    assert unfinished_build_handover.read_handover_record(tmp_path) == a_record(archive)
+    assert unfinished_build_handover.read_handover_record(tmp_path / "nothing") is None
 
 
 @pytest.mark.parametrize(
@@ -134,16 +134,16 @@ def test_the_record_survives_and_archives_that_it_does_not_name_are_removed(tmp_
 def test_an_invalid_record_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / unfinished_build_handover.RECORD).write_bytes(text)
     with pytest.raises(BrokenHandover, match="is invalid") as raised:
-        unfinished_build_handover.read_record(tmp_path)
+        unfinished_build_handover.read_handover_record(tmp_path)
     assert raised.value.why
     assert "remove the folder" in raised.value.hint
 
 
 def test_a_record_cannot_name_an_archive_elsewhere(tmp_path: Path) -> None:
     archive = HandoverArchive(name="../made-0123456789abcdef.tar.zst", size=1, unpacked=1, files=1, sha256="")
-    unfinished_build_handover.write_record(tmp_path, a_record(archive))
+    unfinished_build_handover.write_handover_record(tmp_path, a_record(archive))
     with pytest.raises(BrokenHandover, match="is invalid"):
-        unfinished_build_handover.read_record(tmp_path)
+        unfinished_build_handover.read_handover_record(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_record_cannot_name_an_archive_elsewhere(tmp_path: Path) -> None:
 def test_a_path_that_leads_out_of_the_folder_is_refused(tmp_path: Path, harmful: tarfile.TarInfo) -> None:
     archive = archived(tmp_path / "dir", (harmful, b""))
     with pytest.raises(BrokenHandover, match="cannot be unpacked"):
-        unfinished_build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+        unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     assert not (tmp_path / "out").exists()
     assert not [path for path in (tmp_path / "new").rglob("*") if path.is_file()]
 
@@ -178,10 +178,10 @@ def test_names_with_colons_and_backslashes_are_handed_on(tmp_path: Path) -> None
     names = ["man3/File::Temp.3", "units/a\\x2db"]
     for name in names:
         put(tmp_path / "work" / "compile", name, b"content")
-    archive = unfinished_build_handover.pack(
-        tmp_path / "dir", unfinished_build_handover.work_entries(tmp_path / "work", {"compile"})
+    archive = unfinished_build_handover.pack_archive(
+        tmp_path / "dir", unfinished_build_handover.work_folder_entries(tmp_path / "work", {"compile"})
     ).archive
-    unfinished_build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+    unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     assert all((tmp_path / "new" / "work" / "compile" / name).read_bytes() == b"content" for name in names)
 
 
@@ -192,7 +192,7 @@ def test_names_that_lead_elsewhere_on_windows_are_refused_there(
     monkeypatch.setattr(unfinished_build_handover, "ROOTS", frozenset("\\:"))
     archive = archived(tmp_path / "dir", (member(name), b""))
     with pytest.raises(BrokenHandover, match="leads out"):
-        unfinished_build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+        unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
 
 
 def test_no_file_is_written_through_a_link_of_the_archive(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_no_file_is_written_through_a_link_of_the_archive(tmp_path: Path) -> Non
         (member("work/here/file"), b"content"),
     )
     with pytest.raises(BrokenHandover):
-        unfinished_build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+        unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     assert not (tmp_path / "new" / "work" / "there").exists()
 
 
@@ -220,7 +220,7 @@ def test_no_link_leads_out_by_another_link(tmp_path: Path, links: tuple[tuple[st
     made = ((member(name, tarfile.SYMTYPE, linked), b"") for name, linked in links)
     archive = archived(tmp_path / "dir", file, *made)
     with pytest.raises(BrokenHandover, match=r"leads out|below a link"):
-        unfinished_build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+        unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dir", "new"]
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["work"]
 
@@ -229,10 +229,10 @@ def test_a_link_that_leads_out_by_another_link_is_not_packed(tmp_path: Path) -> 
     put(tmp_path, "work/1/2/3/file", b"content")
     (tmp_path / "work" / "1" / "2" / "3" / "up").symlink_to("../..")
     (tmp_path / "work" / "1" / "escape").symlink_to("2/3/up/../..")
-    archive = unfinished_build_handover.pack(
-        tmp_path / "dir", unfinished_build_handover.work_entries(tmp_path / "work", {"1"})
+    archive = unfinished_build_handover.pack_archive(
+        tmp_path / "dir", unfinished_build_handover.work_folder_entries(tmp_path / "work", {"1"})
     ).archive
-    unfinished_build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+    unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     names = sorted(path.name for path in (tmp_path / "new").rglob("*") if not path.is_dir() or path.is_symlink())
     assert names == ["file", "up"]
 
@@ -245,26 +245,26 @@ def test_a_link_that_leads_out_by_another_link_is_not_packed(tmp_path: Path) -> 
 def test_names_that_no_folder_can_have_are_an_error_of_the_archive(tmp_path: Path, names: tuple[str, ...]) -> None:
     archive = archived(tmp_path / "dir", *((member(name), b"content") for name in names))
     with pytest.raises(BrokenHandover, match="cannot be unpacked"):
-        unfinished_build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+        unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
 def test_a_header_is_not_read_into_memory_whatever_its_size(tmp_path: Path, kind: bytes) -> None:
     archive = archived(tmp_path / "dir", (member("work/file", kind), bytes(LARGEST_HEADER + 1)))
     with pytest.raises(BrokenHandover, match="a header of"):
-        unfinished_build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+        unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
 
 
 def test_headers_of_headers_without_end_are_an_error_of_the_archive(tmp_path: Path) -> None:
     headers = ((member("work/file", tarfile.GNUTYPE_LONGNAME), b"work/other\0") for _ in range(2000))
     archive = archived(tmp_path / "dir", *headers)
     with pytest.raises(BrokenHandover, match="cannot be unpacked"):
-        unfinished_build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+        unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
 
 
 def test_an_entry_with_another_content_than_its_name_says_is_dropped(tmp_path: Path) -> None:
     archive = archived(tmp_path / "dir", (member("cache/" + entry(b"good")), b"evil"))
-    rejected = unfinished_build_handover.unpack(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
+    rejected = unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     assert rejected == 1
     assert not (tmp_path / "new" / "cache" / entry(b"good")).exists()
 
@@ -273,17 +273,17 @@ def test_an_archive_is_refused_that_is_damaged_missing_or_larger_than_it_says(tm
     folder = tmp_path / "dir"
     archive = archived(folder, (member("work/zeros"), bytes(50_000)))
     with pytest.raises(BrokenHandover, match="too large: 50 kB"):
-        unfinished_build_handover.unpack(folder, archive, tmp_path / "a", bound=40_000)
+        unfinished_build_handover.unpack_archive(folder, archive, tmp_path / "a", bound=40_000)
     (folder / archive.name).write_bytes(b"other")
     with pytest.raises(BrokenHandover, match="another hash"):
-        unfinished_build_handover.unpack(folder, archive, tmp_path / "b", bound=BOUND)
+        unfinished_build_handover.unpack_archive(folder, archive, tmp_path / "b", bound=BOUND)
     (folder / archive.name).unlink()
     with pytest.raises(BrokenHandover, match="is missing"):
-        unfinished_build_handover.unpack(folder, archive, tmp_path / "c", bound=BOUND)
+        unfinished_build_handover.unpack_archive(folder, archive, tmp_path / "c", bound=BOUND)
 
 
 def test_a_record_of_this_version_can_be_read_by_other_programs(tmp_path: Path) -> None:
-    unfinished_build_handover.write_record(tmp_path, a_record(None))
+    unfinished_build_handover.write_handover_record(tmp_path, a_record(None))
     data = json.loads((tmp_path / unfinished_build_handover.RECORD).read_text())
     assert (data["state"], data["links"][0]["steps"]) == ("unfinished", ["compile"])
 
@@ -299,11 +299,11 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
     vanished = put(work, "1/vanished", b"soon gone")
     os.mknod(work / "1" / "socket", stat.S_IFSOCK | 0o600)
     entries = [
-        *unfinished_build_handover.work_entries(work, {"1"}),
-        *unfinished_build_handover.cache_entries(cache, BOUND)[0],
+        *unfinished_build_handover.work_folder_entries(work, {"1"}),
+        *unfinished_build_handover.newest_cache_entries(cache, BOUND)[0],
     ]
     vanished.unlink()
-    packed = unfinished_build_handover.pack(tmp_path / "dir", entries)
+    packed = unfinished_build_handover.pack_archive(tmp_path / "dir", entries)
     assert dict(packed.unreadable) == {
         "work/1/pipe": "it is not a regular file",
         "work/1/socket": "it is not a regular file",
@@ -312,7 +312,7 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
         f"cache/ac/02/{4:064x}": "it is not a regular file",
     }
     assert packed.archive.files == 4
-    rejected = unfinished_build_handover.unpack(tmp_path / "dir", packed.archive, tmp_path / "new", bound=BOUND)
+    rejected = unfinished_build_handover.unpack_archive(tmp_path / "dir", packed.archive, tmp_path / "new", bound=BOUND)
     assert rejected == 0
     assert (tmp_path / "new" / "work" / "1" / "inside").read_bytes() == b"a file"
 
@@ -326,7 +326,7 @@ def test_files_and_folders_of_others_are_left_out_and_named(tmp_path: Path) -> N
     put(work, "1/folder/inside", b"")
     (work / "1" / "folder").chmod(0)
     tmp_path.chmod(0o755)
-    unfinished_build_handover.pack(tmp_path / "dir", [])  # what is imported late may be closed to others, too
+    unfinished_build_handover.pack_archive(tmp_path / "dir", [])  # what is imported late may be closed to others, too
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -335,8 +335,8 @@ def test_files_and_folders_of_others_are_left_out_and_named(tmp_path: Path) -> N
             if os.geteuid() == 0:
                 os.chown("dir", 65534, 65534)
                 os.setuid(65534)
-            packed = unfinished_build_handover.pack(
-                Path("dir"), unfinished_build_handover.work_entries(Path("work"), {"1"})
+            packed = unfinished_build_handover.pack_archive(
+                Path("dir"), unfinished_build_handover.work_folder_entries(Path("work"), {"1"})
             )
             os.write(writing, json.dumps([packed.archive.files, packed.unreadable]).encode())
         except OSError as error:

@@ -9,8 +9,8 @@ import pytest
 from kiln.errors import TokenRefused
 from kiln.http_client import HttpError
 from kiln.publish.servers import ServerKind
-from kiln.publish.servers.api_requests import Api
-from kiln.publish.servers.server import Server, package_identity
+from kiln.publish.servers.api_requests import ServerApi
+from kiln.publish.servers.server import Server, parse_package_file_name
 from kiln.publish.servers.server_credentials import ServerCredentials
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_a_package_is_deleted_by_one_request(
     kind: ServerKind, method: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[tuple[str, str]] = []
-    monkeypatch.setattr(Api, "request", lambda _, method, url, **__: requests.append((method, url)))
+    monkeypatch.setattr(ServerApi, "send_json_request", lambda _, method, url, **__: requests.append((method, url)))
     server(kind).delete("noarch/a-b-1.0-0.conda", "trial")
     assert requests == [(method, path)]
 
@@ -82,14 +82,14 @@ def test_the_status_of_a_failed_upload_is_the_librarys_or_that_of_the_token(monk
     def refuse(*_: object, **__: object) -> None:
         raise HttpError("refused", 401)
 
-    monkeypatch.setattr(Api, "request", refuse)
+    monkeypatch.setattr(ServerApi, "send_json_request", refuse)
     assert server(ServerKind.QUETZ)._upload_failure_status("upload failed (HTTP 409)") == 409
     assert server(ServerKind.QUETZ)._upload_failure_status("upload failed") == 401
     assert server(ServerKind.PREFIX)._upload_failure_status("upload failed") is None
 
 
 def test_a_name_with_dashes_is_read_from_the_end() -> None:
-    assert package_identity("noarch/a-b-1.0-h0_0.conda") == ("a-b", "1.0", "h0_0")
+    assert parse_package_file_name("noarch/a-b-1.0-h0_0.conda") == ("a-b", "1.0", "h0_0")
 
 
 def test_credentials_of_another_host_are_refused(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from kiln.errors import TokenRefused
 from kiln.http_client import HttpError
 from kiln.publish.servers import ServerKind, trusted_publishing
-from kiln.publish.servers.server_publication import ServerTarget
-from kiln.publish.servers.trusted_publishing import GitHubIdentity, GitLabIdentity, TrustedPublisher, audience_of
+from kiln.publish.servers.server_target import ServerTarget
+from kiln.publish.servers.trusted_publishing import GitHubIdentity, GitLabIdentity, TrustedPublisher, oidc_audience
 from kiln.publish.targets import parse_target
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ GITLAB = {trusted_publishing.GITLAB_TOKEN: "h.b.s"}
     ],
 )
 def test_an_identity_is_made_for_the_server_it_is_sent_to(url: str, audience: str) -> None:
-    assert audience_of(url) == audience
+    assert oidc_audience(url) == audience
 
 
 def target(environment: dict[str, str], tmp_path: Path, kind: ServerKind = ServerKind.PREFIX) -> ServerTarget:
@@ -83,7 +83,7 @@ def test_a_token_is_used_for_two_minutes_and_never_longer(monkeypatch: pytest.Mo
             raise result
         return result
 
-    monkeypatch.setattr(trusted_publishing, "_bounded_response", answer)
+    monkeypatch.setattr(trusted_publishing, "_request_with_size_limit", answer)
     publisher = TrustedPublisher(url="https://host", identity=GitLabIdentity(value="h.b.s"), clock=lambda: now[0])
     assert (publisher.token, publisher.token) == ("first", "first")
     now[0] = trusted_publishing.RENEWAL
@@ -96,7 +96,7 @@ def test_a_token_is_used_for_two_minutes_and_never_longer(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("answer", [b"", b"two words", b"a\r\nX-Evil: 1", "\u00e9".encode()])
 def test_an_answer_that_no_header_can_carry_is_no_token(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trusted_publishing, "_bounded_response", lambda *_: answer)
+    monkeypatch.setattr(trusted_publishing, "_request_with_size_limit", lambda *_: answer)
     publisher = TrustedPublisher(url="https://host", identity=GitLabIdentity(value="h.b.s"))
     with pytest.raises(HttpError, match="answered without a token"):
         _ = publisher.token

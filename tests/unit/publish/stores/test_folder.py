@@ -10,8 +10,8 @@ import pytest
 from kiln import repodata
 from kiln.errors import NotWritable
 from kiln.publish import transaction
-from kiln.publish.stores.folder import Folder
-from kiln.publish.stores.store_publication import StoreTarget
+from kiln.publish.stores.folder import FolderStore
+from kiln.publish.stores.store_target import StoreTarget
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "act",
     [
         lambda store, _: store.write("linux-64/new", b"x"),
-        lambda store, file: store.put(file, "linux-64/new", ""),
+        lambda store, file: store.store_package(file, "linux-64/new", ""),
         lambda store, _: store.remove("linux-64/precious"),
         lambda store, _: store.move("noarch/own", "linux-64/new"),
         lambda store, _: store.move("linux-64/precious", "noarch/new"),
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_a_subdir_that_leads_out_of_the_channel_is_refused(
-    tmp_path: Path, act: Callable[[Folder, Path], object]
+    tmp_path: Path, act: Callable[[FolderStore, Path], object]
 ) -> None:
     channel, elsewhere = tmp_path / "channel", tmp_path / "elsewhere"
     (channel / "noarch").mkdir(parents=True)
@@ -41,7 +41,7 @@ def test_a_subdir_that_leads_out_of_the_channel_is_refused(
         file.write_text("kept")
     (channel / "linux-64").symlink_to(elsewhere)
     with pytest.raises(NotWritable):
-        act(Folder(root=channel), channel / "noarch" / "own")
+        act(FolderStore(root=channel), channel / "noarch" / "own")
     assert [path.name for path in elsewhere.iterdir()] == ["precious"]
     assert (channel / "noarch" / "own").exists()
 
@@ -52,14 +52,14 @@ def test_kilns_folder_in_a_channel_must_not_be_a_link(tmp_path: Path, name: str)
     (channel / name).parent.mkdir(parents=True)
     elsewhere.mkdir()
     (channel / name).symlink_to(elsewhere)
-    with pytest.raises(NotWritable, match="is a link"), Folder(root=channel).exclusively():
+    with pytest.raises(NotWritable, match="is a link"), FolderStore(root=channel).exclusive_lock():
         pass
     assert list(elsewhere.iterdir()) == []
 
 
 def test_a_package_of_a_custom_subdir_is_published_and_found(tmp_path: Path) -> None:
     package = release_package(tmp_path / "built", "own", subdir="linux-own")
-    store = Folder(root=tmp_path / "channel")
+    store = FolderStore(root=tmp_path / "channel")
     entries = [repodata.read(package)]
     transaction.publish(StoreTarget(store=store), [package], entries, lambda _: None, None)
     assert "linux-own" in store.subdirs()

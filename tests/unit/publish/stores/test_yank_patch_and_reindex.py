@@ -13,7 +13,7 @@ from tests.unit.publish.test_transaction import package, publish, target
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.publish.stores.store_publication import StoreTarget
+    from kiln.publish.stores.store_target import StoreTarget
     from kiln.repodata import IndexEntry
 
 __all__ = ["target"]  # the fixture
@@ -60,7 +60,7 @@ def test_reindexing_leaves_out_unreadable_files_and_returns_their_errors(target:
     entries: dict[str, IndexEntry] = {}
     for name in ("app", "broken"):
         file, entry = package(tmp_path, name)
-        target.store.put(file, entry.path, entry.sha256)
+        target.store.store_package(file, entry.path, entry.sha256)
         entries[entry.path] = entry
     del entries["noarch/broken-1-0.conda"]
 
@@ -94,7 +94,7 @@ def test_a_package_that_several_platforms_have_is_named_by_its_path(target: Stor
 def test_reindexing_finds_packages_of_every_platform(target: StoreTarget, tmp_path: Path) -> None:
     publish(target, package(tmp_path, "lib", subdir="linux-64"))
     file, entry = package(tmp_path, "lib", subdir="linux-aarch64")
-    target.store.put(file, entry.path, entry.sha256)
+    target.store.store_package(file, entry.path, entry.sha256)
     target.store.remove("linux-64/lib-1-0.conda")
     assert yank_patch_and_reindex.reindex(target, lambda _: entry) == (1, ())
     assert target.package_hashes().keys() == {"linux-aarch64/lib-1-0.conda"}

@@ -7,7 +7,8 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenIndex
-from kiln.repodata.document import (
+from kiln.repodata.editable_index import Subdir, empty_patch_instructions
+from kiln.repodata.index_document import (
     BASE,
     CURRENT,
     EXPORTS,
@@ -19,13 +20,12 @@ from kiln.repodata.document import (
     IndexDocument,
     require_writable,
 )
-from kiln.repodata.editable_index import Subdir, empty_patch_instructions
 from kiln.zstd import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kiln.repodata.document import Record
+    from kiln.repodata.index_document import Record
 
     Reader = Callable[[str], bytes | None]
 

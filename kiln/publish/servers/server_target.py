@@ -17,11 +17,16 @@ from urllib.parse import urlsplit
 
 from kiln.errors import PublicationPending, TokenRefused, UploadFailed, UsageError
 from kiln.publish import attestation_sidecars
-from kiln.publish.channel_provenance import CHAIN, add_records, chain_without_publication, remove_bills
+from kiln.publish.channel_provenance import (
+    CHAIN,
+    chain_without_publication,
+    remove_bills_of_materials,
+    write_bills_and_extend_chain,
+)
 from kiln.publish.journal import JournalFile
 from kiln.publish.servers.retrying_client import ServerClient
 from kiln.publish.servers.server import Promotion
-from kiln.publish.stores.folder import Folder
+from kiln.publish.stores.folder import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,11 +81,11 @@ class ServerTarget:
         return ServerClient(server=self.server, pause=self.pause, subdirs=self.subdirs | pending)
 
     @property
-    def state_folder(self) -> Folder:
+    def state_folder(self) -> FolderStore:
         """The folder of this machine for the channel: its journal and its records."""
         host = urlsplit(self.server.url).hostname or ""
         digest = hashlib.sha256(self.name.encode()).hexdigest()[:8]
-        return Folder(root=self.journals / f"{host}-{self.channel}-{digest}")
+        return FolderStore(root=self.journals / f"{host}-{self.channel}-{digest}")
 
     @property
     def journal(self) -> JournalFile:
@@ -95,9 +100,9 @@ class ServerTarget:
         """Return the URL at which clients read the channel."""
         return self.server.channel_url(self.channel)
 
-    def exclusively(self) -> AbstractContextManager[None]:
+    def exclusive_lock(self) -> AbstractContextManager[None]:
         """Hold the lock of this machine."""
-        return self.state_folder.exclusively()
+        return self.state_folder.exclusive_lock()
 
     def prepare_journal(self, journal: Journal, entries: Sequence[IndexEntry]) -> Journal:  # noqa: ARG002 - of stores
         """Return the journal with the channel for staging."""
@@ -119,8 +124,8 @@ class ServerTarget:
                 self.server.upload(publication.files[path], aside)
 
         for entry in publication.entries:
-            self._transfer_missing([entry], aside, upload)
-        self._wait_for(publication.entries, aside)
+            self._transfer_missing_packages([entry], aside, upload)
+        self._wait_until_indexed(publication.entries, aside)
         return self.server.channel_url(aside)
 
     def promote(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
@@ -128,7 +133,7 @@ class ServerTarget:
         aside = publication.journal.aside
         attestation_sidecars.write_sidecars(self.state_folder, publication.entries, attestation)
         files = {
-            entry.path: attestation_sidecars.own_bundle_file(self.state_folder, entry.path)
+            entry.path: attestation_sidecars.write_own_bundle_file(self.state_folder, entry.path)
             for entry in publication.entries
         }
         attestations = {path: file for path, file in files.items() if file and self.server.takes_attestations}
@@ -141,28 +146,30 @@ class ServerTarget:
 
         batches = [publication.entries] if self.server.together else [(entry,) for entry in publication.entries]
         for batch in batches:
-            self._transfer_missing(batch, self.channel, promote)
+            self._transfer_missing_packages(batch, self.channel, promote)
 
     def index_packages(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Wait until the server has indexed the packages, and keep their records on this machine."""
-        self._wait_for(publication.entries, self.channel)
+        self._wait_until_indexed(publication.entries, self.channel)
         if attestation is not None:
-            self.state_folder.write(CHAIN, add_records(self.state_folder, publication.journal, attestation))
+            self.state_folder.write(
+                CHAIN, write_bills_and_extend_chain(self.state_folder, publication.journal, attestation)
+            )
 
     def clear_staging(self, publication: Publication) -> None:
         """Remove published packages from staging; where the token does not allow that, they stay."""
         aside, journal = publication.journal.aside, self.journal.read()
         with contextlib.suppress(UploadFailed, TokenRefused):
             for path in reversed(journal.uploaded_paths(aside) if journal else ()):
-                self.client.remove(self.server.unlist, path, aside)
+                self.client.remove_package(self.server.unlist, path, aside)
 
     def withdraw(self, journal: Journal) -> None:
         """Remove what this publication uploaded to the channel, the last package first."""
         listed = self.package_hashes()
         paths = [path for path in journal.uploaded_paths(self.channel) if path in journal.fresh]
         for path in reversed(paths):
-            if self.client.hash_at(path, self.channel, listed) == journal.packages[path]:
-                self.client.remove(self.server.unlist, path, self.channel)
+            if self.client.package_hash(path, self.channel, listed) == journal.packages[path]:
+                self.client.remove_package(self.server.unlist, path, self.channel)
         self.client.wait_until_removed(self.channel, {path: journal.packages[path] for path in paths})
 
     def abort(self, journal: Journal) -> None:
@@ -170,16 +177,16 @@ class ServerTarget:
         aside, published = journal.aside, self.package_hashes()
         staged, paths = self.client.indexed_hashes(aside), journal.uploaded_paths(aside)
         for path in reversed(paths):
-            sha256 = self.client.hash_at(path, aside, staged) or published.get(path)
+            sha256 = self.client.package_hash(path, aside, staged) or published.get(path)
             if sha256 == journal.packages[path]:
-                self.client.remove(self.server.delete, path, aside)
+                self.client.remove_package(self.server.delete, path, aside)
         self.withdraw(journal)
         self.client.wait_until_removed(aside, {path: journal.packages[path] for path in paths})
         if self.state_folder.read(CHAIN):
             self.state_folder.write(CHAIN, chain_without_publication(self.state_folder, journal))
-        remove_bills(self.state_folder, journal)
+        remove_bills_of_materials(self.state_folder, journal)
         for path in journal.fresh:
-            attestation_sidecars.remove_all(self.state_folder, path)
+            attestation_sidecars.remove_sidecars(self.state_folder, path)
 
     def _require_nothing_else_staged(self, journal: Journal) -> None:
         """Raise PublicationPending where one request would publish other packages that are staged."""
@@ -193,31 +200,31 @@ class ServerTarget:
                 hint="name another --staging, or remove them from this one",
             )
 
-    def _transfer_missing(
+    def _transfer_missing_packages(
         self, batch: Sequence[IndexEntry], channel: str, act: Callable[[Sequence[str]], None]
     ) -> None:
         """Bring packages to a channel, except those that it has; the journal notes them first."""
-        paths = self._missing(batch, channel)
+        paths = self._missing_package_paths(batch, channel)
         if not paths:
             return
         journal = self.journal.read()
         assert journal is not None, "uploads begin with a journal"
         self.journal.write(journal.with_uploads(channel, paths))
         names = ", ".join(path.split("/")[-1] for path in paths)
-        self.client.send_change(
-            lambda: act(self._missing(batch, channel)),
-            lambda: not self._missing(batch, channel),
+        self.client.send_change_with_retries(
+            lambda: act(self._missing_package_paths(batch, channel)),
+            lambda: not self._missing_package_paths(batch, channel),
             f"{names} could not be uploaded to {channel} on {self.server.url}",
         )
 
-    def _missing(self, batch: Sequence[IndexEntry], channel: str) -> list[str]:
+    def _missing_package_paths(self, batch: Sequence[IndexEntry], channel: str) -> list[str]:
         listed = self.client.indexed_hashes(channel)
         for entry in batch:
             if listed.get(entry.path, entry.sha256) != entry.sha256:
                 raise UploadFailed(f"{channel} has {entry.file} with another hash", hint="raise the build number")
         return [entry.path for entry in batch if entry.path not in listed]
 
-    def _wait_for(self, entries: Sequence[IndexEntry], channel: str) -> None:
+    def _wait_until_indexed(self, entries: Sequence[IndexEntry], channel: str) -> None:
         packages = {entry.path: entry.sha256 for entry in entries}
         self.client.wait_for_index(
             channel, lambda now: packages.items() <= now.items(), "does not list uploaded packages"

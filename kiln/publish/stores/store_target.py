@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from kiln import repodata
 from kiln.errors import HashMismatch
 from kiln.publish import attestation_sidecars
-from kiln.publish.channel_provenance import add_records, chain_without_publication, remove_bills
-from kiln.publish.journal import JournalFile, Phase
-from kiln.publish.order import channel_subdirs
+from kiln.publish.channel_provenance import (
+    chain_without_publication,
+    remove_bills_of_materials,
+    write_bills_and_extend_chain,
+)
+from kiln.publish.journal import JournalFile, PublicationPhase
+from kiln.publish.publication_order import subdirs_with_defaults
 from kiln.publish.stores.index import ChannelIndex
 from kiln.repodata import Subdir
 
@@ -29,7 +33,7 @@ JOURNAL = ".kiln/journal.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreTarget:
-    """A channel in a store, as `kiln.publish.transaction.Target` describes."""
+    """A channel in a store, as `kiln.publish.transaction.PublicationTarget` describes."""
 
     store: Store
 
@@ -69,11 +73,11 @@ class StoreTarget:
 
     def package_hashes(self) -> dict[str, str]:
         """Return the hashes of the packages in the index."""
-        return self.channel_index.hashes()
+        return self.channel_index.package_hashes()
 
-    def exclusively(self) -> AbstractContextManager[None]:
+    def exclusive_lock(self) -> AbstractContextManager[None]:
         """Hold the store."""
-        return self.store.exclusively()
+        return self.store.exclusive_lock()
 
     def prepare_journal(self, journal: Journal, entries: Sequence[IndexEntry]) -> Journal:
         """Return the journal; an index that kiln cannot keep is refused."""
@@ -87,8 +91,8 @@ class StoreTarget:
         for entry in publication.entries:
             place = f"{staging}/{entry.path}"
             if not self.store.has_file_with_hash(place, entry.sha256):
-                self.store.put(publication.files[entry.path], place, entry.sha256)
-        for name in channel_subdirs(entry.subdir for entry in publication.entries):
+                self.store.store_package(publication.files[entry.path], place, entry.sha256)
+        for name in subdirs_with_defaults(entry.subdir for entry in publication.entries):
             forms = repodata.index_files(Subdir.empty(name).with_packages(publication.entries))
             self.store.write(f"{staging}/{name}/repodata.json", forms["repodata.json"])
         return self.store.url(staging)
@@ -110,7 +114,9 @@ class StoreTarget:
         """Offer packages, with their attestations and their records."""
         channeldata = self.channel_index.channeldata_with_entries(publication.entries)
         entries = attestation_sidecars.write_sidecars(self.store, publication.entries, attestation)
-        self.channel_index.add_packages(entries, add_records(self.store, publication.journal, attestation))
+        self.channel_index.add_packages(
+            entries, write_bills_and_extend_chain(self.store, publication.journal, attestation)
+        )
         if channeldata is not None:
             self.store.write(repodata.CHANNELDATA, channeldata)
 
@@ -120,18 +126,18 @@ class StoreTarget:
 
     def withdraw(self, journal: Journal) -> None:
         """Remove packages from the index where it may offer any, then their files."""
-        if journal.phase is Phase.PROMOTING and (
+        if journal.phase is PublicationPhase.PROMOTING and (
             self.store.changes_stepwise or self.package_hashes().keys() & journal.fresh
         ):
-            self.channel_index.withdraw(
+            self.channel_index.withdraw_packages(
                 set(journal.fresh), Subdir.without_packages, chain_without_publication(self.store, journal)
             )
         for path in journal.fresh:
             self.store.remove(path)
-            attestation_sidecars.remove_written_sidecars(self.store, path)
+            attestation_sidecars.undo_sidecar_writes(self.store, path)
 
     def abort(self, journal: Journal) -> None:
         """Remove packages, then the bills of their records and the folder for staging."""
         self.withdraw(journal)
-        remove_bills(self.store, journal)
+        remove_bills_of_materials(self.store, journal)
         self.store.remove(journal.staging_folder)

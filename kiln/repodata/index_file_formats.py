@@ -16,8 +16,8 @@ import dataclasses
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from kiln.repodata.current import newest
-from kiln.repodata.document import (
+from kiln.repodata.current_repodata import newest
+from kiln.repodata.index_document import (
     BASE,
     CURRENT,
     EXPORTS,
@@ -34,8 +34,8 @@ from kiln.zstd import zstd
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.repodata.document import IndexDocument
     from kiln.repodata.editable_index import Subdir
+    from kiln.repodata.index_document import IndexDocument
 
 LEVEL = 3  # the index of 5,000 packages in tens of milliseconds; level 19 takes seconds and saves a quarter
 _HASHES = ("sha256", "md5", "legacy_bz2_md5")

@@ -21,30 +21,34 @@ if TYPE_CHECKING:
 SUBDIRS = ("noarch", "linux-64")  # of every channel that is made here; others follow with their packages
 
 
-def channel_subdirs(names: Iterable[str]) -> tuple[str, ...]:
+def subdirs_with_defaults(names: Iterable[str]) -> tuple[str, ...]:
     """Return the subdirs of a channel that has, or gets, these: those of every channel first."""
     return (*SUBDIRS, *sorted(set(names) - set(SUBDIRS)))
 
 
-def in_dependency_order(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
+def sorted_by_dependencies(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
     """Return packages, those first that others need; all builds of a name stay together."""
-    waiting = sorted(entries, key=_preference)
+    waiting = sorted(entries, key=_solver_preference)
     ordered: list[IndexEntry] = []
     while waiting:
-        names = {_name(entry) for entry in waiting}
-        blocked = {_name(entry) for entry in waiting if _needs(entry) & (names - {_name(entry)})}
-        free = [entry for entry in waiting if _name(entry) not in blocked] or waiting
+        names = {_package_name(entry) for entry in waiting}
+        blocked = {
+            _package_name(entry)
+            for entry in waiting
+            if _required_package_names(entry) & (names - {_package_name(entry)})
+        }
+        free = [entry for entry in waiting if _package_name(entry) not in blocked] or waiting
         ordered += free
         waiting = [entry for entry in waiting if entry not in free]
     return ordered
 
 
-def subdir_groups(entries: Iterable[IndexEntry]) -> list[Sequence[IndexEntry]]:
+def grouped_by_subdir(entries: Iterable[IndexEntry]) -> list[Sequence[IndexEntry]]:
     """Return packages in order, divided where the subdir changes: each part changes one index."""
-    return [list(run) for _, run in itertools.groupby(in_dependency_order(entries), key=lambda entry: entry.subdir)]
+    return [list(run) for _, run in itertools.groupby(sorted_by_dependencies(entries), key=lambda entry: entry.subdir)]
 
 
-def write_rank(name: str) -> tuple[bool, bool, bool, str]:
+def index_file_write_order(name: str) -> tuple[bool, bool, bool, str]:
     """Return the turn of an index file where files are replaced one by one.
 
     Shards that others name come first, then what clients read, kiln's record last.
@@ -52,15 +56,15 @@ def write_rank(name: str) -> tuple[bool, bool, bool, str]:
     return not name.startswith(f"{SHARDS}/"), name == BASE, "repodata" in name, name
 
 
-def _preference(entry: IndexEntry) -> tuple[bool, int, str]:
+def _solver_preference(entry: IndexEntry) -> tuple[bool, int, str]:
     """Return the key by which solvers prefer builds: none to track features, then a high build number."""
     record: Any = entry.record
     return bool(record.get("track_features")), -int(record.get("build_number", 0)), entry.path
 
 
-def _name(entry: IndexEntry) -> str:
+def _package_name(entry: IndexEntry) -> str:
     return str(entry.record["name"])
 
 
-def _needs(entry: IndexEntry) -> set[str]:
+def _required_package_names(entry: IndexEntry) -> set[str]:
     return {package_name(str(spec)) for spec in entry.record.get("depends", ())}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.repodata.current import newest
+from kiln.repodata.current_repodata import newest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

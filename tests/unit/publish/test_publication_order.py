@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kiln.publish.order import in_dependency_order, subdir_groups
+from kiln.publish.publication_order import grouped_by_subdir, sorted_by_dependencies
 from kiln.repodata import IndexEntry
 
 
@@ -32,21 +32,21 @@ RELEASE = [
 @pytest.mark.parametrize("seed", range(5))
 def test_requirements_come_first_and_wrappers_last(seed: int) -> None:
     shuffled = random.Random(seed).sample(RELEASE, len(RELEASE))
-    assert [item.file for item in in_dependency_order(shuffled)] == [item.file for item in RELEASE]
+    assert [item.file for item in sorted_by_dependencies(shuffled)] == [item.file for item in RELEASE]
 
 
 def test_builds_that_a_solver_prefers_come_before_others_of_the_name_even_if_they_need_more() -> None:
-    result = [item.file for item in in_dependency_order(RELEASE) if item.record["name"] == "tensorflow"]
+    result = [item.file for item in sorted_by_dependencies(RELEASE) if item.record["name"] == "tensorflow"]
     assert result == ["tensorflow-1-cuda.conda", "tensorflow-1-cpu.conda"]
 
 
 def test_packages_that_need_each_other_come_together() -> None:
     ring = [entry("a", "b"), entry("b", "a"), entry("c", "a")]
-    assert {item.record["name"] for item in in_dependency_order(ring)} == {"a", "b", "c"}
+    assert {item.record["name"] for item in sorted_by_dependencies(ring)} == {"a", "b", "c"}
 
 
 def test_a_release_is_parted_where_the_subdir_changes() -> None:
-    result = subdir_groups(
+    result = grouped_by_subdir(
         [entry("top", "middle", subdir="noarch"), entry("middle", "base"), entry("base", subdir="noarch")]
     )
     assert [[item.record["name"] for item in part] for part in result] == [["base"], ["middle"], ["top"]]

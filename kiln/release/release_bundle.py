@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files, folder_lock
 from kiln.errors import NotWritable
-from kiln.provenance import bundles
+from kiln.provenance import sigstore_bundles
 from kiln.release.attest import build_log
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kiln.release.candidate_packages import ConfigsAndRuns
 
 
-def write(folder: Path, matrix: ConfigsAndRuns, release: Release, attested: ReleaseAttestations) -> None:
+def write_release_bundle(folder: Path, matrix: ConfigsAndRuns, release: Release, attested: ReleaseAttestations) -> None:
     """Write a bundle into a new folder, completely or not at all.
 
     It contains ``SUBDIR/*.conda``, with signed attestations as ``*.sigs``, ``logs/CONFIG.log``, ``provenance/`` as in a
@@ -36,7 +36,7 @@ def write(folder: Path, matrix: ConfigsAndRuns, release: Release, attested: Rele
         for candidate in release.candidates:
             files.link_or_copy(candidate.path, part / candidate.artifact.subdir / candidate.path.name)
             if attested.bundles is not None:
-                sidecar = bundles.serialize_sidecar(attested.bundles(candidate.artifact.sha256))
+                sidecar = sigstore_bundles.serialize_sidecar(attested.bundles(candidate.artifact.sha256))
                 files.write_bytes(part / candidate.artifact.subdir / f"{candidate.path.name}.sigs", sidecar)
             if log := build_log(matrix, candidate):
                 files.link_or_copy(log, part / "logs" / f"{candidate.configs[0]}.log")

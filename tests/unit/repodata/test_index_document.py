@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import BrokenIndex
-from kiln.repodata.document import IndexDocument, file_name_of_key, require_writable, section_of
+from kiln.repodata.index_document import IndexDocument, file_name_of_key, require_writable, section_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
