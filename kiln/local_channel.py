@@ -19,7 +19,7 @@ SUBDIRS = ("linux-64", "noarch")  # of every channel that is made here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Channel:
+class LocalChannel:
     """A channel in the folder ``root``."""
 
     root: Path
@@ -34,7 +34,7 @@ class Channel:
         """The channel's folders of packages; those of a channel that is made here are among them."""
         return (*SUBDIRS, *(name for name in existing_subdirs(self.root) if name not in SUBDIRS))
 
-    def path_of(self, package: Path, subdir: str) -> Path:
+    def package_path(self, package: Path, subdir: str) -> Path:
         """Return the path of a package file in the channel; raises NotWritable for a link that leads out of it."""
         return files.safe_path_inside(self.root / subdir / package.name, self.root, links=True)
 
@@ -44,16 +44,16 @@ class Channel:
         A file is linked where the file system can, and appears whole or not at all. After a run killed between the two
         steps, the next one repairs the channel, see ``repair``; so does a caller that adds many without ``index``.
         """
-        places = {self.path_of(package, subdir): package for package, subdir in packages}
+        places = {self.package_path(package, subdir): package for package, subdir in packages}
         replaced = any(place.exists() for place in places)
         self._mark_unindexed(UNINDEXED if replaced else ADDED)
         for place, package in places.items():
             files.link_or_copy(package, place)
         if index:
-            self._index()
+            self._index_packages()
         return tuple(places)
 
-    def keep_only(self, names: Iterable[str]) -> None:
+    def remove_other_packages(self, names: Iterable[str]) -> None:
         """Remove the packages with other file names, and index the channel when there were any."""
         names = frozenset(names)
         stale = [package for package in self.packages() if package.name not in names]
@@ -61,7 +61,7 @@ class Channel:
             self._mark_unindexed()
             for package in stale:
                 package.unlink()
-            self._index()
+            self._index_packages()
 
     def packages(self) -> tuple[Path, ...]:
         """Return the package files of the channel."""
@@ -76,7 +76,7 @@ class Channel:
         """True while the index differs from the files."""
         return any((self.root / mark).exists() for mark in (UNINDEXED, ADDED))
 
-    def repair(self) -> None:
+    def repair_index(self) -> None:
         """Index a channel whose index is missing or unfinished, and remove half-written files.
 
         Where packages were only added, the others are not read again.
@@ -89,12 +89,12 @@ class Channel:
         if not indexed:
             self._mark_unindexed()
         if self.is_unindexed:
-            self._index()
+            self._index_packages()
 
     def _mark_unindexed(self, mark: str = UNINDEXED) -> None:
         files.create_empty(self.root / mark)
 
-    def _index(self) -> None:
+    def _index_packages(self) -> None:
         force = (self.root / UNINDEXED).exists()
         self._mark_unindexed()  # a run that is killed meanwhile may leave any index
         for subdir in self.subdirs:

@@ -266,7 +266,7 @@ def index(channel: Path) -> None:
     """Index a channel as it is."""
     for subdir in SUBDIRS:
         (channel / subdir).mkdir(parents=True, exist_ok=True)
-        entries = [repodata.read(file) for file in sorted((channel / subdir).glob("*.conda"))]
+        entries = [repodata.read_index_entry(file) for file in sorted((channel / subdir).glob("*.conda"))]
         told = {"info": {"subdir": subdir}, "packages.conda": {entry.file: entry.record for entry in entries}}
         (channel / subdir / "repodata.json").write_text(json.dumps(told, default=dict))
 

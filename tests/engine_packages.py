@@ -18,7 +18,7 @@ import yaml
 
 from kiln import files, rehearse
 from kiln.conda_package import reader
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests.feedstocks import written
 from tests.git_repositories import git
 from tests.packages import conda_package, release_package
@@ -70,9 +70,9 @@ class Package:
         return {name: data for name, data in self.contents.items() if not name.startswith("info/")}
 
 
-def channel(folder: Path) -> Channel:
+def channel(folder: Path) -> LocalChannel:
     """Return a channel with this Python, packages without content, and two that export under each strength."""
-    channel = Channel(root=folder / "channel")
+    channel = LocalChannel(root=folder / "channel")
     for name in ("tool", "dep", "other", "runner"):
         channel.add([(release_package(folder / "made", name, "1.2"), "linux-64")])
     exported = [f"{name}-{strength}".replace("_", "-") for name in ("strengths", "tools") for strength in STRENGTHS]

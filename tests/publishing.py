@@ -71,7 +71,7 @@ def packages(folder: Path, names: tuple[str, ...]) -> list[Path]:
 def put(folder: Path, names: tuple[str, ...]) -> None:
     """Publish packages."""
     paths = packages(folder, names)
-    entries = [repodata.read(path) for path in paths]
+    entries = [repodata.read_index_entry(path) for path in paths]
     channel = target(folder)
     transaction.publish(channel, paths, entries, lambda _: None, attestation(entries, channel.channel_url()))
 
@@ -170,7 +170,7 @@ def offered(channel: Path, form: str) -> set[str]:
             place = channel / subdir / file
             assert place.is_file(), f"{form} names {file}, which is not there"
             if digest:
-                assert repodata.read(place).sha256 == digest
+                assert repodata.read_index_entry(place).sha256 == digest
             names.add(file)
     if form == "plain":
         require_attestations(channel)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kiln import files, image
 from kiln.image import apt_sources
 from kiln.image.build_container_image import KEYRING
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests import shared_inputs
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def pack_interpreters(channel: Path, debian: Path, folder: Path, engine: Engine)
     pythons = ("/usr/bin/python3.13", "/opt/bookworm/usr/bin/python3.11")
     start = (engine.executable, "run", "--rm", *engine.options, "--env", "PYTHONPATH=/opt/house", *words, IMAGE)
     run((*start, *inside, *pythons), env=engine.environment)
-    Channel(root=channel).add((package, "linux-64") for package in sorted(folder.glob("*.conda")))
+    LocalChannel(root=channel).add((package, "linux-64") for package in sorted(folder.glob("*.conda")))
 
 
 def run(words: tuple[str, ...], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:

@@ -26,7 +26,7 @@ from kiln.builder.wheel_collection import WheelCollector
 from kiln.job.required_channels_and_network import channels_needed_by_config
 from kiln.job.step_and_output_names import find_matching_output, find_matching_staging, step_names
 from kiln.ledger import Ledger
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.matchspec_notation import package_name
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import PackageTester
@@ -64,7 +64,7 @@ class ConfigBuilder:
 
     job: BuildJob
     rendered: RenderedConfig
-    channel: Channel
+    channel: LocalChannel
     sources: tuple[str, ...]
     engine: EngineCalls
     step_cache: StepCache
@@ -76,8 +76,8 @@ class ConfigBuilder:
         """Render the config and open its folders."""
         rendered = render_job_config(job, reporter)
         job_main.mask_script_secrets(rendered, bazel_environment.with_inner_secrets(secrets))
-        channel = Channel(root=job.folder / "channel")
-        channel.repair()
+        channel = LocalChannel(root=job.folder / "channel")
+        channel.repair_index()
         return cls(
             job=job,
             rendered=rendered,
@@ -93,7 +93,9 @@ class ConfigBuilder:
         compiled = self.run_compile_steps()
         planned = self.plan_packages(compiled)
         # Else an old package may be installed.
-        self.channel.keep_only((*(self.dependencies or ()), *(step.output.package_file_name for step in planned)))
+        self.channel.remove_other_packages(
+            (*(self.dependencies or ()), *(step.output.package_file_name for step in planned))
+        )
         shared = {
             name: report
             for step in planned

@@ -191,7 +191,7 @@ class Rehearsal:
                 step.note(
                     f"the channel of before stays in {self.layout.earlier_channel.root.name} until this one is complete"
                 )
-            channel.keep_only(needed)
+            channel.remove_other_packages(needed)
             there = {package.name for package in channel.packages()}
             fresh = [(package, rehearse.SUBDIR) for package in dependencies if package.name not in there]
             if fresh:

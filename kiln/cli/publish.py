@@ -250,7 +250,9 @@ def reindex(channel: StoreTarget, options: argparse.Namespace) -> None:
     from kiln import repodata
     from kiln.publish.stores import yank_patch_and_reindex
 
-    count, broken = yank_patch_and_reindex.reindex(channel, lambda path: repodata.read(Path(channel.name) / path))
+    count, broken = yank_patch_and_reindex.reindex(
+        channel, lambda path: repodata.read_index_entry(Path(channel.name) / path)
+    )
     print_results(options, read=count)
     if broken:
         raise BrokenPackage(

@@ -254,7 +254,7 @@ def attestation_sidecar(package: Path, channel: str, read: Callable[[str], bytes
     from kiln.errors import BrokenPackage
     from kiln.names import is_channel_folder
     from kiln.publish.attestation_sidecars import read_sidecar
-    from kiln.repodata import from_repodata
+    from kiln.repodata import index_from_repodata
 
     try:
         subdir = str(read_info_json_object(package, "index.json").get("subdir"))
@@ -265,7 +265,7 @@ def attestation_sidecar(package: Path, channel: str, read: Callable[[str], bytes
     index = read(f"{subdir}/repodata.json")
     if index is None:
         return read(f"{subdir}/{package.name}.sigs")
-    record = from_repodata(subdir, index).records.get(package.name, {})
+    record = index_from_repodata(subdir, index).records.get(package.name, {})
     named = record.get("attestations_sha256")
     if named is None:
         return read(f"{subdir}/{package.name}.sigs")
@@ -302,9 +302,11 @@ def index_hashes(read: Callable[[str], bytes | None], more: Iterable[str] = ()) 
         BrokenIndex: if the index is invalid.
     """
     from kiln.publish.publication_order import subdirs_with_defaults
-    from kiln.repodata import from_repodata
+    from kiln.repodata import index_from_repodata
 
-    subdirs = [from_repodata(name, read(f"{name}/repodata.json") or b"{}") for name in subdirs_with_defaults(more)]
+    subdirs = [
+        index_from_repodata(name, read(f"{name}/repodata.json") or b"{}") for name in subdirs_with_defaults(more)
+    ]
     return {
         f"{subdir.name}/{file}": str(record.get("sha256", ""))
         for subdir in subdirs

@@ -8,7 +8,7 @@ from kiln import emulation, expand, files, limits, render
 from kiln.console.text import quantity
 from kiln.errors import UnsupportedPlatform, UsageError
 from kiln.job.required_channels_and_network import channels_needed_by_config
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.names import is_channel_folder
 from kiln.package_test import PackageTester
 from kiln.store.layout import ArtifactLayout
@@ -47,7 +47,7 @@ def execute(
     root = ArtifactLayout.for_feedstock(feedstock).safe_path("check")
     with files.locked(root.with_suffix(".lock")):
         files.remove(root)
-        staged = Channel(root=root / "channel")
+        staged = LocalChannel(root=root / "channel")
         staged.add((path, output.subdir) for path, _, output in outputs)
         reports = []
         for path, rendered, output in outputs:

@@ -22,7 +22,7 @@ async def uncached_packages(records: Iterable[RepoDataRecord], cache: Path) -> l
     return [record for record in records if not index.contains_record(record)]
 
 
-def require_intact(records: Iterable[RepoDataRecord]) -> None:
+def require_matching_hashes(records: Iterable[RepoDataRecord]) -> None:
     """Compare the hashes of packages in folders; those in the cache were compared before.
 
     Raises:
@@ -31,10 +31,10 @@ def require_intact(records: Iterable[RepoDataRecord]) -> None:
     for record in records:
         file = local_package_file(record)
         if file is not None and file.is_file():
-            _require_hash(record, file)
+            _require_matching_hash(record, file)
 
 
-def _require_hash(record: RepoDataRecord, file: Path) -> None:
+def _require_matching_hash(record: RepoDataRecord, file: Path) -> None:
     """Compare by SHA-256, or by MD5 where the index has no other hash."""
     if record.sha256:
         if (digest := files.sha256(file)) != record.sha256.hex():

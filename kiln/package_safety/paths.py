@@ -51,7 +51,7 @@ class PrefixTree:
     links: dict[str, str] = field(default_factory=dict)
     outward: set[str] = field(default_factory=set)
 
-    def add_existing(self, paths: Iterable[str], links: Mapping[str, str]) -> None:
+    def add_installed_paths(self, paths: Iterable[str], links: Mapping[str, str]) -> None:
         """Add what is in the prefix already; a link there that leads out is not the new packages' fault."""
         self.folders |= _parent_folders(paths)
         self._add_links(links)
@@ -60,22 +60,22 @@ class PrefixTree:
     def add_and_check_package(self, paths: Iterable[str], links: Mapping[str, str]) -> list[str]:
         """Add a package's paths and links; return those that lead out, or make others lead out."""
         paths = list(paths)
-        escapes = [path for path in paths if is_outside(path) or is_in_conda_meta(path)]
-        escapes += [f"{path}, twice" for path in repeated_paths(paths, folds_case=self.folds_case)]
+        escapes = [path for path in paths if is_outside_prefix(path) or is_in_conda_meta(path)]
+        escapes += [f"{path}, twice" for path in duplicate_paths(paths, folds_case=self.folds_case)]
         new = self._add_links(links)
-        folders = _parent_folders(path for path in paths if not is_outside(path))
+        folders = _parent_folders(path for path in paths if not is_outside_prefix(path))
         escapes += [f"{folder}/..." for folder in sorted(folders) if resolve_links(folder, self.links) is None]
         if new:
             escapes += [f"{link}, a folder elsewhere" for link in new if link in self.folders]
             escapes += [
                 f"{link} -> {text}"
                 for link, text in self.links.items()
-                if not self.carried and self._newly_leads_out(link)
+                if not self.carried and self._newly_leads_out_of_prefix(link)
             ]
         self.folders |= folders
         return list(dict.fromkeys(escapes))
 
-    def _newly_leads_out(self, link: str) -> bool:
+    def _newly_leads_out_of_prefix(self, link: str) -> bool:
         return link not in self.outward and resolve_links(link, self.links) is None
 
     def _add_links(self, links: Mapping[str, str]) -> dict[str, str]:
@@ -86,17 +86,19 @@ class PrefixTree:
                 break
             self.links.update(new)
             new = {
-                place: text for link, text in self.links.items() if (place := self._link_place(link)) not in self.links
+                place: text
+                for link, text in self.links.items()
+                if (place := self._resolved_link_path(link)) not in self.links
             }
         return {link: text for link, text in self.links.items() if link not in before}
 
-    def _link_place(self, link: str) -> str:
+    def _resolved_link_path(self, link: str) -> str:
         parent, name = posixpath.split(link)
         folder = resolve_links(parent, self.links)
         return link if folder is None else posixpath.join(folder, name)
 
 
-def is_outside(path: str) -> bool:
+def is_outside_prefix(path: str) -> bool:
     """Return whether a path cannot be a package's: it is absolute, goes up, or leads elsewhere on this system."""
     return path.startswith("/") or ".." in path.split("/") or is_special(path)
 
@@ -107,7 +109,7 @@ def is_in_conda_meta(path: str) -> bool:
     return top.casefold() == RECORDS
 
 
-def repeated_paths(paths: Iterable[str], *, folds_case: bool) -> list[str]:
+def duplicate_paths(paths: Iterable[str], *, folds_case: bool) -> list[str]:
     """Return the paths that are the same file as one before them."""
     names: set[str] = set()
     repetitions: dict[str, None] = {}

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.errors import BrokenPackage, KilnError, UnsafePackage
 from kiln.package_safety import unpacked_metadata_reader
-from kiln.package_safety.paths import RECORDS, PrefixTree, is_outside
+from kiln.package_safety.paths import RECORDS, PrefixTree, is_outside_prefix
 from kiln.package_safety.refusals import (
-    display_name,
     metadata_mismatch_error,
+    package_display_name,
     too_large_package_error,
     unsafe_package_error,
 )
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kiln.model.channel_and_install_limits import Limits
 
 
-class PackageAdmission:
+class PreinstallChecker:
     """A reporter of rattler's installer that checks packages.
 
     The installer continues whatever is raised here. So when a package is refused, it is removed from the cache, and the
@@ -49,7 +49,7 @@ class PackageAdmission:
         self.records = {record.name.normalized: record for record in records}
         self.prefix, self.cache = prefix, cache
         python = self.records.get("python")
-        self.site_packages = _site_packages(python)
+        self.site_packages = _site_packages_folder(python)
         self.programs = "Scripts" if _is_for_windows(python) else "bin"
         self.tree = PrefixTree(carried=carried, folds_case=files.folds_case(prefix.parent))
         self.limits, self.send, self.stop = limits, send, stop
@@ -74,7 +74,7 @@ class PackageAdmission:
         if record is None:
             return
         if (breach := self.exceeded()) is not None:
-            self._refuse(breach, self._unpacked_folder(record))
+            self._refuse_package(breach, self._unpacked_folder(record))
         else:
             self.send({"unpacked": str(self._unpacked_folder(record))})
 
@@ -99,14 +99,16 @@ class PackageAdmission:
         folder = self._unpacked_folder(record)
         try:
             self._require_within_limits()
-            self._admit(record, folder)
+            self._check_package(record, folder)
         except KilnError as error:
-            self._refuse(error, folder)
+            self._refuse_package(error, folder)
         except Exception as error:  # noqa: BLE001 - whatever it is, rattler would ignore it and continue
-            self._refuse(BrokenPackage(f"{display_name(record)} is not a package", why=repr(error)), folder)
+            self._refuse_package(
+                BrokenPackage(f"{package_display_name(record)} is not a package", why=repr(error)), folder
+            )
         return operation
 
-    def admit_installed(self) -> None:
+    def check_installed_packages(self) -> None:
         """Check the packages in the prefix, which may be removed or stay.
 
         Raises:
@@ -115,11 +117,11 @@ class PackageAdmission:
         for file in sorted((self.prefix / RECORDS).glob("*.json")):
             installed = json.loads(file.read_text(encoding="utf-8"))
             paths = [str(path) for path in installed.get("files", ())]
-            if outside := [path for path in paths if is_outside(path)]:
+            if outside := [path for path in paths if is_outside_prefix(path)]:
                 raise unsafe_package_error(f"the record {file}", outside)
             record = self.records.get(str(installed.get("name")))
-            if record is not None and _version_of(record) == (installed.get("version"), installed.get("build")):
-                self.tree.add_existing(paths, unpacked_metadata_reader.link_targets(self.prefix, paths))
+            if record is not None and _version_and_build(record) == (installed.get("version"), installed.get("build")):
+                self.tree.add_installed_paths(paths, unpacked_metadata_reader.link_targets(self.prefix, paths))
 
     def _unpacked_folder(self, record: RepoDataRecord) -> Path:
         return self.cache / f"{record.name.normalized}-{record.version}-{record.build}"
@@ -129,32 +131,32 @@ class PackageAdmission:
         if (breach := self.exceeded()) is not None:
             raise breach
 
-    def _admit(self, record: RepoDataRecord, folder: Path) -> None:
-        index = unpacked_metadata_reader.read_json(folder, "index.json")
-        _require_same(record, index)
+    def _check_package(self, record: RepoDataRecord, folder: Path) -> None:
+        index = unpacked_metadata_reader.read_unpacked_info_json(folder, "index.json")
+        _require_same_name_version_build(record, index)
         paths = unpacked_metadata_reader.listed_paths(folder)
-        links = unpacked_metadata_reader.link_targets(folder, [path for path in paths if not is_outside(path)])
+        links = unpacked_metadata_reader.link_targets(folder, [path for path in paths if not is_outside_prefix(path)])
         if index.get("noarch") == "python":
-            paths = [self._installed_path(path) for path in paths]
-            links = {self._installed_path(path): text for path, text in links.items()}
+            paths = [self._noarch_python_install_path(path) for path in paths]
+            links = {self._noarch_python_install_path(path): text for path, text in links.items()}
         if escapes := self.tree.add_and_check_package(paths, links):
-            raise unsafe_package_error(display_name(record), escapes)
+            raise unsafe_package_error(package_display_name(record), escapes)
 
-    def _installed_path(self, path: str) -> str:
+    def _noarch_python_install_path(self, path: str) -> str:
         """Return the path at which a file of a noarch Python package is installed."""
         top, _, rest = path.partition("/")
         return posixpath.join(
             {"site-packages": self.site_packages, "python-scripts": self.programs}.get(top, top), rest
         )
 
-    def _refuse(self, error: KilnError, folder: Path) -> None:
+    def _refuse_package(self, error: KilnError, folder: Path) -> None:
         self.refusal = self.refusal or error
         if not files.refused_path(self.prefix).exists():
             with contextlib.suppress(FileNotFoundError):  # a package may be complete before the prefix is made
                 self.prefix.rename(files.refused_path(self.prefix))
-        self._remove_unpacked(folder)
+        self._remove_unpacked_package(folder)
 
-    def _remove_unpacked(self, folder: Path) -> None:
+    def _remove_unpacked_package(self, folder: Path) -> None:
         """Remove a package from the cache, where no half of it may stay when this process is ended meanwhile.
 
         So it gets the name of an unfinished one first, which the parent process removes.
@@ -166,13 +168,13 @@ class PackageAdmission:
         files.remove(part)
 
 
-def _version_of(record: RepoDataRecord) -> tuple[str, str]:
+def _version_and_build(record: RepoDataRecord) -> tuple[str, str]:
     return str(record.version), str(record.build)
 
 
-def _require_same(record: RepoDataRecord, index: Mapping[str, Any]) -> None:
+def _require_same_name_version_build(record: RepoDataRecord, index: Mapping[str, Any]) -> None:
     name, *version = (str(index.get(key)) for key in ("name", "version", "build"))
-    expected = (record.name.normalized, *_version_of(record))
+    expected = (record.name.normalized, *_version_and_build(record))
     if (name.lower(), *version) != expected:
         raise metadata_mismatch_error(record, (name, *version), expected)
 
@@ -181,7 +183,7 @@ def _is_for_windows(python: RepoDataRecord | None) -> bool:
     return python is not None and python.subdir.startswith("win-")
 
 
-def _site_packages(python: RepoDataRecord | None) -> str:
+def _site_packages_folder(python: RepoDataRecord | None) -> str:
     """Return the folder of Python's packages, as rattler derives it from the record of Python.
 
     Raises:
@@ -192,6 +194,8 @@ def _site_packages(python: RepoDataRecord | None) -> str:
     minor = ".".join(str(python.version).split(".")[:2])
     usual = "Lib/site-packages" if _is_for_windows(python) else f"lib/python{minor}/site-packages"
     folder = python.python_site_packages_path or usual
-    if is_outside(folder):
-        raise UnsafePackage(f"{display_name(python)} has its modules in {folder!r}", why="that is outside of a prefix")
+    if is_outside_prefix(folder):
+        raise UnsafePackage(
+            f"{package_display_name(python)} has its modules in {folder!r}", why="that is outside of a prefix"
+        )
     return folder

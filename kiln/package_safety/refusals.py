@@ -21,7 +21,7 @@ NO_PACKAGE = re.compile(r"invalid zip|failed to unpack|failed to iterate over ar
 PATHS = 5  # of one package in a message
 
 
-def display_name(record: RepoDataRecord) -> str:
+def package_display_name(record: RepoDataRecord) -> str:
     """Return the name of a package in messages: its file and its channel."""
     return f"{record.file_name} from {record.channel or record.url}"
 
@@ -39,7 +39,7 @@ def unsafe_package_error(name: str, escapes: Sequence[str]) -> UnsafePackage:
 def metadata_mismatch_error(record: RepoDataRecord, names: Sequence[str], expected: Sequence[str]) -> BrokenPackage:
     """Return the error of a package whose metadata has another name, version or build than the index."""
     return BrokenPackage(
-        f"{display_name(record)} is another package",
+        f"{package_display_name(record)} is another package",
         why=f"its metadata says {' '.join(names)}, the channel's index {' '.join(expected)}",
         hint="the file was renamed: the channel's owner should index it again",
     )
@@ -49,7 +49,7 @@ def hash_mismatch_error(record: RepoDataRecord, digest: str, kind: str = "SHA-25
     """Return the error of a package whose hash is not the one in the index."""
     indexed = record.md5 if kind == "MD5" else record.sha256
     return HashMismatch(
-        f"{display_name(record)} is not the package in the channel's index",
+        f"{package_display_name(record)} is not the package in the channel's index",
         why=f"its {kind} is {digest}, the index has {indexed.hex() if indexed else 'another'}",
         hint="it was damaged in transit or exchanged: try again; if that fails, upload the package again",
     )
@@ -59,12 +59,12 @@ def too_large_package_error(record: RepoDataRecord, limit: int) -> KilnError:
     """Return the error of a package that is larger than its index or the limit allows."""
     if record.size:
         return HashMismatch(
-            f"{display_name(record)} is not the package in the channel's index",
+            f"{package_display_name(record)} is not the package in the channel's index",
             why=f"it is larger than the {files.size_text(limit)} that the index has for it",
             hint="it was exchanged: try again; if that fails, the channel's owner should index it again",
         )
     return LimitExceeded(
-        f"{display_name(record)} is larger than {files.size_text(limit)}",
+        f"{package_display_name(record)} is larger than {files.size_text(limit)}",
         why="the channel's index does not have its size",
         hint=f"if you trust the channel, allow more: KILN_LIMITS='package={2 * limit // 10**6}MB'",
     )
@@ -81,7 +81,7 @@ def installation_error(error: Exception, records: Iterable[RepoDataRecord]) -> K
     if NOT_FETCHED in what and not is_local and not NO_PACKAGE.search(why):
         hint = "check that the channels can be reached, then run the same command again"
         return DownloadFailed(what, why=why, hint=hint)
-    what = f"{display_name(record)} cannot be installed" if record else what
+    what = f"{package_display_name(record)} cannot be installed" if record else what
     return BrokenPackage(what, why=why, hint="it is damaged, or not a package")
 
 

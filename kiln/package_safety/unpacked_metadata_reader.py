@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LARGEST_LIST = 1 << 28  # bytes of a package's list of files; 100,000 files take a tenth of that
 
 
-def read_json(folder: Path, name: str) -> Any:
+def read_unpacked_info_json(folder: Path, name: str) -> Any:
     """Return the content of a JSON file in ``info/``."""
     return reader.parse_strict_json(_read_regular_file(folder / "info" / name).encode())
 
@@ -24,7 +24,7 @@ def read_json(folder: Path, name: str) -> Any:
 def listed_paths(folder: Path) -> list[str]:
     """Return the paths that a package lists; older packages have them in a file for each purpose."""
     if (folder / "info" / "paths.json").exists():
-        listed = [str(item["_path"]) for item in read_json(folder, "paths.json")["paths"]]
+        listed = [str(item["_path"]) for item in read_unpacked_info_json(folder, "paths.json")["paths"]]
     else:
         listed = _read_regular_file(folder / "info" / "files").splitlines()
     if (longest := max(map(len, listed), default=0)) > reader.LONGEST_PATH:

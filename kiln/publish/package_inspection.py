@@ -13,7 +13,7 @@ from kiln import files, masking
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 from kiln.model.release import Leak, PackageContents
-from kiln.package_safety.paths import is_in_conda_meta, repeated_paths, resolve_links
+from kiln.package_safety.paths import duplicate_paths, is_in_conda_meta, resolve_links
 from kiln.publish import build_path_leak_hints
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
     names, prefixes = _listed_paths_and_placeholders(reader.read_info_json(package, "paths.json"))
     inspection = _PackageInspection(forbidden=forbidden, prefixes=prefixes)
     inspection.escapes += [path[: reader.LONGEST_PATH] for path in names if _is_outside_prefix(path)]
-    inspection.escapes += [f"{path}, twice" for path in repeated_paths(names, folds_case=False)]
+    inspection.escapes += [f"{path}, twice" for path in duplicate_paths(names, folds_case=False)]
     about = _read_about_json(package)
     with reader.open_package_members(package) as members:
         for member, content in members:

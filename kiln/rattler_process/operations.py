@@ -20,8 +20,8 @@ from rattler.index import index_fs
 
 from kiln import channel_url_credentials, files
 from kiln.errors import BrokenIndex, BrokenPackage, DownloadFailed, KilnError, LimitExceeded, SolveFailed, UsageError
-from kiln.package_safety.hashes import require_intact, uncached_packages
-from kiln.package_safety.preinstall_checks import PackageAdmission
+from kiln.package_safety.hashes import require_matching_hashes, uncached_packages
+from kiln.package_safety.preinstall_checks import PreinstallChecker
 from kiln.package_safety.refusals import installation_error
 from kiln.rattler_process.limits_in_force import doubled, raise_limit_hint
 from kiln.rattler_process.package_records import records_from_json
@@ -270,13 +270,13 @@ class Install:
     send: Send
     stop: Stop
     packages: list[rattler.RepoDataRecord] = field(init=False)
-    admission: PackageAdmission = field(init=False)
+    admission: PreinstallChecker = field(init=False)
     file_size: int | None = None
 
     def __post_init__(self) -> None:
         """Parse the records: they limit what may be unpacked."""
         self.packages = records_from_json(self.records)
-        self.admission = PackageAdmission(
+        self.admission = PreinstallChecker(
             self.packages,
             Path(self.prefix),
             Path(self.cache),
@@ -306,12 +306,12 @@ class Install:
 
     async def execute(self) -> None:
         """Install the packages."""
-        self.admission.admit_installed()
+        self.admission.check_installed_packages()
         try:
             new = await uncached_packages(self.packages, self.admission.cache)
             size = sum(package.size or 0 for package in new)
             files.require_space(self.admission.cache, size, for_what=f"downloading {len(new)} packages")
-            require_intact(new)
+            require_matching_hashes(new)
             await self._install()
         except KilnError:
             raise

@@ -138,7 +138,7 @@ def read_releasable_packages(release: Release) -> tuple[list[Path], list[repodat
     """
     require_releasable(release)
     paths = [candidate.path for candidate in release.candidates]
-    return paths, [repodata.read(path) for path in paths]
+    return paths, [repodata.read_index_entry(path) for path in paths]
 
 
 def packages_new_in_channel(release: Release) -> tuple[Candidate, ...]:

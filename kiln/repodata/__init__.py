@@ -6,12 +6,12 @@ channel of thousands without reading any of the others again.
 
 from __future__ import annotations
 
-from kiln.repodata.channeldata import with_entries
-from kiln.repodata.editable_index import Subdir
+from kiln.repodata.channeldata import channeldata_with_entries
+from kiln.repodata.editable_index import SubdirIndex
 from kiln.repodata.index_document import BASE, CHANNELDATA, PACKAGES, SHARDS, STALE
-from kiln.repodata.index_entry import IndexEntry, read
-from kiln.repodata.index_file_formats import index_files
-from kiln.repodata.index_reading import from_repodata, packages_only, whole_index
+from kiln.repodata.index_entry import IndexEntry, read_index_entry
+from kiln.repodata.index_file_formats import render_index_files
+from kiln.repodata.index_reading import index_from_repodata, read_packages_only, read_whole_index
 
 __all__ = [
     "BASE",
@@ -20,11 +20,11 @@ __all__ = [
     "SHARDS",
     "STALE",
     "IndexEntry",
-    "Subdir",
-    "from_repodata",
-    "index_files",
-    "packages_only",
-    "read",
-    "whole_index",
-    "with_entries",
+    "SubdirIndex",
+    "channeldata_with_entries",
+    "index_from_repodata",
+    "read_index_entry",
+    "read_packages_only",
+    "read_whole_index",
+    "render_index_files",
 ]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OF_THE_NEWEST = ("version", "license", "license_family")
 
 
-def with_entries(channeldata: bytes, entries: Iterable[IndexEntry]) -> bytes:
+def channeldata_with_entries(channeldata: bytes, entries: Iterable[IndexEntry]) -> bytes:
     """Return a channel's data with packages added; facts on others, or on other versions, do not change.
 
     Raises:
@@ -31,18 +31,18 @@ def with_entries(channeldata: bytes, entries: Iterable[IndexEntry]) -> bytes:
         document = IndexDocument.parse(channeldata)
         value = dict(document.value)
         for entry in entries:
-            value = _with_entry(value, entry)
+            value = _channeldata_with_package(value, entry)
         return dataclasses.replace(document, value=value).to_json()
     except FAULTS as error:
         raise BrokenIndex("the channel's channeldata.json cannot be read", why=str(error)) from error
 
 
-def _with_entry(value: Mapping[str, Any], entry: IndexEntry) -> dict[str, Any]:
+def _channeldata_with_package(value: Mapping[str, Any], entry: IndexEntry) -> dict[str, Any]:
     name, version = str(entry.record["name"]), str(entry.record["version"])
     packages = dict(value.get("packages") or {})
     existing = dict(packages.get(name) or {})
     exports = {version: dict(entry.run_exports)} if entry.run_exports else {}
-    is_newest = _newer(entry, existing)
+    is_newest = _is_newest_version(entry, existing)
     facts = {key: entry.record[key] for key in OF_THE_NEWEST if is_newest and entry.record.get(key)}
     packages[name] = {
         **existing,
@@ -55,7 +55,7 @@ def _with_entry(value: Mapping[str, Any], entry: IndexEntry) -> dict[str, Any]:
     return {**value, "packages": {key: packages[key] for key in sorted(packages)}, "subdirs": subdirs}
 
 
-def _newer(entry: IndexEntry, existing: Mapping[str, Any]) -> bool:
+def _is_newest_version(entry: IndexEntry, existing: Mapping[str, Any]) -> bool:
     return "version" not in existing or Version(str(entry.record["version"])) > Version(str(existing["version"]))
 
 

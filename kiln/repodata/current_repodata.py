@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Records = dict[str, "Mapping[str, Any]"]
 
 
-def newest(offered: Mapping[str, Mapping[str, Any]]) -> Records:
+def newest_records_and_dependencies(offered: Mapping[str, Mapping[str, Any]]) -> Records:
     """Return all builds of the newest version of each name, and older ones that these depend on.
 
     A client that finds no solution in this part reads the whole, so it need not be complete, only useful; the idea and
@@ -24,7 +24,9 @@ def newest(offered: Mapping[str, Mapping[str, Any]]) -> Records:
     by_name: dict[str, Records] = {}
     for file, record in offered.items():
         by_name.setdefault(record["name"], {})[file] = record
-    selection = {file: record for builds in by_name.values() for file, record in _latest(builds).items()}
+    selection = {
+        file: record for builds in by_name.values() for file, record in _records_of_latest_version(builds).items()
+    }
     done: set[str] = set()
     new: Records = selection
     while new:
@@ -40,7 +42,7 @@ def newest(offered: Mapping[str, Mapping[str, Any]]) -> Records:
     return {file: selection[file] for file in sorted(selection)}
 
 
-def _latest(records: Records) -> Records:
+def _records_of_latest_version(records: Records) -> Records:
     versions = {str(record["version"]) for record in records.values()}
     if len(versions) == 1:
         return records
@@ -53,15 +55,17 @@ def _older_builds_for_spec(spec: str, by_name: Mapping[str, Records], selection:
     builds = by_name.get(package_name(spec), {})
     if " " not in spec.strip() or builds.keys() <= selection.keys():  # most names have one version, which is selected
         return {}
-    if _matching(spec, (record for file, record in builds.items() if file in selection)):
+    if _records_matching_spec(spec, (record for file, record in builds.items() if file in selection)):
         return {}
-    matches = _matching(spec, builds.values())
+    matches = _records_matching_spec(spec, builds.values())
     if not matches:
         return {}
-    return _latest({file: record for file, record in builds.items() if any(record is match for match in matches)})
+    return _records_of_latest_version(
+        {file: record for file, record in builds.items() if any(record is match for match in matches)}
+    )
 
 
-def _matching(spec: str, records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _records_matching_spec(spec: str, records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     from rattler import MatchSpec
 
     try:

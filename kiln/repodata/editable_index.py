@@ -38,7 +38,7 @@ def empty_patch_instructions() -> IndexDocument:
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for the cached properties
-class Subdir:
+class SubdirIndex:
     """All packages of a subdir.
 
     ``repodata`` is what clients see, ``base`` has the packages' own records (``repodata_from_packages.json``).
@@ -59,7 +59,7 @@ class Subdir:
     changed: frozenset[str] = frozenset()
 
     @classmethod
-    def empty(cls, name: str) -> Subdir:
+    def empty(cls, name: str) -> SubdirIndex:
         """Return the index of a subdir without packages."""
         return cls(
             name=name,
@@ -75,13 +75,13 @@ class Subdir:
         return self.base.records()
 
     @property
-    def offered(self) -> dict[str, Record]:
+    def visible_records(self) -> dict[str, Record]:
         """The records that clients see, in the order of their names."""
         records = self.repodata.records()
         return {file: records[file] for file in sorted(records)}
 
     @cached_property
-    def removed(self) -> frozenset[str]:
+    def removed_files(self) -> frozenset[str]:
         """The files that the index no longer offers."""
         lists = (self.repodata.value.get("removed"), self.instructions.value.get("remove"))
         return frozenset(name for names in lists for name in names or ())
@@ -98,13 +98,15 @@ class Subdir:
         files = (file for file in self.records if file.endswith(PACKAGES))
         return frozenset() if self.base_url else frozenset(files)
 
-    def with_packages(self, entries: Iterable[IndexEntry]) -> Subdir:
+    def with_packages(self, entries: Iterable[IndexEntry]) -> SubdirIndex:
         """Return this index with packages added; a withdrawn one stays withdrawn."""
         new = {entry.file: entry for entry in entries if entry.subdir == self.name}
         records = {file: dict(sorted(entry.record.items())) for file, entry in new.items()}
         patches = self.instructions.records()
         offered = {
-            file: {**record, **patches.get(file, {})} for file, record in records.items() if file not in self.removed
+            file: {**record, **patches.get(file, {})}
+            for file, record in records.items()
+            if file not in self.removed_files
         }
         exports = {file: {"run_exports": new[file].run_exports} for file in offered}
         return dataclasses.replace(
@@ -115,27 +117,27 @@ class Subdir:
             changed=self.changed | {str(record["name"]) for record in records.values()},
         )
 
-    def without_packages(self, names: Iterable[str]) -> Subdir:
+    def without_packages(self, names: Iterable[str]) -> SubdirIndex:
         """Return this index as if packages had never been in it."""
         removed = frozenset(names)
         return dataclasses.replace(
             self._without_offered_records(removed),
             base=self.base.without_files(removed),
-            repodata=_without_files(self.repodata.without_files(removed), "removed", removed),
-            instructions=_without_files(self.instructions.without_files(removed), "remove", removed),
+            repodata=_with_files_removed_from_list(self.repodata.without_files(removed), "removed", removed),
+            instructions=_with_files_removed_from_list(self.instructions.without_files(removed), "remove", removed),
         )
 
-    def withdrawn(self, names: Iterable[str]) -> Subdir:
+    def with_packages_withdrawn(self, names: Iterable[str]) -> SubdirIndex:
         """Return this index with packages withdrawn: not offered, but known."""
         removed = frozenset(names)
         hidden = self._without_offered_records(removed)
         return dataclasses.replace(
             hidden,
-            repodata=_with_files(hidden.repodata, "removed", removed),
-            instructions=_with_files(self.instructions, "remove", removed),
+            repodata=_with_files_added_to_list(hidden.repodata, "removed", removed),
+            instructions=_with_files_added_to_list(self.instructions, "remove", removed),
         )
 
-    def patched(self, file: str, fields: Mapping[str, Any]) -> Subdir:
+    def with_patched_record(self, file: str, fields: Mapping[str, Any]) -> SubdirIndex:
         """Return this index with fields of one package's record replaced."""
         patch = {**self.instructions.records().get(file, {}), **fields}
         return dataclasses.replace(
@@ -147,7 +149,7 @@ class Subdir:
             changed=self.changed | {str(self.records[file]["name"])},
         )
 
-    def with_field(self, key: str, texts: Mapping[str, str]) -> Subdir:
+    def with_record_field(self, key: str, texts: Mapping[str, str]) -> SubdirIndex:
         """Return this index with a field of some packages' own records set, by their file names."""
 
         def edited(name: str, record: Record) -> Record:
@@ -161,7 +163,7 @@ class Subdir:
             changed=self.changed | names,
         )
 
-    def _without_offered_records(self, removed: frozenset[str]) -> Subdir:
+    def _without_offered_records(self, removed: frozenset[str]) -> SubdirIndex:
         names = {str(record["name"]) for file, record in self.repodata.records().items() if file in removed}
         return dataclasses.replace(
             self,
@@ -171,7 +173,7 @@ class Subdir:
         )
 
 
-def _without_files(document: IndexDocument, key: str, removed: frozenset[str]) -> IndexDocument:
+def _with_files_removed_from_list(document: IndexDocument, key: str, removed: frozenset[str]) -> IndexDocument:
     """Return a document without some files in the list at a key."""
     names = document.value.get(key) or []
     if removed.isdisjoint(names):
@@ -179,7 +181,7 @@ def _without_files(document: IndexDocument, key: str, removed: frozenset[str]) -
     return dataclasses.replace(document, value={**document.value, key: [name for name in names if name not in removed]})
 
 
-def _with_files(document: IndexDocument, key: str, names: frozenset[str]) -> IndexDocument:
+def _with_files_added_to_list(document: IndexDocument, key: str, names: frozenset[str]) -> IndexDocument:
     """Return a document with more files in the list at a key."""
     existing = document.value.get(key) or []
     if names <= set(existing):

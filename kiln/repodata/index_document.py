@@ -102,7 +102,7 @@ class IndexDocument:
     def with_records(self, records: Mapping[str, Record]) -> IndexDocument:
         """Return the document with records added; they replace those of the same files."""
         return self.without_files(records).with_records_in_sections(
-            ((section_of(file),), file, record) for file, record in records.items()
+            ((section_of_file(file),), file, record) for file, record in records.items()
         )
 
     def with_records_of(self, other: IndexDocument, names: Iterable[str]) -> IndexDocument:
@@ -124,7 +124,7 @@ class IndexDocument:
             sections.setdefault(path, {})[key] = record
             changed.add(path)
         return self._with_sections(
-            {path: _sorted(keys) if path in changed else keys for path, keys in sections.items()}
+            {path: _sorted_by_key(keys) if path in changed else keys for path, keys in sections.items()}
         )
 
     def _with_sections(self, sections: Sections) -> IndexDocument:
@@ -139,7 +139,7 @@ def file_name_of_key(path: tuple[str, ...], key: str) -> str:
     return key if len(path) == 1 else f"{key}.{path[1]}"
 
 
-def section_of(file: str) -> str:
+def section_of_file(file: str) -> str:
     """Return the section that a file's record belongs to."""
     return "packages.conda" if file.endswith(".conda") else "packages"
 
@@ -164,7 +164,7 @@ def _lists_packages(value: object, depth: int = 3) -> bool:
     return {"name", "version"} <= value.keys() or any(_lists_packages(item, depth - 1) for item in value.values())
 
 
-def _sorted(records: dict[str, Record]) -> dict[str, Record]:
+def _sorted_by_key(records: dict[str, Record]) -> dict[str, Record]:
     return {key: records[key] for key in sorted(records)}
 
 

@@ -41,14 +41,14 @@ class IndexEntry:
         return str(self.record["sha256"])
 
 
-def read(package: Path) -> IndexEntry:
+def read_index_entry(package: Path) -> IndexEntry:
     """Return the index entry of a package file.
 
     Raises:
         BrokenPackage: when it is not a package, a client could not read its metadata, or its file name differs.
     """
     try:
-        record = _record(package)
+        record = _read_package_record(package)
     except OSError as error:
         if error.errno not in OF_THE_FILE:
             raise
@@ -57,18 +57,18 @@ def read(package: Path) -> IndexEntry:
     if name != package.name:
         raise BrokenPackage(f"{package} is {name} by its metadata", hint="rename it, or build it again")
     exports = reader.read_info_json(package, "run_exports.json")
-    if not _are_exports(exports):
+    if not _are_valid_run_exports(exports):
         raise BrokenPackage(f"{package} has a run_exports.json that is not an object of lists of specs")
     return IndexEntry(file=package.name, subdir=record["subdir"], record=record, run_exports=exports)
 
 
-def _are_exports(value: Any) -> bool:
+def _are_valid_run_exports(value: Any) -> bool:
     return isinstance(value, dict) and all(
         isinstance(specs, list) and all(isinstance(spec, str) for spec in specs) for specs in value.values()
     )
 
 
-def _record(package: Path) -> dict[str, Any]:
+def _read_package_record(package: Path) -> dict[str, Any]:
     from rattler import PackageRecord
 
     if not package.is_file():

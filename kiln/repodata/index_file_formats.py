@@ -16,7 +16,7 @@ import dataclasses
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from kiln.repodata.current_repodata import newest
+from kiln.repodata.current_repodata import newest_records_and_dependencies
 from kiln.repodata.index_document import (
     BASE,
     CURRENT,
@@ -34,27 +34,27 @@ from kiln.zstd import zstd
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.repodata.editable_index import Subdir
+    from kiln.repodata.editable_index import SubdirIndex
     from kiln.repodata.index_document import IndexDocument
 
 LEVEL = 3  # the index of 5,000 packages in tens of milliseconds; level 19 takes seconds and saves a quarter
 _HASHES = ("sha256", "md5", "legacy_bz2_md5")
 
 
-def index_files(subdir: Subdir) -> dict[str, bytes]:
+def render_index_files(subdir: SubdirIndex) -> dict[str, bytes]:
     """Return every file of a subdir's index: its name below the subdir, and its content.
 
     Files below ``shards/`` are named by their content, so they may be written before all others.
     """
     plain = {
         REPODATA: subdir.repodata.to_json(),
-        CURRENT: _current(subdir).to_json(),
+        CURRENT: _current_repodata_document(subdir).to_json(),
         EXPORTS: subdir.exports.to_json(),
     }
     packed = {f"{name}.zst": zstd.compress(data, LEVEL) for name, data in plain.items()}
     base = {BASE: subdir.base.to_json(), INSTRUCTIONS: subdir.instructions.to_json()}
     variants = {name: _compressed_variant(name, {**plain, **base}) for name in subdir.variants}
-    return {**plain, **packed, **base, **variants, **_shards(subdir)}
+    return {**plain, **packed, **base, **variants, **_shard_files(subdir)}
 
 
 def _compressed_variant(name: str, contents: Mapping[str, bytes]) -> bytes:
@@ -62,16 +62,16 @@ def _compressed_variant(name: str, contents: Mapping[str, bytes]) -> bytes:
     return bz2.compress(contents[plain]) if ending == "bz2" else zstd.compress(contents[plain], LEVEL)
 
 
-def _current(subdir: Subdir) -> IndexDocument:
+def _current_repodata_document(subdir: SubdirIndex) -> IndexDocument:
     """Return the newest packages, and those that the file had before of unchanged names."""
-    offered = subdir.offered
+    offered = subdir.visible_records
     before = {file for file in subdir.current & offered.keys() if offered[file]["name"] not in subdir.changed}
-    files = newest(offered).keys() | before
+    files = newest_records_and_dependencies(offered).keys() | before
     document = subdir.repodata.with_edited_records(lambda file, record: record if file in files else None)
     return dataclasses.replace(document, value={**document.value, "removed": []})
 
 
-def _shards(subdir: Subdir) -> dict[str, bytes]:
+def _shard_files(subdir: SubdirIndex) -> dict[str, bytes]:
     """Return one file for each name of a package, and the list of them."""
     import msgpack
 
@@ -79,12 +79,12 @@ def _shards(subdir: Subdir) -> dict[str, bytes]:
     packed = {name: msgpack.packb(shard) for name, shard in _shards_by_name(subdir).items()}
     shards = {name: packer.compress(data, zstd.ZstdCompressor.FLUSH_FRAME) for name, data in packed.items()}
     digests = {name: hashlib.sha256(data).digest() for name, data in shards.items()}
-    listing = {"version": 1, **subdir.listing, "info": _listing_info(subdir), "shards": digests}
+    listing = {"version": 1, **subdir.listing, "info": _shard_list_info(subdir), "shards": digests}
     files = {f"{SHARDS}/{digests[name].hex()}.msgpack.zst": data for name, data in shards.items()}
     return {**files, LISTING: zstd.compress(msgpack.packb(listing), LEVEL)}
 
 
-def _shards_by_name(subdir: Subdir) -> dict[str, dict[str, Any]]:
+def _shards_by_name(subdir: SubdirIndex) -> dict[str, dict[str, Any]]:
     """Return the shards by the name of their package: the records of the whole index, with the run exports."""
     exports = subdir.exports.records()
     removed = sorted(subdir.repodata.value.get("removed") or ())
@@ -104,7 +104,7 @@ def _new_shard() -> dict[str, Any]:
     return {**{kind: {} for kind in KINDS}, "removed": []}
 
 
-def _listing_info(subdir: Subdir) -> dict[str, Any]:
+def _shard_list_info(subdir: SubdirIndex) -> dict[str, Any]:
     """Return the ``info`` of the list of shards: as it was, with the keys of the whole index.
 
     The time of its creation is left out, so that the index does not depend on it.

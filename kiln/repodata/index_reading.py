@@ -7,7 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenIndex
-from kiln.repodata.editable_index import Subdir, empty_patch_instructions
+from kiln.repodata.editable_index import SubdirIndex, empty_patch_instructions
 from kiln.repodata.index_document import (
     BASE,
     CURRENT,
@@ -33,55 +33,55 @@ PARSED = 12  # documents that are kept: those of two subdirs
 HINT = "index the channel again with the tool that wrote it, or publish into another channel"
 
 
-def whole_index(name: str, read: Reader) -> Subdir:
+def read_whole_index(name: str, read: Reader) -> SubdirIndex:
     """Return the whole index of a subdir; ``read`` returns a file below it by name, None for a missing one.
 
     Raises:
         BrokenIndex: when one of them is invalid, or has content that kiln could not keep.
     """
-    packages = packages_only(name, read)
-    current, exports = (_parsed(name, file, read) for file in (CURRENT, EXPORTS))
+    packages = read_packages_only(name, read)
+    current, exports = (_read_index_document(name, file, read) for file in (CURRENT, EXPORTS))
     listing = _read_shard_list(name, read)
     return dataclasses.replace(
         packages,
-        exports=exports or packages.exports.with_records(_exports(name, packages, listing, read)),
+        exports=exports or packages.exports.with_records(_run_exports_by_file(name, packages, listing, read)),
         current=frozenset(current.records()) if current else frozenset(),
         listing={key: value for key, value in listing.items() if key != "shards"},
         variants=frozenset(file for file in VARIANTS if read(file) is not None),
     )
 
 
-def packages_only(name: str, read: Reader) -> Subdir:
+def read_packages_only(name: str, read: Reader) -> SubdirIndex:
     """Return the index of a subdir with its packages alone; the rest is empty.
 
     Raises:
-        BrokenIndex: as ``whole_index`` does.
+        BrokenIndex: as ``read_whole_index`` does.
     """
-    offered = _repodata(name, read)
+    offered = _read_repodata(name, read)
     if offered is None:
-        return Subdir.empty(name)
+        return SubdirIndex.empty(name)
     require_writable(name, offered)
-    base = _parsed(name, BASE, read)
-    instructions = _parsed(name, INSTRUCTIONS, read) or empty_patch_instructions()
+    base = _read_index_document(name, BASE, read)
+    instructions = _read_index_document(name, INSTRUCTIONS, read) or empty_patch_instructions()
     version = instructions.value.get("patch_instructions_version", 1)
     if version != 1:
         raise BrokenIndex(f"{name}/{INSTRUCTIONS} has the version {version!r}, kiln knows 1", hint=HINT)
-    subdir = dataclasses.replace(Subdir.empty(name), repodata=offered, instructions=instructions)
+    subdir = dataclasses.replace(SubdirIndex.empty(name), repodata=offered, instructions=instructions)
     return dataclasses.replace(
-        subdir, base=_updated_base(base or _base_from_repodata(offered), offered, subdir.removed)
+        subdir, base=_updated_base_records(base or _base_from_repodata(offered), offered, subdir.removed_files)
     )
 
 
-def from_repodata(name: str, repodata: bytes) -> Subdir:
+def index_from_repodata(name: str, repodata: bytes) -> SubdirIndex:
     """Return the index that has ``repodata.json`` alone.
 
     Raises:
-        BrokenIndex: as ``whole_index`` does.
+        BrokenIndex: as ``read_whole_index`` does.
     """
-    return packages_only(name, {REPODATA: repodata}.get)
+    return read_packages_only(name, {REPODATA: repodata}.get)
 
 
-def _updated_base(base: IndexDocument, offered: IndexDocument, removed: frozenset[str]) -> IndexDocument:
+def _updated_base_records(base: IndexDocument, offered: IndexDocument, removed: frozenset[str]) -> IndexDocument:
     """Return the packages' own records, updated to what clients see, where another tool did not change them.
 
     Records of replaced or removed files are dropped; missing ones are added from what clients see.
@@ -102,33 +102,35 @@ def _base_from_repodata(offered: IndexDocument) -> IndexDocument:
     return dataclasses.replace(offered, value={**offered.value, "removed": []})
 
 
-def _repodata(name: str, read: Reader) -> IndexDocument | None:
-    if (plain := _parsed(name, REPODATA, read)) is not None:
+def _read_repodata(name: str, read: Reader) -> IndexDocument | None:
+    if (plain := _read_index_document(name, REPODATA, read)) is not None:
         return plain
     packed = read(f"{REPODATA}.zst")
     if packed is not None:
-        data = _unpacked(name, f"{REPODATA}.zst", packed)
-        return _parsed(name, REPODATA, {REPODATA: data}.get)
+        data = _decompress_zstd(name, f"{REPODATA}.zst", packed)
+        return _read_index_document(name, REPODATA, {REPODATA: data}.get)
     if read(LISTING) is not None:
         raise BrokenIndex(f"{name} has shards, but no {REPODATA}", why="kiln reads the whole index there", hint=HINT)
     return None
 
 
-def _parsed(name: str, file: str, read: Reader) -> IndexDocument | None:
+def _read_index_document(name: str, file: str, read: Reader) -> IndexDocument | None:
     data = read(file)
     try:
-        return None if data is None else _document(data)
+        return None if data is None else _parse_index_document(data)
     except FAULTS as error:
         raise BrokenIndex(f"the index of {name} in the channel cannot be read", why=f"{file}: {error}") from error
 
 
 @functools.lru_cache(maxsize=PARSED)
-def _document(data: bytes) -> IndexDocument:
+def _parse_index_document(data: bytes) -> IndexDocument:
     """Return the document in a file; a publication reads the same files before, during and after its checks."""
     return IndexDocument.parse(data)
 
 
-def _exports(name: str, subdir: Subdir, listing: Mapping[str, Any], read: Reader) -> Mapping[str, Record]:
+def _run_exports_by_file(
+    name: str, subdir: SubdirIndex, listing: Mapping[str, Any], read: Reader
+) -> Mapping[str, Record]:
     """Return the run exports in records or shards; builders read those of other packages themselves."""
     records = subdir.repodata.records()
     sharded = (
@@ -149,7 +151,7 @@ def _run_exports_in_shards(name: str, listing: Mapping[str, Any], read: Reader) 
     for digest in listing.get("shards", {}).values():
         file = f"{place}{digest.hex()}.msgpack.zst"
         if (data := read(file)) is not None:
-            shard = _unpacked_object(name, file, data)
+            shard = _unpack_msgpack_object(name, file, data)
             records = IndexDocument(value=shard).records()
             exports.update({key: record["run_exports"] for key, record in records.items() if "run_exports" in record})
     return exports
@@ -157,7 +159,7 @@ def _run_exports_in_shards(name: str, listing: Mapping[str, Any], read: Reader) 
 
 def _read_shard_list(name: str, read: Reader) -> Mapping[str, Any]:
     data = read(LISTING)
-    listing = {} if data is None else _unpacked_object(name, LISTING, data)
+    listing = {} if data is None else _unpack_msgpack_object(name, LISTING, data)
     if not all(isinstance(listing.get(key, {}), dict) for key in ("info", "shards")):
         raise BrokenIndex(f"{name}/{LISTING} cannot be read", why="it is not a list of shards")
     if listing.get("version", 1) != 1:
@@ -165,11 +167,11 @@ def _read_shard_list(name: str, read: Reader) -> Mapping[str, Any]:
     return listing
 
 
-def _unpacked_object(name: str, file: str, data: bytes) -> dict[str, Any]:
+def _unpack_msgpack_object(name: str, file: str, data: bytes) -> dict[str, Any]:
     import msgpack
 
     try:
-        value = msgpack.unpackb(_unpacked(name, file, data))
+        value = msgpack.unpackb(_decompress_zstd(name, file, data))
     except (ValueError, msgpack.UnpackException) as error:
         raise BrokenIndex(f"{name}/{file} cannot be read", why=str(error) or type(error).__name__) from error
     if not isinstance(value, dict):
@@ -177,7 +179,7 @@ def _unpacked_object(name: str, file: str, data: bytes) -> dict[str, Any]:
     return value
 
 
-def _unpacked(name: str, file: str, data: bytes) -> bytes:
+def _decompress_zstd(name: str, file: str, data: bytes) -> bytes:
     try:
         return zstd.decompress(data)
     except zstd.ZstdError as error:

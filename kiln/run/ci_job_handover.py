@@ -139,7 +139,7 @@ class ContinuedBuild:
                 work.parent.mkdir(parents=True, exist_ok=True)
                 (part / unfinished_build_handover.WORK).rename(work)
                 if plan.container != HOST:
-                    files.create_empty(self.layout.container_mark(self.config))
+                    files.create_empty(self.layout.container_marker_file(self.config))
         finally:
             files.remove(part)
         link = record.links[-1] if record.links else None

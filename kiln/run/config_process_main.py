@@ -128,9 +128,9 @@ class ConfigBuild:
     def build(self) -> dict[str, Any]:
         """Build the config and put its packages into the channel."""
         task, start = self.task, time.monotonic()
-        files.remove(task.layout.published_mark(task.job.config))
+        files.remove(task.layout.published_marker_file(task.job.config))
         if task.job.options.debug is None and not task.job.options.rehearsal:
-            files.remove(task.layout.done_canary(task.job.config))
+            files.remove(task.layout.conda_forge_done_canary(task.job.config))
         self.reset_work_folder()
         result, outcome = self.run_builder()
         common = {"steps": result["steps"], "peak_memory": outcome.peak_memory}
@@ -153,7 +153,7 @@ class ConfigBuild:
         The host would run files that a script has written; and scripts must not change links to the host's caches.
         """
         task = self.task
-        mark = task.layout.container_mark(task.job.config)
+        mark = task.layout.container_marker_file(task.job.config)
         if task.job.options.rebuild or mark.exists() == self.executor.on_host:
             files.remove(task.folder)
         if self.executor.on_host:
@@ -262,11 +262,11 @@ class ConfigBuild:
             return build_cache.record_rehearsal(self.ledger, layout, job.config, archives, inputs, seconds=seconds)
         disk = files.size_on_disk(folder)
         if not outdated:
-            files.create_empty(layout.published_mark(job.config))
+            files.create_empty(layout.published_marker_file(job.config))
         placed = build_cache.publish_finished_config(
             self.ledger, layout, job.config, archives, inputs, seconds=seconds, disk=disk
         )
-        layout.done_canary(job.config).touch()
+        layout.conda_forge_done_canary(job.config).touch()
         if outdated:
             files.remove(layout.staging(job.config))
         else:

@@ -119,7 +119,7 @@ def remove_finished_work(layout: ArtifactLayout, config: str) -> None:
 
     A folder without the mark of a finished build is kept: a build from a later step left it for the next one.
     """
-    mark = layout.published_mark(config)
+    mark = layout.published_marker_file(config)
     if mark.exists():
         files.remove(layout.staging(config))
         files.remove(layout.work(config))
@@ -129,7 +129,7 @@ def remove_finished_work(layout: ArtifactLayout, config: str) -> None:
 def remove_leftover_work_folders(layout: ArtifactLayout, configs: Iterable[str]) -> None:
     """Remove the folders of finished configs that a killed process left, but for configs that are being built."""
     for config in configs:
-        if layout.published_mark(config).exists():
+        if layout.published_marker_file(config).exists():
             with contextlib.suppress(AlreadyRunning), files.locked(layout.lock(config)):
                 remove_finished_work(layout, config)
 
@@ -199,7 +199,7 @@ def index_channel(layout: ArtifactLayout) -> None:
     """
     if layout.channel.is_unindexed:
         with hold_lock(layout.lock("channel")):
-            layout.channel.repair()
+            layout.channel.repair_index()
 
 
 def record_rehearsal(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner
 from kiln.bazel.disk_cache_folders import DiskCaches
 from kiln.errors import MissingTool, NotWritable
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,9 +42,9 @@ class ArtifactLayout:
         return files.safe_path_inside(self.root.joinpath(*names), self.root)
 
     @property
-    def channel(self) -> Channel:
+    def channel(self) -> LocalChannel:
         """The channel of finished packages."""
-        return Channel(root=self.root)
+        return LocalChannel(root=self.root)
 
     @property
     def ledger(self) -> Path:
@@ -88,11 +88,11 @@ class ArtifactLayout:
         """Return the folder of a config's packages between its work folder and the channel."""
         return self.work(config).with_name(f"{config}.packages")
 
-    def container_mark(self, config: str) -> Path:
+    def container_marker_file(self, config: str) -> Path:
         """Return the file that marks a config's folder as a container's."""
         return self.work(config).with_name(f"{config}.in-container")
 
-    def published_mark(self, config: str) -> Path:
+    def published_marker_file(self, config: str) -> Path:
         """A file that exists from just before a config is recorded as finished until its folder is removed."""
         return self.work(config).with_name(f"{config}.published")
 
@@ -106,7 +106,7 @@ class ArtifactLayout:
         if not ignored.exists():
             files.write_text(ignored, "*\n")
 
-    def done_canary(self, config: str) -> Path:
+    def conda_forge_done_canary(self, config: str) -> Path:
         """Return the file that conda-forge's scripts look for after a build."""
         return self.safe_path(f"conda-forge-build-done-{config}")
 

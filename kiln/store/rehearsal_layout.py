@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,14 +63,14 @@ class RehearsalLayout:
         return files.safe_path_inside(self.root / "cache", self.root)
 
     @property
-    def channel(self) -> Channel:
+    def channel(self) -> LocalChannel:
         """The channel of this config: its own packages and their dependencies."""
-        return Channel(root=files.safe_path_inside(self.config / "channel", self.config))
+        return LocalChannel(root=files.safe_path_inside(self.config / "channel", self.config))
 
     @property
-    def earlier_channel(self) -> Channel:
+    def earlier_channel(self) -> LocalChannel:
         """The channel as it was before a rehearsal that is not complete yet; empty otherwise."""
-        return Channel(root=files.safe_path_inside(self.config / "channel.earlier", self.config))
+        return LocalChannel(root=files.safe_path_inside(self.config / "channel.earlier", self.config))
 
     def back_up_channel(self, needed: Iterable[str]) -> bool:
         """Copy the channel if some of its packages are not ``needed``; return whether there is an earlier one.
@@ -99,7 +99,7 @@ class RehearsalLayout:
             folder.mkdir(parents=True, exist_ok=True)
             if folder.parent == self.config:
                 files.remove_leftovers(folder)
-        self.channel.repair()
+        self.channel.repair_index()
         files.write_text(self.channel.root / SIGN, SIGN_TEXT)
 
 

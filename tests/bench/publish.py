@@ -54,7 +54,7 @@ def publishing(folder: Path) -> list[Row]:
 def publish(packages: list[Path], folder: Path) -> None:
     """Stage, promote and index packages."""
     target = StoreTarget(store=FolderStore(root=folder))
-    transaction.publish(target, packages, [repodata.read(package) for package in packages], lambda _: None)
+    transaction.publish(target, packages, [repodata.read_index_entry(package) for package in packages], lambda _: None)
 
 
 def judge(packages: list[Path]) -> None:
@@ -89,7 +89,7 @@ def indexing(folder: Path) -> list[Row]:
     target = StoreTarget(store=FolderStore(root=channel))
 
     def index() -> None:
-        yank_patch_and_reindex.reindex(target, lambda path: repodata.read(channel / path))
+        yank_patch_and_reindex.reindex(target, lambda path: repodata.read_index_entry(channel / path))
 
     first, again = seconds(index), min(seconds(index) for _ in range(3))
     more = [release_package(folder / "more", f"one-more{number}") for number in range(3)]

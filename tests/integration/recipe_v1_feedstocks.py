@@ -13,7 +13,7 @@ from typing import Any
 
 from kiln.conda_package import reader
 from kiln.conda_package.reader import read_info_json
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.matchspec_notation import legacy
 from tests.integration.matrix.helpers import BASE
 from tests.packages import release_package
@@ -28,7 +28,7 @@ PLACEHOLDER = re.compile(r"/[^\s:\"']*_env_placehold[^\s:\"'/]*")
 CPU = "linux_64_cuda_compiler_versionNone"
 
 
-def channel(folder: Path) -> Channel:
+def channel(folder: Path) -> LocalChannel:
     """Return a channel with the running interpreter as two Pythons, and packages that export run requirements."""
     modules = 'PYTHONPATH="$(echo "${0%/bin/*}"/lib/python*/site-packages)"'
     program = f'#!/bin/sh\npython={sys.executable}; test -x "$python" || python=python3  # in a container\n'
@@ -38,7 +38,7 @@ def channel(folder: Path) -> Channel:
         for version in ("3.11", "3.12")
     ]
     files += [release_package(folder, name, version="2.5.1") for name in ("exporter", "ignored-exporter")]
-    made = Channel(root=folder / "channel")
+    made = LocalChannel(root=folder / "channel")
     made.add([(file, "linux-64") for file in files])
     return made
 
@@ -129,7 +129,7 @@ def by_rattler_build(root: Path, config: str, folder: Path, order: list[str]) ->
         "recipe": str(root / "recipe" / "recipe.yaml"),
         "files": [str(root / ".ci_support" / f"{config}.yaml")],
         "folder": str(folder),
-        "channels": [Channel(root=root.parent / "packages" / "channel").url],
+        "channels": [LocalChannel(root=root.parent / "packages" / "channel").url],
         "order": order,
     }
     ended = subprocess.run(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import DownloadFailed
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.solve_and_install import install, solve
 from tests.packages import conda_package
 
@@ -39,7 +39,7 @@ class Breaking(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def breaking(tmp_path: Path) -> Iterator[str]:
-    channel = Channel(root=tmp_path / "channel")
+    channel = LocalChannel(root=tmp_path / "channel")
     package = conda_package(tmp_path / "little-1-0.conda", {"index.json": INDEX, "paths.json": {"paths": []}})
     channel.add([(package, "noarch")])
     handler = functools.partial(Breaking, directory=str(channel.root))

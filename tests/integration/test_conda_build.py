@@ -14,7 +14,7 @@ import pytest
 from kiln import expand, feedstock_loader, render
 from kiln.conda_package.reader import read_info_json
 from kiln.errors import TestsFailed
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests.packages import release_package
 from tests.waiting import CEILING
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.needs("conda-build")
 def small(tmp_path: Path) -> Path:
     """The small feedstock with a channel in a folder of this machine."""
     root = Path(shutil.copytree(SMALL, tmp_path / "small-feedstock"))
-    channel = Channel(root=tmp_path / "channel")
+    channel = LocalChannel(root=tmp_path / "channel")
     channel.add([(release_package(tmp_path, "unused"), "linux-64")])
     with (root / "recipe" / "conda_build_config.yaml").open("a") as file:
         file.write(f"channel_sources:\n  - {channel.url}\n")

@@ -18,7 +18,7 @@ import pytest
 from kiln import files
 from kiln.errors import BuildFailed, RecipeFault
 from kiln.executor.conda_forge_env import PACKAGE_ROOT
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.model.run import ConfigState
 from tests.integration.matrix.helpers import (
     BASE,
@@ -250,7 +250,7 @@ def channel(tmp_path: Path) -> Path:
     """A channel in a folder outside of the feedstock, with one package, next to somebody's file."""
     folder = tmp_path / "a channel"
     release_package(folder / "noarch", "tool")
-    Channel(root=folder).repair()
+    LocalChannel(root=folder).repair_index()
     (folder / "private").write_text("of others\n")
     return folder
 

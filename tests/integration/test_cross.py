@@ -15,7 +15,7 @@ import pytest
 
 from kiln import emulation, expand
 from kiln.conda_package.reader import open_package_members, read_info_json
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests import emulating
 from tests.emulating import QEMU
 from tests.feedstocks import written
@@ -106,7 +106,7 @@ conda_build:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="it is built on linux-64")
 def test_a_package_is_built_for_another_platform_and_not_tested(tmp_path: Path) -> None:
-    channel = Channel(root=tmp_path / "channel")
+    channel = LocalChannel(root=tmp_path / "channel")
     compiler = release_package(tmp_path / "made", "gcc_linux-aarch64", "14")
     tool = release_package(tmp_path / "made", "cross-tool", "1")
     library = release_package(tmp_path / "made", "library", "2.1", subdir="linux-aarch64")
@@ -151,7 +151,7 @@ def compiler(folder: Path) -> Path:
 
 @pytest.mark.needs(CC, QEMU)
 def test_what_debians_cross_compiler_makes_runs_on_the_target(tmp_path: Path) -> None:
-    channel = Channel(root=tmp_path / "channel")
+    channel = LocalChannel(root=tmp_path / "channel")
     channel.add([(compiler(tmp_path / "made"), "linux-64")])
     variants = f"channel_sources:\n  - {channel.url}\nc_compiler:\n  - gcc\nc_compiler_version:\n  - 14\n"
     feedstock = written(tmp_path / "feedstock", COMPILED, variants, FORGE, SOURCES)

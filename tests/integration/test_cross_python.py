@@ -16,7 +16,7 @@ import pytest
 
 from kiln import expand
 from kiln.conda_package.reader import open_package_members, read_info_json
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.solve_and_install import solve
 from tests import emulating
 from tests.emulating import QEMU
@@ -171,9 +171,9 @@ def sysroot(folder: Path) -> Path:
 
 
 @pytest.fixture
-def channel(tmp_path: Path) -> Channel:
+def channel(tmp_path: Path) -> LocalChannel:
     """Return a channel of packages that stand for conda-forge's."""
-    result, folder = Channel(root=tmp_path / "channel"), tmp_path / "made"
+    result, folder = LocalChannel(root=tmp_path / "channel"), tmp_path / "made"
     hook = {"etc/conda/activate.d/activate_z-cross-python.sh": CROSS_PYTHON.encode()}
     cross = release_package(folder, "cross-python_linux-aarch64", PYTHON, payload=hook)
     target = host_python(folder / "target")
@@ -198,7 +198,7 @@ def said(result: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.fixture
-def feedstock(channel: Channel, tmp_path: Path) -> Feedstock:
+def feedstock(channel: LocalChannel, tmp_path: Path) -> Feedstock:
     """Return the feedstock, with one config: for linux-aarch64 on linux-64."""
     if reason := emulating.lack():
         pytest.skip(reason)

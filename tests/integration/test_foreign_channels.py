@@ -256,7 +256,7 @@ def view(channel: Path) -> View:
 def made(folder: Path) -> tuple[list[Path], list[IndexEntry]]:
     """Return packages to publish."""
     paths = [release_package(folder / "built", name, subdir="noarch" if name == "app" else "linux-64") for name in NEW]
-    return paths, [repodata.read(path) for path in paths]
+    return paths, [repodata.read_index_entry(path) for path in paths]
 
 
 def of_new() -> frozenset[str]:
@@ -332,10 +332,10 @@ def test_a_withdrawal_changes_nothing_of_other_packages(channel: Path, tmp_path:
 def test_indexing_anew_drops_no_package_of_any_format(channel: Path) -> None:
     before = view(channel)
     index = in_folder(channel)
-    yank_patch_and_reindex.reindex(index, lambda path: repodata.read(channel / path))
+    yank_patch_and_reindex.reindex(index, lambda path: repodata.read_index_entry(channel / path))
     before.require_kept_by(view(channel))
     release_package(channel / "linux-64", "later")
-    assert yank_patch_and_reindex.reindex(index, lambda path: repodata.read(channel / path)) == (1, ())
+    assert yank_patch_and_reindex.reindex(index, lambda path: repodata.read_index_entry(channel / path)) == (1, ())
     before.require_kept_by(view(channel), frozenset({"later-1-0.conda"}))
 
 

@@ -77,7 +77,11 @@ def test_readers_of_broken_packages_raise_kilns_own_errors(tmp_path: Path) -> No
         package = tmp_path / name
         package.write_bytes(data)
         begin = time.process_time()
-        for read in (repodata.read, gate, lambda path: package_differences.described_differences(path, path)):
+        for read in (
+            repodata.read_index_entry,
+            gate,
+            lambda path: package_differences.described_differences(path, path),
+        ):
             with contextlib.suppress(KilnError):
                 read(package)
                 sound += 1

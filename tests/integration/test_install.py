@@ -27,7 +27,7 @@ from kiln.errors import (
     UsageError,
 )
 from kiln.install.install import InstallRequest, plan
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests.packages import hostile_package, release_package
 from tests.solving import record, rendered, stand_ins, write
 
@@ -44,7 +44,7 @@ def channel(tmp_path: Path) -> Path:
         release_package(built, "app", "1", depends=["library"]),
         release_package(built, "other", "1", depends=["library <2"]),
     ]
-    Channel(root=tmp_path / "channel").add([(package, "linux-64") for package in packages])
+    LocalChannel(root=tmp_path / "channel").add([(package, "linux-64") for package in packages])
     return tmp_path / "channel"
 
 
@@ -242,7 +242,7 @@ def test_a_package_that_reaches_out_of_its_prefix_is_refused_before_anything_is_
     paths, links, said = HOSTILE[name]
     package = hostile_package(tmp_path / "built", "evil", paths, links)
     place = tmp_path / "channel"
-    Channel(root=place).add([(package, "linux-64")])
+    LocalChannel(root=place).add([(package, "linux-64")])
     if cached and name != "absolute":  # with that one in the cache, rattler itself dies
         rattler.package_streaming.extract(package, tmp_path / "cache" / "evil-1-0")
     around = sorted(tmp_path.rglob("*"))
@@ -263,7 +263,7 @@ def test_two_packages_that_reach_out_together_are_refused(tmp_path: Path) -> Non
         hostile_package(built, "one", ["share/one"], {"a/b/top": "../.."}),
         hostile_package(built, "two", ["share/two"], {"a/b/top/link": "../.."}, depends=["one"]),
     ]
-    Channel(root=tmp_path / "channel").add([(package, "linux-64") for package in packages])
+    LocalChannel(root=tmp_path / "channel").add([(package, "linux-64") for package in packages])
     code = quickly(tmp_path, "two", "--from", str(tmp_path / "channel"))
     assert code == UnsafePackage.exit_code
     assert not (tmp_path / "prefix").exists()
@@ -277,7 +277,7 @@ def test_links_that_stay_inside_are_installed(tmp_path: Path) -> None:
         "current": "share/../share/fine",
     }
     package = hostile_package(tmp_path / "built", "fine", ["share/fine"], links)
-    Channel(root=tmp_path / "channel").add([(package, "linux-64")])
+    LocalChannel(root=tmp_path / "channel").add([(package, "linux-64")])
     code = quickly(tmp_path, "fine", "--from", str(tmp_path / "channel"))
     assert code == 0
     assert {name: str((tmp_path / "prefix" / name).readlink()) for name in links} == links

@@ -15,7 +15,7 @@ import pytest
 from kiln import cli, files, folder_lock
 from kiln.errors import AlreadyRunning
 from kiln.install import install
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests import waiting
 from tests.hostile_server import sending, serving, silent
 from tests.packages import release_package
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 def server(tmp_path: Path) -> Iterator[HostileServer]:
     """A channel on a server that has ``library``, and answers nothing when it is asked for ``app``."""
     packages = [release_package(tmp_path / "built", "library"), release_package(tmp_path / "built", "app")]
-    channel = Channel(root=tmp_path / "channel")
+    channel = LocalChannel(root=tmp_path / "channel")
     channel.add([(package, "linux-64") for package in packages])
     answers = {
         f"/channel/{subdir}/repodata.json": sending((channel.root / subdir / "repodata.json").read_bytes())
@@ -160,7 +160,7 @@ def test_what_another_install_has_finished_since_the_packages_were_chosen_is_not
         real(installation, cache=cache)
 
     other = release_package(place.parent / "built", "other")
-    Channel(root=place.parent / "channel").add([(other, "linux-64")])
+    LocalChannel(root=place.parent / "channel").add([(other, "linux-64")])
     monkeypatch.setattr(install, "execute", execute_late)
     assert cli.run(words(place, "other", source=source)) == AlreadyRunning.exit_code
     assert "since the packages were chosen" in capsys.readouterr().err

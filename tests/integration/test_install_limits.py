@@ -27,7 +27,7 @@ from kiln.errors import (
     ProvenanceBroken,
     UsageError,
 )
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.model.channel_and_install_limits import Limits
 from kiln.rattler_process.operations import Install
 from tests import waiting
@@ -177,7 +177,7 @@ def test_a_channel_that_means_harm_is_told_and_leaves_nothing(tmp_path: Path, na
 
 def channel(folder: Path, package: Path) -> str:
     """A channel of one package."""
-    Channel(root=folder / "channel").add([(package, "linux-64")])
+    LocalChannel(root=folder / "channel").add([(package, "linux-64")])
     return (folder / "channel").as_uri()
 
 

@@ -13,7 +13,7 @@ import pytest
 from kiln import build, expand, render
 from kiln.conda_package.reader import read_info_json
 from kiln.errors import UsageError
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests.feedstocks import written
 from tests.packages import release_package
 
@@ -44,7 +44,7 @@ about:
 
 
 @pytest.fixture
-def channel(tmp_path: Path) -> Channel:
+def channel(tmp_path: Path) -> LocalChannel:
     """Return a channel with several builds of its packages."""
     made = [
         release_package(tmp_path / "made", "small", "1.2", "cpu_0"),
@@ -53,12 +53,12 @@ def channel(tmp_path: Path) -> Channel:
         release_package(tmp_path / "made", "numbered", "1", "h_1", build_number=1),
         release_package(tmp_path / "made", "numbered", "1", "h_2", build_number=2),
     ]
-    channel = Channel(root=tmp_path / "channel")
+    channel = LocalChannel(root=tmp_path / "channel")
     channel.add([(package, "linux-64") for package in made])
     return channel
 
 
-def test_a_recipe_may_use_any_form(channel: Channel, tmp_path: Path) -> None:
+def test_a_recipe_may_use_any_form(channel: LocalChannel, tmp_path: Path) -> None:
     feedstock = written(tmp_path / "feedstock", META.format(channel=channel.url))
     (config,) = expand.configs(feedstock)
     (step,) = build.plan_outputs(
@@ -92,7 +92,7 @@ def test_a_recipe_may_use_any_form(channel: Channel, tmp_path: Path) -> None:
     ("spec", "build"),
     [("small=1.2=cpu*", "cpu_0"), ("small[build=cuda*]", "cuda_0"), ("small 1.2 cpu_0", "cpu_0"), ("small", "cuda_0")],
 )
-def test_the_command_line_takes_any_form(channel: Channel, spec: str, build: str, tmp_path: Path) -> None:
+def test_the_command_line_takes_any_form(channel: LocalChannel, spec: str, build: str, tmp_path: Path) -> None:
     words = ("install", spec, "--prefix", str(tmp_path / "prefix"), "--from", channel.url, "--dry-run", "--json")
     result = subprocess.run(
         [sys.executable, "-m", "kiln", *words], cwd=ROOT, capture_output=True, text=True, check=False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.solve_and_install import solve
 from tests.packages import conda_package
 from tests.unit.feedstock.conftest import DIST_INFO, RECIPE, members, shared_object
@@ -119,7 +119,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A channel of TensorFlow's packages and their neighbors."""
     folder = tmp_path_factory.mktemp("packages")
     others = [package(folder, name, (), files, LINKS.get(name, {})) for name, files in NEIGHBORS.items()]
-    Channel(root=folder / "channel").add([(item, "linux-64") for item in (*outputs(folder), *others)])
+    LocalChannel(root=folder / "channel").add([(item, "linux-64") for item in (*outputs(folder), *others)])
     return folder / "channel"
 
 

@@ -13,7 +13,7 @@ from kiln import __version__
 from kiln.cli import run
 from kiln.errors import PinningNeeded, RecipeFault, UsageError
 from kiln.expand import pinning_package
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests.feedstocks import written
 from tests.git_repositories import git
 from tests.packages import release_package
@@ -39,15 +39,15 @@ def feedstock(tmp_path: Path) -> Feedstock:
 
 
 @pytest.fixture
-def channel(tmp_path: Path) -> Channel:
+def channel(tmp_path: Path) -> LocalChannel:
     """A channel with two versions of a pinning; the newer one has a migration."""
-    channel = Channel(root=tmp_path / "channel")
+    channel = LocalChannel(root=tmp_path / "channel")
     for version, more in ((OLD, {}), (NEW, {"share/conda-forge/migrations/alpha9.yaml": MIGRATION})):
         add(channel, tmp_path / "packages", version, more)
     return channel
 
 
-def add(channel: Channel, folder: Path, version: str, more: dict[str, bytes]) -> None:
+def add(channel: LocalChannel, folder: Path, version: str, more: dict[str, bytes]) -> None:
     payload = {"conda_build_config.yaml": f"alpha:\n  - '{version}'\n".encode(), **more}
     package = release_package(
         folder, pinning_package.PACKAGE, version, payload=payload, subdir="noarch", noarch="generic"
@@ -65,7 +65,7 @@ def config(feedstock: Feedstock) -> str:
 
 
 def test_the_newest_pinning_is_fetched_where_keys_have_no_value(
-    feedstock: Feedstock, channel: Channel, capsys: pytest.CaptureFixture[str]
+    feedstock: Feedstock, channel: LocalChannel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rerendered(feedstock, "--pinning-channel", str(channel.root)) == 0
     assert f"pinning: conda-forge-pinning {NEW}" in capsys.readouterr().err
@@ -73,7 +73,7 @@ def test_the_newest_pinning_is_fetched_where_keys_have_no_value(
     assert rerendered(feedstock, "--pinning-channel", str(channel.root), "--check") == 0
 
 
-def test_its_migrations_apply(feedstock: Feedstock, channel: Channel) -> None:
+def test_its_migrations_apply(feedstock: Feedstock, channel: LocalChannel) -> None:
     migrations = feedstock.config_folder / "migrations"
     migrations.mkdir(parents=True)
     (migrations / "alpha9.yaml").write_bytes(MIGRATION)
@@ -81,7 +81,7 @@ def test_its_migrations_apply(feedstock: Feedstock, channel: Channel) -> None:
     assert "- '9'" in config(feedstock)
 
 
-def test_a_version_is_fetched_once(feedstock: Feedstock, channel: Channel) -> None:
+def test_a_version_is_fetched_once(feedstock: Feedstock, channel: LocalChannel) -> None:
     words = ("-e", OLD, "--pinning-channel", channel.url)
     assert rerendered(feedstock, *words) == 0
     assert OLD in config(feedstock)
@@ -90,7 +90,7 @@ def test_a_version_is_fetched_once(feedstock: Feedstock, channel: Channel) -> No
 
 
 def test_the_newest_version_is_asked_for_again_after_an_hour(
-    feedstock: Feedstock, channel: Channel, tmp_path: Path
+    feedstock: Feedstock, channel: LocalChannel, tmp_path: Path
 ) -> None:
     words = ("--pinning-channel", channel.url)
     assert rerendered(feedstock, *words) == 0
@@ -105,7 +105,7 @@ def test_the_newest_version_is_asked_for_again_after_an_hour(
 
 
 def test_without_a_channel_nothing_is_written_and_the_keys_are_listed(
-    feedstock: Feedstock, channel: Channel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    feedstock: Feedstock, channel: LocalChannel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rerendered(feedstock, "-e", OLD, "--pinning-channel", channel.url) == 0
     shutil.rmtree(feedstock.config_folder)
@@ -120,7 +120,7 @@ def test_without_a_channel_nothing_is_written_and_the_keys_are_listed(
 
 
 def test_a_channel_without_it_has_none(
-    feedstock: Feedstock, channel: Channel, capsys: pytest.CaptureFixture[str]
+    feedstock: Feedstock, channel: LocalChannel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     absent = "2020.01.01.00.00.00"
     assert rerendered(feedstock, "-e", absent, "--pinning-channel", channel.url) == PinningNeeded.exit_code
@@ -157,7 +157,7 @@ def test_a_file_outside_of_the_feedstock_is_refused(
 
 
 def test_a_commit_names_the_version_of_the_pinning_and_has_the_written_files_alone(
-    feedstock: Feedstock, channel: Channel, capsys: pytest.CaptureFixture[str]
+    feedstock: Feedstock, channel: LocalChannel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (("init", "-q"), ("add", "recipe"), ("commit", "-qm", "begin")):
         git(feedstock.root, *words)

@@ -12,7 +12,7 @@ import pytest
 from kiln import build, expand, render
 from kiln.conda_package.reader import read_info_json
 from kiln.errors import BuildFailed
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests.feedstocks import written
 from tests.packages import release_package
 
@@ -122,9 +122,9 @@ numpy:
 LINE = "\n    - "
 
 
-def channel_of(folder: Path) -> Channel:
+def channel_of(folder: Path) -> LocalChannel:
     """Return a channel with HOST's packages."""
-    channel = Channel(root=folder / "channel")
+    channel = LocalChannel(root=folder / "channel")
     channel.add([(release_package(folder / "made", name, *what), "linux-64") for name, what in HOST.items()])
     return channel
 

@@ -10,7 +10,7 @@ import pytest
 
 from kiln import rehearse, system_package_advice
 from kiln.errors import NotWritable, UnsupportedPython
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.rehearse import Interpreter, PythonRequest, python_download
 from kiln.solve_and_install import solve
 
@@ -32,18 +32,18 @@ def interpreter() -> Interpreter:
 
 
 @pytest.fixture(scope="session")
-def channel(interpreter: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> Channel:
+def channel(interpreter: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> LocalChannel:
     """A channel with that Python, as packages."""
     folder = tmp_path_factory.mktemp("channel")
     made = rehearse.python_packages(interpreter, folder / "made", env=ENV)
-    channel = Channel(root=folder / "channel")
-    channel.repair()
+    channel = LocalChannel(root=folder / "channel")
+    channel.repair_index()
     channel.add((package, rehearse.SUBDIR) for package in made)
     return channel
 
 
 def test_a_python_of_a_channel_is_installed_found_again_and_packaged(
-    interpreter: Interpreter, channel: Channel, tmp_path: Path
+    interpreter: Interpreter, channel: LocalChannel, tmp_path: Path
 ) -> None:
     request = PythonRequest(python=interpreter.minor_version, folder=tmp_path / "pythons", channel=channel.url)
     (request.folder / f".{interpreter.minor_version}.1-0123abcd.part" / "half").mkdir(parents=True)  # of a killed run
@@ -64,7 +64,7 @@ def test_a_python_of_a_channel_is_installed_found_again_and_packaged(
 
 
 def test_what_another_process_has_fetched_meanwhile_is_taken(
-    interpreter: Interpreter, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interpreter: Interpreter, channel: LocalChannel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = PythonRequest(python=interpreter.minor_version, folder=tmp_path / "pythons", channel=channel.url)
     others: list[Interpreter] = []

@@ -12,7 +12,7 @@ import pytest
 
 from kiln import files, rehearse
 from kiln.conda_package import reader
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.publish import package_inspection
 from kiln.rehearse.wheel_package import PackageTarget, convert_all
 from tests.feedstocks import written
@@ -68,7 +68,7 @@ def pip_wheel() -> Path:
 
 
 @pytest.fixture(scope="module")
-def channel(tmp_path_factory: pytest.TempPathFactory) -> Channel:
+def channel(tmp_path_factory: pytest.TempPathFactory) -> LocalChannel:
     """A channel with this Python, and its own pip."""
     folder = tmp_path_factory.mktemp("python")
     interpreter = rehearse.probe(Path(sys.executable), env=os.environ)
@@ -76,12 +76,12 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Channel:
     made = rehearse.python_packages(interpreter, folder / "made", env=os.environ)
     target = PackageTarget(python=interpreter.minor_version)
     made += convert_all([(pip, files.sha256(pip))], folder / "made", target)
-    channel = Channel(root=folder / "channel")
+    channel = LocalChannel(root=folder / "channel")
     channel.add((package, rehearse.SUBDIR) for package in made)
     return channel
 
 
-def test_a_package_of_pip_install_has_no_path_of_its_build(channel: Channel, tmp_path: Path) -> None:
+def test_a_package_of_pip_install_has_no_path_of_its_build(channel: LocalChannel, tmp_path: Path) -> None:
     sources = {"pyproject.toml": PROJECT, "backend.py": BACKEND, "LICENSE": "free"}
     feedstock = written(
         tmp_path / "feedstock",

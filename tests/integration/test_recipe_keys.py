@@ -18,7 +18,7 @@ import pytest
 
 from kiln.conda_package import reader, rewriter
 from kiln.errors import BuildFailed, HashMismatch, RecipeFault, TestsFailed
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests.feedstocks import written
 from tests.packages import conda_package, release_package
 
@@ -197,7 +197,7 @@ def test_overlinking(tmp_path: Path) -> None:
 
 def channel(folder: Path) -> str:
     """Return the variants with a channel whose package exports itself, and has a file."""
-    channel = Channel(root=folder / "channel")
+    channel = LocalChannel(root=folder / "channel")
     package = release_package(folder / "built", "dep", payload={"share/dep": b"dep", "share/other": b"other"})
     channel.add([(package, "linux-64")])
     return f"channel_sources:\n  - {channel.url}\n"
@@ -320,7 +320,7 @@ def downstream(folder: Path, name: str, script: str) -> Path:
 def test_downstreams(passes: bool, tmp_path: Path) -> None:
     variants = channel(tmp_path)
     script = "test -f $PREFIX/share/one\ntest -f $PREFIX/share/dep\n" + ("" if passes else "exit 3\n")
-    Channel(root=tmp_path / "channel").add([(downstream(tmp_path, "user", script), "linux-64")])
+    LocalChannel(root=tmp_path / "channel").add([(downstream(tmp_path, "user", script), "linux-64")])
     test = "test:\n  downstreams: [user, absent]\n"
     ended = build(tmp_path, f"{META}build:\n  number: 0\n{SCRIPT}{test}", variants=variants)
     assert ended.returncode == (0 if passes else TestsFailed.exit_code), ended.stderr

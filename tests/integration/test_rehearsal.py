@@ -19,7 +19,7 @@ from kiln.conda_package.reader import read_info_json
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
 from kiln.expand import read
 from kiln.files import link_or_copy
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.rehearse import PYTHONS
 from tests import shared_inputs
 from tests.small_disks import mounted
@@ -124,7 +124,7 @@ def test_what_the_wheel_lacks_is_said(report: dict[str, Any]) -> None:
 
 def test_no_two_packages_install_the_same_path(report: dict[str, Any]) -> None:
     owners: dict[str, list[str]] = {}
-    for package in Channel(root=Path(report["channel"])).packages():
+    for package in LocalChannel(root=Path(report["channel"])).packages():
         for entry in read_info_json(package, "paths.json")["paths"]:
             owners.setdefault(entry["_path"], []).append(package.name)
     own = tuple(f"{package['artifact']['name']}-" for package in report["packages"])
@@ -133,7 +133,7 @@ def test_no_two_packages_install_the_same_path(report: dict[str, Any]) -> None:
 
 def test_a_fresh_prefix_from_the_channel_computes(report: dict[str, Any], tmp_path: Path) -> None:
     prefix = tmp_path / "a prefix"
-    channel = Channel(root=Path(report["channel"])).url
+    channel = LocalChannel(root=Path(report["channel"])).url
     subprocess.run((sys.executable, "-c", INSTALL, channel, prefix, tmp_path / "cache"), cwd=ROOT, check=True)
     ran = subprocess.run((prefix / "bin" / "python", "-c", PRODUCT), capture_output=True, text=True, check=False)
     assert ran.stdout == "60.0\n", ran.stderr
@@ -232,7 +232,7 @@ def stopped(feedstock: Path, number: signal.Signals, *, during: str) -> int:
 
 def assert_whole(channel: Path, *, has: str, lacks: str) -> None:
     """Every package of the channel can be read and stands in its index; one is there and another not."""
-    packages = {package.name: package for package in Channel(root=channel).packages()}
+    packages = {package.name: package for package in LocalChannel(root=channel).packages()}
     names = {read_info_json(package, "index.json")["name"] for package in packages.values()}
     assert has in names
     assert lacks not in names

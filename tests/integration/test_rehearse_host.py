@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from kiln import expand, feedstock_loader, render
 from kiln.conda_package.writer import PackageMetadata, write_metadata_package
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.matchspec_notation import strict
 from kiln.rehearse import conda_names
 from kiln.rehearse.stand_in_writer import cuda_metadata
@@ -53,7 +53,7 @@ def test_the_host_of_a_cuda_config_solves_in_a_rehearsals_channel(tmp_path: Path
     made = tmp_path / "made"
     dev_packages = (write_metadata_package(made, facts) for facts in cuda_metadata(wheels, target))
     packages = (*libraries(wheels, made, target), *dev_packages)
-    channel = Channel(root=tmp_path / "channel")
+    channel = LocalChannel(root=tmp_path / "channel")
     channel.add((package, "linux-64") for package in packages)
     feedstock = feedstock_loader.load(ROOT)
     config = next(config for config in expand.configs(feedstock) if f"version{cuda}python3.12" in config.name)

@@ -17,7 +17,7 @@ import pytest
 
 from kiln import rehearse
 from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.rehearse import wheel_download
 from kiln.rehearse.plan_types import LockedWheel
 from kiln.rehearse.wheel_locks import PYTHONS, plan_from_locks
@@ -87,8 +87,8 @@ def interpreters() -> list[Path]:
 
 def installed(packages: Sequence[Path], folder: Path) -> Path:
     """Put packages into a channel, and from there into a fresh prefix."""
-    channel = Channel(root=folder / "channel")
-    channel.repair()
+    channel = LocalChannel(root=folder / "channel")
+    channel.repair_index()
     channel.add((package, rehearse.SUBDIR) for package in packages)
     specs = [package.name.rsplit("-", 2)[0] for package in packages]
     argv = [sys.executable, "-c", INSTALL, channel.url, str(folder / "prefix"), str(folder / "cache"), *specs]

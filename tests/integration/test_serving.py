@@ -14,7 +14,7 @@ import pytest
 from kiln import build, expand, feedstock_loader, render
 from kiln.conda_package.reader import read_info_json
 from kiln.conda_package.writer import PackageMetadata, write_metadata_package
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.model.build_results import TestVerdict
 from kiln.package_test import PackageTester
 from kiln.rehearse import wheel_download
@@ -78,12 +78,12 @@ def packaged(
 
 def passed_tests(output: Output, package: Path, tensorflow: Path, folder: Path) -> str:
     """Return the log of the package's own tests, which must pass."""
-    own = Channel(root=folder / "channel")
+    own = LocalChannel(root=folder / "channel")
     own.add([(package, "noarch" if output.noarch else "linux-64")])
     tester = PackageTester(
         recipe=SERVING / "recipe",
         folder=folder / "test",
-        channels=(own.url, Channel(root=tensorflow).url),
+        channels=(own.url, LocalChannel(root=tensorflow).url),
         cache=tensorflow.parents[1] / "cache" / "pkgs",
         machine=machine_virtual_packages(),
     )
@@ -97,7 +97,7 @@ def passed_tests(output: Output, package: Path, tensorflow: Path, folder: Path) 
 
 def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path, tmp_path: Path) -> None:
     (wheel,) = wheel_download.fetch([API], tmp_path / "wheels", env=os.environ)
-    output, package = packaged("tensorflow-serving-api", wheel, (Channel(root=tensorflow).url,), tmp_path)
+    output, package = packaged("tensorflow-serving-api", wheel, (LocalChannel(root=tensorflow).url,), tmp_path)
     index = read_info_json(package, "index.json")
     assert (index["name"], index["version"], index["noarch"]) == ("tensorflow-serving-api", "2.20.0", "python")
     assert "tensorflow >=2.20.0,<3" in index["depends"]
@@ -113,11 +113,11 @@ def stand_in(folder: Path) -> Path:
     return Path(shutil.copy(STAND_IN, folder / "dist" / "tensorflow_model_server"))
 
 
-def host_packages(folder: Path) -> Channel:
+def host_packages(folder: Path) -> LocalChannel:
     """Return a channel with the host requirements of the CUDA config, without files; one has run exports."""
     feedstock = feedstock_loader.load(SERVING)
     rendered = render.close_static_pins(render.render(feedstock, expand.read(feedstock, CUDA_CONFIG)))
-    channel, packages = Channel(root=folder / "host"), []
+    channel, packages = LocalChannel(root=folder / "host"), []
     (folder / "packages").mkdir()
     for name in (spec.split()[0] for spec in rendered.outputs[0].requirements.host):
         exports = {"weak": ("libcublas >=99.1,<100.0a0",)} if name == "libcublas-dev" else {}

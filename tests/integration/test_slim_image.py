@@ -17,7 +17,7 @@ from kiln.conda_package.writer import PackageMetadata, write_package
 from kiln.container import Engine, engine_workarounds, images
 from kiln.errors import BuildFailed, SolveFailed, UsageError
 from kiln.image import apt_sources, content_assembly, slim_image, slim_image_kinds
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests import shared_inputs
 from tests.integration.test_rehearsal import kiln, report  # noqa: F401 - a fixture
 from tests.waiting import CEILING, until
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.needs("mmdebstrap"), pytest.mark.needs("gcc")]
 
 
 @pytest.fixture(scope="session")
-def channel(tmp_path_factory: pytest.TempPathFactory) -> Channel:
+def channel(tmp_path_factory: pytest.TempPathFactory) -> LocalChannel:
     """A channel with a package like TensorFlow Serving's, around the stand-in for its program."""
     folder = tmp_path_factory.mktemp("serving")
     facts = PackageMetadata(name="tensorflow-serving", version="2.20.0", build="cpu_h0_0", license="Apache-2.0")
@@ -41,7 +41,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Channel:
         archive.add_bytes("bin/tensorflow_model_server", (folder / "server").read_bytes(), executable=True)
         archive.add_bytes("include/serving.h", b"// for compilers")
         archive.add_bytes("lib/libserving.a", b"!<arch>")
-    made = Channel(root=folder / "channel")
+    made = LocalChannel(root=folder / "channel")
     made.add([(folder / f"{facts.stem}.conda", "linux-64")])
     return made
 
@@ -54,7 +54,7 @@ def quiet(title: str) -> Any:
     return Steps(StringIO(), animated=False).step(title)
 
 
-def serving(channel: Channel, **more: Any) -> slim_image.ImageRequest:
+def serving(channel: LocalChannel, **more: Any) -> slim_image.ImageRequest:
     chosen = slim_image_kinds.read_kind("serving")
     said: dict[str, Any] = {"specs": chosen.specs, "suite": "bookworm", **more}
     return slim_image.ImageRequest(kind=chosen, channels=(channel.url,), **said)
@@ -67,7 +67,7 @@ def make(request: slim_image.ImageRequest, output: Path) -> slim_image.SlimImage
 
 
 @pytest.fixture(scope="session")
-def archive(channel: Channel, tmp_path_factory: pytest.TempPathFactory) -> slim_image.SlimImage:
+def archive(channel: LocalChannel, tmp_path_factory: pytest.TempPathFactory) -> slim_image.SlimImage:
     return make(serving(channel), tmp_path_factory.mktemp("image") / "serving.tar")
 
 
@@ -79,14 +79,16 @@ def loaded(engine: Engine, base_image: str, archive: slim_image.SlimImage) -> It
     engine.run_command("rmi", "--force", archive.tag)
 
 
-def test_the_same_packages_give_the_same_image(channel: Channel, archive: slim_image.SlimImage, tmp_path: Path) -> None:
+def test_the_same_packages_give_the_same_image(
+    channel: LocalChannel, archive: slim_image.SlimImage, tmp_path: Path
+) -> None:
     again = make(serving(channel), tmp_path / "again.tar")
     assert again.digest == archive.digest
     assert again.path.read_bytes() == archive.path.read_bytes()
 
 
 def test_a_folder_holds_what_an_archive_holds_and_is_replaced(
-    channel: Channel, archive: slim_image.SlimImage, tmp_path: Path
+    channel: LocalChannel, archive: slim_image.SlimImage, tmp_path: Path
 ) -> None:
     for _ in range(2):
         assert make(serving(channel), tmp_path / "layout").digest == archive.digest
@@ -195,7 +197,7 @@ def test_docker_asks_for_its_health(engine: Engine, loaded: Engine, archive: sli
 
 def test_an_image_for_gpus_is_made_of_the_cuda_build_and_names_its_driver(tmp_path: Path) -> None:
     """The channel has both builds; without a GPU the same request gets the other one."""
-    made = Channel(root=tmp_path / "channel")
+    made = LocalChannel(root=tmp_path / "channel")
     for build, depends in (("cpu_h0_0", ()), ("cuda129h0_200", ("__cuda >=12",))):
         facts = PackageMetadata(
             name="tensorflow-serving",
@@ -234,7 +236,7 @@ def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:
     facts = PackageMetadata(name="tensorflow-serving", version="1", build="0", license="MIT")
     with write_package(folder, facts) as archive:
         archive.add_bytes("bin/tensorflow_model_server", program.read_bytes(), executable=True)
-    channel = Channel(root=tmp_path / "channel")
+    channel = LocalChannel(root=tmp_path / "channel")
     channel.add([(folder / f"{facts.stem}.conda", "linux-64")])
     with pytest.raises(BuildFailed) as caught:
         make(serving(channel), tmp_path / "x.tar")
@@ -252,7 +254,7 @@ def test_what_is_no_channel_is_told(tmp_path: Path) -> None:
         make(request, tmp_path / "x.tar")
 
 
-def test_what_the_channel_lacks_is_told(channel: Channel, tmp_path: Path) -> None:
+def test_what_the_channel_lacks_is_told(channel: LocalChannel, tmp_path: Path) -> None:
     with pytest.raises(SolveFailed, match="nosuchthing"):
         make(serving(channel, specs=("nosuchthing",)), tmp_path / "x.tar")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import rattler_process
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,9 +25,9 @@ def indexings(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return calls
 
 
-def indexed_channel(root: Path) -> Channel:
+def indexed_channel(root: Path) -> LocalChannel:
     """Return a channel with an index."""
-    channel = Channel(root=root / "channel")
+    channel = LocalChannel(root=root / "channel")
     for subdir in channel.subdirs:
         (channel.root / subdir).mkdir(parents=True)
         (channel.root / subdir / "repodata.json").write_text("{}")
@@ -46,8 +46,8 @@ def test_packages_that_were_only_added_do_not_have_the_others_read_again(tmp_pat
     channel.add([package(tmp_path / "made", "a")], index=False)
     channel.add([package(tmp_path / "made", "b")], index=False)
     assert (channel.is_unindexed, indexings) == (True, [])
-    channel.repair()
-    channel.repair()
+    channel.repair_index()
+    channel.repair_index()
     assert (channel.is_unindexed, indexings) == (False, [False])
 
 
@@ -56,7 +56,7 @@ def test_after_a_package_was_replaced_all_are_read_again(tmp_path: Path, indexin
     channel.add([package(tmp_path / "made", "a")], index=False)
     channel.add([package(tmp_path / "again", "a", "other")], index=False)
     channel.add([package(tmp_path / "made", "b")], index=False)
-    channel.repair()
+    channel.repair_index()
     assert indexings == [True]
 
 
@@ -71,9 +71,9 @@ def test_after_an_indexing_that_did_not_end_all_are_read_again(
     with monkeypatch.context() as patch:
         patch.setattr(rattler_process, "call", killed)
         with pytest.raises(KeyboardInterrupt):
-            channel.repair()
+            channel.repair_index()
     assert channel.is_unindexed
-    channel.repair()
+    channel.repair_index()
     assert (channel.is_unindexed, indexings) == (False, [True])
 
 
@@ -81,11 +81,11 @@ def test_the_folders_of_platforms_are_its_subdirs_and_no_others(tmp_path: Path) 
     for name in ("noarch", "linux-aarch64", "linux-own", "win-64", "logs", "work"):
         (tmp_path / name).mkdir()
     (tmp_path / "osx-64").touch()
-    assert Channel(root=tmp_path).subdirs == ("linux-64", "noarch", "linux-aarch64", "linux-own", "win-64")
+    assert LocalChannel(root=tmp_path).subdirs == ("linux-64", "noarch", "linux-aarch64", "linux-own", "win-64")
 
 
 def test_packages_for_all_platforms_are_found(tmp_path: Path) -> None:
     for place in ("linux-64/a-1-0.conda", "linux-aarch64/b-1-0.conda", "noarch/c-1-0.conda", "logs/d-1-0.conda"):
         (tmp_path / place).parent.mkdir()
         (tmp_path / place).touch()
-    assert Channel(root=tmp_path).package_names() == {"a", "b", "c"}
+    assert LocalChannel(root=tmp_path).package_names() == {"a", "b", "c"}

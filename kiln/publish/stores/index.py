@@ -10,7 +10,7 @@ from kiln import repodata
 from kiln.errors import UsageError, did_you_mean
 from kiln.publish.channel_provenance import CHAIN
 from kiln.publish.publication_order import grouped_by_subdir, subdirs_with_defaults
-from kiln.repodata import IndexEntry, Subdir
+from kiln.repodata import IndexEntry, SubdirIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -33,24 +33,26 @@ class ChannelIndex:
         return {
             f"{subdir.name}/{file}": str(subdir.records.get(file, {}).get("sha256", ""))
             for subdir in map(self.subdir_packages, self.subdir_names())
-            for file in subdir.records.keys() | subdir.removed
+            for file in subdir.records.keys() | subdir.removed_files
         }
 
     def subdir_names(self, more: Iterable[str] = ()) -> tuple[str, ...]:
         """Return the names of the channel's subdirs, and of those that it gets."""
         return subdirs_with_defaults({*self.store.subdirs(), *more})
 
-    def subdir_indexes(self, more: Iterable[str] = ()) -> dict[str, Subdir]:
+    def subdir_indexes(self, more: Iterable[str] = ()) -> dict[str, SubdirIndex]:
         """Return the whole index by subdir, by default empty; ``more`` are subdirs that the channel gets.
 
         Raises:
             BrokenIndex: when a file of it is invalid, or has what kiln cannot keep.
         """
-        return {name: repodata.whole_index(name, self._subdir_file_reader(name)) for name in self.subdir_names(more)}
+        return {
+            name: repodata.read_whole_index(name, self._subdir_file_reader(name)) for name in self.subdir_names(more)
+        }
 
-    def subdir_packages(self, name: str) -> Subdir:
+    def subdir_packages(self, name: str) -> SubdirIndex:
         """Return the packages of one subdir."""
-        return repodata.packages_only(name, self._subdir_file_reader(name))
+        return repodata.read_packages_only(name, self._subdir_file_reader(name))
 
     def find_package_path(self, name: str) -> str:
         """Return the path of a package file, by its name or path.
@@ -71,16 +73,19 @@ class ChannelIndex:
     def channeldata_with_entries(self, entries: Sequence[IndexEntry]) -> bytes | None:
         """Return the channel's ``channeldata.json`` with packages added, None where the channel has none."""
         existing = self.store.read(repodata.CHANNELDATA)
-        return None if existing is None else repodata.with_entries(existing, entries)
+        return None if existing is None else repodata.channeldata_with_entries(existing, entries)
 
     def add_packages(self, entries: Sequence[IndexEntry], records: bytes) -> None:
         """Add packages, with the chain of their records; step by step, what others need comes first."""
         for part in (*(grouped_by_subdir(entries) if self.store.changes_stepwise else ()), entries):
             subdirs = {entry.subdir for entry in part}
-            self.edit_subdirs(functools.partial(Subdir.with_packages, entries=part), records, subdirs)
+            self.edit_subdirs(functools.partial(SubdirIndex.with_packages, entries=part), records, subdirs)
 
     def withdraw_packages(
-        self, paths: AbstractSet[str], edit: Callable[[Subdir, AbstractSet[str]], Subdir], records: bytes | None = None
+        self,
+        paths: AbstractSet[str],
+        edit: Callable[[SubdirIndex, AbstractSet[str]], SubdirIndex],
+        records: bytes | None = None,
     ) -> None:
         """Remove packages by an edit, then their records; step by step, what needs others goes first."""
         entries = (
@@ -91,10 +96,10 @@ class ChannelIndex:
         self.edit_subdirs(functools.partial(_edited_subdir, edit, paths), records)
 
     def edit_subdirs(
-        self, edit: Callable[[Subdir], Subdir], records: bytes | None = None, more: Iterable[str] = ()
+        self, edit: Callable[[SubdirIndex], SubdirIndex], records: bytes | None = None, more: Iterable[str] = ()
     ) -> None:
         """Change every subdir, and the chain of records at the same moment; ``more`` are subdirs that are added."""
-        forms = {name: repodata.index_files(edit(subdir)) for name, subdir in self.subdir_indexes(more).items()}
+        forms = {name: repodata.render_index_files(edit(subdir)) for name, subdir in self.subdir_indexes(more).items()}
         existing = self.store.read(CHAIN)
         chain = (existing or b"") if records is None else records
         folder, name = CHAIN.split("/")
@@ -107,7 +112,7 @@ class ChannelIndex:
         return [
             IndexEntry(file=file, subdir=name, record=record, run_exports={})
             for name in self.subdir_names()
-            for file, record in self.subdir_packages(name).offered.items()
+            for file, record in self.subdir_packages(name).visible_records.items()
         ]
 
     def _subdir_file_reader(self, name: str) -> Callable[[str], bytes | None]:
@@ -115,7 +120,7 @@ class ChannelIndex:
 
 
 def _edited_subdir(
-    edit: Callable[[Subdir, AbstractSet[str]], Subdir], paths: AbstractSet[str], subdir: Subdir
-) -> Subdir:
+    edit: Callable[[SubdirIndex, AbstractSet[str]], SubdirIndex], paths: AbstractSet[str], subdir: SubdirIndex
+) -> SubdirIndex:
     """Return a subdir after an edit of its packages among these; others may have packages of the same file name."""
     return edit(subdir, {path.partition("/")[2] for path in paths if path.partition("/")[0] == subdir.name})

@@ -16,7 +16,7 @@ from kiln.publish.channel_provenance import (
 from kiln.publish.journal import JournalFile, PublicationPhase
 from kiln.publish.publication_order import subdirs_with_defaults
 from kiln.publish.stores.index import ChannelIndex
-from kiln.repodata import Subdir
+from kiln.repodata import SubdirIndex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +93,7 @@ class StoreTarget:
             if not self.store.has_file_with_hash(place, entry.sha256):
                 self.store.store_package(publication.files[entry.path], place, entry.sha256)
         for name in subdirs_with_defaults(entry.subdir for entry in publication.entries):
-            forms = repodata.index_files(Subdir.empty(name).with_packages(publication.entries))
+            forms = repodata.render_index_files(SubdirIndex.empty(name).with_packages(publication.entries))
             self.store.write(f"{staging}/{name}/repodata.json", forms["repodata.json"])
         return self.store.url(staging)
 
@@ -130,7 +130,7 @@ class StoreTarget:
             self.store.changes_stepwise or self.package_hashes().keys() & journal.fresh
         ):
             self.channel_index.withdraw_packages(
-                set(journal.fresh), Subdir.without_packages, chain_without_publication(self.store, journal)
+                set(journal.fresh), SubdirIndex.without_packages, chain_without_publication(self.store, journal)
             )
         for path in journal.fresh:
             self.store.remove(path)

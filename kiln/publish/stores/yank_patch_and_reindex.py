@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kiln.publish.stores.index import ChannelIndex
     from kiln.publish.stores.store_target import StoreTarget
-    from kiln.repodata import IndexEntry, Subdir
+    from kiln.repodata import IndexEntry, SubdirIndex
 
 
 def yank(target: StoreTarget, names: Sequence[str], *, delete: bool = False) -> tuple[str, ...]:
@@ -38,7 +38,9 @@ def patch_record(target: StoreTarget, name: str, fields: Mapping[str, Any]) -> s
     with _locked_channel_index(target) as index:
         path = index.find_package_path(name)
         name_of_subdir, _, file = path.partition("/")
-        index.edit_subdirs(lambda subdir: subdir.patched(file, fields) if subdir.name == name_of_subdir else subdir)
+        index.edit_subdirs(
+            lambda subdir: subdir.with_patched_record(file, fields) if subdir.name == name_of_subdir else subdir
+        )
     return path
 
 
@@ -65,17 +67,17 @@ def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int
         removed |= broken.keys()
         hashes, invalid = _new_sidecar_hashes(target, subdirs, {*unknown, *removed})
 
-        def updated(subdir: Subdir) -> Subdir:
+        def updated(subdir: SubdirIndex) -> SubdirIndex:
             missing = {path.partition("/")[2] for path in removed if path.startswith(f"{subdir.name}/")}
-            changed = subdir.without_packages(missing - subdir.removed).with_packages(entries)
-            return changed.with_field(attestation_sidecars.FIELD, hashes.get(subdir.name, {}))
+            changed = subdir.without_packages(missing - subdir.removed_files).with_packages(entries)
+            return changed.with_record_field(attestation_sidecars.FIELD, hashes.get(subdir.name, {}))
 
         index.edit_subdirs(updated)
     return len(entries), (*broken.values(), *invalid)
 
 
 def _new_sidecar_hashes(
-    target: StoreTarget, subdirs: Mapping[str, Subdir], but: AbstractSet[str]
+    target: StoreTarget, subdirs: Mapping[str, SubdirIndex], but: AbstractSet[str]
 ) -> tuple[dict[str, dict[str, str]], list[BrokenPackage]]:
     """Return the hashes of new sidecars of packages in the index, by subdir and file, and errors of invalid ones."""
     hashes: dict[str, dict[str, str]] = {}
@@ -121,9 +123,9 @@ def _read_index_entries(
     return entries, broken
 
 
-def _with_packages_withdrawn(subdir: Subdir, names: AbstractSet[str]) -> Subdir:
-    return subdir.withdrawn(subdir.records.keys() & names)
+def _with_packages_withdrawn(subdir: SubdirIndex, names: AbstractSet[str]) -> SubdirIndex:
+    return subdir.with_packages_withdrawn(subdir.records.keys() & names)
 
 
-def _with_packages_deleted(subdir: Subdir, names: AbstractSet[str]) -> Subdir:
-    return subdir.without_packages(names).withdrawn(subdir.records.keys() & names)
+def _with_packages_deleted(subdir: SubdirIndex, names: AbstractSet[str]) -> SubdirIndex:
+    return subdir.without_packages(names).with_packages_withdrawn(subdir.records.keys() & names)

@@ -15,7 +15,7 @@ from kiln import bootstrap
 from kiln.conda_package.reader import read_info_json
 from kiln.fleet import stale_processes
 from kiln.ledger.fleet import FleetLedger
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.model.fleet import FleetRun, JobState, WorkerState
 from kiln.model.run import ConfigState
 from tests.waiting import until
@@ -155,7 +155,7 @@ def assert_given_back(root: Path) -> None:
 
 def assert_whole(root: Path, configs: list[str]) -> None:
     """The finished configs' packages are in the channel, can be read, and are those of its index."""
-    channel = Channel(root=root / "build_artifacts")
+    channel = LocalChannel(root=root / "build_artifacts")
     names = {read_info_json(package, "index.json") and package.name for package in channel.packages()}
     index = json.loads((channel.root / "linux-64" / "repodata.json").read_text())
     assert set(index["packages.conda"]) == names

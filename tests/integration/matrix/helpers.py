@@ -18,7 +18,7 @@ from kiln.conda_package.reader import read_info_json
 from kiln.container import choose
 from kiln.errors import MissingTool
 from kiln.ledger import Ledger
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests import shared_inputs
 from tests.waiting import CEILING
 
@@ -102,12 +102,12 @@ def states(root: Path) -> dict[str, ConfigState]:
 
 
 def packages(root: Path) -> set[str]:
-    return {file.name for file in Channel(root=root / "build_artifacts").packages()}
+    return {file.name for file in LocalChannel(root=root / "build_artifacts").packages()}
 
 
 def assert_whole(root: Path) -> None:
     """Every package of the channel can be read and stands in its index, and the other way round."""
-    channel = Channel(root=root / "build_artifacts")
+    channel = LocalChannel(root=root / "build_artifacts")
     names = {read_info_json(package, "index.json") and package.name for package in channel.packages()}
     index: dict[str, Any] = json.loads((channel.root / "linux-64" / "repodata.json").read_text())
     assert set(index["packages.conda"]) == names

@@ -13,7 +13,7 @@ import pytest
 from kiln import image
 from kiln.conda_package.reader import read_info_json
 from kiln.errors import MissingTool
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests.integration.matrix.helpers import BASE, CPU_311, assert_whole, kiln, packages, replace, report
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def test_outputs_without_a_script_pick_files_that_the_recipe_installed(tmp_path:
     assert ended.returncode == 0, ended.stderr
     paths = {
         file.name: read_info_json(file, "paths.json")["paths"]
-        for file in Channel(root=tmp_path / "build_artifacts").packages()
+        for file in LocalChannel(root=tmp_path / "build_artifacts").packages()
     }
     assert {
         name.rsplit("-", 2)[0]: [(item["_path"], item.get("file_mode")) for item in told]
@@ -110,7 +110,7 @@ def test_scripts_get_the_callers_variables_that_the_recipe_names_and_tests_their
     (tmp_path / "recipe" / "part.sh").write_text("mkdir -p $PREFIX/share; echo part > $PREFIX/share/part\n")
     ended = kiln(tmp_path, "linux_64_", "--container", where, TOKEN_OF_OURS="hunter2", NOT_ASKED_FOR="here")
     assert ended.returncode == 0, ended.stderr
-    made = {file.name.rsplit("-", 2)[0]: file for file in Channel(root=tmp_path / "build_artifacts").packages()}
+    made = {file.name.rsplit("-", 2)[0]: file for file in LocalChannel(root=tmp_path / "build_artifacts").packages()}
     assert {
         name: [item["_path"] for item in read_info_json(file, "paths.json")["paths"]] for name, file in made.items()
     } == {

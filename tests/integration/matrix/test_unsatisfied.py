@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import SolveFailed
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from tests.integration.matrix.helpers import CPU_311, kiln, replace, report
 from tests.packages import release_package
 
@@ -34,7 +34,7 @@ PIN = '        - {{ pin_subpackage("libsmall", exact=True) }}\n'
 def test_a_requirement_that_no_channel_has_is_named(
     small: Path, tmp_path: Path, recipe: str, told: tuple[str, str]
 ) -> None:
-    channel = Channel(root=tmp_path / "channel")
+    channel = LocalChannel(root=tmp_path / "channel")
     package = release_package(tmp_path / "packages", "wanted", depends=["absent >=2"] if "wanted >=1" in recipe else [])
     channel.add([(package, "linux-64")])
     replace(small, "meta.yaml", PIN, recipe)

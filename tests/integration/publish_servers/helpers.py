@@ -57,7 +57,7 @@ def release(tmp_path: Path) -> tuple[list[Path], list[repodata.IndexEntry]]:
         release_package(tmp_path / "built", "app", depends=["lib"]),
         release_package(tmp_path / "built", "lib"),
     ]
-    return paths, [repodata.read(path) for path in paths]
+    return paths, [repodata.read_index_entry(path) for path in paths]
 
 
 def requests(tmp_path: Path, *methods: str) -> list[str]:

@@ -85,7 +85,7 @@ def test_quetz_itself_takes_a_release_at_once_and_gives_it_back(
     before = {entry.path: entry.sha256 for entry in entries}
     assert where.package_hashes() == before
     new = [release_package(tmp_path / "built", name, subdir="noarch") for name in ("new", "newer")]
-    told = [repodata.read(path) for path in new]
+    told = [repodata.read_index_entry(path) for path in new]
     for lives, after in itertools.product(range(4), (False, True)):  # two uploads, one promotion, one removal
         server = cast("Server", Mortal(where.server, lives, after=after))
         with pytest.raises(KeyboardInterrupt):
@@ -102,4 +102,4 @@ def test_quetz_itself_refuses_a_wrong_token(tmp_path: Path, request: pytest.Fixt
     stranger = parse_target(f"quetz:{address}/release", {"QUETZ_API_KEY": "wr0ng"}, journals=tmp_path, staging="trial")
     more = release_package(tmp_path / "built", "more")
     with pytest.raises(TokenRefused):
-        transaction.publish(stranger, [more], [repodata.read(more)], lambda _: None)
+        transaction.publish(stranger, [more], [repodata.read_index_entry(more)], lambda _: None)

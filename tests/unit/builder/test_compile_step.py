@@ -14,7 +14,7 @@ from kiln.builder.engine_calls import EngineCalls
 from kiln.errors import BuildFailed, KilnError, SystemFault
 from kiln.job.job_descriptions import BuildJob, BuildOptions
 from kiln.job.messages import StepReporter
-from kiln.local_channel import Channel
+from kiln.local_channel import LocalChannel
 from kiln.store.digests import json_digest
 from tests.unit.render.test_v1 import feedstock
 
@@ -53,7 +53,7 @@ def builder_in(tmp_path: Path) -> ConfigBuilder:
     return ConfigBuilder(
         job=job,
         rendered=rendered,
-        channel=Channel(root=folder / "channel"),
+        channel=LocalChannel(root=folder / "channel"),
         sources=("file:///channel",),
         engine=EngineCalls.for_config(job, rendered),
         step_cache=config_step_cache(job, rendered, reporter := StepReporter()),

@@ -91,7 +91,7 @@ def test_carried_links_may_lead_out_but_no_file_is_behind_them() -> None:
 
 def test_an_existing_outward_link_is_not_reported() -> None:
     tree = PrefixTree()
-    tree.add_existing(["share/x"], {"mine": "/home/me"})
+    tree.add_installed_paths(["share/x"], {"mine": "/home/me"})
     assert tree.add_and_check_package(["share/y"], {"lib64": "lib"}) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from kiln import files
 from kiln.errors import BrokenPackage, LimitExceeded
 from kiln.model.channel_and_install_limits import Limits
-from kiln.package_safety.preinstall_checks import PackageAdmission
+from kiln.package_safety.preinstall_checks import PreinstallChecker
 from kiln.rattler_process.package_records import records_from_json
 from tests.solving import record
 
@@ -31,7 +31,7 @@ class Installation:
         self.sent: list[Mapping[str, Any]] = []
         self.prefix, self.unpacked = folder / "prefix", folder / "cache/app-1-0"
         app = {**record("app", "1"), "fn": "app-1-0.conda", "url": "file:///app-1-0.conda"}
-        self.admission = PackageAdmission(
+        self.admission = PreinstallChecker(
             records_from_json([app]),
             self.prefix,
             self.unpacked.parent,

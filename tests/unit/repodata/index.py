@@ -6,20 +6,20 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kiln import repodata
-from kiln.repodata import Subdir
+from kiln.repodata import SubdirIndex
 from tests.packages import release_package
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def index(tmp_path: Path, *names: str) -> Subdir:
+def index(tmp_path: Path, *names: str) -> SubdirIndex:
     """Return an index of packages, each named as ``NAME-VERSION`` or ``NAME-VERSION-BUILD``."""
-    entries = [repodata.read(release_package(tmp_path, *name.split("-"))) for name in names]
-    return Subdir.empty("linux-64").with_packages(entries)
+    entries = [repodata.read_index_entry(release_package(tmp_path, *name.split("-"))) for name in names]
+    return SubdirIndex.empty("linux-64").with_packages(entries)
 
 
-def offered(subdir: Subdir, form: str = "repodata.json") -> dict[str, Any]:
+def offered(subdir: SubdirIndex, form: str = "repodata.json") -> dict[str, Any]:
     """Return the records of one form of an index."""
-    records: dict[str, Any] = json.loads(repodata.index_files(subdir)[form])["packages.conda"]
+    records: dict[str, Any] = json.loads(repodata.render_index_files(subdir)[form])["packages.conda"]
     return records

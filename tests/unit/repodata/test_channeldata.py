@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiln.errors import BrokenIndex
-from kiln.repodata import IndexEntry, with_entries
+from kiln.repodata import IndexEntry, channeldata_with_entries
 
 OTHER = {"version": "1", "subdirs": ["osx-64"], "home": "https://example.org"}
 
@@ -24,7 +24,7 @@ def channeldata(**packages: Any) -> bytes:
 
 
 def test_a_new_package_is_added_and_others_stay() -> None:
-    value = json.loads(with_entries(channeldata(other=OTHER, zlib=OTHER), [entry("2", timestamp=5_999)]))
+    value = json.loads(channeldata_with_entries(channeldata(other=OTHER, zlib=OTHER), [entry("2", timestamp=5_999)]))
     assert value["channeldata_version"] == 1
     assert value["subdirs"] == ["linux-64", "osx-64"]
     assert list(value["packages"]) == ["lib", "other", "zlib"]
@@ -41,7 +41,9 @@ def test_a_new_package_is_added_and_others_stay() -> None:
 @pytest.mark.parametrize(("version", "newest"), [("1.9", "1.10"), ("1.11", "1.11"), ("1.10", "1.10")])
 def test_the_facts_are_those_of_the_newest_version(version: str, newest: str) -> None:
     existing = {"version": "1.10", "license": "license of 1.10", "run_exports": {"1.10": {}}, "timestamp": 9}
-    lib = json.loads(with_entries(channeldata(lib=existing), [entry(version, subdir="noarch")]))["packages"]["lib"]
+    lib = json.loads(channeldata_with_entries(channeldata(lib=existing), [entry(version, subdir="noarch")]))[
+        "packages"
+    ]["lib"]
     assert (lib["version"], lib["license"], lib["timestamp"]) == (newest, f"license of {newest}", 9)
     assert lib["run_exports"][version] == {"weak": [f"lib >={version}"]}
     assert lib["subdirs"] == ["noarch"]
@@ -51,4 +53,4 @@ def test_the_facts_are_those_of_the_newest_version(version: str, newest: str) ->
 @pytest.mark.parametrize("data", [b"[]", b"{", b'{"packages": [1]}', b'{"packages": {"lib": 1}}'])
 def test_an_invalid_file_is_reported(data: bytes) -> None:
     with pytest.raises(BrokenIndex, match=r"channeldata\.json cannot be read"):
-        with_entries(data, [entry("1")])
+        channeldata_with_entries(data, [entry("1")])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import BrokenIndex
-from kiln.repodata.index_document import IndexDocument, file_name_of_key, require_writable, section_of
+from kiln.repodata.index_document import IndexDocument, file_name_of_key, require_writable, section_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def test_other_json_is_not_an_index(data: bytes) -> None:
 def test_records_are_found_in_every_section_by_their_files() -> None:
     assert set(document().records()) == {OLD, NEW, "b-1-0.conda", f"{WHEEL}.whl"}
     assert (file_name_of_key(("v3", "whl"), WHEEL), file_name_of_key(("packages",), OLD)) == (f"{WHEEL}.whl", OLD)
-    assert (section_of(OLD), section_of(NEW)) == ("packages", "packages.conda")
+    assert (section_of_file(OLD), section_of_file(NEW)) == ("packages", "packages.conda")
 
 
 def test_removing_a_record_leaves_all_else() -> None:

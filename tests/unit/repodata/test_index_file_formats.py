@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def test_all_forms_say_the_same(tmp_path: Path) -> None:
     subdir = index(tmp_path, "small-1", "small-2", "large-1")
-    forms = repodata.index_files(subdir)
+    forms = repodata.render_index_files(subdir)
     assert json.loads(zstd.decompress(forms["repodata.json.zst"])) == json.loads(forms["repodata.json"])
     listing = msgpack.unpackb(zstd.decompress(forms["repodata_shards.msgpack.zst"]))
     assert listing["info"] == {"subdir": "linux-64", "base_url": "", "shards_base_url": "./shards/"}
@@ -43,14 +43,18 @@ def test_all_forms_say_the_same(tmp_path: Path) -> None:
 
 def test_current_has_the_newest_versions_and_their_requirements(tmp_path: Path) -> None:
     subdir = index(tmp_path, "lib-1", "lib-2", "lib-3", "other-1.9", "other-1.10", "other-1.10-1")
-    needing = [repodata.read(release_package(tmp_path, "app", depends=["lib <3", "other 1.10.*", "gone >1"]))]
+    needing = [
+        repodata.read_index_entry(release_package(tmp_path, "app", depends=["lib <3", "other 1.10.*", "gone >1"]))
+    ]
     assert set(offered(subdir.with_packages(needing), "current_repodata.json")) == {
         *("app-1-0.conda", "lib-3-0.conda", "lib-2-0.conda", "other-1.10-0.conda", "other-1.10-1.conda"),
     }
 
 
 def test_a_withdrawn_package_is_offered_by_no_form_and_known_as_removed(tmp_path: Path) -> None:
-    forms = repodata.index_files(index(tmp_path, "small-1", "large-1").withdrawn(["small-1-0.conda"]))
+    forms = repodata.render_index_files(
+        index(tmp_path, "small-1", "large-1").with_packages_withdrawn(["small-1-0.conda"])
+    )
     for name in ("repodata.json", "current_repodata.json", "run_exports.json"):
         assert set(json.loads(forms[name])["packages.conda"]) == {"large-1-0.conda"}
     shards = msgpack.unpackb(zstd.decompress(forms["repodata_shards.msgpack.zst"]))["shards"]
@@ -63,10 +67,10 @@ def test_a_withdrawn_package_is_offered_by_no_form_and_known_as_removed(tmp_path
 def test_compressed_files_are_written_where_the_channel_has_them(tmp_path: Path) -> None:
     subdir = index(tmp_path, "small-1")
     variants = frozenset({"repodata.json.bz2", f"{repodata.BASE}.zst"})
-    forms = repodata.index_files(dataclasses.replace(subdir, variants=variants))
+    forms = repodata.render_index_files(dataclasses.replace(subdir, variants=variants))
     assert bz2.decompress(forms["repodata.json.bz2"]) == forms["repodata.json"]
     assert zstd.decompress(forms[f"{repodata.BASE}.zst"]) == forms[repodata.BASE]
-    assert forms.keys() - repodata.index_files(subdir).keys() == variants
+    assert forms.keys() - repodata.render_index_files(subdir).keys() == variants
 
 
 def test_current_keeps_the_files_that_it_had_until_their_package_changes(tmp_path: Path) -> None:
@@ -81,7 +85,7 @@ def test_current_keeps_the_files_that_it_had_until_their_package_changes(tmp_pat
 def test_the_list_of_shards_keeps_its_keys_but_not_its_time(tmp_path: Path) -> None:
     info = {"created_at": "2026-01-01T00:00:00Z", "base_url": "https://files.example/", "more": 1}
     subdir = dataclasses.replace(index(tmp_path, "small-1"), listing={"version": 1, "info": info, "extra": 2})
-    listing = msgpack.unpackb(zstd.decompress(repodata.index_files(subdir)["repodata_shards.msgpack.zst"]))
+    listing = msgpack.unpackb(zstd.decompress(repodata.render_index_files(subdir)["repodata_shards.msgpack.zst"]))
     assert listing["extra"] == 2
     assert listing["info"] == {
         "base_url": "https://files.example/",

@@ -120,7 +120,7 @@ def test_a_job_continues_with_the_actions_and_steps_of_the_one_before(tmp_path: 
     assert len(list(second.cache.glob("ac/*/*"))) == 2
     assert (second.layout.work("a") / "compile-s" / "package").read_text() == "compile s"
     assert (second.layout.work("a") / chains.STEPS).read_bytes() == b"a ledger"
-    assert second.layout.container_mark("a").exists()
+    assert second.layout.container_marker_file("a").exists()
     assert not second.layout.safe_path("handover").exists()
 
 

@@ -25,7 +25,7 @@ def test_a_withdrawn_package_is_not_offered_and_its_file_stays_unless_deleted(
     publish(target, package(tmp_path, "old"), package(tmp_path, "bad"))
     assert yank_patch_and_reindex.yank(target, ["old-1-0.conda"]) == ("noarch/old-1-0.conda",)
     yank_patch_and_reindex.yank(target, ["bad-1-0.conda"], delete=True)
-    assert target.channel_index.subdir_packages("noarch").offered == {}
+    assert target.channel_index.subdir_packages("noarch").visible_records == {}
     assert target.store.package_sizes("noarch").keys() == {"old-1-0.conda"}
     assert target.package_hashes().keys() == {"noarch/old-1-0.conda", "noarch/bad-1-0.conda"}, "no name is used twice"
 
@@ -36,7 +36,7 @@ def test_a_patch_replaces_fields_of_the_record_alone(target: StoreTarget, tmp_pa
         yank_patch_and_reindex.patch_record(target, "app-1-0.conda", {"depends": ["lib <2"]}) == "noarch/app-1-0.conda"
     )
     subdir = target.channel_index.subdir_indexes()["noarch"]
-    assert subdir.offered["app-1-0.conda"]["depends"] == ["lib <2"]
+    assert subdir.visible_records["app-1-0.conda"]["depends"] == ["lib <2"]
     assert subdir.records["app-1-0.conda"]["depends"] == ["lib"]
 
 
@@ -53,7 +53,7 @@ def test_a_pending_publication_is_not_disturbed(target: StoreTarget, tmp_path: P
         publish(target, package(tmp_path, "new"), fails=True)
     with pytest.raises(PublicationPending, match="new-1-0"):
         yank_patch_and_reindex.yank(target, ["old-1-0.conda"])
-    assert target.channel_index.subdir_packages("noarch").offered.keys() == {"old-1-0.conda"}
+    assert target.channel_index.subdir_packages("noarch").visible_records.keys() == {"old-1-0.conda"}
 
 
 def test_reindexing_leaves_out_unreadable_files_and_returns_their_errors(target: StoreTarget, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_reindexing_leaves_out_unreadable_files_and_returns_their_errors(target:
 
     count, errors = yank_patch_and_reindex.reindex(target, read)
     assert (count, [error.what for error in errors]) == (1, ["noarch/broken-1-0.conda cannot be read"])
-    assert target.channel_index.subdir_packages("noarch").offered.keys() == {"app-1-0.conda"}
+    assert target.channel_index.subdir_packages("noarch").visible_records.keys() == {"app-1-0.conda"}
 
 
 def test_a_package_that_several_platforms_have_is_named_by_its_path(target: StoreTarget, tmp_path: Path) -> None:
@@ -82,13 +82,13 @@ def test_a_package_that_several_platforms_have_is_named_by_its_path(target: Stor
     assert "linux-aarch64/lib-1-0.conda" in error.value.hint
     yank_patch_and_reindex.patch_record(target, "linux-aarch64/lib-1-0.conda", {"depends": ["zlib"]})
     subdirs = target.channel_index.subdir_indexes()
-    assert [subdirs[name].offered["lib-1-0.conda"]["depends"] for name in ("linux-64", "linux-aarch64")] == [
+    assert [subdirs[name].visible_records["lib-1-0.conda"]["depends"] for name in ("linux-64", "linux-aarch64")] == [
         [],
         ["zlib"],
     ]
     assert yank_patch_and_reindex.yank(target, ["linux-64/lib-1-0.conda"], delete=True) == ("linux-64/lib-1-0.conda",)
-    assert list(target.channel_index.subdir_packages("linux-aarch64").offered) == ["lib-1-0.conda"]
-    assert target.channel_index.subdir_packages("linux-64").offered == {}
+    assert list(target.channel_index.subdir_packages("linux-aarch64").visible_records) == ["lib-1-0.conda"]
+    assert target.channel_index.subdir_packages("linux-64").visible_records == {}
 
 
 def test_reindexing_finds_packages_of_every_platform(target: StoreTarget, tmp_path: Path) -> None:
