@@ -45,13 +45,16 @@ class Server(abc.ABC):
     release, ``sweeps`` whether it promotes whatever else is staged, ``moment`` what readers see meanwhile.
     ``trusts_jobs`` says whether the identity of a CI job takes the place of a stored token (trusted publishing).
     ``default_url`` is the URL of a public server, ``reading`` the pattern of a channel's URL for clients,
-    ``token_variable`` the environment variable of the token (rattler-build's name), ``token_header`` its header.
+    ``token_variable`` the environment variable of the token (rattler-build's name), ``token_header`` its header,
+    ``upload_function`` the library's function for uploads, and ``upload_token`` its parameter for the token.
     """
 
     default_url: ClassVar[str] = ""
     reading: ClassVar[str] = "{url}/{channel}"
     token_variable: ClassVar[str]
     token_header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer {}")
+    upload_function: ClassVar[str] = ""
+    upload_token: ClassVar[str] = "api_key"  # noqa: S105 - the parameter's name
     together: ClassVar[bool] = False
     sweeps: ClassVar[bool] = False
     takes_attestations: ClassVar[bool] = False
@@ -75,9 +78,12 @@ class Server(abc.ABC):
         """Return the URL at which clients read a channel."""
         return (self.client_url or self.reading).format(url=self.url, channel=channel)
 
-    @abc.abstractmethod
     def upload(self, package: Path, channel: str) -> None:
         """Upload a package to a channel."""
+        from rattler_build import upload
+
+        token = {self.upload_token: self.credentials.token}
+        self._upload_by_library(getattr(upload, self.upload_function), package, self.url, channel, **token)
 
     @abc.abstractmethod
     def promote(self, promotion: Promotion) -> None:
