@@ -93,16 +93,6 @@ class _SizeLimitedStream(io.RawIOBase):
         return size
 
 
-@contextlib.contextmanager
-def _info_members(package: Path) -> Iterator[Members]:
-    with (
-        _errors_as_broken_package(package),
-        zipfile.ZipFile(package) as file,
-        contextlib.closing(_archive_members(file, info_archive_name(file), LARGEST_INFO)) as members,
-    ):
-        yield members
-
-
 def read_info_json(package: Path, name: str) -> Any:
     """Return one JSON file of a package's metadata, such as ``about.json``; an empty object when it has none.
 
@@ -110,7 +100,7 @@ def read_info_json(package: Path, name: str) -> Any:
         BrokenPackage: when the file is not a .conda package, or has that file twice or with invalid JSON.
     """
     value = None
-    with _info_members(package) as members:
+    with open_package_members(package, only_info=True) as members:
         for member, content in members:
             if posixpath.normpath(member.name) == f"info/{name}":
                 value = _parse_info_json(name, content, value)
@@ -123,7 +113,7 @@ def read_info_files(package: Path) -> dict[str, bytes]:
     Raises:
         BrokenPackage: when the file is not a .conda package.
     """
-    with _info_members(package) as members:
+    with open_package_members(package, only_info=True) as members:
         return {member.name.removeprefix("info/"): content.read() for member, content in members if content}
 
 
@@ -177,8 +167,10 @@ def _refuse_non_finite_number(word: str) -> None:
 
 
 @contextlib.contextmanager
-def open_package_members(package: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
-    """Yield every member of a package, metadata first, with the content of regular files; nothing is unpacked.
+def open_package_members(
+    package: Path, *, only_info: bool = False
+) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
+    """Yield every member of a package, metadata first or alone, with the content of regular files; none is unpacked.
 
     Raises:
         BrokenPackage: when the file is not a .conda package, damaged, or unpacks to more than packages do.
@@ -187,7 +179,9 @@ def open_package_members(package: Path) -> Iterator[Iterator[tuple[tarfile.TarIn
         _errors_as_broken_package(package),
         zipfile.ZipFile(package) as file,
         contextlib.closing(
-            _info_and_payload_members(file, limit=max(LEAST_PAYLOAD, RATIO * package.stat().st_size))
+            _archive_members(file, info_archive_name(file), LARGEST_INFO)
+            if only_info
+            else _info_and_payload_members(file, limit=max(LEAST_PAYLOAD, RATIO * package.stat().st_size))
         ) as members,
     ):
         yield members
@@ -245,11 +239,11 @@ def info_archive_name(file: zipfile.ZipFile) -> str:
         raise ValueError("it has no metadata")
     if len(info) > 1 or len(payload) > 1 or len(set(names)) < len(names):
         raise ValueError("it has a member twice")
-    _require_no_gaps(file)
+    _require_no_data_between_members(file)
     return info[0]
 
 
-def _require_no_gaps(file: zipfile.ZipFile) -> None:
+def _require_no_data_between_members(file: zipfile.ZipFile) -> None:
     """Refuse data between the members of the directory: a reader from the start would find it."""
     assert file.fp is not None
     start = end = 0

@@ -117,17 +117,13 @@ def verified_attestation_facts(
     """
     if not _FILE.fullmatch(file):
         raise ProvenanceBroken(f"{file!r} is not the name of a package file", hint=_HINT)
-    bundles = [ParsedBundle.from_json(number, value) for number, value in enumerate(parse_sidecar(sidecar))]
-    reasons: list[str] = []
+    check = PackageAttestationCheck.from_sidecar(sidecar, file=file, sha256=sha256, channel=channel)
     for signer in signers:
-        attestation = PackageAttestationCheck(
-            sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel, reasons=reasons
-        ).facts_attested_by_signer(signer)
-        if attestation is not None:
-            return attestation
+        if (facts := check.facts_attested_by_signer(signer)) is not None:
+            return facts
     raise ProvenanceBroken(
         f"no valid attestation of {file} by {' or '.join(map(str, signers))}",
-        why="; ".join(dict.fromkeys(reasons)) or "nothing in it is signed",
+        why="; ".join(dict.fromkeys(check.reasons)) or "nothing in it is signed",
         hint=_HINT,
     )
 
@@ -166,7 +162,13 @@ class PackageAttestationCheck:
     file: str
     sha256: str
     channel: str | None
-    reasons: list[str]
+    reasons: list[str] = field(default_factory=list)
+
+    @classmethod
+    def from_sidecar(cls, sidecar: bytes, *, file: str, sha256: str, channel: str | None) -> PackageAttestationCheck:
+        """Return the check of the bundles in a sidecar; raises ProvenanceBroken when it cannot be read."""
+        bundles = [ParsedBundle.from_json(number, value) for number, value in enumerate(parse_sidecar(sidecar))]
+        return cls(sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel)
 
     def facts_attested_by_signer(self, signer: TrustedSigner) -> AttestedFacts | None:
         """Return what a signer attests, or None."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.provenance.attestation_check import PackageAttestationCheck, ParsedBundle
-from kiln.provenance.sigstore_bundles import parse_sidecar
+from kiln.provenance.attestation_check import PackageAttestationCheck
 from kiln.provenance.statements import PUBLISH, SLSA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kiln.provenance.attestation_check import TrustedSigner
+    from kiln.provenance.attestation_check import ParsedBundle, TrustedSigner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +45,12 @@ def package_attestations(
     Raises:
         ProvenanceBroken: when the sidecar cannot be read.
     """
-    bundles = [ParsedBundle.from_json(number, value) for number, value in enumerate(parse_sidecar(sidecar))]
-    check = PackageAttestationCheck(
-        sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel, reasons=[]
-    )
+    check = PackageAttestationCheck.from_sidecar(sidecar, file=file, sha256=sha256, channel=channel)
     verified: dict[int, str] = {}
     for signer in signers:
         for number, name in check.signer_names_by_bundle(signer).items():
             verified.setdefault(number, name)
-    return tuple(_listed_attestation(one, verified.get(one.number, ""), file, sha256) for one in bundles)
+    return tuple(_listed_attestation(one, verified.get(one.number, ""), file, sha256) for one in check.bundles)
 
 
 def _listed_attestation(one: ParsedBundle, signer: str, file: str, sha256: str) -> ListedAttestation:

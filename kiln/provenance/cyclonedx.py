@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import __version__
 from kiln.provenance import spdx
-from kiln.provenance.resolved_packages import (
-    conda_purl,
-    environment_description,
-    package_purl,
-    version_and_build_of_exact_spec,
-)
+from kiln.provenance.resolved_packages import conda_purl, environment_text, package_purl, parse_exact_spec
 from kiln.serialization import iso_timestamp
 
 if TYPE_CHECKING:
@@ -171,7 +166,7 @@ def _library_component(
 
 def _requirement_component(name: str, spec: str) -> dict[str, Any]:
     """Return a run requirement; a solver chooses its version, unless only one build satisfies it."""
-    version, build = version_and_build_of_exact_spec(spec) or ("", "")
+    version, build = parse_exact_spec(spec) or ("", "")
     return {
         "type": "library",
         "bom-ref": f"run/{name}",
@@ -202,6 +197,6 @@ def _environment_component(package: ResolvedPackage) -> dict[str, Any]:
     """Return a package of an environment; those for build and host are not part of the package at run time."""
     identity = f"{_PLACES[package.scope]}/{package.subdir}/{package.name}"
     return {
-        **_library_component(identity, package, package_purl(package), environment=environment_description(package)),
+        **_library_component(identity, package, package_purl(package), environment=environment_text(package)),
         "scope": "required" if package.scope == "run" else "excluded",
     }

@@ -42,7 +42,7 @@ def environment_packages(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ..
     return tuple(dict.fromkeys(package for package in packages if _NAME.fullmatch(package.name) and package.version))
 
 
-def version_and_build_of_exact_spec(spec: str) -> tuple[str, str] | None:
+def parse_exact_spec(spec: str) -> tuple[str, str] | None:
     """Return version and build string of a spec that only one build satisfies."""
     match = _EXACT.fullmatch(spec)
     return (match[2], match[3]) if match else None
@@ -83,7 +83,7 @@ def is_valid_package(package: ResolvedPackage) -> bool:
     )
 
 
-def environment_description(package: ResolvedPackage) -> str:
+def environment_text(package: ResolvedPackage) -> str:
     """Return in words where a package was installed: for the build, or as a run dependency, which elsewhere differs."""
     if package.scope == "run":
         return "as tested: a run dependency that the solver chose for the package's tests"

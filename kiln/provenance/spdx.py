@@ -8,12 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.matchspec_notation import package_name
-from kiln.provenance.resolved_packages import (
-    conda_purl,
-    environment_description,
-    package_purl,
-    version_and_build_of_exact_spec,
-)
+from kiln.provenance.resolved_packages import conda_purl, environment_text, package_purl, parse_exact_spec
 from kiln.serialization import iso_timestamp
 
 if TYPE_CHECKING:
@@ -46,9 +41,16 @@ def bill_of_materials(
     sources = [source_package(number, one) for number, one in enumerate(record.sources)]
     needs = [_requirement_package(name, spec) for name, spec in run_requirements(record).items()]
     tools = [
-        (_RELATIONS[package.scope], _environment_package(number, package)) for number, package in enumerate(resolved)
+        (
+            _RELATIONS[one.scope],
+            _package_of_part(f"{one.scope.capitalize()}-{number}", one, package_purl(one), environment_text(one)),
+        )
+        for number, one in enumerate(resolved)
     ]
-    parts = [(bool(part.evidence), _bundled_component_package(number, part)) for number, part in enumerate(bundled)]
+    parts = [
+        (bool(part.evidence), _package_of_part(f"Component-{number}", part, part.purl, part.reason_for_listing))
+        for number, part in enumerate(bundled)
+    ]
     texts = [_license_file_entry(number, file) for number, file in enumerate(licenses)]
     relations = [
         ("SPDXRef-DOCUMENT", "DESCRIBES", main),
@@ -126,26 +128,14 @@ def source_package(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
 
 def _requirement_package(name: str, spec: str) -> dict[str, Any]:
     """Return a run requirement; a solver chooses its version, unless only one build satisfies it."""
-    version, build = version_and_build_of_exact_spec(spec) or ("", "")
+    version, build = parse_exact_spec(spec) or ("", "")
     url = conda_purl(name, version, build=build)
     identity = f"SPDXRef-Need-{_ID.sub('-', name)}"
     return _spdx_package(identity, name, version=version, url=url, comment=f"required: {spec}")
 
 
-def _environment_package(number: int, package: ResolvedPackage) -> dict[str, Any]:
-    """Return a package of an environment of the build."""
-    return _package_of_part(
-        f"{package.scope.capitalize()}-{number}", package, package_purl(package), environment_description(package)
-    )
-
-
-def _bundled_component_package(number: int, component: BundledComponent) -> dict[str, Any]:
-    """Return a component that is bundled, or that the source declares; its checksum is that of its archive."""
-    return _package_of_part(f"Component-{number}", component, component.purl, component.reason_for_listing)
-
-
 def _package_of_part(identity: str, part: ResolvedPackage | BundledComponent, url: str, comment: str) -> dict[str, Any]:
-    """Return a part with what is known of it; ``url`` is its package URL."""
+    """Return a part with what is known of it; ``url`` is its package URL, its checksum that of its archive."""
     return _spdx_package(
         f"SPDXRef-{identity}-{_ID.sub('-', part.name)}",
         part.name,

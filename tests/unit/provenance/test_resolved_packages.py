@@ -14,8 +14,8 @@ from kiln.provenance.resolved_packages import (
     environment_packages,
     is_valid_package,
     package_purl,
+    parse_exact_spec,
     run_dependencies,
-    version_and_build_of_exact_spec,
 )
 
 META = b"""
@@ -65,9 +65,9 @@ def test_a_recipe_that_is_none_has_no_packages(data: bytes) -> None:
 
 
 def test_only_one_build_satisfies_a_spec_without_operators() -> None:
-    assert version_and_build_of_exact_spec("liba 1.2 h1_0") == ("1.2", "h1_0")
+    assert parse_exact_spec("liba 1.2 h1_0") == ("1.2", "h1_0")
     for spec in ("liba", "liba 1.2", "liba 1.2 h1_*", "liba >=1.2 h1_0", "liba 1.* h1_0"):
-        assert version_and_build_of_exact_spec(spec) is None
+        assert parse_exact_spec(spec) is None
 
 
 def installed_record(name: str, *depends: str, **changed: str) -> dict[str, Any]:
