@@ -70,13 +70,10 @@ class PrefixTree:
             escapes += [
                 f"{link} -> {text}"
                 for link, text in self.links.items()
-                if not self.carried and self._newly_leads_out_of_prefix(link)
+                if not self.carried and link not in self.outward and resolve_links(link, self.links) is None
             ]
         self.folders |= folders
         return list(dict.fromkeys(escapes))
-
-    def _newly_leads_out_of_prefix(self, link: str) -> bool:
-        return link not in self.outward and resolve_links(link, self.links) is None
 
     def _add_links(self, links: Mapping[str, str]) -> dict[str, str]:
         """Add links by their names, and by their places behind other links; return all that are new."""

@@ -131,22 +131,24 @@ def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> list[R
     name = candidate.artifact.path.name
     result = []
 
-    def refuse(kind: RefusalKind, what: str) -> None:
+    def add_reason(kind: RefusalKind, what: str) -> None:
         result.append(RefusalReason(kind=kind, about=name, what=what))
 
     if not any(fnmatch.fnmatchcase(candidate.artifact.name, glob) for glob in release.allowed):
-        refuse(RefusalKind.NOT_ALLOWED, f"this feedstock may only publish {', '.join(release.allowed) or 'nothing'}")
+        add_reason(
+            RefusalKind.NOT_ALLOWED, f"this feedstock may only publish {', '.join(release.allowed) or 'nothing'}"
+        )
     if what := _why_untested(candidate, release):
-        refuse(RefusalKind.UNTESTED, what)
+        add_reason(RefusalKind.UNTESTED, what)
     path = f"{candidate.artifact.subdir}/{name}"
     if path in release.held and release.held[path] != candidate.artifact.sha256:
         sha256 = release.held[path]
-        refuse(
+        add_reason(
             RefusalKind.HELD,
             f"the channel has it with the hash {sha256[:16]}..." if sha256 else "it was withdrawn there",
         )
     for kind, what in _contents_refusal_reasons(candidate):
-        refuse(kind, what)
+        add_reason(kind, what)
     return result
 
 

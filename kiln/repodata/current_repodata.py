@@ -39,7 +39,7 @@ def newest_records_and_dependencies(offered: Mapping[str, Mapping[str, Any]]) ->
             if file not in selection
         }
         selection = {**selection, **new}
-    return {file: selection[file] for file in sorted(selection)}
+    return dict(sorted(selection.items()))
 
 
 def _records_of_latest_version(records: Records) -> Records:

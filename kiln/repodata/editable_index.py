@@ -77,8 +77,7 @@ class SubdirIndex:
     @property
     def visible_records(self) -> dict[str, Record]:
         """The records that clients see, in the order of their names."""
-        records = self.repodata.records()
-        return {file: records[file] for file in sorted(records)}
+        return dict(sorted(self.repodata.records().items()))
 
     @cached_property
     def removed_files(self) -> frozenset[str]:
@@ -121,7 +120,7 @@ class SubdirIndex:
         """Return this index as if packages had never been in it."""
         removed = frozenset(names)
         return dataclasses.replace(
-            self._without_offered_records(removed),
+            self._without_visible_records(removed),
             base=self.base.without_files(removed),
             repodata=_with_files_removed_from_list(self.repodata.without_files(removed), "removed", removed),
             instructions=_with_files_removed_from_list(self.instructions.without_files(removed), "remove", removed),
@@ -130,7 +129,7 @@ class SubdirIndex:
     def with_packages_withdrawn(self, names: Iterable[str]) -> SubdirIndex:
         """Return this index with packages withdrawn: not offered, but known."""
         removed = frozenset(names)
-        hidden = self._without_offered_records(removed)
+        hidden = self._without_visible_records(removed)
         return dataclasses.replace(
             hidden,
             repodata=_with_files_added_to_list(hidden.repodata, "removed", removed),
@@ -152,18 +151,18 @@ class SubdirIndex:
     def with_record_field(self, key: str, texts: Mapping[str, str]) -> SubdirIndex:
         """Return this index with a field of some packages' own records set, by their file names."""
 
-        def edited(name: str, record: Record) -> Record:
+        def with_field_set(name: str, record: Record) -> Record:
             return {**record, key: texts[name]} if name in texts else record
 
         names = {str(record["name"]) for file, record in self.records.items() if file in texts}
         return dataclasses.replace(
             self,
-            repodata=self.repodata.with_edited_records(edited) if names else self.repodata,
-            base=self.base.with_edited_records(edited) if names else self.base,
+            repodata=self.repodata.with_edited_records(with_field_set) if names else self.repodata,
+            base=self.base.with_edited_records(with_field_set) if names else self.base,
             changed=self.changed | names,
         )
 
-    def _without_offered_records(self, removed: frozenset[str]) -> SubdirIndex:
+    def _without_visible_records(self, removed: frozenset[str]) -> SubdirIndex:
         names = {str(record["name"]) for file, record in self.repodata.records().items() if file in removed}
         return dataclasses.replace(
             self,

@@ -124,14 +124,14 @@ class IndexDocument:
             sections.setdefault(path, {})[key] = record
             changed.add(path)
         return self._with_sections(
-            {path: _sorted_by_key(keys) if path in changed else keys for path, keys in sections.items()}
+            {path: dict(sorted(keys.items())) if path in changed else keys for path, keys in sections.items()}
         )
 
     def _with_sections(self, sections: Sections) -> IndexDocument:
         plain = {path[0]: records for path, records in sections.items() if len(path) == 1}
         revised = {path[1]: records for path, records in sections.items() if len(path) == 2}
         value = {**self.value, **plain, **({REVISION: revised} if revised else {})}
-        return dataclasses.replace(self, value=_with_record_counts(value) if revised else value)
+        return dataclasses.replace(self, value=_with_updated_record_counts(value) if revised else value)
 
 
 def file_name_of_key(path: tuple[str, ...], key: str) -> str:
@@ -164,11 +164,7 @@ def _lists_packages(value: object, depth: int = 3) -> bool:
     return {"name", "version"} <= value.keys() or any(_lists_packages(item, depth - 1) for item in value.values())
 
 
-def _sorted_by_key(records: dict[str, Record]) -> dict[str, Record]:
-    return {key: records[key] for key in sorted(records)}
-
-
-def _with_record_counts(value: dict[str, Any]) -> dict[str, Any]:
+def _with_updated_record_counts(value: dict[str, Any]) -> dict[str, Any]:
     """Return an index with the number of its revision's records in ``info``, where it had that number before."""
     info = value.get("info")
     revisions = info.get("repodata_revisions") if isinstance(info, dict) else None

@@ -67,9 +67,8 @@ def read_packages_only(name: str, read: Reader) -> SubdirIndex:
     if version != 1:
         raise BrokenIndex(f"{name}/{INSTRUCTIONS} has the version {version!r}, kiln knows 1", hint=HINT)
     subdir = dataclasses.replace(SubdirIndex.empty(name), repodata=offered, instructions=instructions)
-    return dataclasses.replace(
-        subdir, base=_updated_base_records(base or _base_from_repodata(offered), offered, subdir.removed_files)
-    )
+    base = base or dataclasses.replace(offered, value={**offered.value, "removed": []})
+    return dataclasses.replace(subdir, base=_updated_base_records(base, offered, subdir.removed_files))
 
 
 def index_from_repodata(name: str, repodata: bytes) -> SubdirIndex:
@@ -96,10 +95,6 @@ def _updated_base_records(base: IndexDocument, offered: IndexDocument, removed: 
 def _is_same_file(record: Record, other: Record | None) -> bool:
     """Return whether two records are of the same file."""
     return other is not None and all(record.get(key) == other.get(key) for key in ("sha256", "md5", "size"))
-
-
-def _base_from_repodata(offered: IndexDocument) -> IndexDocument:
-    return dataclasses.replace(offered, value={**offered.value, "removed": []})
 
 
 def _read_repodata(name: str, read: Reader) -> IndexDocument | None:

@@ -43,7 +43,6 @@ ARCHIVE_NAME = re.compile(r"made-[0-9a-f]{16}\.tar\.zst")
 ROOTS = frozenset("\\:" if os.sep == "\\" else "")
 OUTPUT_BASE = "DO_NOT_BUILD_HERE"  # a file that Bazel puts into the folder of its own tree
 ADVICE = "remove the folder, and the chain begins anew"
-_CHUNK = 1 << 20
 _FAULTS = (tarfile.TarError, zstd.ZstdError, EOFError, ValueError, KeyError, OverflowError, RecursionError)
 # Of the system, about names that contradict each other, or that no file can have.
 _FAULTS_OF_NAMES = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EILSEQ})
