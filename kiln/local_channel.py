@@ -42,7 +42,7 @@ class LocalChannel:
         """Add package files, each with its subdir, index the channel, and return their paths there.
 
         A file is linked where the file system can, and appears whole or not at all. After a run killed between the two
-        steps, the next one repairs the channel, see ``repair``; so does a caller that adds many without ``index``.
+        steps, the next one repairs the index, see ``repair_index``; so does a caller that adds many without ``index``.
         """
         places = {self.package_path(package, subdir): package for package, subdir in packages}
         replaced = any(place.exists() for place in places)

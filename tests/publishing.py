@@ -143,7 +143,7 @@ def abort(folder: Path) -> None:
 
 def yank(folder: Path) -> None:
     """Withdraw an old package."""
-    yank_patch_and_reindex.yank(target(folder), ["old-1-0.conda"], delete=True)
+    yank_patch_and_reindex.yank_packages(target(folder), ["old-1-0.conda"], delete=True)
 
 
 def seen(channel: Path) -> set[str]:

@@ -189,7 +189,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
         process_runner.find(program, env=os.environ)
     if options.detach:
         return start_detached(options, feedstock)
-    with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
+    with files.locked(layout.lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
         selection, previous = selection_and_run_to_resume(options, feedstock, ledger)
         stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
         tests = fleet_gpu_tests.gpu_test_plan(stage, selection.cached, selection.configs)
@@ -256,7 +256,7 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
         tests = fleet_gpu_tests.gpu_test_plan(stage, (), selection.configs)
         plan = plan_of(options, feedstock, selection.configs, ledger, tests)
         fleet_replacement_and_lifetime_limits.run_terms_of_plan(options, plan)
-        with files.locked(layout.lock("fleet-detach")):  # of two at once, the second has to see the first
+        with files.locked(layout.lock_file("fleet-detach")):  # of two at once, the second has to see the first
             fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
             quotas = fleet_quotas.quotas_of(options, feedstock)  # of which another run would have a part
             plan = plan_of(options, feedstock, selection.configs, ledger, tests, quotas)

@@ -308,7 +308,7 @@ def tear_down_by_key(options: argparse.Namespace, root: Path) -> int:
         )
     with contextlib.ExitStack() as stack:
         if feedstock is not None:
-            stack.enter_context(files.locked(artifact_layout(feedstock).lock("fleet")))
+            stack.enter_context(files.locked(artifact_layout(feedstock).lock_file("fleet")))
         stack.enter_context(signals.termination_as_interrupt())
         tear_down(options, feedstock, key)
     return 0

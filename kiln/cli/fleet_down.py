@@ -22,7 +22,11 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger.fleet import FleetLedger
 
     layout = artifact_layout(feedstock)
-    with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger, signals.termination_as_interrupt():
+    with (
+        files.locked(layout.lock_file("fleet")),
+        FleetLedger(layout.ledger) as ledger,
+        signals.termination_as_interrupt(),
+    ):
         providers = {run.id: run.provider for run in ledger.fleet_runs()}
         ids = options.runs or [run.id for run in ledger.fleet_runs() if run.finished is None]
         errors: list[KilnError] = []

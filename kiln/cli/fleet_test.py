@@ -52,7 +52,7 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger.fleet import FleetLedger
 
     layout = artifact_layout(feedstock)
-    with files.locked(layout.lock("fleet")), FleetLedger(layout.ledger) as ledger:
+    with files.locked(layout.lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
         tests = worker_test_inputs(options, feedstock, ledger)
         for program in PROGRAMS:
             process_runner.find(program, env=os.environ)

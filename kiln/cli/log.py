@@ -63,7 +63,7 @@ def recorded_log(feedstock: Feedstock, name: str, number: int | None) -> tuple[i
     runs = _runs_with_config(reports if number is not None else recorded_runs(feedstock, None)[0], name)
     layout = ArtifactLayout.for_feedstock(feedstock)
     for run_number, config in runs:
-        places = (config.log, layout.log(run_number, name))  # the second, where the feedstock was moved
+        places = (config.log, layout.log_file(run_number, name))  # the second, where the feedstock was moved
         if path := next((place for place in places if place is not None and place.is_file()), None):
             return run_number, config, path
     run_number, config = runs[0]

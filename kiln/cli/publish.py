@@ -180,7 +180,7 @@ def publish(channel: PublicationTarget, options: argparse.Namespace, root: Path)
     if options.bundle:
         release_bundle.write_release_bundle(options.bundle, matrix, release, attestation)
         return {"bundled": tuple(path.name for path in paths)}
-    trial = staging_test.test_of_staged_packages(
+    trial = staging_test.tester_of_staged_packages(
         matrix,
         new_packages,
         channels=(channel.channel_url(),) if published else (),
@@ -231,7 +231,7 @@ def yank(channel: StoreTarget, options: argparse.Namespace) -> dict[str, Any]:
     from kiln.publish.stores import yank_patch_and_reindex
 
     if options.patch is None:
-        return {"yanked": yank_patch_and_reindex.yank(channel, options.yank, delete=options.delete)}
+        return {"yanked": yank_patch_and_reindex.yank_packages(channel, options.yank, delete=options.delete)}
     try:
         fields = json.loads(options.patch)
     except ValueError as error:
@@ -250,7 +250,7 @@ def reindex(channel: StoreTarget, options: argparse.Namespace) -> None:
     from kiln import repodata
     from kiln.publish.stores import yank_patch_and_reindex
 
-    count, broken = yank_patch_and_reindex.reindex(
+    count, broken = yank_patch_and_reindex.reindex_channel(
         channel, lambda path: repodata.read_index_entry(Path(channel.name) / path)
     )
     print_results(options, read=count)

@@ -253,7 +253,7 @@ def attestation_sidecar(package: Path, channel: str, read: Callable[[str], bytes
     from kiln.conda_package.reader import read_info_json_object
     from kiln.errors import BrokenPackage
     from kiln.names import is_channel_folder
-    from kiln.publish.attestation_sidecars import read_sidecar
+    from kiln.publish.attestation_sidecars import download_sidecar
     from kiln.repodata import index_from_repodata
 
     try:
@@ -269,7 +269,7 @@ def attestation_sidecar(package: Path, channel: str, read: Callable[[str], bytes
     named = record.get("attestations_sha256")
     if named is None:
         return read(f"{subdir}/{package.name}.sigs")
-    return read_sidecar(f"{channel.rstrip('/')}/{subdir}/{package.name}", named)
+    return download_sidecar(f"{channel.rstrip('/')}/{subdir}/{package.name}", named)
 
 
 def channel_url(channel: str) -> str:

@@ -93,7 +93,7 @@ def _verify_attestation(record: RepoDataRecord, signers: tuple[TrustedSigner, ..
             hint="leave the package out, or report it to the channel's owner",
         )
     attestation_check.verified_attestation_facts(
-        attestation_sidecars.read_sidecar(str(record.url), record.attestations_sha256.hex()),
+        attestation_sidecars.download_sidecar(str(record.url), record.attestations_sha256.hex()),
         file=record.file_name,
         sha256=record.sha256.hex(),
         channel=_channel_url(str(record.channel or "")),

@@ -45,12 +45,12 @@ class JobContext:
     @property
     def folder(self) -> Path:
         """The folder in which the config is built."""
-        return self.layout.work(self.job.config)
+        return self.layout.work_folder(self.job.config)
 
     @property
     def lock(self) -> Path:
         """The lock file of the config's build."""
-        return self.layout.lock(self.job.config)
+        return self.layout.lock_file(self.job.config)
 
     @property
     def uses_other_engine(self) -> bool:

@@ -35,7 +35,7 @@ def sidecar_hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def read_sidecar(url: str, sha256: object) -> bytes:
+def download_sidecar(url: str, sha256: object) -> bytes:
     """Return the sidecar of the package at a URL as clients find it: the index names it by its hash (CEP 50).
 
     Raises:

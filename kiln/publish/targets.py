@@ -45,7 +45,7 @@ def parse_target(
         return StoreTarget(store=S3Store.parse(name, reading))
     if kind in {server.value for server in ServerKind}:
         server_kind = ServerKind(kind)
-        server = _parse_server(server_kind, rest, environment, reading)
+        server = _server_of_channel_url(server_kind, rest, environment, reading)
         return ServerTarget(
             kind=server_kind, server=server, staging=staging, journals=journals, subdirs=frozenset(subdirs)
         )
@@ -56,7 +56,7 @@ def parse_target(
     return StoreTarget(store=FolderStore(root=Path(name).absolute()))
 
 
-def _parse_server(kind: ServerKind, text: str, environment: Mapping[str, str], reading: str | None) -> Server:
+def _server_of_channel_url(kind: ServerKind, text: str, environment: Mapping[str, str], reading: str | None) -> Server:
     """Return the server of an owner, a channel or its URL; ``reading`` is where clients read channels."""
     url, _, channel = text.rpartition("/")
     url = url or kind.server_class.default_url

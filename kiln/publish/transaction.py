@@ -76,10 +76,10 @@ class PublicationTarget(Protocol):
     def index_packages(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Have the channel's index offer the packages, and keep the records of how they were made."""
 
-    def clear_staging(self, publication: Publication) -> None:
+    def remove_from_staging(self, publication: Publication) -> None:
         """Remove published packages from staging."""
 
-    def withdraw(self, journal: Journal) -> None:
+    def withdraw_packages(self, journal: Journal) -> None:
         """Remove the new packages from the channel; they stay in staging."""
 
     def abort(self, journal: Journal) -> None:
@@ -114,7 +114,7 @@ def publish(
                 target.journal.write((target.journal.read() or journal).with_promoting_phase())
             _promote_or_reverse(target, publication, attestation)
             target.index_packages(publication, attestation)
-            target.clear_staging(publication)
+            target.remove_from_staging(publication)
         target.journal.remove()
     return tuple(entry.path for entry in publication.entries)
 
@@ -163,7 +163,7 @@ def _reverse_promotion(target: PublicationTarget) -> str:
     journal = target.journal.read()
     assert journal is not None, "a promotion begins with a journal"
     try:
-        target.withdraw(journal)
+        target.withdraw_packages(journal)
     except KilnError as error:
         remaining = target.package_hashes().keys() & journal.fresh
         return f"{len(remaining)} of {len(journal.fresh)} packages are in {target.name} and stay there: {error.what}"

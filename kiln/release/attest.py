@@ -113,14 +113,14 @@ def release_attestations(
         records.append(dataclasses.replace(record, sbom_sha256=digests[0], cyclonedx_sha256=digests[1]))
     by_hash = {record.sha256: record for record in records}
 
-    def bundles(sha256: str) -> tuple[bytes, ...]:
+    def bundles_of_package(sha256: str) -> tuple[bytes, ...]:
         return attesting.sign_package_bundles(by_hash[sha256]) if attesting and sha256 in by_hash else ()
 
     return ReleaseAttestations(
         seal=lambda previous: hash_chain.serialize_chain(records, previous, sign),
         boms=boms,
         cyclonedx=cyclonedx_bills,
-        bundles=bundles if attesting else None,
+        bundles=bundles_of_package if attesting else None,
         is_own=lambda sha256, sidecar: (
             attesting is not None and attesting.has_own_attestation(by_hash[sha256], sidecar)
         ),

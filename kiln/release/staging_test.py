@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.release.candidate_packages import ConfigsAndRuns
 
 
-def test_of_staged_packages(
+def tester_of_staged_packages(
     matrix: ConfigsAndRuns,
     candidates: Sequence[Candidate],
     *,
@@ -35,7 +35,7 @@ def test_of_staged_packages(
     folder = ArtifactLayout.for_feedstock(feedstock).safe_path("publish")
     files.remove(folder)  # an earlier package may have had the same name
 
-    def test(staged: str) -> None:
+    def test_packages(staged: str) -> None:
         for candidate in candidates:
             found = matrix.find_output(candidate.path.name, candidate.configs)
             assert found is not None, "the gate refuses packages that no config renders"
@@ -55,4 +55,4 @@ def test_of_staged_packages(
             else:
                 tester.trial_install(tester.plan(output))
 
-    return test
+    return test_packages

@@ -48,10 +48,10 @@ def _channeldata_with_package(value: Mapping[str, Any], entry: IndexEntry) -> di
         **existing,
         **facts,
         "run_exports": {**(existing.get("run_exports") or {}), **exports},
-        "subdirs": _subdirs_with(existing.get("subdirs"), entry.subdir),
+        "subdirs": _subdirs_including(existing.get("subdirs"), entry.subdir),
         "timestamp": max(int(entry.record.get("timestamp") or 0) // 1000, int(existing.get("timestamp") or 0)),
     }
-    subdirs = _subdirs_with(value.get("subdirs"), entry.subdir)
+    subdirs = _subdirs_including(value.get("subdirs"), entry.subdir)
     return {**value, "packages": {key: packages[key] for key in sorted(packages)}, "subdirs": subdirs}
 
 
@@ -59,5 +59,5 @@ def _is_newest_version(entry: IndexEntry, existing: Mapping[str, Any]) -> bool:
     return "version" not in existing or Version(str(entry.record["version"])) > Version(str(existing["version"]))
 
 
-def _subdirs_with(subdirs: Iterable[str] | None, new: str) -> list[str]:
+def _subdirs_including(subdirs: Iterable[str] | None, new: str) -> list[str]:
     return sorted({*(subdirs or ()), new})

@@ -14,7 +14,7 @@ from kiln.model.engine_package_settings import PackageSettings
 from kiln.run.options import HOST
 from kiln.serialization import to_json
 from kiln.store import bazel_environment, build_cache
-from kiln.store.build_cache import BuildInputHashes
+from kiln.store.build_cache import InputHashes
 
 if TYPE_CHECKING:
     from kiln.executor.build_process_outcome import Executor
@@ -89,7 +89,7 @@ def reusable_packages(task: JobContext, ledger: Ledger) -> tuple[dict[str, Any],
     job = task.job
     if task.uses_other_engine or job.options.rehearsal or (job.options.rebuild and job.cold):
         return ()
-    inputs = BuildInputHashes(shared=job.shared, key=job.key)
+    inputs = InputHashes(shared=job.shared, key=job.key)
     packages = build_cache.packages_of_other_configs(
         ledger, task.layout, render.close_static_pins(task.rendered).outputs, inputs, job.config
     )

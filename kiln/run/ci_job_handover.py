@@ -93,7 +93,7 @@ class ContinuedBuild:
         """
         self.key = plan.jobs_of[self.config].cache_key
         notes: list[str] = []
-        with files.locked(self.layout.lock(self.config)):
+        with files.locked(self.layout.lock_file(self.config)):
             if self.record is not None and (reason := self._reason_not_to_continue(self.record, plan)):
                 notes.append(f"{self.folder} is not continued: {reason}")
                 self.record = None
@@ -133,7 +133,7 @@ class ContinuedBuild:
             self.layout.compile_caches.create_folder(self.key)
             for name, source in cache_entries(part / unfinished_build_handover.CACHE):
                 _move_if_absent(source, self._compile_cache_folder / name)
-            work = self.layout.work(self.config)
+            work = self.layout.work_folder(self.config)
             if (part / unfinished_build_handover.WORK / STEPS).exists() and not (work / STEPS).exists():
                 files.remove(work)
                 work.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ class ContinuedBuild:
         if not isinstance(errors.get(self.config), BudgetSpent):
             return None, ()
         number = 1 + (len(self.record.links) if self.record else 0)
-        with files.locked(self.layout.lock(self.config)):
+        with files.locked(self.layout.lock_file(self.config)):
             actions = cached_action_count(self._compile_cache_folder)
             if actions <= self.actions and set(steps) <= set(self.steps):
                 return self._no_progress_error(number, actions), ()
@@ -196,7 +196,7 @@ class ContinuedBuild:
 
         The actions of Bazel come first: with them, the steps are soon made again.
         """
-        work = self.layout.work(self.config)
+        work = self.layout.work_folder(self.config)
         tops = {"channel", *(title.replace(" ", "-") for title in steps)}
         results = list(unfinished_build_handover.work_folder_entries(work, tops))
         results += [

@@ -36,7 +36,7 @@ from kiln.run import build_job_writer
 from kiln.run.options import HOST
 from kiln.serialization import to_json
 from kiln.store import build_cache
-from kiln.store.build_cache import BuildInputHashes
+from kiln.store.build_cache import InputHashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -117,7 +117,7 @@ class ConfigBuild:
         if job.options.rebuilds_finished:
             return None
         finished = build_cache.finished_packages(
-            self.ledger, self.task.layout, BuildInputHashes(shared=job.shared, key=job.key)
+            self.ledger, self.task.layout, InputHashes(shared=job.shared, key=job.key)
         )
         if finished is None:
             return None
@@ -250,14 +250,14 @@ class ConfigBuild:
         the next run builds it again, and its folder stays for another ``--from-step``.
         """
         job, layout, folder = self.task.job, self.task.layout, self.task.folder
-        staging = None if job.options.rehearsal else layout.staging(job.config)
+        staging = None if job.options.rehearsal else layout.staging_folder(job.config)
         archives = untrusted_build_results.accept_built_packages(
             packages, folder, expected=self.is_expected_package, into=staging
         )
-        inputs = BuildInputHashes(shared=job.shared, key=job.key)
+        inputs = InputHashes(shared=job.shared, key=job.key)
         if outdated:
             never = f"outdated {os.urandom(16).hex()}"
-            inputs = BuildInputHashes(shared=never, key=never)
+            inputs = InputHashes(shared=never, key=never)
         if job.options.rehearsal:
             return build_cache.record_rehearsal(self.ledger, layout, job.config, archives, inputs, seconds=seconds)
         disk = files.size_on_disk(folder)
@@ -268,7 +268,7 @@ class ConfigBuild:
         )
         layout.conda_forge_done_canary(job.config).touch()
         if outdated:
-            files.remove(layout.staging(job.config))
+            files.remove(layout.staging_folder(job.config))
         else:
             build_cache.remove_finished_work(layout, job.config)
         return placed

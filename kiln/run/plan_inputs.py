@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kiln.run.executor_choice import BuildLocation
     from kiln.run.options import RunOptions
     from kiln.run.resource_check import ResourceShare
-    from kiln.store.build_cache import BuildInputHashes
+    from kiln.store.build_cache import InputHashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class RunInputs:
     engine: Engine | None
     places: Mapping[str, BuildLocation]
     rehearsals: Mapping[str, RehearsalInputs]
-    inputs: Mapping[str, BuildInputHashes]
+    inputs: Mapping[str, InputHashes]
     caches: Mapping[str, str]
     share: ResourceShare
     notes: tuple[str, ...]
@@ -153,7 +153,9 @@ def _look_up_rehearsals(
     planner = RehearsalPlanner(
         feedstock=feedstock,
         machine=machine,
-        store=RehearsalLayout(config=ArtifactLayout.for_feedstock(feedstock, rehearsal=True).work("sources")).sources,
+        store=RehearsalLayout(
+            config=ArtifactLayout.for_feedstock(feedstock, rehearsal=True).work_folder("sources")
+        ).sources,
         folder=options.build.distdir,
         mirror=options.build.mirror,
         on_host=on_host,
@@ -242,7 +244,7 @@ def _input_hashes(
     *,
     engine: str,
     emulated: Collection[str],
-) -> dict[str, BuildInputHashes]:
+) -> dict[str, InputHashes]:
     recipe = build_cache.recipe_digest(feedstock)
     return {
         config: build_cache.input_hashes(

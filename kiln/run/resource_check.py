@@ -120,7 +120,7 @@ def _require_rehearsal_disk(layout: ArtifactLayout, rehearsals: Mapping[str, Reh
     from kiln.builder.rehearsal_input_choice import missing_wheels_size, rehearsal_disk_bytes
     from kiln.store.rehearsal_layout import RehearsalLayout
 
-    missing_bytes = missing_wheels_size(rehearsals, RehearsalLayout(config=layout.work(min(rehearsals))).wheels)
+    missing_bytes = missing_wheels_size(rehearsals, RehearsalLayout(config=layout.work_folder(min(rehearsals))).wheels)
     upstream = max(
         0 if rehearsal.wheels.upstream is None else rehearsal.wheels.upstream.size for rehearsal in rehearsals.values()
     )

@@ -128,7 +128,7 @@ class MatrixRun:
         name = estimate.config
         self.queue.begin(name, estimate, time.time())
         cold = self.queue.is_cold(name) if self.plan.compiles else self.configs[name].cold
-        log = self.layout.log(self.number, name)
+        log = self.layout.log_file(self.number, name)
         config = dataclasses.replace(self.configs[name], state=ConfigState.RUNNING, started=time.time(), log=log)
         self._update_config(dataclasses.replace(config, cold=cold))
         self.running[name] = RunningConfig()

@@ -104,7 +104,9 @@ def add_to_images(
 
     derived: dict[BuildLocation, BuildLocation] = {}
     notes = []
-    with build_cache.hold_lock(ArtifactLayout.for_feedstock(feedstock).lock("images"), seconds=derived_image.SECONDS):
+    with build_cache.hold_lock(
+        ArtifactLayout.for_feedstock(feedstock).lock_file("images"), seconds=derived_image.SECONDS
+    ):
         for place in dict.fromkeys(places.values()):
             derived[place], note = _image_with_packages(place, packages, names, options, engine, on_line)
             notes += [note] if note else []

@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output
     from kiln.store.layout import ArtifactLayout
 
-TITLE = FINISHED_CONFIG
 REHEARSED = "rehearsed config"
 FOUND = "same recipe, variant, engine and image as before"
 WAIT, LONG = 0.05, 86_400.0  # seconds between two attempts at a lock, and until one that is held for long times out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildInputHashes:
+class InputHashes:
     """Hashes of a config's inputs: ``shared`` is the same for all configs of an image, ``key`` this config's own."""
 
     shared: str
@@ -60,7 +59,7 @@ def input_hashes(
     where: str,
     rehearsed_with: str | None = None,
     emulated: bool = False,
-) -> BuildInputHashes:
+) -> InputHashes:
     """Return the hashes of a config's inputs: recipe, engine, image (``where``: its digest, or the host), variant.
 
     ``rehearsed_with`` is a hash of a rehearsal's wheels and Python, which separates rehearsals from builds.
@@ -70,7 +69,7 @@ def input_hashes(
     rehearsal = () if rehearsed_with is None else (REHEARSED, rehearsed_with)
     shared = json_digest([recipe, engine, engines, where, *rehearsal])
     own = [config, files.sha256(feedstock.config_folder / f"{config}.yaml"), *(["emulated"] if emulated else [])]
-    return BuildInputHashes(shared=shared, key=json_digest([shared, *own]))
+    return InputHashes(shared=shared, key=json_digest([shared, *own]))
 
 
 @lru_cache(maxsize=1)
@@ -81,9 +80,7 @@ def _engine_and_kiln_versions() -> tuple[str, str]:
     return version("py-rattler-build"), __version__
 
 
-def finished_packages(
-    ledger: Ledger, layout: ArtifactLayout, inputs: BuildInputHashes
-) -> tuple[PackageReport, ...] | None:
+def finished_packages(ledger: Ledger, layout: ArtifactLayout, inputs: InputHashes) -> tuple[PackageReport, ...] | None:
     """Return a finished config's packages; None when it is not finished, or a package is missing or changed."""
     record = ledger.finished_step(inputs.key)
     if record is None:
@@ -107,7 +104,7 @@ def finished_packages(
 
 
 def finished_configs(
-    ledger: Ledger, layout: ArtifactLayout, inputs: Mapping[str, BuildInputHashes]
+    ledger: Ledger, layout: ArtifactLayout, inputs: Mapping[str, InputHashes]
 ) -> dict[str, tuple[PackageReport, ...]]:
     """Return the packages of the configs that are finished; see `finished_packages`."""
     builds = {config: finished_packages(ledger, layout, each) for config, each in inputs.items()}
@@ -121,8 +118,8 @@ def remove_finished_work(layout: ArtifactLayout, config: str) -> None:
     """
     mark = layout.published_marker_file(config)
     if mark.exists():
-        files.remove(layout.staging(config))
-        files.remove(layout.work(config))
+        files.remove(layout.staging_folder(config))
+        files.remove(layout.work_folder(config))
         files.remove(mark)
 
 
@@ -130,11 +127,11 @@ def remove_leftover_work_folders(layout: ArtifactLayout, configs: Iterable[str])
     """Remove the folders of finished configs that a killed process left, but for configs that are being built."""
     for config in configs:
         if layout.published_marker_file(config).exists():
-            with contextlib.suppress(AlreadyRunning), files.locked(layout.lock(config)):
+            with contextlib.suppress(AlreadyRunning), files.locked(layout.lock_file(config)):
                 remove_finished_work(layout, config)
 
 
-def _is_artifact_unchanged(ledger: Ledger, layout: ArtifactLayout, path: Path | str, inputs: BuildInputHashes) -> bool:
+def _is_artifact_unchanged(ledger: Ledger, layout: ArtifactLayout, path: Path | str, inputs: InputHashes) -> bool:
     """Return whether the channel has a package unchanged; it is hashed again only when its time has changed."""
     artifact, place = ledger.artifact(str(path)), layout.root / path
     if artifact is None or artifact.inputs != inputs.shared or not place.is_file():
@@ -150,7 +147,7 @@ def publish_finished_config(
     layout: ArtifactLayout,
     config: str,
     packages_made: Sequence[tuple[Path, dict[str, Any]]],
-    inputs: BuildInputHashes,
+    inputs: InputHashes,
     *,
     seconds: float,
     disk: int,
@@ -161,7 +158,7 @@ def publish_finished_config(
     name that another config has put there, from the same recipe and engine, stays: packages that depend on it may have
     been tested with it. The channel is indexed by ``index_channel``, once for all configs that were added meanwhile.
     """
-    with hold_lock(layout.lock("channel")):
+    with hold_lock(layout.lock_file("channel")):
         reports = [run_json_conversion.record_from_json(PackageReport, fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
         paths = [_channel_path(report) for report in reports]
@@ -186,7 +183,7 @@ def publish_finished_config(
         "disk": disk,
         "packages": [to_json(_report_with_relative_path(layout, report)) for report in stored],
     }
-    ledger.store_step(inputs.key, config=config, title=TITLE, seconds=seconds, detail=detail)
+    ledger.store_step(inputs.key, config=config, title=FINISHED_CONFIG, seconds=seconds, detail=detail)
     ledger.back_up_finished_config(inputs.key, *artifacts_stored)
     return stored
 
@@ -198,7 +195,7 @@ def index_channel(layout: ArtifactLayout) -> None:
         BrokenPackage: when the metadata of a package there cannot be read.
     """
     if layout.channel.is_unindexed:
-        with hold_lock(layout.lock("channel")):
+        with hold_lock(layout.lock_file("channel")):
             layout.channel.repair_index()
 
 
@@ -207,7 +204,7 @@ def record_rehearsal(
     layout: ArtifactLayout,
     config: str,
     packages_made: Sequence[tuple[Path, dict[str, Any]]],
-    inputs: BuildInputHashes,
+    inputs: InputHashes,
     *,
     seconds: float,
 ) -> tuple[PackageReport, ...]:
@@ -227,7 +224,7 @@ def record_rehearsal(
 
 
 def packages_of_other_configs(
-    ledger: Ledger, layout: ArtifactLayout, outputs: Sequence[Output], inputs: BuildInputHashes, config: str
+    ledger: Ledger, layout: ArtifactLayout, outputs: Sequence[Output], inputs: InputHashes, config: str
 ) -> tuple[PackageReport, ...]:
     """Return the packages of a config that another config has made and tested, from the same recipe and engine.
 
@@ -248,7 +245,9 @@ def packages_of_other_configs(
 def _report_by_making_config(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None:
     """Return the report of a package by the config that made it."""
     fields = (
-        package for record in ledger.latest_steps(TITLE, artifact.config) for package in record.detail["packages"]
+        package
+        for record in ledger.latest_steps(FINISHED_CONFIG, artifact.config)
+        for package in record.detail["packages"]
     )
     reports = (run_json_conversion.record_from_json(PackageReport, report) for report in fields)
     same = (
@@ -270,7 +269,7 @@ def _channel_path(report: PackageReport) -> str:
 
 
 def _artifact_of_other_config(
-    ledger: Ledger, layout: ArtifactLayout, path: str, inputs: BuildInputHashes, config: str
+    ledger: Ledger, layout: ArtifactLayout, path: str, inputs: InputHashes, config: str
 ) -> StoredArtifact | None:
     artifact = ledger.artifact(path)
     if artifact is None or artifact.config == config or not _is_artifact_unchanged(ledger, layout, path, inputs):
@@ -279,7 +278,7 @@ def _artifact_of_other_config(
 
 
 def _artifact_record(
-    layout: ArtifactLayout, path: str, report: PackageReport, config: str, inputs: BuildInputHashes
+    layout: ArtifactLayout, path: str, report: PackageReport, config: str, inputs: InputHashes
 ) -> StoredArtifact:
     status = (layout.root / path).stat()
     return StoredArtifact(

@@ -76,27 +76,27 @@ class ArtifactLayout:
         """Bazel's caches, one for each key."""
         return DiskCaches(root=self.compile_cache or self.safe_path("compile-cache"))
 
-    def lock(self, name: str) -> Path:
+    def lock_file(self, name: str) -> Path:
         """Return the lock file of a config's build, or of the channel."""
         return self.safe_path("locks", f"{'rehearsal-' if self.rehearsal else ''}{name}.lock")
 
-    def work(self, config: str) -> Path:
+    def work_folder(self, config: str) -> Path:
         """Return the folder of a config's build; removed at its end, except a rehearsal's with its channel."""
         return self.safe_path("rehearsal" if self.rehearsal else "work", config)
 
-    def staging(self, config: str) -> Path:
+    def staging_folder(self, config: str) -> Path:
         """Return the folder of a config's packages between its work folder and the channel."""
-        return self.work(config).with_name(f"{config}.packages")
+        return self.work_folder(config).with_name(f"{config}.packages")
 
     def container_marker_file(self, config: str) -> Path:
         """Return the file that marks a config's folder as a container's."""
-        return self.work(config).with_name(f"{config}.in-container")
+        return self.work_folder(config).with_name(f"{config}.in-container")
 
     def published_marker_file(self, config: str) -> Path:
         """A file that exists from just before a config is recorded as finished until its folder is removed."""
-        return self.work(config).with_name(f"{config}.published")
+        return self.work_folder(config).with_name(f"{config}.published")
 
-    def log(self, run: int, config: str) -> Path:
+    def log_file(self, run: int, config: str) -> Path:
         """Return the log of a config's build in a run."""
         return self.safe_path("logs", f"{run:04d}", f"{config}.log")
 
@@ -120,7 +120,7 @@ def refuse_tracked_link(feedstock: Feedstock) -> None:
         NotWritable: for a link that git tracks, or where git fails.
     """
     link = feedstock.artifacts
-    if link.is_symlink() and _is_tracked(link) is not False:
+    if link.is_symlink() and _is_tracked_by_git(link) is not False:
         raise NotWritable(
             f"{link} is a link that came with the feedstock, and nothing is written through it",
             why=f"it leads to {link.readlink()}; a link of your own is followed where git does not track it",
@@ -128,7 +128,7 @@ def refuse_tracked_link(feedstock: Feedstock) -> None:
         )
 
 
-def _is_tracked(link: Path) -> bool | None:
+def _is_tracked_by_git(link: Path) -> bool | None:
     """Return whether git tracks a file; None where git fails."""
     try:
         result = process_runner.capture(("git", "ls-files", "--", link.name), env=os.environ, cwd=link.parent)

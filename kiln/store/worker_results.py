@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
-    from kiln.store.build_cache import BuildInputHashes
+    from kiln.store.build_cache import InputHashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class RemoteConfig:
 
     config: str
     group: str
-    inputs: BuildInputHashes
+    inputs: InputHashes
 
 
 def remote_configs(feedstock: Feedstock, configs: Sequence[str], *, options: Sequence[str]) -> tuple[RemoteConfig, ...]:

@@ -48,7 +48,7 @@ def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
     """Return the channel of the rehearsal and the very recipes that it handed to the engine."""
     feedstock = feedstock_loader.load(root)
     config = cpu_config_for_python(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
-    shop = RehearsalLayout(config=ArtifactLayout.for_feedstock(feedstock, rehearsal=True).work(config.name))
+    shop = RehearsalLayout(config=ArtifactLayout.for_feedstock(feedstock, rehearsal=True).work_folder(config.name))
     return shop.channel.root, build.plan_rehearsal(
         render.close_static_pins(render.render(feedstock, config)),
         recipe_folder=feedstock.recipe,

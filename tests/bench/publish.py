@@ -89,7 +89,7 @@ def indexing(folder: Path) -> list[Row]:
     target = StoreTarget(store=FolderStore(root=channel))
 
     def index() -> None:
-        yank_patch_and_reindex.reindex(target, lambda path: repodata.read_index_entry(channel / path))
+        yank_patch_and_reindex.reindex_channel(target, lambda path: repodata.read_index_entry(channel / path))
 
     first, again = seconds(index), min(seconds(index) for _ in range(3))
     more = [release_package(folder / "more", f"one-more{number}") for number in range(3)]

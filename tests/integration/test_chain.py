@@ -86,7 +86,7 @@ class Machine:
         waiting.until(lambda: len(self.begun()) >= actions, f"{actions} actions", job)
         job.send_signal(signal.SIGKILL)
         job.wait()
-        lock = ArtifactLayout(root=self.root / "build_artifacts").lock(CONFIG)
+        lock = ArtifactLayout(root=self.root / "build_artifacts").lock_file(CONFIG)
         with build_cache.hold_lock(lock, seconds=60):
             pass
 

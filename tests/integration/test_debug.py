@@ -54,7 +54,9 @@ def test_an_outputs_script_runs_by_hand_with_what_was_compiled(small: Path, wher
     assert "run the script with ./conda_build.sh" in ended.stdout
     assert "- build libsmall" in ended.stderr
     assert packages(small) == set()
-    assert ArtifactLayout.for_feedstock(Feedstock(root=small)).work(CPU_311).is_dir(), "the compile stays for the build"
+    assert ArtifactLayout.for_feedstock(Feedstock(root=small)).work_folder(CPU_311).is_dir(), (
+        "the compile stays for the build"
+    )
 
 
 def test_an_unknown_output_is_refused_with_the_valid_ones(small: Path) -> None:

@@ -318,8 +318,8 @@ def test_an_aborted_publication_leaves_the_channel_as_it_was(channel: Path, tmp_
 def test_a_withdrawal_changes_nothing_of_other_packages(channel: Path, tmp_path: Path) -> None:
     transaction.publish(in_folder(channel), *made(tmp_path), lambda _: None)
     before = view(channel)
-    yank_patch_and_reindex.yank(in_folder(channel), ["fresh-1-0.conda"])
-    yank_patch_and_reindex.yank(in_folder(channel), ["old-2-0.conda"])
+    yank_patch_and_reindex.yank_packages(in_folder(channel), ["fresh-1-0.conda"])
+    yank_patch_and_reindex.yank_packages(in_folder(channel), ["old-2-0.conda"])
     after = view(channel)
     for way, seen in before.clients.items():
         gone = {"fresh-1-0.conda", "old-2-0.conda"}
@@ -332,10 +332,13 @@ def test_a_withdrawal_changes_nothing_of_other_packages(channel: Path, tmp_path:
 def test_indexing_anew_drops_no_package_of_any_format(channel: Path) -> None:
     before = view(channel)
     index = in_folder(channel)
-    yank_patch_and_reindex.reindex(index, lambda path: repodata.read_index_entry(channel / path))
+    yank_patch_and_reindex.reindex_channel(index, lambda path: repodata.read_index_entry(channel / path))
     before.require_kept_by(view(channel))
     release_package(channel / "linux-64", "later")
-    assert yank_patch_and_reindex.reindex(index, lambda path: repodata.read_index_entry(channel / path)) == (1, ())
+    assert yank_patch_and_reindex.reindex_channel(index, lambda path: repodata.read_index_entry(channel / path)) == (
+        1,
+        (),
+    )
     before.require_kept_by(view(channel), frozenset({"later-1-0.conda"}))
 
 
@@ -441,7 +444,7 @@ def test_a_bucket_that_another_tool_indexed_keeps_its_packages(
     before = now()
     transaction.publish(bucket, *made(tmp_path), lambda _: None)
     before.require_kept_by(now(), of_new())
-    yank_patch_and_reindex.yank(bucket, ["fresh-1-0.conda"])
+    yank_patch_and_reindex.yank_packages(bucket, ["fresh-1-0.conda"])
     after = now()
     assert {file for file in after.clients["shards"] if not file.startswith("removed")} == {
         *(file for file in before.clients["plain"] if not file.startswith("removed")),

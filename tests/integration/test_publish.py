@@ -219,6 +219,6 @@ def test_reindexing_reads_only_unknown_files_and_drops_missing_ones(folder: Path
         read.append(path)
         return repodata.read_index_entry(channel / path)
 
-    assert yank_patch_and_reindex.reindex(target(folder), one) == (1, ())
+    assert yank_patch_and_reindex.reindex_channel(target(folder), one) == (1, ())
     assert read == ["linux-64/dropped-in-1-0.conda"]
     assert seen(channel) == {"kept-1-0.conda", "dropped-in-1-0.conda"}

@@ -16,7 +16,7 @@ from kiln.model.fleet import FleetRun
 from kiln.model.run import MatrixReport
 from kiln.serialization import from_json_values
 from kiln.store import worker_results
-from kiln.store.build_cache import BuildInputHashes
+from kiln.store.build_cache import InputHashes
 from kiln.store.worker_results import RemoteConfig
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _add_packages_to_channel(feedstock: Feedstock, config: ConfigRun, inputs: Ma
     if not config.packages or known is None:
         return config
     entry = RemoteConfig(
-        config=config.config, group=known.group, inputs=BuildInputHashes(shared=known.shared, key=known.key)
+        config=config.config, group=known.group, inputs=InputHashes(shared=known.shared, key=known.key)
     )
     return dataclasses.replace(
         config, packages=worker_results.add_collected_packages(feedstock, entry, config.packages)

@@ -62,7 +62,7 @@ class ServerClient:
     def remove_package(self, remove: Callable[[str, str], None], path: str, channel: str) -> None:
         """Remove a package by one of the server's methods, if it is there."""
 
-        def act() -> None:
+        def remove_if_present() -> None:
             try:
                 remove(path, channel)
             except HttpError as error:
@@ -70,7 +70,7 @@ class ServerClient:
                     raise
 
         self.send_change_with_retries(
-            act, lambda: False, f"{path} could not be removed from {channel} on {self.server.url}"
+            remove_if_present, lambda: False, f"{path} could not be removed from {channel} on {self.server.url}"
         )
 
     def indexed_hashes(self, channel: str) -> dict[str, str]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTarget:
-    """A channel on a server, as `kiln.publish.transaction.Target` describes.
+    """A channel on a server, as `kiln.publish.transaction.PublicationTarget` describes.
 
     ``staging`` is the channel (or label) that packages are tried out from, ``journals`` a folder of this machine.
     ``subdirs`` are those of the packages that may be published.
@@ -119,12 +119,12 @@ class ServerTarget:
         """Upload packages to the channel for staging."""
         aside = publication.journal.aside
 
-        def upload(paths: Sequence[str]) -> None:
+        def upload_packages(paths: Sequence[str]) -> None:
             for path in paths:
                 self.server.upload(publication.files[path], aside)
 
         for entry in publication.entries:
-            self._transfer_missing_packages([entry], aside, upload)
+            self._transfer_missing_packages([entry], aside, upload_packages)
         self._wait_until_indexed(publication.entries, aside)
         return self.server.channel_url(aside)
 
@@ -139,14 +139,14 @@ class ServerTarget:
         attestations = {path: file for path, file in files.items() if file and self.server.takes_attestations}
         self._require_nothing_else_staged(publication.journal)
 
-        def promote(paths: Sequence[str]) -> None:
+        def promote_packages(paths: Sequence[str]) -> None:
             packages = {path: publication.files[path] for path in paths}
             promotion = Promotion(packages=packages, staging=aside, channel=self.channel, attestations=attestations)
             self.server.promote(promotion)
 
         batches = [publication.entries] if self.server.together else [(entry,) for entry in publication.entries]
         for batch in batches:
-            self._transfer_missing_packages(batch, self.channel, promote)
+            self._transfer_missing_packages(batch, self.channel, promote_packages)
 
     def index_packages(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Wait until the server has indexed the packages, and keep their records on this machine."""
@@ -156,14 +156,14 @@ class ServerTarget:
                 CHAIN, write_bills_and_extend_chain(self.state_folder, publication.journal, attestation)
             )
 
-    def clear_staging(self, publication: Publication) -> None:
+    def remove_from_staging(self, publication: Publication) -> None:
         """Remove published packages from staging; where the token does not allow that, they stay."""
         aside, journal = publication.journal.aside, self.journal.read()
         with contextlib.suppress(UploadFailed, TokenRefused):
             for path in reversed(journal.uploaded_paths(aside) if journal else ()):
                 self.client.remove_package(self.server.unlist, path, aside)
 
-    def withdraw(self, journal: Journal) -> None:
+    def withdraw_packages(self, journal: Journal) -> None:
         """Remove what this publication uploaded to the channel, the last package first."""
         listed = self.package_hashes()
         paths = [path for path in journal.uploaded_paths(self.channel) if path in journal.fresh]
@@ -180,7 +180,7 @@ class ServerTarget:
             sha256 = self.client.package_hash(path, aside, staged) or published.get(path)
             if sha256 == journal.packages[path]:
                 self.client.remove_package(self.server.delete, path, aside)
-        self.withdraw(journal)
+        self.withdraw_packages(journal)
         self.client.wait_until_removed(aside, {path: journal.packages[path] for path in paths})
         if self.state_folder.read(CHAIN):
             self.state_folder.write(CHAIN, chain_without_publication(self.state_folder, journal))

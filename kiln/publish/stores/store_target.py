@@ -120,11 +120,11 @@ class StoreTarget:
         if channeldata is not None:
             self.store.write(repodata.CHANNELDATA, channeldata)
 
-    def clear_staging(self, publication: Publication) -> None:
+    def remove_from_staging(self, publication: Publication) -> None:
         """Remove the folder for staging."""
         self.store.remove(publication.journal.staging_folder)
 
-    def withdraw(self, journal: Journal) -> None:
+    def withdraw_packages(self, journal: Journal) -> None:
         """Remove packages from the index where it may offer any, then their files."""
         if journal.phase is PublicationPhase.PROMOTING and (
             self.store.changes_stepwise or self.package_hashes().keys() & journal.fresh
@@ -138,6 +138,6 @@ class StoreTarget:
 
     def abort(self, journal: Journal) -> None:
         """Remove packages, then the bills of their records and the folder for staging."""
-        self.withdraw(journal)
+        self.withdraw_packages(journal)
         remove_bills_of_materials(self.store, journal)
         self.store.remove(journal.staging_folder)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.repodata import IndexEntry, SubdirIndex
 
 
-def yank(target: StoreTarget, names: Sequence[str], *, delete: bool = False) -> tuple[str, ...]:
+def yank_packages(target: StoreTarget, names: Sequence[str], *, delete: bool = False) -> tuple[str, ...]:
     """Withdraw packages from the index, by their names or paths, and return the paths; ``delete`` removes the files."""
     with _locked_channel_index(target) as index:
         paths = [index.find_package_path(name) for name in names]
@@ -44,7 +44,7 @@ def patch_record(target: StoreTarget, name: str, fields: Mapping[str, Any]) -> s
     return path
 
 
-def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int, tuple[BrokenPackage, ...]]:
+def reindex_channel(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int, tuple[BrokenPackage, ...]]:
     """Index the files in the channel; only those that the index does not have are read.
 
     Returns how many packages were read, and the errors of those that the index leaves out: a record of a file that no
@@ -67,12 +67,12 @@ def reindex(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int
         removed |= broken.keys()
         hashes, invalid = _new_sidecar_hashes(target, subdirs, {*unknown, *removed})
 
-        def updated(subdir: SubdirIndex) -> SubdirIndex:
+        def reindexed_subdir(subdir: SubdirIndex) -> SubdirIndex:
             missing = {path.partition("/")[2] for path in removed if path.startswith(f"{subdir.name}/")}
             changed = subdir.without_packages(missing - subdir.removed_files).with_packages(entries)
             return changed.with_record_field(attestation_sidecars.FIELD, hashes.get(subdir.name, {}))
 
-        index.edit_subdirs(updated)
+        index.edit_subdirs(reindexed_subdir)
     return len(entries), (*broken.values(), *invalid)
 
 

@@ -180,13 +180,13 @@ def test_what_a_config_killed_after_its_publication_left_is_removed_by_the_next_
     run = (small, CPU_311, "--container", "none")
     assert kiln(*run).returncode == 0
     layout = ArtifactLayout(root=small / "build_artifacts")
-    assert not layout.work(CPU_311).exists()
+    assert not layout.work_folder(CPU_311).exists()
     assert not layout.published_marker_file(CPU_311).exists()
-    layout.work(CPU_311).mkdir(parents=True)
+    layout.work_folder(CPU_311).mkdir(parents=True)
     layout.published_marker_file(CPU_311).write_text("")
     assert kiln(*run).returncode == 0
     assert states(small) == {CPU_311: ConfigState.CACHED}
-    assert not layout.work(CPU_311).exists()
+    assert not layout.work_folder(CPU_311).exists()
     assert not layout.published_marker_file(CPU_311).exists()
 
 

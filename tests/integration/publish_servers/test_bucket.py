@@ -20,7 +20,7 @@ from kiln.errors import (
 )
 from kiln.provenance.attestation_check import TrustedSigner, verified_attestation_facts
 from kiln.publish import transaction
-from kiln.publish.attestation_sidecars import read_sidecar
+from kiln.publish.attestation_sidecars import download_sidecar
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.retrying_client import ATTEMPTS
 from kiln.publish.stores import yank_patch_and_reindex
@@ -101,7 +101,7 @@ def test_a_bucket_is_a_channel_like_a_folder(bucket: StoreTarget, tmp_path: Path
     }
     mirror = mirrored(bucket, tmp_path / "mirror")
     assert seen(mirror) == {f"{name}-1-0.conda" for name in (*OLD, *NEW)}
-    yank_patch_and_reindex.yank(bucket, ["old-1-0.conda"])
+    yank_patch_and_reindex.yank_packages(bucket, ["old-1-0.conda"])
     assert seen(mirrored(bucket, tmp_path / "mirror")) == {f"{name}-1-0.conda" for name in ("kept", *NEW)}
 
 
@@ -111,7 +111,7 @@ def test_attestations_lie_in_a_bucket_until_their_package_is_deleted(bucket: Sto
     attestation = publishing.attestation(entries, "https://channel.example")
     transaction.publish(bucket, paths, entries, lambda _: None, attestation)
     (record,) = solve([bucket.channel_url()], ["old"], virtual_packages={})
-    data = read_sidecar(str(record.url), (record.attestations_sha256 or b"").hex())
+    data = download_sidecar(str(record.url), (record.attestations_sha256 or b"").hex())
     facts = {"file": record.file_name, "sha256": entries[0].sha256, "channel": "https://channel.example"}
     assert verified_attestation_facts(data, signers=[TrustedSigner(key=publishing.KEY.public)], **facts).provenance
     store = cast("S3Store", bucket.store)
@@ -119,7 +119,7 @@ def test_attestations_lie_in_a_bucket_until_their_package_is_deleted(bucket: Sto
     assert store.read(mutable) == store.read(immutable) == data
     head = store.client.head_object(Bucket=store.bucket, Key=store.prefix + immutable)
     assert ("immutable" in head["CacheControl"], head["ContentType"]) == (True, "application/json")
-    yank_patch_and_reindex.yank(bucket, ["old-1-0.conda"], delete=True)
+    yank_patch_and_reindex.yank_packages(bucket, ["old-1-0.conda"], delete=True)
     assert store.sidecar_paths("linux-64/old-1-0.conda") == ()
     assert len(store.sidecar_paths("linux-64/")) == 2
 
@@ -131,7 +131,9 @@ def test_a_bucket_has_the_packages_of_every_platform(bucket: StoreTarget, tmp_pa
     assert {"linux-64/old-1-0.conda", "linux-aarch64/old-1-0.conda"} < bucket.package_hashes().keys()
     (record,) = solve([bucket.channel_url()], ["old"], virtual_packages={}, platform="linux-aarch64")
     assert record.subdir == "linux-aarch64"
-    assert yank_patch_and_reindex.yank(bucket, ["linux-aarch64/old-1-0.conda"]) == ("linux-aarch64/old-1-0.conda",)
+    assert yank_patch_and_reindex.yank_packages(bucket, ["linux-aarch64/old-1-0.conda"]) == (
+        "linux-aarch64/old-1-0.conda",
+    )
     assert [item.subdir for item in solve([bucket.channel_url()], ["old"], virtual_packages={})] == ["linux-64"]
 
 
@@ -217,7 +219,7 @@ def test_of_two_writers_of_a_bucket_one_is_refused(bucket: StoreTarget, tmp_path
 
     def meanwhile(_: str) -> None:
         with pytest.raises(AlreadyRunning, match="process"):
-            yank_patch_and_reindex.yank(other, ["old-1-0.conda"])
+            yank_patch_and_reindex.yank_packages(other, ["old-1-0.conda"])
         with pytest.raises(AlreadyRunning, match="process"):
             transaction.abort(other)
         with pytest.raises(AlreadyRunning, match="process"):
@@ -225,7 +227,7 @@ def test_of_two_writers_of_a_bucket_one_is_refused(bucket: StoreTarget, tmp_path
 
     put(bucket, tmp_path, NEW, meanwhile)
     assert len(bucket.package_hashes()) == 4
-    yank_patch_and_reindex.yank(other, ["old-1-0.conda"])
+    yank_patch_and_reindex.yank_packages(other, ["old-1-0.conda"])
 
 
 def test_a_process_that_lost_its_lease_changes_nothing(bucket: StoreTarget, tmp_path: Path) -> None:

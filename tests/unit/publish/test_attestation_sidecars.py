@@ -48,7 +48,7 @@ def sidecar_files(channel: Path) -> list[str]:
 
 
 def reindexed(folder: Path) -> tuple[int, tuple[BrokenPackage, ...]]:
-    return yank_patch_and_reindex.reindex(
+    return yank_patch_and_reindex.reindex_channel(
         target(folder), lambda path: repodata.read_index_entry(folder / "channel" / path)
     )
 
@@ -131,10 +131,10 @@ def test_a_publication_that_is_taken_back_leaves_no_attestations(tmp_path: Path)
 
 
 def test_a_withdrawn_package_keeps_its_attestations_and_a_deleted_one_does_not(channel: Path, tmp_path: Path) -> None:
-    yank_patch_and_reindex.yank(target(tmp_path), [FILE])
+    yank_patch_and_reindex.yank_packages(target(tmp_path), [FILE])
     assert record(channel, "repodata_from_packages.json")["attestations_sha256"]
     assert len(sidecar_files(channel)) == 2
-    yank_patch_and_reindex.yank(target(tmp_path), [FILE], delete=True)
+    yank_patch_and_reindex.yank_packages(target(tmp_path), [FILE], delete=True)
     assert sidecar_files(channel) == []
 
 

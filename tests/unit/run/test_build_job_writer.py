@@ -9,12 +9,11 @@ import pytest
 
 from kiln import emulation, expand, render
 from kiln.job.job_descriptions import BuildOptions
-from kiln.ledger import Ledger, StoredArtifact
+from kiln.ledger import FINISHED_CONFIG, Ledger, StoredArtifact
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.feedstock import Feedstock
 from kiln.run import build_job_writer
 from kiln.serialization import to_json
-from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
 from tests.feedstocks import written
 from tests.unit.builder.test_config_build import FORGE, META
@@ -67,7 +66,7 @@ def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
             StoredArtifact(path=str(path), sha256="a", size=0, modified=modified, config="other", inputs="s")
         )
         detail = {"packages": [to_json(report)]}
-        ledger.store_step("other's", config="other", title=build_cache.TITLE, seconds=1.0, detail=detail)
+        ledger.store_step("other's", config="other", title=FINISHED_CONFIG, seconds=1.0, detail=detail)
         assert len(build_job_writer.reusable_packages(cast("JobContext", task), ledger)) == taken
         (tmp_path / "conda-forge.yml").write_text("test: native\n")  # its tests never run here
         assert len(build_job_writer.reusable_packages(cast("JobContext", task), ledger)) == 1

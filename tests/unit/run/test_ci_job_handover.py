@@ -50,10 +50,10 @@ class Machine:
             path.write_bytes(b"result")
 
     def finish(self, title: str, name: str) -> None:
-        path = self.layout.work("a") / title.replace(" ", "-") / name
+        path = self.layout.work_folder("a") / title.replace(" ", "-") / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(title)
-        (self.layout.work("a") / chains.STEPS).write_bytes(b"a ledger")
+        (self.layout.work_folder("a") / chains.STEPS).write_bytes(b"a ledger")
 
     def end(
         self, *titles: str, error: KilnError | None = None, state: ConfigState = ConfigState.INTERRUPTED
@@ -118,8 +118,8 @@ def test_a_job_continues_with_the_actions_and_steps_of_the_one_before(tmp_path: 
     assert "2 actions, 1 step" in note
     assert plan.configs[0].earlier_seconds == recorded_seconds
     assert len(list(second.cache.glob("ac/*/*"))) == 2
-    assert (second.layout.work("a") / "compile-s" / "package").read_text() == "compile s"
-    assert (second.layout.work("a") / chains.STEPS).read_bytes() == b"a ledger"
+    assert (second.layout.work_folder("a") / "compile-s" / "package").read_text() == "compile s"
+    assert (second.layout.work_folder("a") / chains.STEPS).read_bytes() == b"a ledger"
     assert second.layout.container_marker_file("a").exists()
     assert not second.layout.safe_path("handover").exists()
 
@@ -227,7 +227,7 @@ def test_steps_that_leave_no_room_for_actions_are_not_handed_on(tmp_path: Path, 
     machine.begin()
     machine.act(1)
     machine.finish("build p", "p")
-    (machine.layout.work("a") / "build-p" / "large").write_bytes(bytes(BOUND))
+    (machine.layout.work_folder("a") / "build-p" / "large").write_bytes(bytes(BOUND))
     _, notes = stopped("build p", machine=machine)
     assert "finished steps have 1.0 MB, and are not handed on" in notes[0]
     record = unfinished_build_handover.read_handover_record(folder)
@@ -242,7 +242,7 @@ def test_files_that_cannot_be_read_are_named_and_the_rest_is_handed_on(tmp_path:
     machine.act(1)
     machine.finish("build p", "p")
     for number in range(5):
-        os.mkfifo(machine.layout.work("a") / "build-p" / f"pipe{number}")
+        os.mkfifo(machine.layout.work_folder("a") / "build-p" / f"pipe{number}")
     error, notes = stopped("build p", machine=machine)
     assert isinstance(error, BudgetSpent)
     assert notes[0].startswith("5 files could not be read, and are not handed on: work/build-p/pipe0 (it is not")

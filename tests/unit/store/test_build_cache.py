@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def layout(tmp_path: Path) -> ArtifactLayout:
     """Return the layout of a feedstock in which the folders of the config ``a`` are left."""
     layout = ArtifactLayout(root=tmp_path)
-    for folder in (layout.work("a"), layout.staging("a")):
+    for folder in (layout.work_folder("a"), layout.staging_folder("a")):
         folder.mkdir(parents=True)
         (folder / "file").write_text("")
     return layout
@@ -27,18 +27,18 @@ def layout(tmp_path: Path) -> ArtifactLayout:
 def test_folders_that_a_killed_process_left_of_a_finished_config_are_removed(layout: ArtifactLayout) -> None:
     layout.published_marker_file("a").write_text("")
     build_cache.remove_leftover_work_folders(layout, ["a", "b"])
-    assert not [path for path in layout.work("a").parent.iterdir() if path.suffix != ".lock"]
+    assert not [path for path in layout.work_folder("a").parent.iterdir() if path.suffix != ".lock"]
 
 
 def test_a_folder_without_the_mark_is_kept_for_a_build_from_a_later_step(layout: ArtifactLayout) -> None:
     build_cache.remove_leftover_work_folders(layout, ["a"])
-    assert (layout.work("a") / "file").exists()
+    assert (layout.work_folder("a") / "file").exists()
 
 
 def test_a_config_that_is_being_built_keeps_its_folder(layout: ArtifactLayout) -> None:
     layout.published_marker_file("a").write_text("")
-    with files.locked(layout.lock("a")):
+    with files.locked(layout.lock_file("a")):
         build_cache.remove_leftover_work_folders(layout, ["a"])
-        assert (layout.work("a") / "file").exists()
+        assert (layout.work_folder("a") / "file").exists()
     build_cache.remove_leftover_work_folders(layout, ["a"])
-    assert not layout.work("a").exists()
+    assert not layout.work_folder("a").exists()

@@ -21,7 +21,7 @@ from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, Worker
 from kiln.model.run import ConfigRun, ConfigState, ControllerCharge, MatrixReport, RunCost
 from kiln.serialization import to_json
 from kiln.store import worker_results
-from kiln.store.build_cache import BuildInputHashes
+from kiln.store.build_cache import InputHashes
 from kiln.store.worker_results import RemoteConfig
 from tests.packages import release_package
 
@@ -94,7 +94,7 @@ def test_a_run_is_stored_once_as_if_it_had_been_here(tmp_path: Path, monkeypatch
         assert known.configs[0].packages == stored.configs[0].packages
         (run,) = ledger.fleet_runs()
     assert (run.workers, run.jobs, run.number) == (fleet.workers, fleet.jobs, stored.run)
-    assert set(kept) == {RemoteConfig(config=CONFIG, group="cpu", inputs=BuildInputHashes(shared="1", key="2"))}
+    assert set(kept) == {RemoteConfig(config=CONFIG, group="cpu", inputs=InputHashes(shared="1", key="2"))}
 
 
 def test_the_controller_is_charged_for_until_its_packages_are_collected(

@@ -23,8 +23,8 @@ def test_a_withdrawn_package_is_not_offered_and_its_file_stays_unless_deleted(
     target: StoreTarget, tmp_path: Path
 ) -> None:
     publish(target, package(tmp_path, "old"), package(tmp_path, "bad"))
-    assert yank_patch_and_reindex.yank(target, ["old-1-0.conda"]) == ("noarch/old-1-0.conda",)
-    yank_patch_and_reindex.yank(target, ["bad-1-0.conda"], delete=True)
+    assert yank_patch_and_reindex.yank_packages(target, ["old-1-0.conda"]) == ("noarch/old-1-0.conda",)
+    yank_patch_and_reindex.yank_packages(target, ["bad-1-0.conda"], delete=True)
     assert target.channel_index.subdir_packages("noarch").visible_records == {}
     assert target.store.package_sizes("noarch").keys() == {"old-1-0.conda"}
     assert target.package_hashes().keys() == {"noarch/old-1-0.conda", "noarch/bad-1-0.conda"}, "no name is used twice"
@@ -43,7 +43,7 @@ def test_a_patch_replaces_fields_of_the_record_alone(target: StoreTarget, tmp_pa
 def test_an_unknown_package_is_answered_with_the_nearest_name(target: StoreTarget, tmp_path: Path) -> None:
     publish(target, package(tmp_path, "app"))
     with pytest.raises(UsageError, match=r"no package 'ap-1-0\.conda'") as error:
-        yank_patch_and_reindex.yank(target, ["ap-1-0.conda"])
+        yank_patch_and_reindex.yank_packages(target, ["ap-1-0.conda"])
     assert "app-1-0.conda" in error.value.hint
 
 
@@ -52,7 +52,7 @@ def test_a_pending_publication_is_not_disturbed(target: StoreTarget, tmp_path: P
     with pytest.raises(HashMismatch):
         publish(target, package(tmp_path, "new"), fails=True)
     with pytest.raises(PublicationPending, match="new-1-0"):
-        yank_patch_and_reindex.yank(target, ["old-1-0.conda"])
+        yank_patch_and_reindex.yank_packages(target, ["old-1-0.conda"])
     assert target.channel_index.subdir_packages("noarch").visible_records.keys() == {"old-1-0.conda"}
 
 
@@ -69,7 +69,7 @@ def test_reindexing_leaves_out_unreadable_files_and_returns_their_errors(target:
             raise BrokenPackage(f"{path} cannot be read")
         return entries[path]
 
-    count, errors = yank_patch_and_reindex.reindex(target, read)
+    count, errors = yank_patch_and_reindex.reindex_channel(target, read)
     assert (count, [error.what for error in errors]) == (1, ["noarch/broken-1-0.conda cannot be read"])
     assert target.channel_index.subdir_packages("noarch").visible_records.keys() == {"app-1-0.conda"}
 
@@ -78,7 +78,7 @@ def test_a_package_that_several_platforms_have_is_named_by_its_path(target: Stor
     for subdir in ("linux-64", "linux-aarch64"):
         publish(target, package(tmp_path, "lib", subdir=subdir))
     with pytest.raises(UsageError, match="2 subdirs") as error:
-        yank_patch_and_reindex.yank(target, ["lib-1-0.conda"])
+        yank_patch_and_reindex.yank_packages(target, ["lib-1-0.conda"])
     assert "linux-aarch64/lib-1-0.conda" in error.value.hint
     yank_patch_and_reindex.patch_record(target, "linux-aarch64/lib-1-0.conda", {"depends": ["zlib"]})
     subdirs = target.channel_index.subdir_indexes()
@@ -86,7 +86,9 @@ def test_a_package_that_several_platforms_have_is_named_by_its_path(target: Stor
         [],
         ["zlib"],
     ]
-    assert yank_patch_and_reindex.yank(target, ["linux-64/lib-1-0.conda"], delete=True) == ("linux-64/lib-1-0.conda",)
+    assert yank_patch_and_reindex.yank_packages(target, ["linux-64/lib-1-0.conda"], delete=True) == (
+        "linux-64/lib-1-0.conda",
+    )
     assert list(target.channel_index.subdir_packages("linux-aarch64").visible_records) == ["lib-1-0.conda"]
     assert target.channel_index.subdir_packages("linux-64").visible_records == {}
 
@@ -96,5 +98,5 @@ def test_reindexing_finds_packages_of_every_platform(target: StoreTarget, tmp_pa
     file, entry = package(tmp_path, "lib", subdir="linux-aarch64")
     target.store.store_package(file, entry.path, entry.sha256)
     target.store.remove("linux-64/lib-1-0.conda")
-    assert yank_patch_and_reindex.reindex(target, lambda _: entry) == (1, ())
+    assert yank_patch_and_reindex.reindex_channel(target, lambda _: entry) == (1, ())
     assert target.package_hashes().keys() == {"linux-aarch64/lib-1-0.conda"}
