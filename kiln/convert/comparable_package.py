@@ -73,7 +73,7 @@ def pin_as_text(name: str, *, subpackage: bool, lower: str | None, upper: str | 
     return f"{kind} {name.lower()} {bounds} {build}".rstrip()
 
 
-def test_values(
+def comparable_test_values(
     commands: list[str], requires: Iterable[str], files: Mapping[str, Iterable[str]], downstream: Iterable[str]
 ) -> dict[str, Any]:
     """Return the values of a package's tests; imports and pip's check are done in any order."""
@@ -87,7 +87,7 @@ def test_values(
     }
 
 
-def without_defaults(values: Values) -> dict[str, Any]:
+def without_default_values(values: Values) -> dict[str, Any]:
     """Return values without those that say what is so anyway."""
     result = {path: value for path, value in values.items() if value not in (None, "", (), False, "false", [], {})}
     result.pop("build/number", None)
@@ -99,12 +99,12 @@ def without_defaults(values: Values) -> dict[str, Any]:
     return {**result, "build/number": str(values.get("build/number", "0") or "0")}
 
 
-def plain_value(value: Any) -> Any:
+def comparable_value(value: Any) -> Any:
     """Return a value whose kind does not matter: texts, and tuples of texts."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return tuple(plain_value(item) for item in value)
+        return tuple(comparable_value(item) for item in value)
     if isinstance(value, dict):
-        return tuple(sorted((str(key), plain_value(item)) for key, item in value.items()))
+        return tuple(sorted((str(key), comparable_value(item)) for key, item in value.items()))
     return value if value is None else str(value).strip()

@@ -46,30 +46,33 @@ def packages_of_meta_yaml(feedstock: Feedstock, config: BuildConfig) -> list[Com
 
 
 def _comparable_package(package: Metadata, output: Output, rendered: RenderedConfig, system: str) -> ComparablePackage:
-    build = _section(package, "build")
+    build = _section_mapping(package, "build")
     values: dict[str, Any] = {
         "package/version": output.version,
         "subdir": output.subdir,
         "build/noarch": output.noarch,
-        **dict(_build(build)),
+        **dict(_build_section_values(build)),
         "build/number": str(output.build_number),
         "build/variant/down_prioritize_variant": len(output.track_features) or None,
-        "build/script": _script(output.script),
+        "build/script": _script_as_lines(output.script),
         "build/script/env": tuple(sorted(item.strip() for item in output.script_env)),
-        "build/files": comparable_package.plain_value(package.output_entry.get("files") or ()),
-        **_requirements(package, output, rendered.config.pin_run_as_build),
-        **_tests(package, system),
-        **{f"about/{new}": _about(new, output.about.get(old)) for old, new in keys.ABOUT.items()},
-        **{f"extra/{key}": comparable_package.plain_value(value) for key, value in _section(package, "extra").items()},
+        "build/files": comparable_package.comparable_value(package.output_entry.get("files") or ()),
+        **_requirement_values(package, output, rendered.config.pin_run_as_build),
+        **_test_section_values(package, system),
+        **{f"about/{new}": _about_value(new, output.about.get(old)) for old, new in keys.ABOUT.items()},
+        **{
+            f"extra/{key}": comparable_package.comparable_value(value)
+            for key, value in _section_mapping(package, "extra").items()
+        },
         **_source_and_compile_values(package, output, rendered),
     }
     return ComparablePackage(
         name=output.name,
         build_string=output.build_string,
-        values=comparable_package.without_defaults(values),
+        values=comparable_package.without_default_values(values),
         hash_input=dict(output.used),
         script_keys=_keys_read_by_script(package, output),
-        compile_keys=_keys_read_by_compile(package, rendered.staging_of(output)),
+        compile_keys=_keys_read_by_compile_script(package, rendered.staging_of(output)),
         bound_python=output.noarch != "python" and bool(EXPORTING_LANGUAGES.intersection(output.requirements.run)),
     )
 
@@ -80,7 +83,7 @@ def _keys_read_by_script(package: Metadata, output: Output) -> tuple[str, ...]:
     return tuple(sorted(package.recipe.scripts.keys_used_by_script(file) & output.used.keys())) if file else ()
 
 
-def _keys_read_by_compile(package: Metadata, step: Staging | None) -> tuple[str, ...]:
+def _keys_read_by_compile_script(package: Metadata, step: Staging | None) -> tuple[str, ...]:
     """Return the keys, and the variables of the package, that the compile of a recipe with outputs reads."""
     recipe = package.recipe
     if not recipe.output_entries(package.values):
@@ -89,11 +92,11 @@ def _keys_read_by_compile(package: Metadata, step: Staging | None) -> tuple[str,
     return (*own, *sorted(recipe.scripts.keys_used_by_recipe_script(recipe.platform.system) - _ALWAYS_SET))
 
 
-def _section(package: Metadata, name: str) -> Mapping[str, Any]:
+def _section_mapping(package: Metadata, name: str) -> Mapping[str, Any]:
     return mapping_or_empty(package.values.get(name))
 
 
-def _build(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _build_section_values(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     skipped = {"string", "noarch", "number", "force_use_keys", "force_ignore_keys"}
     for old, path in {**keys.TEXTS, **keys.LISTS, **keys.FLAGS_OR_LISTS}.items():
         if old in skipped or old not in build:
@@ -105,7 +108,7 @@ def _build(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         items = (
             tuple(str(item) for item in as_list(value) if item is not None)
             if is_list
-            else comparable_package.plain_value(value)
+            else comparable_package.comparable_value(value)
         )
         yield "/".join(path), items
     detection = build.get("detect_binary_files_with_prefix")
@@ -113,11 +116,11 @@ def _build(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "/".join(keys.DETECTION), "true"
 
 
-def _script(script: Script) -> tuple[str, ...]:
+def _script_as_lines(script: Script) -> tuple[str, ...]:
     return (f"file {script.file}",) if script.file else tuple(line.rstrip("\n") for line in script.lines)
 
 
-def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) -> dict[str, Any]:
+def _requirement_values(package: Metadata, output: Output, bounds: Mapping[str, Any]) -> dict[str, Any]:
     pins = {(field, index): pin for field, index, pin in output.pins if not pin.spec}  # pin_run_as_build is read below
     needs = output.requirements
     sections: dict[str, Sequence[str]] = {
@@ -132,7 +135,7 @@ def _requirements(package: Metadata, output: Output, bounds: Mapping[str, Any]) 
             texts.append(
                 comparable_package.normalized_spec(spec, section)
                 if open_pin is None
-                else _pin_as_text(open_pin, spec, package)
+                else _open_pin_as_text(open_pin, spec, package)
             )
         first, slash, kind = section.partition("/")
         name = f"{first}/{RUN_EXPORTS.get(kind, kind)}" if slash else keys.REQUIREMENTS[first]
@@ -152,7 +155,7 @@ def _with_pin_run_as_build(spec: str, bounds: Mapping[str, Any], placed: set[str
     return comparable_package.pin_as_text(spec, subpackage=False, lower=lower, upper=upper, exact=False, build="")
 
 
-def _pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
+def _open_pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
     """Return a pin as text; a version of the variant behind its name gives way to the pin once it is closed."""
     words = spec.split()[1:]
     version = package.variant.get(given.name.replace("-", "_"))
@@ -168,8 +171,8 @@ def _pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
     )
 
 
-def _tests(package: Metadata, system: str) -> dict[str, Any]:
-    section = _section(package, "test")
+def _test_section_values(package: Metadata, system: str) -> dict[str, Any]:
+    section = _section_mapping(package, "test")
     folder = package.recipe.source.path.parent
     named = [str(section["script"])] if section.get("script") else []
     names = dict.fromkeys(
@@ -183,7 +186,7 @@ def _tests(package: Metadata, system: str) -> dict[str, Any]:
         "recipe": [*_as_text_list(section.get("files")), *names],
         "source": _as_text_list(section.get("source_files")),
     }
-    return comparable_package.test_values(
+    return comparable_package.comparable_test_values(
         [*imports, *commands], _as_text_list(section.get("requires")), files, _as_text_list(section.get("downstreams"))
     )
 
@@ -197,9 +200,9 @@ def _as_text_list(value: Any) -> list[str]:
     return [str(item).rstrip("\n") for item in as_list(value) if item is not None]
 
 
-def _about(new: str, value: Any) -> Any:
+def _about_value(new: str, value: Any) -> Any:
     is_list = new == "license_file" and value is not None
-    return comparable_package.plain_value(as_list(value) if is_list else value)
+    return comparable_package.comparable_value(as_list(value) if is_list else value)
 
 
 def _source_and_compile_values(package: Metadata, output: Output, rendered: RenderedConfig) -> dict[str, Any]:
@@ -208,10 +211,12 @@ def _source_and_compile_values(package: Metadata, output: Output, rendered: Rend
     several = bool(package.recipe.output_entries(package.values))
     if several and not runs:
         return {}
-    result: dict[str, Any] = {"source": tuple(_source(element) for element in as_list(package.values.get("source")))}
+    result: dict[str, Any] = {
+        "source": tuple(_source_entry_values(element) for element in as_list(package.values.get("source")))
+    }
     step = rendered.staging_of(output)
     if several and step is not None and (step.script.file or step.script.lines):
-        result["compile/script"] = _script(step.script)
+        result["compile/script"] = _script_as_lines(step.script)
         own = package_variables_in_script(step, package.recipe.source.path.parent)
         result["compile/script/env"] = tuple(sorted((*step.script_env, *(f"{key}={own[key]}" for key in own))))
         for section in ("build", "host"):
@@ -220,12 +225,14 @@ def _source_and_compile_values(package: Metadata, output: Output, rendered: Rend
     return result
 
 
-def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _source_entry_values(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     pairs = []
     for old, new in keys.SOURCE.items():
         if given.get(old) not in (None, "", []):
             value = given[old]
-            pairs.append((new, comparable_package.plain_value(as_list(value) if old in keys.SOURCE_LISTS else value)))
+            pairs.append(
+                (new, comparable_package.comparable_value(as_list(value) if old in keys.SOURCE_LISTS else value))
+            )
     return tuple(sorted(pairs))
 
 

@@ -55,31 +55,31 @@ def _comparable_package(package: PackageAtVariant, identity: BuildIdentity, *, s
         "package/version": package.version,
         "subdir": "noarch" if package.noarch else package.scope.target,
         "build/noarch": package.noarch,
-        **dict(_flat("build", {key: value for key, value in build.items() if key not in _APART})),
+        **dict(_flattened_section_values("build", {key: value for key, value in build.items() if key not in _APART})),
         "build/number": str(build.get("number", 0)),
         "build/variant/down_prioritize_variant": abs(down) if down else None,
-        **_script("build/script", build.get("script"), package),
-        "build/files": comparable_package.plain_value(build.get("files") or ()),
-        **_requirements(package),
-        **_tests(sections["tests"], package),
-        **{f"about/{key}": comparable_package.plain_value(value) for key, value in sections["about"].items()},
-        **{f"extra/{key}": comparable_package.plain_value(value) for key, value in sections["extra"].items()},
+        **_script_and_env_values("build/script", build.get("script"), package),
+        "build/files": comparable_package.comparable_value(build.get("files") or ()),
+        **_requirement_values(package),
+        **_test_section_values(sections["tests"], package),
+        **{f"about/{key}": comparable_package.comparable_value(value) for key, value in sections["about"].items()},
+        **{f"extra/{key}": comparable_package.comparable_value(value) for key, value in sections["extra"].items()},
         **_source_and_compile_values(package, several=several),
     }
     return ComparablePackage(
         name=package.name.lower(),
         build_string=identity.build_string,
-        values=comparable_package.without_defaults(values),
+        values=comparable_package.without_default_values(values),
         hash_input={key: str(value) for key, value in identity.hash_input.items() if key not in pinned},
     )
 
 
-def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flattened_section_values(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _flat(f"{path}/{key}", inner)
+            yield from _flattened_section_values(f"{path}/{key}", inner)
     else:
-        yield path, comparable_package.plain_value(value)
+        yield path, comparable_package.comparable_value(value)
 
 
 def _rendered_script_line(line: str, package: PackageAtVariant) -> str:
@@ -89,20 +89,23 @@ def _rendered_script_line(line: str, package: PackageAtVariant) -> str:
     return _STANDING.sub(r"$\1", text).rstrip("\n")
 
 
-def _script(path: str, given: Mapping[str, Any] | None, package: PackageAtVariant) -> dict[str, Any]:
+def _script_and_env_values(path: str, given: Mapping[str, Any] | None, package: PackageAtVariant) -> dict[str, Any]:
     script = given or {}
     lines = tuple(_rendered_script_line(line, package) for line in script.get("content", ()))
     env = [*(f"{key}={value}" for key, value in script.get("env", {}).items()), *script.get("secrets", ())]
     return {path: (f"file {script['file']}",) if script.get("file") else lines, f"{path}/env": tuple(sorted(env))}
 
 
-def _requirements(package: PackageAtVariant) -> dict[str, Any]:
+def _requirement_values(package: PackageAtVariant) -> dict[str, Any]:
     needs = package.sections["requirements"]
-    result = {f"requirements/{section}": _specs(needs.get(section, ()), section, package) for section in SECTIONS}
+    result = {
+        f"requirements/{section}": _comparable_specs(needs.get(section, ()), section, package) for section in SECTIONS
+    }
     exports = needs.get("run_exports", {})
     kinds = exports if isinstance(exports, dict) else {"weak": exports}
     result |= {
-        f"requirements/run_exports/{kind}": _specs(given, "run_exports", package) for kind, given in kinds.items()
+        f"requirements/run_exports/{kind}": _comparable_specs(given, "run_exports", package)
+        for kind, given in kinds.items()
     }
     ignored = needs.get("ignore_run_exports", {})
     for kind in ("by_name", "from_package"):
@@ -112,11 +115,11 @@ def _requirements(package: PackageAtVariant) -> dict[str, Any]:
     return result
 
 
-def _specs(given: Sequence[Any], section: str, package: PackageAtVariant) -> tuple[str, ...]:
-    return tuple(_spec(entry, section, package) for entry in given)
+def _comparable_specs(given: Sequence[Any], section: str, package: PackageAtVariant) -> tuple[str, ...]:
+    return tuple(_comparable_spec(entry, section, package) for entry in given)
 
 
-def _spec(given: Any, section: str, package: PackageAtVariant) -> str:
+def _comparable_spec(given: Any, section: str, package: PackageAtVariant) -> str:
     if isinstance(given, OpenPin):
         return comparable_package.pin_as_text(
             given.name,
@@ -133,7 +136,7 @@ def _spec(given: Any, section: str, package: PackageAtVariant) -> str:
     return text
 
 
-def _tests(tests: Sequence[Mapping[str, Any]], package: PackageAtVariant) -> dict[str, Any]:
+def _test_section_values(tests: Sequence[Mapping[str, Any]], package: PackageAtVariant) -> dict[str, Any]:
     commands: list[str] = []
     requires: set[str] = set()
     files: dict[str, set[str]] = {"recipe": set(), "source": set()}
@@ -147,10 +150,10 @@ def _tests(tests: Sequence[Mapping[str, Any]], package: PackageAtVariant) -> dic
                 requires.add("pip")
         script = test.get("script", {})
         commands.extend(_rendered_script_line(line, package) for line in script.get("content", ()))
-        requires |= set(_specs(test.get("requirements", {}).get("run", ()), "test", package))
+        requires |= set(_comparable_specs(test.get("requirements", {}).get("run", ()), "test", package))
         for kind, names in files.items():
             names |= set(test.get("files", {}).get(kind, ()))
-    return comparable_package.test_values(
+    return comparable_package.comparable_test_values(
         commands, requires, files, (test["downstream"] for test in tests if "downstream" in test)
     )
 
@@ -162,20 +165,22 @@ def _source_and_compile_values(package: PackageAtVariant, *, several: bool) -> d
         return {}
     staging = package.staging
     sources = staging.sections["source"] if staging else package.sections["source"]
-    result: dict[str, Any] = {"source": tuple(_source(entry) for entry in sources)}
+    result: dict[str, Any] = {"source": tuple(_source_entry_values(entry) for entry in sources)}
     if staging:
-        result |= _script("compile/script", staging.sections["build"].get("script"), package)
+        result |= _script_and_env_values("compile/script", staging.sections["build"].get("script"), package)
         keys_of_variant = {f"{key}={typed_variant_value(value)}" for key, value in package.scope.variant.items()}
         env = result["compile/script/env"]
         result["compile/script/env"] = tuple(item for item in env if item not in keys_of_variant)
         for section in ("build", "host"):
             given = staging.sections["requirements"].get(section, ())
-            result[f"compile/requirements/{section}"] = _specs(given, section, package)
+            result[f"compile/requirements/{section}"] = _comparable_specs(given, section, package)
     return result
 
 
-def _source(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _source_entry_values(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     names = set(keys.SOURCE.values())
     return tuple(
-        sorted((key, comparable_package.plain_value(value)) for key, value in given.items() if key in names and value)
+        sorted(
+            (key, comparable_package.comparable_value(value)) for key, value in given.items() if key in names and value
+        )
     )

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from kiln.convert.recipe_yaml_expressions import (
     ATOM,
-    ConditionalCases,
+    ConditionalValue,
     Expr,
-    assigned_value,
     conjunction,
-    literal,
-    negated,
+    literal_expression,
+    negation,
     unparenthesized,
+    value_after_assignment,
 )
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
@@ -26,7 +26,7 @@ _OWN = re.compile(r"\b(PKG_NAME|PKG_VERSION|build_number)\b")
 
 
 @dataclass(kw_only=True)
-class ConditionPart(Part):
+class IfThenElsePart(Part):
     """An item of a list that stands for others under a condition."""
 
     condition: str
@@ -34,7 +34,7 @@ class ConditionPart(Part):
     otherwise: list[Part] = field(default_factory=list)
 
 
-def flat_items(parts: Iterable[Part]) -> list[Part]:
+def items_with_all_conditions(parts: Iterable[Part]) -> list[Part]:
     """Return the items of a key's values, each with all of its conditions; a text counts as a list of one."""
     result: list[Part] = []
     for part in parts:
@@ -60,13 +60,13 @@ def grouped_by_condition(items: Iterable[Part]) -> list[Part]:
         inner = grouped_by_condition([replace(item, guards=item.guards[1:]) for item in group])
         last = result[-1] if result else None
         if (
-            isinstance(last, ConditionPart)
+            isinstance(last, IfThenElsePart)
             and not last.otherwise
-            and last.condition == unparenthesized(negated(test).text)
+            and last.condition == unparenthesized(negation(test).text)
         ):
             last.otherwise = inner
         else:
-            result.append(ConditionPart(number=group[0].number, condition=unparenthesized(test.text), then=inner))
+            result.append(IfThenElsePart(number=group[0].number, condition=unparenthesized(test.text), then=inner))
     return result
 
 
@@ -76,14 +76,14 @@ def _first_condition(part: Part) -> str | None:
 
 def conditional_list(parts: list[Part]) -> ListPart | None:
     """Return a key's values as one list with conditions; None where there is nothing."""
-    items = grouped_by_condition(flat_items(parts))
+    items = grouped_by_condition(items_with_all_conditions(parts))
     if not items:
         return None
     above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
     return ListPart(number=parts[0].number, items=items, above=above)
 
 
-def list_or_text(parts: list[Part]) -> ListPart | ScalarPart | None:
+def conditional_list_or_text(parts: list[Part]) -> ListPart | ScalarPart | None:
     """Return a key's values as a list with conditions where one of them is a list, else as one text."""
     return conditional_list(parts) if any(isinstance(part, ListPart) for part in parts) else conditional_text(parts)
 
@@ -94,7 +94,7 @@ def conditional_text(parts: list[Part]) -> ScalarPart | None:
     Raises:
         Refused: a list or a mapping stands in its place.
     """
-    value: ConditionalCases | None = None
+    value: ConditionalValue | None = None
     texts = []
     for part in parts:
         if not isinstance(part, ScalarPart):
@@ -102,7 +102,7 @@ def conditional_text(parts: list[Part]) -> ScalarPart | None:
         if not part.pieces:
             continue
         texts.append(part)
-        value = assigned_value(value, conjunction(part.guards), part.expr)
+        value = value_after_assignment(value, conjunction(part.guards), part.expr)
     if value is None:
         return None
     last = texts[-1]
@@ -138,12 +138,12 @@ def unconditional_section(parent: DictPart, key: str) -> DictPart:
     return parts[0]
 
 
-def is_empty(part: Part | None) -> bool:
+def is_empty_part(part: Part | None) -> bool:
     """Return whether a part says nothing."""
     return part is None or (isinstance(part, ScalarPart) and not part.pieces) or part in (ListPart(), DictPart())
 
 
-def literal_text(value: str) -> ScalarPart:
+def literal_text_part(value: str) -> ScalarPart:
     """Return a text without expressions."""
     return ScalarPart(pieces=(value,))
 
@@ -151,7 +151,7 @@ def literal_text(value: str) -> ScalarPart:
 def scalar_as_expression(given: ScalarPart) -> Expr:
     """Return a text as an expression; a number that is not quoted stays a number."""
     is_number = given.plain and len(given.pieces) == 1 and str(given.pieces[0]).isdigit()
-    return literal(int(str(given.pieces[0]))) if is_number else given.expr
+    return literal_expression(int(str(given.pieces[0]))) if is_number else given.expr
 
 
 def with_names_substituted(part: Part, values: Mapping[str, Expr], key: str) -> Part:

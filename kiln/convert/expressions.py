@@ -23,11 +23,11 @@ from kiln.convert.recipe_yaml_expressions import (
     SUM,
     UNARY,
     Expr,
-    Unsupported,
+    UnsupportedExpression,
     and_expression,
     conditional_expression,
-    literal,
-    negated,
+    literal_expression,
+    negation,
     pin_arguments,
 )
 from kiln.recipe_v1.expression_values import SIGNS
@@ -103,13 +103,13 @@ def parse_selector(text: str) -> nodes.Expr:
     try:
         body = _ENVIRONMENT.parse(f"{{{{ ({text}) }}}}").body
     except jinja2.TemplateSyntaxError as error:
-        raise Unsupported(f"[{text}] is not an expression: {error.message}") from error
+        raise UnsupportedExpression(f"[{text}] is not an expression: {error.message}") from error
     output = body[0]
     assert isinstance(output, nodes.Output)
     return output.nodes[0]
 
 
-class Translator:
+class ExpressionTranslator:
     """Translates syntax trees to expressions of recipe.yaml."""
 
     def __init__(self, scope: NameScope) -> None:
@@ -122,14 +122,14 @@ class Translator:
             Unsupported: recipe.yaml has no notation for it.
         """
         makers: dict[type[nodes.Node], Callable[[Any], Expr]] = {
-            nodes.Const: lambda each: literal(each.value),
+            nodes.Const: lambda each: literal_expression(each.value),
             nodes.Name: self._translate_name,
             nodes.List: self._translate_list,
             nodes.Tuple: self._translate_list,
             nodes.CondExpr: self._translate_conditional,
             nodes.And: lambda each: and_expression(self.translate(each.left), self.translate(each.right)),
             nodes.Or: self._translate_or,
-            nodes.Not: lambda each: negated(self.translate(each.node)),
+            nodes.Not: lambda each: negation(self.translate(each.node)),
             nodes.Neg: lambda each: Expr(f"-{self.translate(each.node).text_at_level(UNARY)}", UNARY),
             nodes.Concat: self._translate_concat,
             nodes.Compare: self._translate_comparison,
@@ -143,7 +143,7 @@ class Translator:
             return self._translate_binary(node)
         maker = makers.get(type(node))
         if maker is None:
-            raise Unsupported(f"{type(node).__name__} has no equivalent in recipe.yaml")
+            raise UnsupportedExpression(f"{type(node).__name__} has no equivalent in recipe.yaml")
         return maker(node)
 
     # -- names ---------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Translator:
         known = self.scope.always | PLATFORM_NAMES | BUILD_NAMES | _NAMES.keys() | {"undefined"}
         if name in known or value.text != name:
             return value
-        return Expr(f"{name} | default({'false' if self.scope.selector else literal('').text})", FILTER)
+        return Expr(f"{name} | default({'false' if self.scope.selector else literal_expression('').text})", FILTER)
 
     # -- operators -----------------------------------------------------------------------------------------
 
@@ -197,23 +197,24 @@ class Translator:
         sign, level = _BINARY[type(node)]
         left, right = self.translate(node.left), self.translate(node.right)
         if sign == "%" and isinstance(left.constant, str):
-            raise Unsupported("recipe.yaml formats no text with %")
+            raise UnsupportedExpression("recipe.yaml formats no text with %")
         if sign == "+" and _are_addable_constants(left.constant, right.constant):
-            return literal(left.constant + right.constant)
+            return literal_expression(left.constant + right.constant)
         return Expr(f"{left.text_at_level(level)} {sign} {right.text_at_level(level + 1)}", level)
 
     def _translate_comparison(self, node: nodes.Compare) -> Expr:
         if len(node.ops) == 1:
-            version = self._version_comparison(node.expr, node.ops[0])
+            version = self._translate_version_comparison(node.expr, node.ops[0])
             if version is not None:
                 return version
-        left = self._comparison_operand(node.expr, [operand.expr for operand in node.ops])
+        left = self._translate_comparison_operand(node.expr, [operand.expr for operand in node.ops])
         rest = [
-            f"{SIGNS[op.op]} {self._comparison_operand(op.expr, [node.expr]).text_at_level(SUM)}" for op in node.ops
+            f"{SIGNS[op.op]} {self._translate_comparison_operand(op.expr, [node.expr]).text_at_level(SUM)}"
+            for op in node.ops
         ]
         return Expr(" ".join([left.text_at_level(SUM), *rest]), COMPARE)
 
-    def _comparison_operand(self, node: nodes.Expr, others: list[nodes.Expr]) -> Expr:
+    def _translate_comparison_operand(self, node: nodes.Expr, others: list[nodes.Expr]) -> Expr:
         """Return an operand of a comparison: a selector compares texts of digits as numbers, recipe.yaml as texts."""
         value = self.translate(node)
         if not self.scope.selector:
@@ -222,7 +223,7 @@ class Translator:
         if is_numeric and any(_is_integer_literal(other) for other in others):
             return Expr(f"{value.text_at_level(FILTER)} | int", FILTER)
         if _is_integer_literal(node) and not any(self._has_only_digit_values(other) for other in others):
-            return literal(str(value.constant))
+            return literal_expression(str(value.constant))
         return value
 
     def _has_only_digit_values(self, node: nodes.Expr) -> bool:
@@ -231,7 +232,7 @@ class Translator:
         every = self.scope.values.get(node.name, frozenset())
         return bool(every) and all(word.isdigit() for word in every)
 
-    def _version_comparison(self, left: nodes.Expr, operand: nodes.Operand) -> Expr | None:
+    def _translate_version_comparison(self, left: nodes.Expr, operand: nodes.Operand) -> Expr | None:
         """Return the comparison of ``py`` or ``np`` with a number, which recipe.yaml does by ``match()``."""
         names = {"py": "python", "np": "numpy"}
         if not (isinstance(left, nodes.Name) and left.name in names and _is_integer_literal(operand.expr)):
@@ -239,7 +240,7 @@ class Translator:
         number = getattr(operand.expr, "value", 0)
         digits = str(number)
         if len(digits) < 2:
-            raise Unsupported(f"{left.name} is compared with {number}, which is not a version such as 310")
+            raise UnsupportedExpression(f"{left.name} is compared with {number}, which is not a version such as 310")
         version = f"{digits[0]}.{digits[1:]}"
         sign = SIGNS[operand.op]
         spec = {
@@ -266,7 +267,7 @@ class Translator:
         if name == "string":
             return Expr(f'{value.text_at_level(CONCAT)} ~ ""', CONCAT)
         if name not in FILTERS:
-            raise Unsupported(f"recipe.yaml has no filter {name!r}")
+            raise UnsupportedExpression(f"recipe.yaml has no filter {name!r}")
         known = _constant_filter_result(name, value, [getattr(arg, "value", None) for arg in node.args])
         if known is not None:
             return known
@@ -275,13 +276,13 @@ class Translator:
 
     def _translate_arguments(self, node: nodes.Filter | nodes.Test | nodes.Call) -> str:
         if node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise Unsupported("recipe.yaml has neither * nor ** in calls")
+            raise UnsupportedExpression("recipe.yaml has neither * nor ** in calls")
         named = [f"{keyword.key}={self.translate(keyword.value).text}" for keyword in node.kwargs]
         return ", ".join([*(self.translate(arg).text for arg in node.args), *named])
 
     def _translate_test(self, node: nodes.Test) -> Expr:
         if node.name not in TESTS:
-            raise Unsupported(f"recipe.yaml has no test {node.name!r}")
+            raise UnsupportedExpression(f"recipe.yaml has no test {node.name!r}")
         named = isinstance(node.node, nodes.Name) and node.name in {"defined", "undefined"}
         value = self._name_without_default(node.node.name) if named else self.translate(node.node)  # type: ignore[attr-defined]
         arguments = self._translate_arguments(node)
@@ -292,7 +293,7 @@ class Translator:
             return self._translate_function_call(node.node.name, node)
         if isinstance(node.node, nodes.Getattr):
             return self._translate_method_call(node.node, node)
-        raise Unsupported("recipe.yaml calls functions by their names alone")
+        raise UnsupportedExpression("recipe.yaml calls functions by their names alone")
 
     def _translate_function_call(self, name: str, node: nodes.Call) -> Expr:
         if name in _FUNCTIONS:
@@ -303,11 +304,11 @@ class Translator:
             return self.translate(node.args[0])
         if name in _CASTS and len(node.args) == 1:
             return Expr(f"{self.translate(node.args[0]).text_at_level(FILTER)} | {_CASTS[name]}", FILTER)
-        raise Unsupported(f"recipe.yaml has no function {name}()")
+        raise UnsupportedExpression(f"recipe.yaml has no function {name}()")
 
     def _translate_method_call(self, target: nodes.Getattr, node: nodes.Call) -> Expr:
         if target.attr in {"get", "getenv"} and _reads_environ(target):
-            return self._environment_variable(node)
+            return self._translate_environment_variable(node)
         if target.attr == "join" and len(node.args) == 1:
             value, separator = self.translate(node.args[0]), self.translate(target.node)
             known = _constant_filter_result("join", value, [separator.constant])
@@ -320,21 +321,21 @@ class Translator:
             )
         if target.attr in _METHODS:
             return self._apply_filter(value, _METHODS[target.attr], node)
-        raise Unsupported(f"recipe.yaml has no method .{target.attr}()")
+        raise UnsupportedExpression(f"recipe.yaml has no method .{target.attr}()")
 
-    def _environment_variable(self, node: nodes.Call) -> Expr:
+    def _translate_environment_variable(self, node: nodes.Call) -> Expr:
         """Return a variable of the environment, in which conda-build has the variant's keys, too."""
         name = getattr(node.args[0], "value", "") if node.args else ""
-        default = self.translate(node.args[1]) if len(node.args) > 1 else literal("")
+        default = self.translate(node.args[1]) if len(node.args) > 1 else literal_expression("")
         if name in self.scope.always:
             return Expr(str(name))
         if name in self.scope.values:
             return Expr(f"{name} | default({default.text})", FILTER)
-        return Expr(f"env.get({literal(name).text}, default={default.text})")
+        return Expr(f"env.get({literal_expression(name).text}, default={default.text})")
 
     def _translate_subscript(self, node: nodes.Getitem) -> Expr:
         if _reads_environ(node):
-            raise Unsupported("recipe.yaml reads variables of the environment with env.get() alone")
+            raise UnsupportedExpression("recipe.yaml reads variables of the environment with env.get() alone")
         value = self.translate(node.node)
         if not isinstance(node.arg, nodes.Slice):
             index = self.translate(node.arg)
@@ -346,22 +347,22 @@ class Translator:
         return Expr(f"{value.text_at_level(ATOM)}[{':'.join(parts[: 3 if parts[2] else 2])}]")
 
     def _refuse_attribute(self, node: nodes.Getattr) -> Expr:
-        raise Unsupported(f"recipe.yaml has no attribute .{node.attr}")
+        raise UnsupportedExpression(f"recipe.yaml has no attribute .{node.attr}")
 
 
 def _item_of_constant(value: Any, index: int) -> Expr:
     try:
-        return literal(value[index])
+        return literal_expression(value[index])
     except IndexError as error:
-        raise Unsupported(f"the index {index} is out of range") from error
+        raise UnsupportedExpression(f"the index {index} is out of range") from error
 
 
 def _constant_filter_result(name: str, value: Expr, arguments: list[Any]) -> Expr | None:
     """Return the result of a filter on lists whose items are known: their names stand in loops that end here."""
     if name == "join" and isinstance(value.constant, list) and isinstance(arguments[0], str):
-        return literal(arguments[0].join(map(str, value.constant)))
+        return literal_expression(arguments[0].join(map(str, value.constant)))
     if name == "split" and isinstance(value.constant, str) and arguments and isinstance(arguments[0], str):
-        return literal(value.constant.split(arguments[0]))
+        return literal_expression(value.constant.split(arguments[0]))
     return None
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from kiln import expand, files, limits
 from kiln.convert.comparable_packages_v0 import packages_of_meta_yaml
 from kiln.convert.comparable_packages_v1 import packages_of_recipe_yaml
-from kiln.convert.meta_yaml_to_recipe_yaml import META, recipe_text
-from kiln.convert.proof import Difference, HashCorrection, Proof, compare_matrices, compare_packages
+from kiln.convert.meta_yaml_to_recipe_yaml import META, recipe_yaml_text
+from kiln.convert.proof import Difference, HashKeyCorrection, Proof, compare_matrices, compare_packages
 from kiln.convert.sections import FeedstockFacts
 from kiln.errors import ConversionRefused, KilnError, UnknownConfig
 from kiln.model.feedstock import Feedstock
@@ -66,7 +66,7 @@ def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterab
     given = replace(_feedstock_facts(feedstock, configs, old), leave_out=frozenset(leave_out))
     text = _converted_recipe_text(meta, given)
     proof = _prove_conversion(feedstock, text, forge, configs, old, pinning)
-    keys = HashCorrection()
+    keys = HashKeyCorrection()
     for _ in range(_ROUNDS):
         if not proof.needed:
             break
@@ -86,7 +86,7 @@ def write(feedstock: Feedstock, conversion: Conversion) -> None:
 
 
 def _converted_recipe_text(meta: str, given: FeedstockFacts) -> str:
-    return limits.run_bounded(lambda: recipe_text(meta, given))
+    return limits.run_bounded(lambda: recipe_yaml_text(meta, given))
 
 
 def _packages_by_config(
@@ -180,7 +180,7 @@ def _prove_conversion(
     pinning: Path | None,
 ) -> Proof:
     with tempfile.TemporaryDirectory(prefix="kiln-convert-") as folder:
-        candidate = _candidate(feedstock, Path(folder), text, forge, configs)
+        candidate = _write_candidate_feedstock(feedstock, Path(folder), text, forge, configs)
         try:
             new = _packages_by_config(
                 configs, lambda config: _rendered_packages(feedstock, candidate, expand.read(candidate, config.name))
@@ -197,7 +197,9 @@ def _prove_conversion(
             return _failed_rendering_proof(error, configs)
 
 
-def _candidate(feedstock: Feedstock, folder: Path, text: str, forge: str, configs: Sequence[BuildConfig]) -> Feedstock:
+def _write_candidate_feedstock(
+    feedstock: Feedstock, folder: Path, text: str, forge: str, configs: Sequence[BuildConfig]
+) -> Feedstock:
     """Return a feedstock with the new recipe, and with the variant files and the configs of the old one."""
     candidate = Feedstock(root=folder)
     candidate.recipe.mkdir()
@@ -223,7 +225,7 @@ def _failed_rendering_proof(error: KilnError, configs: Sequence[BuildConfig]) ->
     names = tuple(config.name for config in configs)
     why = ": ".join(filter(None, (str(error.at or ""), error.what, error.why)))
     fault = Difference(package="all packages", what="rendering", old="rendered", new=why, configs=names)
-    return Proof(configs=len(names), packages=0, equal_hashes=0, differences=(fault,), needed=HashCorrection())
+    return Proof(configs=len(names), packages=0, equal_hashes=0, differences=(fault,), needed=HashKeyCorrection())
 
 
 def blocking_differences(conversion: Conversion) -> Iterator[Difference]:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.convert.conditional_parts import ConditionPart
+from kiln.convert.conditional_parts import IfThenElsePart
 from kiln.convert.package_tests import PackageTestConverter
-from kiln.convert.recipe import Converter
+from kiln.convert.recipe import RecipeConverter
 from kiln.convert.sections import FeedstockFacts, SectionConverter
 from kiln.convert.specs import SpecConverter
 from kiln.convert.statements import expand_statements
-from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart, tree_of
+from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart, recipe_tree
 from kiln.errors import ConversionRefused, combined
 from kiln.model.source_position import Place
 
@@ -31,7 +31,7 @@ _TYPED = re.compile(r"[-+.]?\d[\d.eExX_+-]*|true|false|yes|no|on|off|null|~|y|n"
 _STEP = "  "
 
 
-def recipe_text(meta: str, given: FeedstockFacts) -> str:
+def recipe_yaml_text(meta: str, given: FeedstockFacts) -> str:
     """Return the text of the recipe.yaml.
 
     Raises:
@@ -40,16 +40,16 @@ def recipe_text(meta: str, given: FeedstockFacts) -> str:
     lines = expand_statements(meta, given.always, given.values)
     faults = [Refused(number, why) for number, why in lines.faults]
     try:
-        tree = tree_of(lines)
+        tree = recipe_tree(lines)
         constants = {each.name: str(each.value.constant) for each in lines.settings if each.value.is_constant}
         sections = SectionConverter(SpecConverter(given.values, constants, given.run_pins), given)
-        converter = Converter(lines, tree, sections, PackageTestConverter(sections))
+        converter = RecipeConverter(lines, tree, sections, PackageTestConverter(sections))
         recipe = converter.converted_recipe()
         faults += sections.faults
     except Refused as refused:
-        raise _refusal([*faults, refused]) from refused
+        raise _combined_refusal_error([*faults, refused]) from refused
     if faults:
-        raise _refusal(faults)
+        raise _combined_refusal_error(faults)
     return _text_with_lost_comments(recipe, lines.comments.values())
 
 
@@ -60,7 +60,7 @@ def _text_with_lost_comments(recipe: DictPart, comments: Iterable[str]) -> str:
     return serialize_recipe(replace(recipe, below=[*recipe.below, *lost])) if lost else text
 
 
-def _refusal(faults: Iterable[Refused]) -> KilnError:
+def _combined_refusal_error(faults: Iterable[Refused]) -> KilnError:
     error = combined(
         ConversionRefused(
             "this cannot be carried over to recipe.yaml",
@@ -76,40 +76,40 @@ def _refusal(faults: Iterable[Refused]) -> KilnError:
 
 def serialize_recipe(recipe: DictPart) -> str:
     """Return the text of a recipe; a blank line separates its sections."""
-    sections = ["\n".join(_pair_lines(key, value, "")) for key, value in recipe.pairs]
+    sections = ["\n".join(_key_value_lines(key, value, "")) for key, value in recipe.pairs]
     lines = [*sections, *(["\n".join(recipe.below)] if recipe.below else [])]
     return f"{SCHEMA}\nschema_version: 1\n\n" + "\n\n".join(lines) + "\n"
 
 
-def _pair_lines(key: str, value: Part, indent: str) -> Iterator[str]:
+def _key_value_lines(key: str, value: Part, indent: str) -> Iterator[str]:
     yield from _indented_comments(value.above, indent)
-    name = scalar(key, plain=True)
+    name = yaml_scalar_text(key, plain=True)
     if isinstance(value, ScalarPart):
         yield from _scalar_lines(f"{indent}{name}:", value, indent)
         return
     behind = f"  {value.behind}" if value.behind else ""
-    inner = list(_content_lines(value, indent + _STEP))
+    inner = list(_mapping_or_list_lines(value, indent + _STEP))
     empty = "" if inner else " []" if isinstance(value, ListPart) else " {}"
     yield f"{indent}{name}:{empty}{behind}"
     yield from inner
 
 
-def _content_lines(value: Part, indent: str) -> Iterator[str]:
+def _mapping_or_list_lines(value: Part, indent: str) -> Iterator[str]:
     if isinstance(value, DictPart):
         for key, item in value.pairs:
-            yield from _pair_lines(key, item, indent)
+            yield from _key_value_lines(key, item, indent)
     elif isinstance(value, ListPart):
         for item in value.items:
-            yield from _item_lines(item, indent)
+            yield from _list_item_lines(item, indent)
 
 
-def _item_lines(value: Part, indent: str) -> Iterator[str]:
+def _list_item_lines(value: Part, indent: str) -> Iterator[str]:
     yield from _indented_comments(value.above, indent)
     if isinstance(value, ScalarPart):
         yield from _scalar_lines(f"{indent}-", value, indent)
     else:
-        as_keys = _condition_as_mapping(value) if isinstance(value, ConditionPart) else value
-        first, *rest = list(_content_lines(as_keys, indent + _STEP)) or [f"{indent}{_STEP}{{}}"]
+        as_keys = _condition_as_mapping(value) if isinstance(value, IfThenElsePart) else value
+        first, *rest = list(_mapping_or_list_lines(as_keys, indent + _STEP)) or [f"{indent}{_STEP}{{}}"]
         while first.lstrip().startswith("#") and rest:  # an item begins with its first key, not with a comment
             yield f"{indent}{first.strip()}"
             first, *rest = rest
@@ -118,7 +118,7 @@ def _item_lines(value: Part, indent: str) -> Iterator[str]:
     yield from _indented_comments(value.below, indent)
 
 
-def _condition_as_mapping(value: ConditionPart) -> DictPart:
+def _condition_as_mapping(value: IfThenElsePart) -> DictPart:
     branches: list[tuple[str, Part]] = [
         ("if", ScalarPart(pieces=(value.condition,), behind=value.behind)),
         ("then", ListPart(items=value.then)),
@@ -144,19 +144,19 @@ def _scalar_lines(head: str, value: ScalarPart, indent: str) -> Iterator[str]:
     elif not value.pieces:
         yield f"{head}{behind}"
     else:
-        yield f"{head} {scalar(setting, plain=value.plain)}{behind}"
+        yield f"{head} {yaml_scalar_text(setting, plain=value.plain)}{behind}"
 
 
-def scalar(text: str, *, plain: bool) -> str:
+def yaml_scalar_text(text: str, *, plain: bool) -> str:
     """Return a text as a scalar of YAML; one that was quoted stays text where it could be a number or a truth value."""
-    if (plain or not _TYPED.fullmatch(text)) and _is_plain(text):
+    if (plain or not _TYPED.fullmatch(text)) and _is_valid_plain_scalar(text):
         return text
     if "'" not in text and ('"' in text or "\\" in text):
         return f"'{text}'"
     return json.dumps(text, ensure_ascii=False)
 
 
-def _is_plain(text: str) -> bool:
+def _is_valid_plain_scalar(text: str) -> bool:
     if not text or text != text.strip():
         return False
     try:

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.convert.conditional_parts import (
-    ConditionPart,
+    IfThenElsePart,
     conditional_list,
     conditional_text,
-    flat_items,
     grouped_by_condition,
-    literal_text,
+    items_with_all_conditions,
+    literal_text_part,
 )
-from kiln.convert.specs import rewritten_pieces, strict_match_spec
+from kiln.convert.specs import pieces_with_rewritten_text, strict_match_spec
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
 if TYPE_CHECKING:
@@ -46,44 +46,44 @@ class PackageTestConverter:
         result: list[Part] = []
         for part in parts:
             if isinstance(part, DictPart):
-                tests = self._tests(part, implicit=implicit)
+                tests = self._converted_tests(part, implicit=implicit)
                 result.extend(replace(item, guards=part.guards) for item in tests)
             elif isinstance(part, ListPart) and part.items:
                 raise Refused(part.number, "the section 'test' is a mapping")
         if not parts and implicit:
-            result.extend(self._tests(DictPart(), implicit=True))
+            result.extend(self._converted_tests(DictPart(), implicit=True))
         return ListPart(items=grouped_by_condition(result)) if result else None
 
-    def _tests(self, given: DictPart, *, implicit: bool) -> list[Part]:
+    def _converted_tests(self, given: DictPart, *, implicit: bool) -> list[Part]:
         for name, part in given.pairs:
             if name not in _KNOWN:
                 raise Refused(part.number, f"test/{name} has no equivalent in recipe.yaml")
-        requires = flat_items(given.values_of_key("requires"))
-        commands = flat_items(given.values_of_key("commands"))
-        imports = flat_items(given.values_of_key("imports"))
+        requires = items_with_all_conditions(given.values_of_key("requires"))
+        commands = items_with_all_conditions(given.values_of_key("commands"))
+        imports = items_with_all_conditions(given.values_of_key("imports"))
         names = self._test_file_names(given, implicit=implicit)
         lines = [*map(_test_file_command, names), *commands]
         tests: list[Part] = []
         checked = any(_is_pip_check(item) for item in lines)
         if imports and _fits_python_test(requires, checked=checked):
-            tests.append(self._python(given, requires, checked=checked))
+            tests.append(self._python_import_test(given, requires, checked=checked))
             lines = [item for item in lines if not _is_pip_check(item)]
         else:
             lines = [*map(_import_command, imports), *lines]
         if lines:
-            tests.append(self._script(given, lines, names))
+            tests.append(self._script_test(given, lines, names))
         downstream = [
             DictPart(pairs=[("downstream", replace(item, guards=()))], guards=item.guards)
-            for item in flat_items(given.values_of_key("downstreams"))
+            for item in items_with_all_conditions(given.values_of_key("downstreams"))
         ]
         return [*tests, *downstream]
 
-    def _python(self, given: DictPart, requires: list[Part], *, checked: bool) -> DictPart:
+    def _python_import_test(self, given: DictPart, requires: list[Part], *, checked: bool) -> DictPart:
         body: list[tuple[str, Part]] = [("imports", conditional_list(given.values_of_key("imports")) or ListPart())]
         if not checked:
-            body.append(("pip_check", literal_text("false")))
-        if version := next((item for item in requires if _words(item)[0] == "python"), None):
-            body.append(("python_version", _python_version(version)))
+            body.append(("pip_check", literal_text_part("false")))
+        if version := next((item for item in requires if _words_of_scalar(item)[0] == "python"), None):
+            body.append(("python_version", _python_version_requirement(version)))
         return DictPart(pairs=[("python", DictPart(pairs=body))])
 
     def _test_file_names(self, given: DictPart, *, implicit: bool) -> list[str]:
@@ -93,41 +93,43 @@ class PackageTestConverter:
         own = [name for name in IMPLICIT if implicit and name in self._sections.facts.files]
         return list(dict.fromkeys([*([named.value] if named else []), *own]))
 
-    def _script(self, given: DictPart, lines: list[Part], names: list[str]) -> DictPart:
+    def _script_test(self, given: DictPart, lines: list[Part], names: list[str]) -> DictPart:
         body: list[tuple[str, Part]] = []
         if requires := self._sections.convert_specs(given.values_of_key("requires"), "test"):
             body.append(("requirements", DictPart(pairs=[("run", requires)])))
-        extra = [literal_text(name) for name in names]
+        extra = [literal_text_part(name) for name in names]
         files: list[tuple[str, Part]] = []
         for key, name in (("source_files", "source"), ("files", "recipe")):
-            items = [*flat_items(given.values_of_key(key)), *(extra if name == "recipe" else [])]
+            items = [*items_with_all_conditions(given.values_of_key(key)), *(extra if name == "recipe" else [])]
             if items:
                 files.append((name, ListPart(items=grouped_by_condition(items))))
         if files:
             body.append(("files", DictPart(pairs=files)))
         above = [comment for part in given.values_of_key("commands") for comment in part.above]
-        return DictPart(pairs=[("script", ListPart(items=_conditions_first(lines), above=above)), *body])
+        return DictPart(pairs=[("script", ListPart(items=_conditional_commands_first(lines), above=above)), *body])
 
 
 def _test_file_command(name: str) -> Part:
     platform, command = IMPLICIT[name]
-    text = literal_text(command)
-    return ConditionPart(condition=platform, then=[text]) if platform else text
+    text = literal_text_part(command)
+    return IfThenElsePart(condition=platform, then=[text]) if platform else text
 
 
-def _conditions_first(lines: list[Part]) -> list[Part]:
-    whole = [item for item in lines if isinstance(item, ConditionPart)]
-    return [*whole, *grouped_by_condition(item for item in lines if not isinstance(item, ConditionPart))]
+def _conditional_commands_first(lines: list[Part]) -> list[Part]:
+    whole = [item for item in lines if isinstance(item, IfThenElsePart)]
+    return [*whole, *grouped_by_condition(item for item in lines if not isinstance(item, IfThenElsePart))]
 
 
-def _words(part: Part) -> list[str]:
+def _words_of_scalar(part: Part) -> list[str]:
     return part.value.split() if isinstance(part, ScalarPart) and part.value.split() else [""]
 
 
 def _fits_python_test(requires: list[Part], *, checked: bool) -> bool:
     """Return whether a test of imports brings all that is required: pip for its check, and a version of Python."""
-    pip = any(_words(item) == ["pip"] for item in requires)
-    return pip is checked and all(_words(item)[0] in {"pip", "python"} and not item.guards for item in requires)
+    pip = any(_words_of_scalar(item) == ["pip"] for item in requires)
+    return pip is checked and all(
+        _words_of_scalar(item)[0] in {"pip", "python"} and not item.guards for item in requires
+    )
 
 
 def _is_pip_check(part: Part) -> bool:
@@ -140,8 +142,8 @@ def _import_command(part: Part) -> Part:
     return replace(part, pieces=('python -c "import ', *part.pieces, '"'))
 
 
-def _python_version(part: Part) -> ScalarPart:
+def _python_version_requirement(part: Part) -> ScalarPart:
     assert isinstance(part, ScalarPart)
     return ScalarPart(
-        pieces=rewritten_pieces(part.pieces, lambda text: strict_match_spec(text, "test").partition(" ")[2])
+        pieces=pieces_with_rewritten_text(part.pieces, lambda text: strict_match_spec(text, "test").partition(" ")[2])
     )

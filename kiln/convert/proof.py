@@ -36,7 +36,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HashCorrection:
+class HashKeyCorrection:
     """Keys that a package has to count in its hash, or not to, so that its builds differ exactly where they did."""
 
     use: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class HashCorrection:
     def __bool__(self) -> bool:
         return any(self.use.values()) or any(self.ignore.values())
 
-    def __or__(self, other: HashCorrection) -> HashCorrection:
-        return HashCorrection(
+    def __or__(self, other: HashKeyCorrection) -> HashKeyCorrection:
+        return HashKeyCorrection(
             use=_united_key_sets(self.use, other.use), ignore=_united_key_sets(self.ignore, other.ignore)
         )
 
@@ -63,7 +63,7 @@ class Proof:
     packages: int
     equal_hashes: int
     differences: tuple[Difference, ...]
-    needed: HashCorrection
+    needed: HashKeyCorrection
     notes: tuple[str, ...] = ()
 
     @property
@@ -83,7 +83,7 @@ def compare_packages(old: PackagesByConfig, new: PackagesByConfig) -> Proof:
         if missing:
             collected[missing].append(config)
         for one, other in paired:
-            for what, before, after in _differences(one, other):
+            for what, before, after in _package_differences(one, other):
                 collected[one.name, what, before, after].append(config)
     return Proof(
         configs=len(old),
@@ -93,8 +93,8 @@ def compare_packages(old: PackagesByConfig, new: PackagesByConfig) -> Proof:
             Difference(package=name, what=what, old=before, new=after, configs=tuple(configs))
             for (name, what, before, after), configs in collected.items()
         ),
-        needed=_needed_hash_keys(pairs) | _keys_splitting_within_config(old, new),
-        notes=tuple(_notes(pairs)),
+        needed=_needed_hash_keys(pairs) | _keys_splitting_builds_within_config(old, new),
+        notes=tuple(_notes_on_format_differences(pairs)),
     )
 
 
@@ -123,7 +123,7 @@ def _name_difference(
     return None if one == other else ("all packages", "names", one or _MISSING, other or _MISSING)
 
 
-def _differences(old: ComparablePackage, new: ComparablePackage) -> Iterator[tuple[str, str, str]]:
+def _package_differences(old: ComparablePackage, new: ComparablePackage) -> Iterator[tuple[str, str, str]]:
     if (
         old.masked_build_string != new.masked_build_string
         and old.masked_build_string != new.masked_build_string.replace("h#", "", 1).lstrip("_")
@@ -132,10 +132,10 @@ def _differences(old: ComparablePackage, new: ComparablePackage) -> Iterator[tup
     for what in sorted(old.values.keys() | new.values.keys()):
         before, after = old.values.get(what), new.values.get(what)
         if before != after:
-            yield what, *_sides_as_text(before, after)
+            yield what, *_old_and_new_as_text(before, after)
 
 
-def _sides_as_text(before: Any, after: Any) -> tuple[str, str]:
+def _old_and_new_as_text(before: Any, after: Any) -> tuple[str, str]:
     """Return both sides as text: of lists, what only one of them has."""
     if isinstance(before, tuple) and isinstance(after, tuple) and sorted(map(str, before)) != sorted(map(str, after)):
         return _value_as_text(_items_only_in_first(before, after)), _value_as_text(_items_only_in_first(after, before))
@@ -161,20 +161,20 @@ def _value_as_text(value: Any) -> str:
 # Hashes
 
 
-def _needed_hash_keys(pairs: Iterable[PackagePair]) -> HashCorrection:
+def _needed_hash_keys(pairs: Iterable[PackagePair]) -> HashKeyCorrection:
     """Return the keys that make new packages differ exactly where the old ones do, and that scripts read."""
     groups: dict[tuple[str, str, str], list[PackagePair]] = defaultdict(list)
     for old, new in pairs:
         groups[old.name, str(old.values.get("package/version")), str(old.values.get("subdir"))].append((old, new))
-    needed = HashCorrection()
+    needed = HashKeyCorrection()
     for (name, _, _), group in groups.items():
         read = frozenset(key for old, new in group for key in old.script_keys if key not in new.hash_input)
-        split, merged = _splitting_and_merging_keys(group)
-        needed |= HashCorrection(use={name: read | merged}, ignore={name: split})
+        split, merged = _keys_splitting_or_merging_builds(group)
+        needed |= HashKeyCorrection(use={name: read | merged}, ignore={name: split})
     return needed
 
 
-def _keys_splitting_within_config(old: PackagesByConfig, new: PackagesByConfig) -> HashCorrection:
+def _keys_splitting_builds_within_config(old: PackagesByConfig, new: PackagesByConfig) -> HashKeyCorrection:
     """Return the keys that make several builds of a package in one config where there was one."""
     ignore: dict[str, frozenset[str]] = {}
     for config, packages in new.items():
@@ -186,10 +186,10 @@ def _keys_splitting_within_config(old: PackagesByConfig, new: PackagesByConfig) 
         for (name, masked), inputs in groups.items():
             if len(inputs) > max(before[name, masked], 1):
                 ignore[name] = ignore.get(name, frozenset()) | _keys_with_differing_values(inputs)
-    return HashCorrection(ignore=ignore)
+    return HashKeyCorrection(ignore=ignore)
 
 
-def _splitting_and_merging_keys(
+def _keys_splitting_or_merging_builds(
     group: Sequence[PackagePair],
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Return the keys that split builds which were one, and those whose lack merges builds which were several."""
@@ -222,7 +222,7 @@ def _united_key_sets(
 # Notes
 
 
-def _notes(pairs: Sequence[PackagePair]) -> Iterator[str]:
+def _notes_on_format_differences(pairs: Sequence[PackagePair]) -> Iterator[str]:
     names = sorted({old.name for old, new in pairs if old.build_string != new.build_string})
     if names:
         yield f"build strings of {', '.join(names)} differ in the hash alone"
@@ -254,8 +254,8 @@ def compare_matrices(proof: Proof, old: Matrix, new: Matrix) -> Proof:
     matrix = Difference(
         package="all packages",
         what="packages of all configs",
-        old=_places_as_text(gone),
-        new=_places_as_text(added),
+        old=_names_with_configs_as_text(gone),
+        new=_names_with_configs_as_text(added),
         configs=tuple(dict.fromkeys(config for config, _ in gone)),
     )
     return replace(proof, differences=(*proof.differences, matrix))
@@ -273,5 +273,5 @@ def _packages_by_content(matrix: Matrix) -> Packages:
     }
 
 
-def _places_as_text(places: Sequence[tuple[str, str]]) -> str:
+def _names_with_configs_as_text(places: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{name} ({config})" for config, name in places) or "nothing"

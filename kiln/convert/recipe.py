@@ -9,14 +9,14 @@ from kiln.convert import keys
 from kiln.convert.conditional_parts import (
     conditional_list,
     conditional_text,
-    is_empty,
-    literal_text,
+    is_empty_part,
+    literal_text_part,
     require_unconditional,
     scalar_as_expression,
     unconditional_section,
     with_names_substituted,
 )
-from kiln.convert.recipe_yaml_expressions import FILTER, Expr, conjunction, negated, unparenthesized
+from kiln.convert.recipe_yaml_expressions import FILTER, Expr, conjunction, negation, unparenthesized
 from kiln.convert.sections import ConvertedPackage, SectionConverter, require_no_conditions
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 
@@ -36,7 +36,7 @@ _NOT_INHERITED = frozenset({"number", "skip", "entry_points", "run_exports", "sc
 _ABOVE_STAGING = "# The compile that the outputs share."
 
 
-class Converter:
+class RecipeConverter:
     """Converts the tree of one meta.yaml."""
 
     def __init__(
@@ -61,23 +61,23 @@ class Converter:
                 self._faults.append(Refused(part.number, f"the section {name!r} has no equivalent in recipe.yaml"))
         result = DictPart(below=self._tree.below)
         if self._expanded.settings:
-            result.pairs.append(("context", self._context()))
-        outputs = [part for part in self._tree.values_of_key("outputs") if not is_empty(part)]
+            result.pairs.append(("context", self._context_section()))
+        outputs = [part for part in self._tree.values_of_key("outputs") if not is_empty_part(part)]
         result.pairs.extend(self._multiple_output_sections(outputs[0]) if outputs else self._single_package_sections())
         extra = self._tree.values_of_key("extra")
-        if extra and not is_empty(extra[0]):
+        if extra and not is_empty_part(extra[0]):
             result.pairs.append(("extra", next(iter(require_no_conditions(extra)))))
         return result
 
     # -- parts of both kinds --------------------------------------------------------------------------------
 
-    def _context(self) -> DictPart:
+    def _context_section(self) -> DictPart:
         pairs: list[tuple[str, Part]] = []
         for element in self._expanded.settings:
             above = list(self._expanded.above.get(element.number, ()))
             value = element.value.constant
             if isinstance(value, list):
-                part: Part = ListPart(items=[literal_text(str(item)) for item in value], above=above)
+                part: Part = ListPart(items=[literal_text_part(str(item)) for item in value], above=above)
             elif element.value.is_constant:
                 words = str(value).lower() if isinstance(value, bool) else str(value)
                 part = ScalarPart(pieces=(words,), plain=not isinstance(value, str), above=above)
@@ -100,7 +100,7 @@ class Converter:
             "PKG_NAME": (part.values_of_key("name"), package.values_of_key("name")),
             "PKG_VERSION": (part.values_of_key("version"), package.values_of_key("version")),
             "build_number": (
-                _first_mapping(part, "build").values_of_key("number"),
+                _first_mapping_of_key(part, "build").values_of_key("number"),
                 part.values_of_key("number"),
                 build.values_of_key("number"),
             ),
@@ -120,12 +120,12 @@ class Converter:
         has = [name for name in ("build.sh", "bld.bat") if name in self._facts.files]
         if len(has) == 2:
             return [ScalarPart(pieces=(Expr('"bld.bat" if win else "build.sh"'),))]
-        return [literal_text(has[0])] if has else []
+        return [literal_text_part(has[0])] if has else []
 
     def _top_level_script(self, build: DictPart) -> Part | None:
         """Return the script of the recipe's top level."""
         variables, lines = build.values_of_key("script_env"), build.values_of_key("script")
-        own = any(not is_empty(part) for part in lines)
+        own = any(not is_empty_part(part) for part in lines)
         lines = lines if own else self._default_script()
         return self._attempt(lambda: self._sections.convert_script(lines, variables, of_file=not own))
 
@@ -134,7 +134,7 @@ class Converter:
         for key, names in (("use_keys", self._facts.use_keys), ("ignore_keys", self._facts.ignore_keys)):
             if name in names:
                 package.put(
-                    ("build", "variant", key), ListPart(items=[literal_text(element) for element in names[name]])
+                    ("build", "variant", key), ListPart(items=[literal_text_part(element) for element in names[name]])
                 )
 
     # -- one package ----------------------------------------------------------------------------------------
@@ -146,11 +146,11 @@ class Converter:
         package.put(("source",), self._sections.convert_sources(tree.values_of_key("source")))
         build = unconditional_section(tree, "build")
         self._sections.convert_build(build, package, self._top_level_script(build))
-        self._add_hash_keys(_name(identity), package)
+        self._add_hash_keys(_package_name(identity), package)
         self._sections.convert_requirements(tree.values_of_key("requirements"), package)
         package.put(("tests",), self._attempt(lambda: self._tests.convert(tree.values_of_key("test"), implicit=True)))
         package.put(("about",), self._sections.convert_about(unconditional_section(tree, "about")))
-        return _ordered(package, {"build": build, "requirements": tree.values_of_key("requirements")})
+        return _sections_in_usual_order(package, {"build": build, "requirements": tree.values_of_key("requirements")})
 
     # -- outputs --------------------------------------------------------------------------------------------
 
@@ -164,10 +164,10 @@ class Converter:
             for element in outputs.items
         ]
         identity, build = unconditional_section(tree, "package"), unconditional_section(tree, "build")
-        name = _name(identity)
-        if not any(_name(element) == name for element in entries) and self._facts.top_is_package:
+        name = _package_name(identity)
+        if not any(_package_name(element) == name for element in entries) and self._facts.top_is_package:
             entries.append(DictPart(pairs=[("name", part) for part in identity.values_of_key("name")]))
-        staging = self._staging(identity, build)
+        staging = self._staging_output(identity, build)
         top.put(("recipe",), self._package_section(identity))
         if staging is None:
             top.put(("source",), self._sections.convert_sources(tree.values_of_key("source")))
@@ -184,8 +184,10 @@ class Converter:
         if shares_about:
             top.put(("about",), self._sections.convert_about(whole_about))
         parts: list[Part] = [] if staging is None else [staging]
-        parts.extend(self._output(element, name, staging, None if shares_about else whole_about) for element in entries)
-        pairs = _ordered(top, {"build": build})
+        parts.extend(
+            self._convert_output(element, name, staging, None if shares_about else whole_about) for element in entries
+        )
+        pairs = _sections_in_usual_order(top, {"build": build})
         about = [pair for pair in pairs if pair[0] == "about"]
         return [
             *(pair for pair in pairs if pair[0] != "about"),
@@ -204,10 +206,12 @@ class Converter:
             raise Refused(kind.number, f"an output of the type {kind.value!r} has no equivalent")
         return given
 
-    def _staging(self, identity: DictPart, build: DictPart) -> DictPart | None:
+    def _staging_output(self, identity: DictPart, build: DictPart) -> DictPart | None:
         """Return the staging output that does what the recipe's top level does; None where that has no script."""
         script = self._top_level_script(build)
-        has_script = any(not is_empty(part) for part in build.values_of_key("script")) or bool(self._default_script())
+        has_script = any(not is_empty_part(part) for part in build.values_of_key("script")) or bool(
+            self._default_script()
+        )
         name = conditional_text(identity.values_of_key("name"))
         if script is None or not has_script or name is None:
             return None
@@ -221,14 +225,14 @@ class Converter:
             for key in ignored:
                 result.put(keys.LISTS[key], conditional_list(build.values_of_key(key)))
         given = {"build": build, "requirements": self._tree.values_of_key("requirements")}
-        return DictPart(pairs=_ordered(result, given), above=[_ABOVE_STAGING])
+        return DictPart(pairs=_sections_in_usual_order(result, given), above=[_ABOVE_STAGING])
 
     def _with_compile_keys_in_env(self, script: Part, identity: DictPart, build: DictPart) -> Part:
         """Return the script of a compile with the keys that it reads, which it would only have if they were counted."""
         if not self._facts.compile_keys:
             return script
         given = script if isinstance(script, DictPart) else DictPart(pairs=[("content", script)])
-        env = _first_mapping(given, "env")
+        env = _first_mapping_of_key(given, "env")
         own = {
             "PKG_NAME": identity.values_of_key("name"),
             "PKG_VERSION": identity.values_of_key("version"),
@@ -248,36 +252,39 @@ class Converter:
     def _package_variable_text(self, parts: list[Part]) -> Part:
         """Return a variable of the package as text, as variables are; without a value it is 0, as a build number is."""
         value = conditional_text(parts)
-        return literal_text("0") if value is None else replace(value, plain=False, above=[], behind="")
+        return literal_text_part("0") if value is None else replace(value, plain=False, above=[], behind="")
 
-    def _output(self, entry: DictPart, top: str, staging: DictPart | None, about: DictPart | None) -> DictPart:
+    def _convert_output(self, entry: DictPart, top: str, staging: DictPart | None, about: DictPart | None) -> DictPart:
         tree, package = self._tree, ConvertedPackage()
-        is_top = _name(entry) == top
-        own_files = any(not is_empty(part) for key in _FILES for part in entry.values_of_key(key))
+        is_top = _package_name(entry) == top
+        own_files = any(not is_empty_part(part) for key in _FILES for part in entry.values_of_key(key))
         package.put(("package",), _name_and_version(entry))
         build = self._output_build_section(entry, is_top=is_top)
-        runs = own_files or any(not is_empty(part) for part in build.values_of_key("script"))
+        runs = own_files or any(not is_empty_part(part) for part in build.values_of_key("script"))
         if staging is not None and runs:
-            package.put(("inherit",), self._inherit(staging))
+            package.put(("inherit",), self._inherit_section(staging))
         self._sections.convert_build(build, package, self._output_script(entry, build))
-        self._add_hash_keys(_name(entry), package)
-        package.put(("build", "files"), _files(entry.values_of_key("files")))
+        self._add_hash_keys(_package_name(entry), package)
+        package.put(("build", "files"), _output_files(entry.values_of_key("files")))
         requirements = entry.values_of_key("requirements")
         if is_top:
             requirements = [_merged_requirements(requirements, tree.values_of_key("requirements"))]
         self._sections.convert_requirements(requirements, package)
         tests = tree.values_of_key("test") if is_top else entry.values_of_key("test")
         package.put(("tests",), self._attempt(lambda: self._tests.convert(tests, implicit=is_top)))
-        package.put(("about",), self._about(entry, about, is_top=is_top))
+        package.put(("about",), self._output_about_section(entry, about, is_top=is_top))
         above = entry.above
         return DictPart(
-            pairs=_ordered(package, {"build": build, "requirements": entry.values_of_key("requirements")}), above=above
+            pairs=_sections_in_usual_order(
+                package, {"build": build, "requirements": entry.values_of_key("requirements")}
+            ),
+            above=above,
         )
 
-    def _inherit(self, staging: DictPart) -> DictPart:
+    def _inherit_section(self, staging: DictPart) -> DictPart:
         named = staging.pairs[0][1]
         assert isinstance(named, DictPart)
-        return DictPart(pairs=[("from", named.pairs[0][1]), ("run_exports", literal_text("false"))])
+        return DictPart(pairs=[("from", named.pairs[0][1]), ("run_exports", literal_text_part("false"))])
 
     def _output_build_section(self, entry: DictPart, *, is_top: bool) -> DictPart:
         """Return an output's build section with what it inherits from the top level, as conda-build has it."""
@@ -296,12 +303,12 @@ class Converter:
             ]
         condition = conjunction(entry.guards)
         if condition is not None:
-            test = negated(condition)
+            test = negation(condition)
             pairs = [*pairs, ("skip", ScalarPart(number=entry.number, pieces=("true",), guards=(test,)))]
         return DictPart(pairs=list(pairs), above=own.above)
 
     def _output_script(self, entry: DictPart, build: DictPart) -> Part | None:
-        named = [part for part in entry.values_of_key("script") if not is_empty(part)]
+        named = [part for part in entry.values_of_key("script") if not is_empty_part(part)]
         variables = build.values_of_key("script_env")
         if named:
             return self._sections.convert_script(
@@ -309,7 +316,7 @@ class Converter:
             )
         return self._sections.convert_script(build.values_of_key("script"), variables)
 
-    def _about(self, entry: DictPart, whole: DictPart | None, *, is_top: bool) -> DictPart | None:
+    def _output_about_section(self, entry: DictPart, whole: DictPart | None, *, is_top: bool) -> DictPart | None:
         own = unconditional_section(entry, "about")
         if is_top:
             top = unconditional_section(self._tree, "about")
@@ -321,12 +328,12 @@ class Converter:
         return None if whole is None else self._sections.convert_about(_without_comments(whole))
 
 
-def _first_mapping(parent: DictPart, key: str) -> DictPart:
+def _first_mapping_of_key(parent: DictPart, key: str) -> DictPart:
     result = parent.values_of_key(key)
     return result[0] if result and isinstance(result[0], DictPart) else DictPart()
 
 
-def _name(given: DictPart) -> str:
+def _package_name(given: DictPart) -> str:
     name = conditional_text(given.values_of_key("name"))
     return "" if name is None else unparenthesized(name.value)
 
@@ -337,7 +344,7 @@ def _name_and_version(given: DictPart) -> DictPart:
     )
 
 
-def _files(parts: list[Part]) -> Part | None:
+def _output_files(parts: list[Part]) -> Part | None:
     """Return the files of an output: a list of globs, or lists of those to include and to exclude."""
     if len(parts) != 1 or not isinstance(parts[0], DictPart):
         return conditional_list(parts)
@@ -356,7 +363,7 @@ def _with_only_keys(part: Part, names: tuple[str, ...]) -> Part:
 
 def _merged_requirements(own: list[Part], whole: list[Part]) -> DictPart:
     """Return an output's requirements with those sections of the top level that it has not."""
-    parts = [part for part in (*own, *whole) if not is_empty(part)]
+    parts = [part for part in (*own, *whole) if not is_empty_part(part)]
     result = DictPart()
     for part in parts:
         if not isinstance(part, DictPart):
@@ -380,7 +387,7 @@ _REQUIREMENTS = ("build", "host", "run", "run_constraints", "run_exports", "igno
 _ORDER = ("package", "recipe", "staging", "inherit", "source", "build", "requirements", "tests", "about")
 
 
-def _ordered(package: ConvertedPackage, given: Mapping[str, object]) -> list[tuple[str, Part]]:
+def _sections_in_usual_order(package: ConvertedPackage, given: Mapping[str, object]) -> list[tuple[str, Part]]:
     """Return the sections in their usual order, with the comments of the sections that they come from."""
     for name, part in package.root.pairs:
         source = given.get(name)

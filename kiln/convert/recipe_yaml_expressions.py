@@ -27,7 +27,7 @@ _EMPTY = '""'  # an empty bound, which means none
 _BOUNDS = (("lower_bound", "min_pin"), ("upper_bound", "max_pin"))
 
 
-class Unsupported(Exception):
+class UnsupportedExpression(Exception):
     """An expression that recipe.yaml has no notation for."""
 
 
@@ -49,10 +49,10 @@ class Expr:
         return self.text if self.level >= level else f"({self.text})"
 
 
-def literal(value: Any) -> Expr:
+def literal_expression(value: Any) -> Expr:
     """Return the expression of a value."""
     if isinstance(value, (list, tuple)):
-        return Expr(f"[{', '.join(literal(item).text for item in value)}]", constant=list(value))
+        return Expr(f"[{', '.join(literal_expression(item).text for item in value)}]", constant=list(value))
     if value is None:
         return Expr("none")
     if isinstance(value, str) and "\\" in value and '"' not in value and "'" not in value:
@@ -72,7 +72,7 @@ def and_expression(one: Expr, other: Expr) -> Expr:
     return Expr(f"{one.text_at_level(AND)} and {other.text_at_level(AND)}", AND)
 
 
-def negated(test: Expr) -> Expr:
+def negation(test: Expr) -> Expr:
     """Return the expression that holds where another one does not."""
     if test.text.startswith("not ") and test.level == NOT:
         return Expr(test.text[4:], COMPARE)
@@ -85,12 +85,12 @@ def negated(test: Expr) -> Expr:
 
 def unparenthesized(text: str) -> str:
     """Return an expression's text without the parentheses around all of it."""
-    while re.fullmatch(r"\(.*\)", text, re.DOTALL) and _balanced(text[1:-1]):
+    while re.fullmatch(r"\(.*\)", text, re.DOTALL) and _has_balanced_parentheses(text[1:-1]):
         text = text[1:-1]
     return text
 
 
-def _balanced(text: str) -> bool:
+def _has_balanced_parentheses(text: str) -> bool:
     depth = 0
     for character in text:
         depth += {"(": 1, ")": -1}.get(character, 0)
@@ -140,7 +140,7 @@ class ExpandedRecipe:
 
 
 @dataclass(frozen=True, slots=True)
-class ConditionalCases:
+class ConditionalValue:
     """A value that depends on conditions: the first case that holds counts, and otherwise another value or nothing."""
 
     cases: tuple[tuple[Expr, Expr], ...]
@@ -153,20 +153,22 @@ class ConditionalCases:
         result = self.otherwise
         for test, value in reversed(self.cases):
             result = conditional_expression(test, value, result)
-        return result or literal("")
+        return result or literal_expression("")
 
 
-def assigned_value(old: ConditionalCases | None, guard: Expr | None, value: Expr, number: int = 0) -> ConditionalCases:
+def value_after_assignment(
+    old: ConditionalValue | None, guard: Expr | None, value: Expr, number: int = 0
+) -> ConditionalValue:
     """Return a value after an assignment, which may have a condition."""
     if guard is None:
-        return ConditionalCases((), value, number)
+        return ConditionalValue((), value, number)
     if old is None:
-        return ConditionalCases(((guard, value),), None, number)
-    if len(old.cases) == 1 and old.otherwise is None and negated(guard).text == old.cases[0][0].text:
-        return ConditionalCases(old.cases, value, number)
+        return ConditionalValue(((guard, value),), None, number)
+    if len(old.cases) == 1 and old.otherwise is None and negation(guard).text == old.cases[0][0].text:
+        return ConditionalValue(old.cases, value, number)
     if value.level == CHOICE:
         value = Expr(f"({value.text})")
-    return ConditionalCases(
+    return ConditionalValue(
         ((guard, value), *(case for case in old.cases if case[0].text != guard.text)), old.otherwise, number
     )
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from kiln.convert import keys
 from kiln.convert.conditional_parts import (
     conditional_list,
+    conditional_list_or_text,
     conditional_text,
-    flat_items,
     grouped_by_condition,
-    is_empty,
-    list_or_text,
-    literal_text,
+    is_empty_part,
+    items_with_all_conditions,
+    literal_text_part,
     require_unconditional,
 )
-from kiln.convert.recipe_yaml_expressions import Expr, conjunction, negated, unparenthesized
+from kiln.convert.recipe_yaml_expressions import Expr, conjunction, negation, unparenthesized
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
 from kiln.model.rendered import RUN_EXPORTS
 
@@ -124,8 +124,8 @@ class SectionConverter:
         elif name in keys.LISTS:
             package.put(keys.LISTS[name], conditional_list(parts))
         elif name in keys.FLAGS_OR_LISTS:
-            package.put(keys.FLAGS_OR_LISTS[name], list_or_text(parts))
-        elif not all(map(is_empty, parts)) and f"build/{name}" not in self.facts.leave_out:
+            package.put(keys.FLAGS_OR_LISTS[name], conditional_list_or_text(parts))
+        elif not all(map(is_empty_part, parts)) and f"build/{name}" not in self.facts.leave_out:
             raise _unknown_key_error("build", name, parts)
 
     def _convert_skip(self, parts: list[Part], package: ConvertedPackage) -> None:
@@ -147,7 +147,7 @@ class SectionConverter:
     def _convert_noarch_python(self, parts: list[Part], package: ConvertedPackage) -> None:
         value = conditional_text(parts)
         if value is not None and value.value.lower() in _TRUE:
-            package.put(("build", "noarch"), literal_text("python"))
+            package.put(("build", "noarch"), literal_text_part("python"))
         elif value is not None and value.value.lower() not in _FALSE:
             raise Refused(value.number, "'noarch_python' depends on conditions")
 
@@ -160,13 +160,13 @@ class SectionConverter:
             own = value.sole_expression
             if own is None:
                 raise Refused(value.number, "it is neither true nor false")
-            package.put(keys.DETECTION, replace(value, pieces=(negated(own),)))
+            package.put(keys.DETECTION, replace(value, pieces=(negation(own),)))
         elif words in _FALSE:
             package.put(keys.DETECTION, replace(value, pieces=("true",)))
 
     def _convert_track_features(self, parts: list[Part], package: ConvertedPackage) -> None:
         """Convert features, each of which makes solvers avoid the package: what counts is how many there are."""
-        items = flat_items(parts)
+        items = items_with_all_conditions(parts)
         if not items:
             return
         tests = [conjunction(item.guards) for item in items]
@@ -199,7 +199,7 @@ class SectionConverter:
 
     def convert_script(self, parts: list[Part], variables: list[Part], *, of_file: bool = False) -> Part | None:
         """Return a script with its environment; ``of_file`` says that its text is the name of a file."""
-        env = self._env_and_secrets(variables)
+        env = self._script_env_and_secrets(variables)
         if of_file:
             file = conditional_text(parts)
             body: list[tuple[str, Part]] = [("file", file)] if file else []
@@ -210,9 +210,9 @@ class SectionConverter:
             body = [("content", lines)] if lines else []
         return DictPart(pairs=[*body, *env]) if body or env else None
 
-    def _env_and_secrets(self, parts: list[Part]) -> list[tuple[str, Part]]:
+    def _script_env_and_secrets(self, parts: list[Part]) -> list[tuple[str, Part]]:
         values, secrets = DictPart(), ListPart()
-        for part in flat_items(parts):
+        for part in items_with_all_conditions(parts):
             name, equals, _ = part.value.partition("=") if isinstance(part, ScalarPart) else ("", "", "")
             if not isinstance(part, ScalarPart) or not name.isidentifier():
                 raise Refused(part.number, "'script_env' holds NAME or NAME=value")
@@ -225,11 +225,11 @@ class SectionConverter:
             result = tuple(piece for piece in pieces if piece != "")
             values.pairs.append((name, replace(part, pieces=result, plain=False)))
         return [
-            *([("env", self._merged_variables(values))] if values.pairs else []),
+            *([("env", self._merged_env_variables(values))] if values.pairs else []),
             *([("secrets", secrets)] if secrets.items else []),
         ]
 
-    def _merged_variables(self, values: DictPart) -> DictPart:
+    def _merged_env_variables(self, values: DictPart) -> DictPart:
         return DictPart(
             pairs=[(name, value) for name in values.names if (value := conditional_text(values.values_of_key(name)))]
         )
@@ -245,7 +245,7 @@ class SectionConverter:
             elif isinstance(part, DictPart):
                 require_unconditional(part)
                 self._convert_requirement_sections(part, package)
-            elif not is_empty(part):
+            elif not is_empty_part(part):
                 raise Refused(part.number, "requirements are a mapping of sections")
 
     def _convert_requirement_sections(self, given: DictPart, package: ConvertedPackage) -> None:
@@ -259,7 +259,10 @@ class SectionConverter:
 
     def convert_specs(self, parts: list[Part], section: str) -> ListPart | None:
         """Return the requirements of a section, or of a test."""
-        tried = [self.try_conversion(partial(self._specs.convert, item, section)) for item in flat_items(parts)]
+        tried = [
+            self.try_conversion(partial(self._specs.convert, item, section))
+            for item in items_with_all_conditions(parts)
+        ]
         converted = [item for item in tried if item is not None]
         above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
         return ListPart(items=grouped_by_condition(converted), above=above) if converted else None
@@ -278,14 +281,14 @@ class SectionConverter:
             return None
         if name not in keys.ABOUT:
             raise _unknown_key_error("about", name, parts)
-        value = list_or_text(parts)
+        value = conditional_list_or_text(parts)
         if isinstance(value, ListPart) and name != "license_file":
             raise Refused(parts[0].number, f"about/{name} is one text in recipe.yaml")
         return value
 
     def convert_sources(self, parts: list[Part]) -> Part | None:
         """Convert the sources."""
-        tried = [self.try_conversion(partial(self._convert_source, each)) for each in flat_items(parts)]
+        tried = [self.try_conversion(partial(self._convert_source, each)) for each in items_with_all_conditions(parts)]
         items = [each for each in tried if each is not None]
         result = grouped_by_condition(items)
         if len(result) == 1 and isinstance(result[0], DictPart):
@@ -302,7 +305,11 @@ class SectionConverter:
             if name not in keys.SOURCE:
                 raise Refused(parts[0].number, f"source/{name} has no equivalent in recipe.yaml")
             as_list_or_text = (
-                conditional_list if name == "patches" else list_or_text if name == "url" else conditional_text
+                conditional_list
+                if name == "patches"
+                else conditional_list_or_text
+                if name == "url"
+                else conditional_text
             )
             value = as_list_or_text(parts)
             if value is not None:

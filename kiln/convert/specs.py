@@ -54,7 +54,7 @@ def _strict_version(part: str, section: str, plain: Callable[[str], bool], *, al
     return f"{part}.*" if section in LOOSE and alone else f"=={part}"
 
 
-def rewritten_pieces(pieces: Pieces, rewrite: Callable[[str], str]) -> Pieces:
+def pieces_with_rewritten_text(pieces: Pieces, rewrite: Callable[[str], str]) -> Pieces:
     """Return pieces after a change of their text, in which numbered tokens stand for the expressions."""
     exprs = [piece for piece in pieces if isinstance(piece, Expr)]
     numbers = count()
@@ -108,7 +108,7 @@ class SpecConverter:
 
     def _converted_text_spec(self, part: ScalarPart, section: str) -> ScalarPart:
         exprs = [piece for piece in part.pieces if isinstance(piece, Expr)]
-        pieces = rewritten_pieces(
+        pieces = pieces_with_rewritten_text(
             part.pieces,
             lambda text: strict_match_spec(text, section, lambda token: self._is_bare_version(exprs[int(token[1:-1])])),
         )

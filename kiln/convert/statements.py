@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.expressions import NameScope, Translator, parse_selector
+from kiln.convert.expressions import ExpressionTranslator, NameScope, parse_selector
 from kiln.convert.recipe_yaml_expressions import (
-    ConditionalCases,
+    ConditionalValue,
     ContextEntry,
     ExpandedRecipe,
     Expr,
     Guards,
     RecipeLine,
-    Unsupported,
-    assigned_value,
+    UnsupportedExpression,
     conjunction,
     guards_without,
-    negated,
+    negation,
+    value_after_assignment,
 )
 from kiln.template.selectors import lines_with_selectors
 
@@ -44,12 +44,12 @@ _MOST_LINES = 20_000
 Items = list[tuple[Expr, Guards]]
 
 
-class _TooLong(Exception):
+class _TooManyLines(Exception):
     """The loops of a recipe make more lines than any recipe has."""
 
 
 @dataclass
-class _Buffer:
+class _LineBuffer:
     """The lines that are written, from pieces of text with conditions."""
 
     lines: list[RecipeLine] = field(default_factory=list)
@@ -76,13 +76,13 @@ class _Buffer:
     def end_line(self) -> None:
         """End a line."""
         if len(self.lines) > _MOST_LINES:
-            raise _TooLong(f"its loops make more than {_MOST_LINES:,} lines")
+            raise _TooManyLines(f"its loops make more than {_MOST_LINES:,} lines")
         text = "".join(self.parts).rstrip()
         self.lines.append(RecipeLine(self.number if text else 0, text, (self.guards or ()) if text else ()))
         self.parts, self.guards, self.number = [], None, 0
 
 
-class StatementWalker:
+class StatementExpander:
     """Carries out the statements of one meta.yaml; ``always`` and ``values`` are as in NameScope."""
 
     def __init__(
@@ -100,12 +100,12 @@ class StatementWalker:
         self._always = always
         self._values = values
         self._hidden = frozenset(w for entry in _SET.findall(text) for w in re.findall(r"\w+", entry)) - values.keys()
-        self._versions: dict[str, list[ConditionalCases]] = {}
+        self._versions: dict[str, list[ConditionalValue]] = {}
         self._lists: dict[str, Items] = {}
         self._loops: dict[str, Expr] = {}
         self._order: list[tuple[str, int]] = []
         self._expressions: list[Expr] = []
-        self._buffer = _Buffer()
+        self._buffer = _LineBuffer()
         self._faults: list[tuple[int, str]] = []
 
     @property
@@ -120,9 +120,9 @@ class StatementWalker:
         except jinja2.TemplateSyntaxError as error:
             return self._expanded_recipe([(error.lineno, f"malformed Jinja: {error.message}")])
         try:
-            self._walk(tree.body, ())
+            self._expand_body(tree.body, ())
             self._buffer.end_line()
-        except (_TooLong, RecursionError) as error:
+        except (_TooManyLines, RecursionError) as error:
             self._outer = ()
             self._faults.append((0, str(error)))
         return self._expanded_recipe(self._faults)
@@ -131,10 +131,8 @@ class StatementWalker:
         """Return the text without selectors and comments, each line outside statements with its number."""
         inside, lines = False, []
         for line in self._lines:
-            opened, closed = (
-                line.text.count("{%") + line.text.count("{{"),
-                line.text.count("%}") + line.text.count("}}"),
-            )
+            opened = line.text.count("{%") + line.text.count("{{")
+            closed = line.text.count("%}") + line.text.count("}}")
             whole = opened == closed and not inside
             inside = inside if opened == closed else opened > closed
             lines.append(f"{_MARK}{line.number}{_MARK}{line.text}" if whole and line.text.strip() else line.text)
@@ -142,105 +140,107 @@ class StatementWalker:
 
     # -- statements -----------------------------------------------------------------------------------------
 
-    def _walk(self, body: Iterable[nodes.Node], guards: Guards) -> None:
+    def _expand_body(self, body: Iterable[nodes.Node], guards: Guards) -> None:
         outer, self._outer = self._outer, guards
         for node in body:
             try:
-                self._statement(node, guards)
-            except Unsupported as error:
-                self._faults.append((self._line_of(node), str(error)))
+                self._expand_statement(node, guards)
+            except UnsupportedExpression as error:
+                self._faults.append((self._line_of_node(node), str(error)))
         self._outer = outer
 
-    def _line_of(self, node: nodes.Node) -> int:
+    def _line_of_node(self, node: nodes.Node) -> int:
         first = node.nodes[0] if isinstance(node, nodes.Output) and node.nodes else node
         return first.lineno
 
-    def _statement(self, node: nodes.Node, guards: Guards) -> None:
+    def _expand_statement(self, node: nodes.Node, guards: Guards) -> None:
         if isinstance(node, nodes.Output):
-            self._output(node, guards)
+            self._write_output(node, guards)
         elif isinstance(node, nodes.Assign):
-            self._assign(node, (*guards, *self._selector_guards(node.lineno)))
+            self._expand_assignment(node, (*guards, *self._selector_guards(node.lineno)))
         elif isinstance(node, nodes.If):
-            self._if(node, guards)
+            self._expand_if(node, guards)
         elif isinstance(node, nodes.For):
-            self._for(node, guards)
+            self._unroll_for_loop(node, guards)
         else:
-            raise Unsupported(f"the statement {type(node).__name__.lower()} has no equivalent in recipe.yaml")
+            raise UnsupportedExpression(f"the statement {type(node).__name__.lower()} has no equivalent in recipe.yaml")
 
-    def _output(self, node: nodes.Output, guards: Guards) -> None:
+    def _write_output(self, node: nodes.Output, guards: Guards) -> None:
         for part in node.nodes:
             if isinstance(part, nodes.TemplateData):
                 self._buffer.write(part.data, guards)
                 continue
             try:
-                self._placeholder(self._translator().translate(part), guards)
-            except Unsupported as error:
+                self._write_placeholder(self._translator().translate(part), guards)
+            except UnsupportedExpression as error:
                 self._faults.append((self._buffer.number or part.lineno, str(error)))
 
-    def _placeholder(self, expr: Expr, guards: Guards) -> None:
+    def _write_placeholder(self, expr: Expr, guards: Guards) -> None:
         if isinstance(expr.constant, (str, int)) and self._loops:
             self._buffer.write(str(expr.constant), guards)
             return
         self._expressions.append(expr)
         self._buffer.write(f"{OPEN}{len(self._expressions) - 1}{CLOSE}", guards)
 
-    def _if(self, node: nodes.If, guards: Guards) -> None:
+    def _expand_if(self, node: nodes.If, guards: Guards) -> None:
         before: Guards = ()
         for branch in (node, *node.elif_):
             test = self._translator().translate(branch.test)
-            self._walk(branch.body, _extended_guards(guards, (*before, test)))
-            before = (*before, negated(test))
-        self._walk(node.else_, _extended_guards(guards, before))
+            self._expand_body(branch.body, _extended_guards(guards, (*before, test)))
+            before = (*before, negation(test))
+        self._expand_body(node.else_, _extended_guards(guards, before))
 
-    def _for(self, node: nodes.For, guards: Guards) -> None:
-        items = self._list_items(node.iter)
+    def _unroll_for_loop(self, node: nodes.For, guards: Guards) -> None:
+        items = self._literal_list_items(node.iter)
         if items is None or not isinstance(node.target, nodes.Name) or node.test is not None:
-            raise Unsupported("a loop over anything but a list of the recipe has no equivalent in recipe.yaml")
+            raise UnsupportedExpression(
+                "a loop over anything but a list of the recipe has no equivalent in recipe.yaml"
+            )
         name = node.target.name
         for item, conditions in items:
             outer = self._loops
             self._loops = {**outer, name: item}
-            self._walk(node.body, _extended_guards(guards, conditions))
+            self._expand_body(node.body, _extended_guards(guards, conditions))
             self._loops = outer
 
     # -- names ----------------------------------------------------------------------------------------------
 
-    def _assign(self, node: nodes.Assign, guards: Guards) -> None:
+    def _expand_assignment(self, node: nodes.Assign, guards: Guards) -> None:
         if isinstance(node.target, nodes.Name):
-            items = self._list_items(node.node)
+            items = self._literal_list_items(node.node)
             if items is not None:
-                self._set_list(node.target.name, items, guards)
+                self._assign_list(node.target.name, items, guards)
             else:
-                self._set_name(
+                self._assign_name(
                     node.target.name, self._translator(node.target.name).translate(node.node), guards, node.lineno
                 )
             return
         if not isinstance(node.target, nodes.Tuple):
-            raise Unsupported("this assignment has no equivalent in recipe.yaml")
+            raise UnsupportedExpression("this assignment has no equivalent in recipe.yaml")
         value = self._translator().translate(node.node)
         for index, target in enumerate(node.target.items):
             if isinstance(target, nodes.Name):
-                self._set_name(target.name, Expr(f"({value.text})[{index}]"), guards, node.lineno)
+                self._assign_name(target.name, Expr(f"({value.text})[{index}]"), guards, node.lineno)
 
-    def _set_name(self, name: str, value: Expr, guards: Guards, number: int) -> None:
-        self._record_use(name)
+    def _assign_name(self, name: str, value: Expr, guards: Guards, number: int) -> None:
+        self._record_use_of_name(name)
         guards = tuple(guard for guard in guards if guard.text not in self._shared.get(name, ()))
         self._lists.pop(name, None)
         versions = self._versions.setdefault(name, [])
         old = versions[-1] if versions else None
         guard = conjunction(guards)
         if guard is not None and old is None and name in self._values:
-            old = ConditionalCases((), Expr(name))
+            old = ConditionalValue((), Expr(name))
         elif guard is not None and f"\ue010{name}\ue012" in value.text:
-            old = ConditionalCases((), self._version_reference(name))
-        versions.append(assigned_value(old, guard, value, number))
+            old = ConditionalValue((), self._version_reference(name))
+        versions.append(value_after_assignment(old, guard, value, number))
         self._order.append((name, len(versions) - 1))
 
     def _version_reference(self, name: str) -> Expr:
         version = len(self._versions[name]) - 1
         return Expr(f"\ue010{name}\ue012{version}\ue011")
 
-    def _set_list(self, name: str, items: Items, guards: Guards) -> None:
+    def _assign_list(self, name: str, items: Items, guards: Guards) -> None:
         old = self._lists.get(name, [])
         guard = conjunction(guards)
         if guard is None:
@@ -248,24 +248,24 @@ class StatementWalker:
         elif old and items[: len(old)] == old:
             self._lists[name] = [*old, *((item, _extended_guards(own, guards)) for item, own in items[len(old) :])]
         else:
-            others = [(item, _extended_guards(own, (negated(guard),))) for item, own in old]
+            others = [(item, _extended_guards(own, (negation(guard),))) for item, own in old]
             self._lists[name] = [*((item, _extended_guards(own, guards)) for item, own in items), *others]
 
-    def _list_items(self, node: nodes.Node) -> Items | None:
+    def _literal_list_items(self, node: nodes.Node) -> Items | None:
         """Return the items of a list with their conditions; None if it is not a list that the recipe writes down."""
         if isinstance(node, (nodes.List, nodes.Tuple)):
             return [(self._translator().translate(item), ()) for item in node.items]
         if isinstance(node, nodes.Name):
             return self._lists.get(node.name)
         if isinstance(node, nodes.Add):
-            left, right = self._list_items(node.left), self._list_items(node.right)
+            left, right = self._literal_list_items(node.left), self._literal_list_items(node.right)
             return None if left is None or right is None else [*left, *right]
         if isinstance(node, nodes.Mul) and isinstance(node.left, nodes.Compare):
-            items, test = self._list_items(node.right), self._translator().translate(node.left)
+            items, test = self._literal_list_items(node.right), self._translator().translate(node.left)
             return None if items is None else [(item, (test, *own)) for item, own in items]
         return None
 
-    def _translator(self, assigned: str = "") -> Translator:
+    def _translator(self, assigned: str = "") -> ExpressionTranslator:
         def own(name: str) -> Expr | None:
             if name in self._loops:
                 return self._loops[name]
@@ -273,7 +273,7 @@ class StatementWalker:
                 return self._list_expression(name)
             if name not in self._versions:
                 return None
-            self._record_use(name)
+            self._record_use_of_name(name)
             last = self._versions[name][-1]
             return (
                 last.expr
@@ -281,26 +281,25 @@ class StatementWalker:
                 else self._version_reference(name)
             )
 
-        return Translator(NameScope(own=own, always=self._always, values=self._values, hidden=self._hidden))
+        return ExpressionTranslator(NameScope(own=own, always=self._always, values=self._values, hidden=self._hidden))
 
-    def _record_use(self, name: str) -> None:
+    def _record_use_of_name(self, name: str) -> None:
         self._uses.setdefault(name, []).append(frozenset(guard.text for guard in self._outer))
 
     def _list_expression(self, name: str) -> Expr:
         items = self._lists[name]
         if any(guards for _, guards in items):
-            raise Unsupported(f"the list {name!r} depends on conditions, and is used other than in a loop")
+            raise UnsupportedExpression(f"the list {name!r} depends on conditions, and is used other than in a loop")
         return Expr(f"[{', '.join(item.text for item, _ in items)}]")
 
     def _selector_guards(self, number: int) -> Guards:
         line = self._lines[number - 1] if number else None
-        return () if line is None or line.selector is None else (self._selector_expression(line.selector),)
-
-    def _selector_expression(self, selector: str) -> Expr:
+        if line is None or line.selector is None:
+            return ()
         scope = NameScope(
             own=lambda _: None, always=self._always, values=self._values, hidden=self._hidden, selector=True
         )
-        return Translator(scope).translate(parse_selector(selector))
+        return (ExpressionTranslator(scope).translate(parse_selector(line.selector)),)
 
     # -- the result -----------------------------------------------------------------------------------------
 
@@ -324,7 +323,7 @@ class StatementWalker:
             raw=tuple(self._raw),
             comments=comments,
             above={number: tuple(texts.values()) for number, texts in above.items()},
-            remarks=dict(self._remarks()),
+            remarks=dict(self._comments_besides_selectors()),
             faults=tuple(faults),
         )
 
@@ -332,7 +331,7 @@ class StatementWalker:
         for line in self._buffer.lines:
             try:
                 yield replace(line, guards=_extended_guards(line.guards, self._selector_guards(line.number)))
-            except Unsupported as error:
+            except UnsupportedExpression as error:
                 faults.append((line.number, str(error)))
 
     def _context_entries(self, references: set[tuple[str, int]]) -> Iterator[ContextEntry]:
@@ -359,23 +358,23 @@ class StatementWalker:
 
         return replace(expr, text=_VERSION.sub(name, expr.text))
 
-    def _remarks(self) -> Iterator[tuple[int, str]]:
+    def _comments_besides_selectors(self) -> Iterator[tuple[int, str]]:
         """Yield what the comments of lines with selectors say besides the selectors."""
         for line in self._lines:
             if line.selector is not None and line.commented:
-                remark = _remark(self._raw[line.number - 1], line)
+                remark = _comment_without_selector(self._raw[line.number - 1], line)
                 if remark:
                     yield line.number, remark
 
 
 def expand_statements(text: str, always: frozenset[str], values: Mapping[str, frozenset[str]]) -> ExpandedRecipe:
     """Return a recipe without its statements; ``always`` and ``values`` are as in NameScope."""
-    first = StatementWalker(text, always, values)
+    first = StatementExpander(text, always, values)
     first.run()
-    return StatementWalker(text, always, values, first.shared_conditions).run()
+    return StatementExpander(text, always, values, first.shared_conditions).run()
 
 
-def _remark(raw: str, line: SelectorLine) -> str:
+def _comment_without_selector(raw: str, line: SelectorLine) -> str:
     before = raw[len(line.text) : line.column - 2]
     after = raw[line.column - 1 + len(line.selector or "") + 1 :]
     words = " ".join([*before.replace("#", " ").split(), *after.lstrip().removeprefix("#").split()])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.convert.recipe_yaml_expressions import CONCAT, Expr, guards_without, literal, unparenthesized
+from kiln.convert.recipe_yaml_expressions import CONCAT, Expr, guards_without, literal_expression, unparenthesized
 from kiln.convert.statements import CLOSE, OPEN
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ class ScalarPart(Part):
         """The text as an expression."""
         if len(self.pieces) == 1:
             piece = self.pieces[0]
-            return piece if isinstance(piece, Expr) else literal(piece)
+            return piece if isinstance(piece, Expr) else literal_expression(piece)
         if not self.pieces:
-            return literal("")
-        parts = [literal(item) if isinstance(item, str) else item for item in self.pieces]
+            return literal_expression("")
+        parts = [literal_expression(item) if isinstance(item, str) else item for item in self.pieces]
         return Expr(" ~ ".join(part.text_at_level(CONCAT + 1) for part in parts), CONCAT)
 
 
@@ -96,7 +96,7 @@ class DictPart(Part):
         return [value for name, value in self.pairs if name == key]
 
 
-def tree_of(expanded: ExpandedRecipe) -> DictPart:
+def recipe_tree(expanded: ExpandedRecipe) -> DictPart:
     """Return the tree of a recipe.
 
     Raises:
@@ -133,7 +133,7 @@ class _TreeBuilder:
 
     def build_mapping(self, node: yaml.MappingNode, outer: Guards) -> DictPart:
         """Return the part of a mapping."""
-        result = DictPart(number=self._line_number(node), guards=self._item_guards(node, outer))
+        result = DictPart(number=self._line_number(node), guards=self._list_item_guards(node, outer))
         inner = (*outer, *result.guards)
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -153,7 +153,7 @@ class _TreeBuilder:
         part.number, part.guards = self._line_number(key), guards + tuple(g for g in part.guards if g not in guards)
         part.above = [*above, *part.above]
         if not isinstance(value, yaml.ScalarNode) or value.style in {"|", ">"}:
-            part.behind = self._comment_behind(key, key.end_mark)
+            part.behind = self._trailing_comment(key, key.end_mark)
         return part
 
     def _build_part(self, node: yaml.Node, outer: Guards) -> Part:
@@ -190,9 +190,9 @@ class _TreeBuilder:
         return ScalarPart(
             number=self._line_number(node),
             guards=guards,
-            pieces=() if null else tuple(self._pieces(node.value)),
+            pieces=() if null else tuple(self._text_and_expression_pieces(node.value)),
             plain=node.style is None,
-            behind="" if block else self._comment_behind(node, node.end_mark),
+            behind="" if block else self._trailing_comment(node, node.end_mark),
         )
 
     def _refuse_inner_conditions(self, indexes: range, outer: Guards, *, block: bool) -> None:
@@ -203,7 +203,7 @@ class _TreeBuilder:
             if extra and (block or index > indexes.start):
                 raise Refused(line.number, f"the condition {extra[0].text!r} is on one line of a text of several lines")
 
-    def _pieces(self, text: str) -> Iterator[str | Expr]:
+    def _text_and_expression_pieces(self, text: str) -> Iterator[str | Expr]:
         last = 0
         for match in _PLACEHOLDER.finditer(text):
             if match.start() > last:
@@ -221,7 +221,7 @@ class _TreeBuilder:
     def _line_number(self, node: yaml.Node) -> int:
         return self._line_of_node(node).number
 
-    def _item_guards(self, node: yaml.MappingNode, outer: Guards) -> Guards:
+    def _list_item_guards(self, node: yaml.MappingNode, outer: Guards) -> Guards:
         """Return the conditions of an item of a list that is a mapping: those that all of its lines have.
 
         A selector on its first line alone would leave the other lines behind.
@@ -248,14 +248,14 @@ class _TreeBuilder:
         end = min(node.end_mark.line, len(self._lines) - 1)
         following = next((line.number for line in self._lines[end:] if line.number), 1 << 30)
         indent = max(node.start_mark.column, 1)
-        numbers = [number for number in self._comments if number < following and self._indent(number) >= indent]
+        numbers = [number for number in self._comments if number < following and self._line_indent(number) >= indent]
         return [self._comments.pop(number) for number in numbers]
 
-    def _indent(self, number: int) -> int:
+    def _line_indent(self, number: int) -> int:
         raw = self._expanded.raw[number - 1]
         return len(raw) - len(raw.lstrip())
 
-    def _comment_behind(self, node: yaml.Node, mark: yaml.Mark) -> str:
+    def _trailing_comment(self, node: yaml.Node, mark: yaml.Mark) -> str:
         line = self._lines[mark.line] if mark.line < len(self._lines) else self._line_of_node(node)
         own = _COMMENT.fullmatch(line.text[mark.column :])
         result = [own[1]] if own else []

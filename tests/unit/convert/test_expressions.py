@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.convert.expressions import NameScope, Translator, parse_selector
-from kiln.convert.recipe_yaml_expressions import Expr, Unsupported, negated, unparenthesized
+from kiln.convert.expressions import ExpressionTranslator, NameScope, parse_selector
+from kiln.convert.recipe_yaml_expressions import Expr, UnsupportedExpression, negation, unparenthesized
 
 VALUES = {
     "python": frozenset({"3.12.* *_cpython"}),
@@ -19,7 +19,7 @@ ALWAYS = frozenset({"python", "cuda_compiler_version", "level"})
 def translated(text: str, *, selector: bool = True) -> str:
     own = {"version": Expr("version"), "hidden": Expr("hidden")}
     scope = NameScope(own=own.get, always=ALWAYS, values=VALUES, hidden=frozenset({"hidden"}), selector=selector)
-    return unparenthesized(Translator(scope).translate(parse_selector(text)).text)
+    return unparenthesized(ExpressionTranslator(scope).translate(parse_selector(text)).text)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_template(template: str, expression: str) -> None:
     ],
 )
 def test_what_recipe_yaml_has_not_is_refused(template: str, why: str) -> None:
-    with pytest.raises(Unsupported) as refused:
+    with pytest.raises(UnsupportedExpression) as refused:
         translated(template, selector=False)
     assert why in str(refused.value)
 
@@ -122,4 +122,4 @@ def test_what_recipe_yaml_has_not_is_refused(template: str, why: str) -> None:
 )
 def test_the_opposite_of_a_condition(test: str, opposite: str) -> None:
     scope = NameScope(own=lambda _: None, always=ALWAYS, values=VALUES, selector=True)
-    assert negated(Translator(scope).translate(parse_selector(test))).text == opposite
+    assert negation(ExpressionTranslator(scope).translate(parse_selector(test))).text == opposite

@@ -69,7 +69,7 @@ def test_each_difference_is_found(
 ) -> None:
     text = expected(name)
     assert old in text
-    monkeypatch.setattr(conversions, "recipe_text", lambda _, __: text.replace(old, new, 1))
+    monkeypatch.setattr(conversions, "recipe_yaml_text", lambda _, __: text.replace(old, new, 1))
     result = convert.convert(conversion(name, tmp_path / "a"))
     assert what in {item.what for item in convert.blocking_differences(result)}
     assert not result.proof.holds
@@ -77,7 +77,7 @@ def test_each_difference_is_found(
 
 def test_a_recipe_that_cannot_be_rendered_is_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = expected("single").replace("blas_impl }}", "blas }}", 1)
-    monkeypatch.setattr(conversions, "recipe_text", lambda _, __: text)
+    monkeypatch.setattr(conversions, "recipe_yaml_text", lambda _, __: text)
     result = convert.convert(conversion("single", tmp_path / "a"))
     assert [item.what for item in convert.blocking_differences(result)] == ["rendering"]
     assert "recipe/recipe.yaml:" in result.proof.differences[0].new
@@ -150,7 +150,7 @@ def test_a_compile_keeps_the_variables_of_the_package_that_it_reads(
     lines = ("PKG_BUILDNUM: ${{ number }}", "PKG_NAME: a-split", 'PKG_VERSION: "1.20"')
     assert "".join(f"          {line}\n" for line in lines) in result.recipe
     lost = result.recipe.replace(f"          {lines[2]}\n", "")
-    monkeypatch.setattr(conversions, "recipe_text", lambda _, __: lost)
+    monkeypatch.setattr(conversions, "recipe_yaml_text", lambda _, __: lost)
     assert {item.what for item in convert.blocking_differences(convert.convert(feedstock))} == {"compile/script/env"}
 
 

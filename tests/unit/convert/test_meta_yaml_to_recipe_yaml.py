@@ -7,8 +7,8 @@ import re
 import pytest
 import yaml
 
-from kiln.convert.conditional_parts import ConditionPart
-from kiln.convert.meta_yaml_to_recipe_yaml import recipe_text, scalar, serialize_recipe
+from kiln.convert.conditional_parts import IfThenElsePart
+from kiln.convert.meta_yaml_to_recipe_yaml import recipe_yaml_text, serialize_recipe, yaml_scalar_text
 from kiln.convert.sections import FeedstockFacts
 from kiln.convert.tree import DictPart, ListPart, ScalarPart
 from kiln.errors import ConversionRefused
@@ -24,7 +24,7 @@ def given(**more: object) -> FeedstockFacts:
 
 def body(meta: str, **more: object) -> str:
     """Return what follows the package's name and version."""
-    return recipe_text(HEAD + meta, given(**more)).partition('version: "1"\n\n')[2]
+    return recipe_yaml_text(HEAD + meta, given(**more)).partition('version: "1"\n\n')[2]
 
 
 PLACES = """
@@ -74,12 +74,12 @@ def test_selectors_become_conditions(row: str) -> None:
 
 @pytest.mark.parametrize("name", ["build.sh", "bld.bat"])
 def test_the_script_of_the_folder_is_named(name: str) -> None:
-    result = recipe_text(HEAD, FeedstockFacts(always=frozenset(), values={}, files=frozenset({name})))
+    result = recipe_yaml_text(HEAD, FeedstockFacts(always=frozenset(), values={}, files=frozenset({name})))
     assert f"script:\n    file: {name}\n" in result
 
 
 def test_tests_of_the_folder_run_on_their_platforms() -> None:
-    result = recipe_text(
+    result = recipe_yaml_text(
         HEAD, FeedstockFacts(always=frozenset(), values={}, files=frozenset({"run_test.py", "run_test.bat"}))
     )
     assert "- if: win\n        then:\n          - call run_test.bat\n      - python run_test.py\n" in result
@@ -147,11 +147,11 @@ def test_every_comment_stays(name: str) -> None:
     ["plain", "1.10", "true", "a: b", "- a", "# a", "a #b", "'a'", '"a"', "a\\b", "*x", "${{ a }}", "", " a", "{a}"],
 )  # fmt: skip
 def test_a_text_stays_text(text: str) -> None:
-    assert yaml.safe_load(f"a: {scalar(text, plain=False)}") == {"a": text}
+    assert yaml.safe_load(f"a: {yaml_scalar_text(text, plain=False)}") == {"a": text}
 
 
 def test_a_number_that_was_not_quoted_stays_one() -> None:
-    assert scalar("10", plain=True) == "10"
+    assert yaml_scalar_text("10", plain=True) == "10"
 
 
 @pytest.mark.parametrize("text", ["a\nb\n", "a\nb", "a\n\n", " a\nb\n", "\na\n", "a\n\nb\n"])
@@ -163,7 +163,7 @@ def test_lines_stay_lines(text: str) -> None:
 def test_lists_conditions_and_comments() -> None:
     items = [
         ScalarPart(pieces=("a",), above=["# one"], behind="# two"),
-        ConditionPart(
+        IfThenElsePart(
             condition='b == "c"',
             then=[ScalarPart(pieces=("d",), above=["# three"])],
             otherwise=[ScalarPart(pieces=("e",))],

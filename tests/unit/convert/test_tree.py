@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kiln.convert.statements import expand_statements
-from kiln.convert.tree import DictPart, ListPart, Refused, ScalarPart, tree_of
+from kiln.convert.tree import DictPart, ListPart, Refused, ScalarPart, recipe_tree
 
 
 def tree(text: str) -> DictPart:
-    return tree_of(expand_statements(text, frozenset(), {}))
+    return recipe_tree(expand_statements(text, frozenset(), {}))
 
 
 def test_a_condition_belongs_to_a_key_or_to_an_item() -> None:
