@@ -20,9 +20,9 @@ from kiln.expand import matrix_settings
 from kiln.expand.collapse import ALWAYS, PYTHON_MIN
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
-from kiln.recipe.recipe import BUILT_IN, Scripts
+from kiln.recipe.recipe import BUILT_IN, BuildScripts
 from kiln.recipe.text_rendering import GIT_NAME
-from kiln.recipe.usage import Usage
+from kiln.recipe.usage import UsedKeySearch
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.files import as_list, load_variant_file
 from kiln.variants.platform import Platform
@@ -152,7 +152,7 @@ def _ci_support_needs(
     existing: Mapping[str, tuple[tuple[str, ...], Place]], recipe: Path, text: str
 ) -> Iterator[KeyWithoutValue]:
     """Yield the needs of keys in .ci_support: of settings that each file has, and of keys that are still used."""
-    usage = Usage(existing)
+    usage = UsedKeySearch(existing)
     used = usage.keys_in_selectors(text) | usage.keys_outside_selectors(text) | _keys_in_scripts(existing, recipe)
     if any(PYTHON_MIN.match(line) for line in text.splitlines()):
         used |= existing.keys() & {"python_min"}
@@ -162,7 +162,7 @@ def _ci_support_needs(
 
 
 def _keys_in_scripts(keys: Iterable[str], recipe: Path) -> frozenset[str]:
-    scripts = Scripts(recipe, frozenset(keys))
+    scripts = BuildScripts(recipe, frozenset(keys))
     beside = sorted(path.name for pattern in ("*.sh", "*.bat") for path in recipe.glob(pattern))
     return frozenset[str]().union(*map(scripts.keys_used_by_script, beside))
 

@@ -26,24 +26,24 @@ def unsupported_values(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str
     """Yield the path of each key whose value is not honored, and the reason."""
     sources = list_of_mappings(values.get("source"))
     for number, entry in enumerate(sources):
-        yield from _source(entry)
+        yield from _unsupported_source_values(entry)
         yield from _conflicts_between_sources(entry, sources[:number], sources[number + 1 :])
     for build in list_of_mappings(values.get("build")):
-        yield from _build(build, ("build",))
+        yield from _unsupported_build_values(build, ("build",))
         yield from _unsupported_merge_build_host(build, values.get("requirements"), ("build",))
     for output in list_of_mappings(values.get("outputs")):
-        yield from _output(output)
+        yield from _unsupported_output_values(output)
         for build in list_of_mappings(output.get("build")):
-            yield from _build(build, ("outputs", "build"))
+            yield from _unsupported_build_values(build, ("outputs", "build"))
             yield from _unsupported_merge_build_host(build, output.get("requirements"), ("outputs", "build"))
 
 
-def _source(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+def _unsupported_source_values(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     hashes = (*(_FILE_HASHES if "url" in entry or "fn" in entry else ()), *CONTENT_HASHES)
     if empty := next((key for key in hashes if key in entry and entry[key] in (None, "")), None):
         yield ("source", empty), "conda-build refuses a hash without a value"
     if "path_via_symlink" in entry:
-        folder = _folder_parts(entry) if entry.get("folder") else ()
+        folder = _source_folder_parts(entry) if entry.get("folder") else ()
         if not folder:
             yield ("source", "path_via_symlink"), "conda-build refuses it without a folder"
         elif folder[0] in {"..", "/", "//"}:
@@ -68,15 +68,15 @@ def _conflicts_between_sources(
 
 def _is_in_folder_of(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether another source goes into the folder of a source, or below it."""
-    folder = _folder_parts(entry)
-    return _folder_parts(other)[: len(folder)] == folder
+    folder = _source_folder_parts(entry)
+    return _source_folder_parts(other)[: len(folder)] == folder
 
 
-def _folder_parts(entry: Mapping[str, Any]) -> tuple[str, ...]:
+def _source_folder_parts(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return PurePosixPath(posixpath.normpath(str(entry.get("folder") or "."))).parts
 
 
-def _build(build: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def _unsupported_build_values(build: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     if build.get("overlinking_ignore_patterns") and build.get("error_overlinking"):
         yield (*path, "overlinking_ignore_patterns"), "rattler-build checks all files when overlinking is an error"
 
@@ -95,7 +95,7 @@ def _unsupported_merge_build_host(
         )
 
 
-def _output(output: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+def _unsupported_output_values(output: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     kind = output.get("type")
     if kind is not None and str(kind) not in _PACKAGES:
         yield ("outputs", "type"), f"kiln makes conda packages, and none of the type {kind}"

@@ -66,7 +66,7 @@ def template_functions(
 
     Files are read from the recipe's folder, and from its ``sources``; ``os`` is what a setup.py sees.
     """
-    files = _Files(sources, os)
+    files = _FileReadingFunctions(sources, os)
     return {
         "compiler": lambda language: compiler_or_stdlib_package(language, "compiler", platform, variant),
         "stdlib": lambda language: compiler_or_stdlib_package(language, "stdlib", platform, variant),
@@ -77,10 +77,10 @@ def template_functions(
         "installed": {},
         "load_setup_py_data": files.load_setup_py_data,
         "load_setuptools": files.load_setup_py_data,
-        "load_npm": files.npm,
-        "load_file_regex": files.regex,
+        "load_npm": files.load_npm,
+        "load_file_regex": files.load_file_regex,
         "load_file_data": files.load_file_data,
-        "load_str_data": parsed_data,
+        "load_str_data": parse_data_text,
         "time": TIME,
         "datetime": DATETIME,
         "environ": platform.os.environ,
@@ -156,28 +156,28 @@ class _EmptyMatch:
         return {}
 
 
-class _Files:
+class _FileReadingFunctions:
     """The files of a recipe and of its sources, read as data."""
 
     def __init__(self, sources: SourceFiles, os: Os) -> None:
         self._sources = sources
         self._os = os
 
-    def npm(self) -> Any:
+    def load_npm(self) -> Any:
         """Return the data of ``package.json``."""
-        return parsed_data(read_recipe_file(self._sources.recipe, "package.json"), "json")
+        return parse_data_text(read_recipe_file(self._sources.recipe, "package.json"), "json")
 
     def load_file_data(
         self, filename: str, fmt: str | None = None, *_: Any, from_recipe_dir: bool = False, **__: Any
     ) -> Any:
         """Return a file's data; a file that is missing so far counts as empty."""
         text = self._file_text(filename, from_recipe_dir=from_recipe_dir)
-        return {} if text is None else parsed_data(text, fmt or str(filename).rpartition(".")[2])
+        return {} if text is None else parse_data_text(text, fmt or str(filename).rpartition(".")[2])
 
-    def regex(self, load_file: str, regex_pattern: str, from_recipe_dir: bool = False, **_: Any) -> Any:
+    def load_file_regex(self, load_file: str, regex_pattern: str, from_recipe_dir: bool = False, **_: Any) -> Any:
         """Return the match of a pattern in a file; an empty one for a file that is missing so far."""
         text = self._file_text(load_file, from_recipe_dir=from_recipe_dir)
-        return _EmptyMatch() if text is None else first_match(str(regex_pattern), text)
+        return _EmptyMatch() if text is None else first_regex_match(str(regex_pattern), text)
 
     def load_setup_py_data(self, setup_file: str = "setup.py", from_recipe_dir: bool = False, **_: Any) -> Any:
         """Return the data of a setup.py; empty for a file that is missing, as in conda-build."""
@@ -200,7 +200,7 @@ class _Files:
             if self._sources.final:
                 raise
             return {}
-        return data if self._sources.final else data.known()
+        return data if self._sources.final else data.known_values()
 
     def _file_text(self, name: str, *, from_recipe_dir: bool) -> str | None:
         """Return the text of a file of the recipe or of its sources; None if it does not exist yet."""
@@ -224,7 +224,7 @@ def read_recipe_file(folder: Path, name: str) -> str:
     return read_text(path, str(name))
 
 
-def first_match(pattern: str, text: str) -> re.Match[str] | None:
+def first_regex_match(pattern: str, text: str) -> re.Match[str] | None:
     """Return the first match of a recipe's own pattern.
 
     Raises:
@@ -236,7 +236,7 @@ def first_match(pattern: str, text: str) -> re.Match[str] | None:
         raise TemplateFault(f"{pattern[:80]!r} is not a regular expression", why=str(error)) from error
 
 
-def parsed_data(string: str, fmt: str, *_: Any, **__: Any) -> Any:
+def parse_data_text(string: str, fmt: str, *_: Any, **__: Any) -> Any:
     """Data from JSON, YAML or TOML text.
 
     Raises:
@@ -246,7 +246,7 @@ def parsed_data(string: str, fmt: str, *_: Any, **__: Any) -> Any:
         "json": json.loads,
         "yaml": lambda text: parse(text, "data", ScalarTypes.WORDS).value,
         "yml": lambda text: parse(text, "data", ScalarTypes.WORDS).value,
-        "toml": _toml,
+        "toml": _parse_toml,
     }
     reader = readers.get(str(fmt).lower())
     if reader is None:
@@ -259,7 +259,7 @@ def parsed_data(string: str, fmt: str, *_: Any, **__: Any) -> Any:
         raise TemplateFault(f"malformed {fmt} data", why=str(error)) from error
 
 
-def _toml(text: str) -> Any:
+def _parse_toml(text: str) -> Any:
     if sys.version_info < (3, 11):
         raise TemplateFault("TOML data needs Python 3.11 or newer to read")
     import tomllib

@@ -47,14 +47,14 @@ def revision_variables(repository: Path, revision: str, feedstock: Path) -> Mapp
     values = {"GIT_FULL_HASH": commit}
     if match := _DESCRIPTION.fullmatch(_git_output(folder, "describe", "--tags", "--long", commit) or ""):
         values |= dict(zip(_OF_TAG, match.groups(), strict=True))
-        values["GIT_DESCRIBE_TAG_PEP440"] = str(_pep440(match[0]))
+        values["GIT_DESCRIBE_TAG_PEP440"] = str(_pep440_version(match[0]))
         values["GIT_BUILD_STR"] = f"{match[2]}_{match[3]}"
     elif match := _DESCRIPTION.fullmatch(_git_output(folder, "describe", "--all", "--long", commit) or ""):
         values["GIT_DESCRIBE_HASH"] = match[3]
     return values
 
 
-def file_text(repository: Path, revision: str, name: str, feedstock: Path) -> str | None:
+def file_text_at_revision(repository: Path, revision: str, name: str, feedstock: Path) -> str | None:
     """Return the text of a file at a revision; None where it has no such file.
 
     Raises:
@@ -71,7 +71,7 @@ def file_text(repository: Path, revision: str, name: str, feedstock: Path) -> st
     return _run_git(folder, "cat-file", "blob", "--end-of-options", blob)
 
 
-def _pep440(description: str) -> str | None:
+def _pep440_version(description: str) -> str | None:
     """Return the version of a description; conda-build's rule (``get_version_from_git_tag``)."""
     match = _PEP440.fullmatch(description)
     if match is None:
@@ -99,7 +99,7 @@ def _checked_git_folder(repository: Path, feedstock: Path) -> Path:
     if not folder.is_dir() or any((folder / name).exists() for name in _ELSEWHERE):
         why = "its objects are in another folder, as those of a worktree, a submodule or a shared clone"
         raise RecipeFault(f"the git repository {repository.name!r} is not complete in the feedstock", why=why)
-    for link in _links(folder):
+    for link in _symbolic_links(folder):
         if not Path(os.path.realpath(link)).is_relative_to(folder):
             raise UnsafeTemplate(what, why=f"{link.relative_to(folder)} is a link out of its folder")
     for name in _SETTINGS_FILES:
@@ -109,7 +109,7 @@ def _checked_git_folder(repository: Path, feedstock: Path) -> Path:
     return folder
 
 
-def _links(folder: Path) -> Iterator[Path]:
+def _symbolic_links(folder: Path) -> Iterator[Path]:
     for top, folders, files in os.walk(folder):
         for name in (*folders, *files):
             if (file := Path(top, name)).is_symlink():

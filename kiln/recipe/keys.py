@@ -61,7 +61,7 @@ def recipe_keys() -> Mapping[tuple[str, str], RecipeKey]:
 
 def key_faults(values: Mapping[str, Any], text: str, file: str) -> tuple[KeyFault, ...]:
     """Return the faults of a recipe's keys; ``text`` is the recipe as written, in which they are located."""
-    faults = [_fault(path, kind, why, text, file) for path, kind, why in _faulty_key_paths(values)]
+    faults = [_key_fault(path, kind, why, text, file) for path, kind, why in _faulty_key_paths(values)]
     return tuple({(fault.key, fault.what): fault for fault in faults}.values())
 
 
@@ -73,15 +73,17 @@ def _faulty_key_paths(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str,
             yield (str(section),), "unknown", did_you_mean(str(section), sections)
             continue
         for entry in list_of_mappings(content):
-            yield from _section_faults(section, entry, (section,))
+            yield from _faulty_keys_of_section(section, entry, (section,))
             if section == "outputs":
                 for nested in _NESTED:
                     for part in list_of_mappings(entry.get(nested)):
-                        yield from _section_faults(nested, part, ("outputs", nested))
+                        yield from _faulty_keys_of_section(nested, part, ("outputs", nested))
     yield from ((path, "value", why) for path, why in unsupported_values(values))
 
 
-def _section_faults(section: str, entry: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str, str]]:
+def _faulty_keys_of_section(
+    section: str, entry: Mapping[str, Any], path: KeyPath
+) -> Iterator[tuple[KeyPath, str, str]]:
     table = recipe_keys()
     if (section, ANY) in table:
         return
@@ -102,8 +104,8 @@ def _similar_key_hint(section: str, key: str) -> str:
     return did_you_mean(key, names) or f"none of the {len(names)} keys of {section} is like it"
 
 
-def _fault(path: KeyPath, kind: str, why: str, text: str, file: str) -> KeyFault:
-    key, at = "/".join(path), _place(path, text, file)
+def _key_fault(path: KeyPath, kind: str, why: str, text: str, file: str) -> KeyFault:
+    key, at = "/".join(path), _place_of_key(path, text, file)
     if kind == "unknown":
         what = f"unknown section {key!r}" if len(path) == 1 else f"unknown key {key!r}"
         return KeyFault(key=key, known=False, what=what, at=at, why="conda-build ignores it without a word", hint=why)
@@ -113,7 +115,7 @@ def _fault(path: KeyPath, kind: str, why: str, text: str, file: str) -> KeyFault
     return KeyFault(key=key, known=True, what=what, at=at, why=why, hint="leave it out, or --engine conda-build")
 
 
-def _place(path: KeyPath, text: str, file: str) -> Place:
+def _place_of_key(path: KeyPath, text: str, file: str) -> Place:
     """Return the place of a key in the recipe as written, else that of its section."""
     section = Place(file=file)
     for number, column, keys in _keys_in_text(text.splitlines()):

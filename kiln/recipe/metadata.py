@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.recipe.recipe import Recipe
-    from kiln.recipe.usage import TextRegions
+    from kiln.recipe.usage import RecipeTextRegions
     from kiln.template.namespace import Namespace
     from kiln.variants.space import Variant
 
@@ -168,7 +168,7 @@ class Metadata:
         return specs
 
     @cached_property
-    def has_host(self) -> bool:
+    def has_host_section(self) -> bool:
         """True when there is a ``host`` section, apart from ``build``."""
         return bool(self.requirements_of_section("host")) or "host" in self.requirements
 
@@ -179,7 +179,7 @@ class Metadata:
         """The names for selectors at this variant."""
         return self.recipe.namespace(self.variant, self.host_subdir)
 
-    def _recipe_text(self, *, selected: bool) -> TextRegions:
+    def _recipe_text(self, *, selected: bool) -> RecipeTextRegions:
         return text_regions(self.recipe.text_after_selectors(self.namespace if selected else None))
 
     def _output_block(self, *, selected: bool) -> str:
@@ -191,7 +191,7 @@ class Metadata:
         index = listed.index((self.name, self.kind))
         return blocks[index] if index < len(blocks) else ""
 
-    def package_text(self) -> TextRegions:
+    def package_text(self) -> RecipeTextRegions:
         """Return the text of this package: the whole recipe, or an output's block."""
         return (
             text_regions(self._output_block(selected=True).rstrip())
@@ -218,7 +218,7 @@ class Metadata:
 
     def find_used_keys(self, *, top: bool = False, everywhere: bool = False) -> frozenset[str]:
         """Return the same as ``used_keys``, without the cache."""
-        used = set(self._used_in_recipe(top=top, everywhere=everywhere) | self._used_in_scripts())
+        used = set(self._keys_used_in_recipe(top=top, everywhere=everywhere) | self._keys_used_in_scripts())
         if "target_platform" in self.variant and not self.noarch:
             used.add("target_platform")
         if "channel_targets" in self.variant:
@@ -229,7 +229,7 @@ class Metadata:
         )
         return frozenset((used - set(ignored)) | set(forced))
 
-    def _used_in_recipe(self, *, top: bool, everywhere: bool) -> frozenset[str]:
+    def _keys_used_in_recipe(self, *, top: bool, everywhere: bool) -> frozenset[str]:
         usage = self.recipe.usage
         if everywhere:
             full_text, selected_text = (self._recipe_text(selected=selected).text for selected in (False, True))
@@ -238,7 +238,7 @@ class Metadata:
             self._text_searched_for_keys(top=top, selected=selected) for selected in (False, True)
         )
         used = usage.keys_outside_selectors(selected_text) | usage.keys_in_selectors(full_text)
-        required = usage.keys_outside_selectors(text_regions(selected_text).first_requirements)
+        required = usage.keys_outside_selectors(text_regions(selected_text).first_requirements_section)
         return (used - required) | self._without_run_only_keys(required)
 
     def _without_run_only_keys(self, required: frozenset[str]) -> frozenset[str]:
@@ -255,7 +255,7 @@ class Metadata:
             if key in host or (key in build if key in run else key not in build or key not in ignored)
         )
 
-    def _used_in_scripts(self) -> frozenset[str]:
+    def _keys_used_in_scripts(self) -> frozenset[str]:
         if self.package_text().has_package_section:
             return self.recipe.scripts.keys_used_by_recipe_script(self.recipe.platform.system)
         script = self.output_entry.get("script")
@@ -289,26 +289,26 @@ class Metadata:
     @cached_property
     def build_string(self) -> str:
         """The build string: the recipe's own, or languages, hash and build number."""
-        text = self._build_string()
+        text = self._build_string_with_hash()
         if self.section_value("build", "string"):
             self._require_allowed_characters(text, "build string", _FORBIDDEN | {"-", "!"})
         else:  # conda-build's own may hold the asterisk of a bound in the variant
             self._require_allowed_characters(text.replace("*", ""), "build string", frozenset())
         return text
 
-    def _build_string(self) -> str:
+    def _build_string_with_hash(self) -> str:
         template = self.section_value("build", "string")
         if template and not self.package_text().has_hash_in_build_string:
             return str(template)
-        text = str(template) if template else self._default_string()
+        text = str(template) if template else self._default_build_string()
         if _HASH.search(text):
             return _HASH.sub(self.hash, text)
         first, *rest = text.rsplit("_", 1)
         head = "_".join(filter(None, (self.hash, first))) if _is_number(first) else first + self.hash
         return "_".join([head, *rest])
 
-    def _default_string(self) -> str:
-        section = "host" if self.has_host else "build"
+    def _default_build_string(self) -> str:
+        section = "host" if self.has_host_section else "build"
         pinned = list(self.requirements.get(section, ()))
         pinned_names = {spec_package_name(spec) for spec in pinned}
         run_names = {spec_package_name(spec) for spec in self.requirements.get("run", ())}
@@ -341,7 +341,7 @@ class Metadata:
     def dist_before_hash(self) -> str:
         """Name, version and build string without its hash, by which conda-build distinguishes jobs."""
         template = self.section_value("build", "string")
-        return f"{self.name}-{self.version}-{template or self._default_string()}"
+        return f"{self.name}-{self.version}-{template or self._default_build_string()}"
 
     @property
     def dist(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.recipe.specs import requirements_by_section, with_versions, without_package
+from kiln.recipe.specs import requirements_by_section, specs_without_package, with_variant_versions
 from kiln.recipe.usage import text_regions
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ def output_entries_with_values(top: Metadata) -> list[tuple[Values, Values]]:
     pairs = []
     for entry in entries:
         _insert_variant_versions(top, values, entry)
-        pairs.append((entry, _values(top, values, entry)))
+        pairs.append((entry, _output_values(top, values, entry)))
     return pairs
 
 
-def names_and_types(top: Metadata, entries: list[Values]) -> list[tuple[str, str | None]]:
+def output_names_and_types(top: Metadata, entries: list[Values]) -> list[tuple[str, str | None]]:
     """Return each entry's name and type, which identify its block of text."""
     return [(str(entry.get("name", top.name)), output_type(entry)) for entry in entries]
 
@@ -67,13 +67,13 @@ def _needs_metapackage(top: Metadata, entries: list[Values]) -> bool:
 def _merge_with_top(values: Values, entry: Values) -> None:
     """Merge the recipe's top and the output of its name; the output's values take precedence, in both."""
     for section in ("requirements", "build", "about"):
-        section_values = _section(entry, section)
+        section_values = _section_as_mapping(entry, section)
         inherited = _require_mapping(values.get(section))
         merged = {**section_values, **{key: value for key, value in inherited.items() if key not in section_values}}
         entry[section] = values[section] = merged
 
 
-def _section(entry: Values, section: str) -> Values:
+def _section_as_mapping(entry: Values, section: str) -> Values:
     value = entry.get(section)
     return dict(requirements_by_section(value)) if section == "requirements" else dict(_require_mapping(value))
 
@@ -90,12 +90,12 @@ def _insert_variant_versions(top: Metadata, values: Values, entry: Values) -> No
     if not entry.get("requirements"):
         return
     shared = values.get("requirements") is entry["requirements"]
-    entry["requirements"] = with_versions(requirements_by_section(entry["requirements"]), top.variant)
+    entry["requirements"] = with_variant_versions(requirements_by_section(entry["requirements"]), top.variant)
     if shared:
         values["requirements"] = entry["requirements"]
 
 
-def _values(top: Metadata, values: Values, entry: Values) -> Values:
+def _output_values(top: Metadata, values: Values, entry: Values) -> Values:
     """Return the values of an output's package."""
     if entry.get("name") == top.name:
         return dict(values)
@@ -105,26 +105,26 @@ def _values(top: Metadata, values: Values, entry: Values) -> Values:
         "name": entry.get("name", top.name),
         "version": entry.get("version") or top.version,
     }
-    output_values["requirements"] = _requirements(entry)
-    output_values["build"] = _build(top, values, entry)
-    output_values["test"] = _test(values, entry)
+    output_values["requirements"] = _output_requirements(entry)
+    output_values["build"] = _output_build_section(top, values, entry)
+    output_values["test"] = _output_test_section(values, entry)
     if "about" in entry:
         output_values["about"] = entry["about"]
     return output_values
 
 
-def _requirements(entry: Values) -> dict[str, list[str]]:
+def _output_requirements(entry: Values) -> dict[str, list[str]]:
     """Return an output's own requirements, without the output itself."""
     specs_by_section = {}
     for section, specs in requirements_by_section(entry.get("requirements") or {}).items():
         may_contain_itself = section in {"build", "host", "run"} and "name" in entry
-        remaining = without_package(specs, str(entry["name"])) if may_contain_itself else specs
+        remaining = specs_without_package(specs, str(entry["name"])) if may_contain_itself else specs
         if remaining or section not in {"build", "host", "run", "run_constrained"}:
             specs_by_section[section] = remaining
     return specs_by_section
 
 
-def _build(top: Metadata, values: Values, entry: Values) -> Values:
+def _output_build_section(top: Metadata, values: Values, entry: Values) -> Values:
     """Return an output's ``build`` section; without one, the recipe's minus the keys of a single package."""
     inherited = dict(_require_mapping(values.get("build")))
     if "build" in entry:
@@ -143,7 +143,7 @@ def _build(top: Metadata, values: Values, entry: Values) -> Values:
     return inherited
 
 
-def _test(values: Values, entry: Values) -> Any:
+def _output_test_section(values: Values, entry: Values) -> Any:
     """Return an output's ``test`` section; without one, the recipe's minus its commands and imports."""
     if "test" in entry:
         return entry["test"]

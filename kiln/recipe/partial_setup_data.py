@@ -32,12 +32,12 @@ class SetupData(Mapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names of the arguments, which must all be known."""
-        self._require_all()
+        self._require_all_known()
         return iter(self._values)
 
     def __len__(self) -> int:
         """Return the number of arguments, which must all be known."""
-        self._require_all()
+        self._require_all_known()
         return len(self._values)
 
     def __bool__(self) -> bool:
@@ -52,11 +52,11 @@ class SetupData(Mapping[str, Any]):
         """Return the arguments, which must all be known."""
         return dict(self)
 
-    def known(self) -> dict[str, Any]:
+    def known_values(self) -> dict[str, Any]:
         """Return the known values alone, in which a template may read any key."""
         return dict(self._values)
 
-    def _require_all(self) -> None:
+    def _require_all_known(self) -> None:
         for key in self._unknown if self._unknown or self._complete else ("its arguments",):
             self._require_known(key)
 

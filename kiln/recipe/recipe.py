@@ -8,10 +8,10 @@ from kiln.errors import MalformedYaml, RecipeFault
 from kiln.model.source_position import Place
 from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, pin_functions, template_functions
 from kiln.recipe.metadata import Metadata
-from kiln.recipe.outputs import names_and_types, output_entries_with_values, output_type
+from kiln.recipe.outputs import output_entries_with_values, output_names_and_types, output_type
 from kiln.recipe.source_files_for_templates import SourceFiles
-from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_value
-from kiln.recipe.usage import Usage, keys_in_batch_script, keys_in_shell_script
+from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_version_variable
+from kiln.recipe.usage import UsedKeySearch, keys_in_batch_script, keys_in_shell_script
 from kiln.template.namespace import Namespace, Os
 from kiln.template.selectors import BoundedDict, select_again
 from kiln.versions import version_or_none
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kiln.variants.space import Space, Variant
 
 
-class Scripts:
+class BuildScripts:
     """The build scripts of a recipe, and the variant keys that they use."""
 
     def __init__(self, folder: Path, keys: frozenset[str]) -> None:
@@ -83,8 +83,8 @@ class Recipe:
         self.pins_numpy = (
             False  # whether a job's top has the legacy requirement numpy x.x, numpy's build version at run time
         )
-        self.usage = Usage(space.keys)
-        self.scripts = Scripts(source.path.parent, space.keys)
+        self.usage = UsedKeySearch(space.keys)
+        self.scripts = BuildScripts(source.path.parent, space.keys)
         self._remembered: dict[object, frozenset[str]] = {}
         # An entry holds its variant and text, so that no other ones get the same ids.
         self._values: BoundedDict[tuple[int, int, str], tuple[Variant, object, Mapping[str, Any]]] = BoundedDict(64)
@@ -200,11 +200,11 @@ class Recipe:
 
         def value(name: str) -> Any:
             if name == "environ":
-                return self._environ(variant, value) | revision
+                return self._template_environ(variant, value) | revision
             for place in (local_names, revision, variant):
                 if name in place:
                     return place[name]
-            return self._build_name_value(name, package) if name in _OF_BUILD else names.fixed_value(name)
+            return self._value_of_build_name(name, package) if name in _OF_BUILD else names.fixed_value(name)
 
         os = Os(_BUILD_NAMES | dict(self.platform.environ))
         local_names = template_functions(self.platform, variant, arch, sources=sources, os=os)
@@ -212,19 +212,19 @@ class Recipe:
             local_names |= pin_functions(self.pins)
         return value
 
-    def _build_name_value(self, name: str, package: Metadata) -> Any:
+    def _value_of_build_name(self, name: str, package: Metadata) -> Any:
         """Return the value of one of the names that conda-build adds to those of selectors.
 
         Raises:
             KeyError: it has no value on this platform.
         """
         if name in _PACKAGE:
-            return _package_variable(package, name)
+            return _value_of_package_variable(package, name)
         if name in _LANGUAGE:
-            return language_value(name, package.variant, self._defaults)
-        return _BUILD_NAMES[name] if name in _BUILD_NAMES else self._system_name_value(name, package.host_subdir)
+            return language_version_variable(name, package.variant, self._defaults)
+        return _BUILD_NAMES[name] if name in _BUILD_NAMES else self._value_of_system_name(name, package.host_subdir)
 
-    def _environ(self, variant: Variant, value: Callable[[str], Any]) -> dict[str, Any]:
+    def _template_environ(self, variant: Variant, value: Callable[[str], Any]) -> dict[str, Any]:
         """Return the template's ``environ``: the platform's environment, a build's names, and the variant."""
         environ: dict[str, Any] = dict(self.platform.environ)
         reserved = {"PERL", "LUA", "R", "NUMPY", "PYTHON"}
@@ -236,7 +236,7 @@ class Recipe:
                 continue
         return environ | {key: variant[key] for key in variant if key.upper() not in reserved}
 
-    def _system_name_value(self, name: str, host_subdir: str) -> str:
+    def _value_of_system_name(self, name: str, host_subdir: str) -> str:
         system, _, arch = host_subdir.partition("-")
         extension = {"win": ".dll", "osx": ".dylib"}.get(system, ".so")
         names = {
@@ -262,7 +262,7 @@ class Recipe:
         host = self.host_subdir(variant)
         values = self.rendered_values(variant, host)
         top = Metadata(self, variant, values, host_subdir=host)
-        top.listed = names_and_types(top, self.output_entries(values))
+        top.listed = output_names_and_types(top, self.output_entries(values))
         return top
 
     def jobs(self, initial: Variant | None = None) -> Iterator[tuple[Space, list[Metadata]]]:
@@ -272,7 +272,7 @@ class Recipe:
         whose top is skipped, are omitted.
         """
         before = self.top_level_metadata(initial or self.space.first_variant())
-        space = self.narrowed = self._narrowed_for_noarch(before)
+        space = self.narrowed = self._space_narrowed_for_noarch(before)
         start = space.first_variant()
         first = Metadata(self, start, before.values, host_subdir=self.host_subdir(start), listed=before.listed)
         loops = first.find_used_keys() & space.varying_keys
@@ -289,14 +289,14 @@ class Recipe:
                 if not top.skip:
                     self.pins_numpy = self.pins_numpy or top.package_text().has_numpy_in_build_string
                     part = space.restricted_to_variant(variant, loops)
-                    yield part, self._packages(part, top, space)
+                    yield part, self._packages_of_job(part, top, space)
 
     @staticmethod
     def used_varying_values(variant: Variant, used: frozenset[str]) -> tuple[tuple[str, Any], ...]:
         """Return a variant's values of the used keys that vary, which distinguish packages of one name."""
         return tuple([(key, value) for key, value in variant.own.items() if key in used])
 
-    def _narrowed_for_noarch(self, top: Metadata) -> Space:
+    def _space_narrowed_for_noarch(self, top: Metadata) -> Space:
         """Return the space; for a ``noarch`` recipe with the newest Python alone."""
         dimension = self.space.dimension("python")
         if dimension is None or not (top.noarch or top.noarch_python):
@@ -304,7 +304,7 @@ class Recipe:
         newest = max(dimension.values("python"), key=lambda python: _python_sort_key(python.split(" ")[0]))
         return self.space.where("python", newest)
 
-    def _packages(self, part: Space, top: Metadata, space: Space) -> list[Metadata]:
+    def _packages_of_job(self, part: Space, top: Metadata, space: Space) -> list[Metadata]:
         loops = top.used_keys(everywhere=True) & space.varying_keys
         packages: dict[object, Metadata] = {}
         for variant in part.reduced_to_keys(loops).variants():
@@ -336,7 +336,7 @@ _OF_BUILD = _PACKAGE | _LANGUAGE.keys() | _BUILD_NAMES.keys() | _SYSTEM
 BUILT_IN = NAMES | _OF_BUILD  # names in templates that need no variant to have a value
 
 
-def _package_variable(package: Metadata, name: str) -> str:
+def _value_of_package_variable(package: Metadata, name: str) -> str:
     return {
         "PKG_NAME": package.name,
         "PKG_VERSION": package.version,

@@ -48,7 +48,7 @@ def setup_data(name: str, read: Read, os: Os) -> SetupData:
         TemplateFault: a file is malformed.
     """
     folder = posixpath.dirname(name)
-    script = _Script(name, folder, read, os)
+    script = _SetupScriptReader(name, folder, read, os)
     text = read(name)
     if text is not None:
         script.run(text)
@@ -68,7 +68,7 @@ def setup_data(name: str, read: Read, os: Os) -> SetupData:
 _NONE = unseen_changes(ast.Module(body=[], type_ignores=[]))
 
 
-class _Script:
+class _SetupScriptReader:
     """The known values of a script's names, and of the arguments of its call of ``setup``."""
 
     def __init__(self, file: str, folder: str, read: Read, os: Os) -> None:
@@ -109,9 +109,9 @@ class _Script:
                 ast.Assign(targets=[ast.Name(id=name)], value=value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
             ):
-                self._assign(name, value)
+                self._record_assignment(name, value)
             case ast.FunctionDef(name=name):
-                self._read_function(statement)
+                self._record_function(statement)
             case ast.Expr(value=ast.Call(func=function) as call) if name_or_attribute(function) == "setup":
                 self._read_setup_call(call)
             case ast.If(test=test) if (result := self._known_value(test)) is not None:
@@ -121,19 +121,19 @@ class _Script:
                 self._record_opened_file(name, opened, sum(node.id == name for node in used))
                 self._read_statements(statement.body)
             case ast.Import(names=names) | ast.ImportFrom(names=names):
-                self._import(names, plain=isinstance(statement, ast.Import))
+                self._record_import(names, plain=isinstance(statement, ast.Import))
             case _:
                 self._drop_changed_names(statement)
 
-    def _assign(self, name: str, node: ast.expr) -> None:
+    def _record_assignment(self, name: str, node: ast.expr) -> None:
         value = self._known_value(node)
         self._drop_name(name)
         if _is_script_folder(node):
             self._folders.add(name)
-        if value is not None and self._stays_unchanged(name, value[0]):
+        if value is not None and self._is_never_changed_unseen(name, value[0]):
             self._names[name] = value[0]
 
-    def _stays_unchanged(self, name: str, value: Any) -> bool:
+    def _is_never_changed_unseen(self, name: str, value: Any) -> bool:
         """Return whether nothing that is not followed may change the value of a name."""
         if self._effects.opaque or name in self._effects.names:
             return False
@@ -148,7 +148,7 @@ class _Script:
         self._functions.pop(f"{name}.read", None)
         self._folders.discard(name)
 
-    def _import(self, names: Iterable[ast.alias], *, plain: bool) -> None:
+    def _record_import(self, names: Iterable[ast.alias], *, plain: bool) -> None:
         for alias in names:
             if alias.name == "*":
                 self._drop_all_names()
@@ -161,8 +161,8 @@ class _Script:
         for record in (self._names, self._functions, self._folders):
             record.clear()
 
-    def _read_function(self, function: ast.FunctionDef) -> None:
-        body = [line for line in function.body if not (isinstance(line, ast.Expr) and _is_text(line.value))]
+    def _record_function(self, function: ast.FunctionDef) -> None:
+        body = [line for line in function.body if not (isinstance(line, ast.Expr) and _is_text_literal(line.value))]
         self._drop_name(function.name)
         plain = not self._effects.opaque and function.name not in self._effects.names
         plain = plain and not ast.unparse(function.args) and not function.decorator_list and len(body) == 1
@@ -241,7 +241,7 @@ def _contained_values(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 
-def _is_text(node: ast.expr) -> bool:
+def _is_text_literal(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 

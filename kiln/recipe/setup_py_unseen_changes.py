@@ -57,7 +57,7 @@ def unseen_changes(tree: ast.Module) -> UnseenChanges:
         names=frozenset(changed),
         shared=frozenset(node.id for node in loads if not _is_read_only_use(node, parents)),
         used=frozenset(node.id for node in loads if not _is_setup_argument(node, parents)),
-        files=any(_changes_files(node) for node in nodes),
+        files=any(_may_change_files(node) for node in nodes),
         environment=bool(words & {"putenv", "unsetenv"})
         or any(node.name in {"environ", "putenv", "unsetenv"} for node in imports)
         or any(name_or_attribute(node) == "environ" and not _is_read_only_use(node, parents) for node in nodes),
@@ -125,7 +125,7 @@ def _is_read_only_use(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
             return _is_setup_argument(node, parents)
 
 
-def _changes_files(node: ast.AST) -> bool:
+def _may_change_files(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     words = {word for part in ast.walk(node) if (word := name_or_attribute(part))}

@@ -95,8 +95,12 @@ class SourceFiles:
                 if (place / ".git").exists()
                 else {}
             )
-        repository = self._repository(str(entry["git_url"]))
-        return git_repository.revision_variables(repository, _revision(entry), self.recipe.parent) if repository else {}
+        repository = self._local_repository(str(entry["git_url"]))
+        return (
+            git_repository.revision_variables(repository, _source_revision(entry), self.recipe.parent)
+            if repository
+            else {}
+        )
 
     def _text_in_source(self, entry: Mapping[str, Any], name: str) -> str | None:
         """Return the text of a file in a source."""
@@ -105,27 +109,27 @@ class SourceFiles:
         if entry.get("git_url"):
             from kiln.recipe import git_repository
 
-            repository = self._repository(str(entry["git_url"]))
+            repository = self._local_repository(str(entry["git_url"]))
             if repository is None:
                 return self._refuse_remote_source(entry, name)
-            return git_repository.file_text(repository, _revision(entry), name, self.recipe.parent)
+            return git_repository.file_text_at_revision(repository, _source_revision(entry), name, self.recipe.parent)
         if entry.get("path") is not None:
-            return self._text_in_path(self._existing_local_path(str(entry["path"])), name)
+            return self._text_in_local_path(self._existing_local_path(str(entry["path"])), name)
         return self._refuse_remote_source(entry, name)
 
     def _refuse_remote_source(self, entry: Mapping[str, Any], name: str) -> str | None:
         """Refuse a file that would have to be fetched; an entry without an address has none."""
-        address = _address(entry)
+        address = _source_address(entry)
         if address:
             what = f"the template reads {name[:80]!r} of a source that kiln does not fetch for a rendering"
             raise TemplateFault(what, why=f"its address is {address[:200]}", hint="write the value into the recipe")
         return None
 
-    def _text_in_path(self, path: Path, name: str) -> str | None:
+    def _text_in_local_path(self, path: Path, name: str) -> str | None:
         file = (path / name).resolve() if path.is_dir() else path if path.name == name else None
         if file is None or not file.is_file():
             return None
-        self._require_inside(file, name)
+        self._require_inside_feedstock(file, name)
         return read_text(file, name)
 
     def _text_in_url_source(self, entry: Mapping[str, Any], name: str) -> str | None:
@@ -133,8 +137,8 @@ class SourceFiles:
         archive = next((place for place in places if place is not None and place.is_file()), None)
         if archive is None:
             return self._refuse_remote_source(entry, name)
-        self._require_inside(archive.resolve(), _address(entry))
-        title = str(entry.get("fn") or file_name_of_url(_address(entry)))
+        self._require_inside_feedstock(archive.resolve(), _source_address(entry))
+        title = str(entry.get("fn") or file_name_of_url(_source_address(entry)))
         if is_archive(title):
             from kiln.recipe.archive_search import archived_text
 
@@ -153,16 +157,16 @@ class SourceFiles:
         place = (self.recipe / path).resolve()
         if not place.exists():
             raise RecipeFault(f"the source {path[:80]!r} does not exist", at=_PLACE, why="the template reads it")
-        self._require_inside(place, path)
+        self._require_inside_feedstock(place, path)
         return place
 
-    def _repository(self, address: str) -> Path | None:
+    def _local_repository(self, address: str) -> Path | None:
         """Return the local repository of an address; None for that of a server."""
         if "://" in address or not (address.startswith((".", "/")) or (self.recipe / address).is_dir()):
             return None
         return self._existing_local_path(address)
 
-    def _require_inside(self, place: Path, name: str) -> None:
+    def _require_inside_feedstock(self, place: Path, name: str) -> None:
         if not place.is_relative_to(self.recipe.parent):
             raise UnsafeTemplate(f"the template reads {name[:80]!r}", why="it is outside the feedstock")
 
@@ -170,7 +174,7 @@ class SourceFiles:
         """Refuse a file that a patch of its source changes: patches are applied by a build alone."""
         for patch in as_list(entry.get("patches")):
             file = (self.recipe / str(patch)).resolve()
-            self._require_inside(file, str(patch))
+            self._require_inside_feedstock(file, str(patch))
             if file.is_file() and any(target in {name, f"b/{name}"} for target in _patched_files(file)):
                 what, why = (
                     f"the template reads {name!r}, which {patch} changes",
@@ -188,11 +192,11 @@ def _relative_to_source_folder(name: str, folder: str) -> str | None:
     return None if relative.startswith("..") or name.startswith("/") else relative
 
 
-def _address(entry: Mapping[str, Any]) -> str:
+def _source_address(entry: Mapping[str, Any]) -> str:
     return str(next((as_list(entry[key])[0] for key in _ADDRESSES if entry.get(key)), ""))
 
 
-def _revision(entry: Mapping[str, Any]) -> str:
+def _source_revision(entry: Mapping[str, Any]) -> str:
     return next((str(entry[key]) for key in REVISIONS if entry.get(key)), "HEAD")
 
 

@@ -53,7 +53,7 @@ def _specs_of_section(section: str, value: Any) -> list[str]:
     return [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
 
 
-def with_versions(requirements: Mapping[str, list[str]], variant: Mapping[str, Any]) -> dict[str, list[str]]:
+def with_variant_versions(requirements: Mapping[str, list[str]], variant: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the requirements with the variant's versions after bare names.
 
     In ``run``, only a name that is bare in ``build`` or ``host`` gets one. ``name x.x`` takes the variant's version.
@@ -61,13 +61,13 @@ def with_versions(requirements: Mapping[str, list[str]], variant: Mapping[str, A
     sections_by_name = {section: list(specs) for section, specs in requirements.items()}
     for section in ("build", "host", "run"):
         bare = {*sections_by_name.get("build", ()), *sections_by_name.get("host", ())}
-        specs = [_versioned(spec, variant, section, bare) for spec in sections_by_name.get(section, ())]
+        specs = [_spec_with_variant_version(spec, variant, section, bare) for spec in sections_by_name.get(section, ())]
         if specs:
             sections_by_name[section] = specs
     return sections_by_name
 
 
-def _versioned(spec: str, variant: Mapping[str, Any], section: str, bare: set[str]) -> str:
+def _spec_with_variant_version(spec: str, variant: Mapping[str, Any], section: str, bare: set[str]) -> str:
     name = spec.strip()
     key = name.replace("-", "_")
     if key in variant and spec.startswith(name) and (section != "run" or name in bare):
@@ -82,6 +82,6 @@ def _versioned(spec: str, variant: Mapping[str, Any], section: str, bare: set[st
     return spec
 
 
-def without_package(specs: Iterable[str], name: str) -> list[str]:
+def specs_without_package(specs: Iterable[str], name: str) -> list[str]:
     """Return the specs that are not of a package."""
     return [spec for spec in specs if not (spec.startswith(name) and spec[len(name) : len(name) + 1].strip() == "")]

@@ -81,9 +81,9 @@ class RecipeSource:
         self.set_names = frozenset(word for result in _SET.findall(text) for word in re.findall(r"\w+", result))
         self.names_revision = _OF_REVISION.search(text) is not None
         self._conditional = _keys_in_jinja_blocks(text)
-        self._check_lines()
+        self._check_line_lengths()
 
-    def _check_lines(self) -> None:
+    def _check_line_lengths(self) -> None:
         for number, line in enumerate(self.text.text.splitlines(), 1):
             try:
                 check_line_length(line)
@@ -107,13 +107,13 @@ class RecipeSource:
         sections = self._documents.get(text)
         if sections is None:
             try:
-                document = parse(text, self.name, ScalarTypes.WORDS, may_repeat=self._may_repeat)
+                document = parse(text, self.name, ScalarTypes.WORDS, may_repeat=self._may_repeat_key)
             except KilnError as error:
                 raise self._error_with_place(error, selected, again) from error
             sections = self._documents[text] = self._checked_sections(document)
         return sections
 
-    def _may_repeat(self, key: str) -> bool:
+    def _may_repeat_key(self, key: str) -> bool:
         # Under a selector or a condition a key may be repeated, and conda-build takes the last.
         return self.text.is_key_under_selector(key) or key in self._conditional
 
@@ -224,7 +224,7 @@ def _with_line_mark(number: int, line: str) -> str:
     return line if inside or not line.strip() else f"{line}\x1e{number}\x1e"
 
 
-def language_value(name: str, variant: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+def language_version_variable(name: str, variant: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """Return the value of one of conda-build's names for a language's version, such as ``PY_VER``.
 
     Raises:

@@ -42,7 +42,7 @@ _SUBPACKAGE = lazy_pattern(r"{{\s*pin_subpackage\(.*\)\s*}}")
 
 
 @lru_cache(maxsize=4096)
-def _selector_pattern(key: str) -> re.Pattern[str]:
+def _pattern_of_key_in_selector(key: str) -> re.Pattern[str]:
     tests = [rf"^[^#\[]*?\#?\s\[[^\]]*?(?<![_\w\d]){re.escape(key)}[=\s<>!\]]"]
     if key.startswith("cdt_") and not _TOOL.match(key):
         tests.append(r"\{{\s*cdt\(")
@@ -50,7 +50,7 @@ def _selector_pattern(key: str) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=4096)
-def _outside_selector_pattern(key: str) -> re.Pattern[str]:
+def _pattern_of_key_outside_selectors(key: str) -> re.Pattern[str]:
     name = re.escape(key)
     spelt = "[-_]".join(map(re.escape, key.split("_")))
     bare = rf"(?<![a-zA-Z_0-9]){name}(?![a-zA-Z_0-9])"
@@ -68,7 +68,7 @@ def _outside_selector_pattern(key: str) -> re.Pattern[str]:
     return re.compile("|".join(tests))
 
 
-class Usage:
+class UsedKeySearch:
     """The use of a set of keys, cached by line."""
 
     def __init__(self, keys: Iterable[str]) -> None:
@@ -104,12 +104,12 @@ class Usage:
         keys = memory.get(line)
         if keys is None:
             check_line_length(line)
-            pattern = _outside_selector_pattern if kind else _selector_pattern
-            candidates = self._candidates(line, kind)
+            pattern = _pattern_of_key_outside_selectors if kind else _pattern_of_key_in_selector
+            candidates = self._candidate_keys(line, kind)
             keys = memory[line] = frozenset(key for key in candidates if pattern(key).search(line))
         return keys
 
-    def _candidates(self, line: str, kind: int) -> list[str]:
+    def _candidate_keys(self, line: str, kind: int) -> list[str]:
         """Return the keys that a line may use, by a search without regular expressions."""
         cdt = self._cdt if "cdt(" in line else ()
         if not kind and "[" not in line:
@@ -149,7 +149,7 @@ def keys_in_batch_script(keys: Iterable[str], text: str) -> Used:
     return frozenset(key for key in keys if f"%{key}%" in text)
 
 
-class TextRegions:
+class RecipeTextRegions:
     """A text and its regions."""
 
     def __init__(self, text: str) -> None:
@@ -158,7 +158,7 @@ class TextRegions:
     @cached_property
     def outputs(self) -> str:
         """The ``outputs:`` section."""
-        return _first_group(_OUTPUTS, self.text)
+        return _first_regex_group(_OUTPUTS, self.text)
 
     @cached_property
     def output_blocks(self) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class TextRegions:
         return self.text.replace(outputs, "") if outputs else self.text
 
     @cached_property
-    def first_requirements(self) -> str:
+    def first_requirements_section(self) -> str:
         """The first ``requirements:`` anywhere, up to the next section or output."""
         match = _REQUIREMENTS.search(self.text)
         return match.group() if match else ""
@@ -180,7 +180,7 @@ class TextRegions:
     @cached_property
     def text_before_requirements(self) -> str:
         """The text before the requirements: the ``package`` and ``build`` sections, or an output's whole block."""
-        return _first_group(_IDENTITY, self.text)
+        return _first_regex_group(_IDENTITY, self.text)
 
     @cached_property
     def has_package_section(self) -> bool:
@@ -190,7 +190,7 @@ class TextRegions:
     @cached_property
     def requirements_section(self) -> str:
         """The ``requirements:`` section of the recipe's top, or of an output's block."""
-        return _first_group(_TOP_REQUIREMENTS if self.has_package_section else _OUTPUT_REQUIREMENTS, self.text)
+        return _first_regex_group(_TOP_REQUIREMENTS if self.has_package_section else _OUTPUT_REQUIREMENTS, self.text)
 
     @cached_property
     def pins_subpackage(self) -> bool:
@@ -216,12 +216,12 @@ class TextRegions:
         return bool(_NUMPY_PIN.search(self.requirements_section)) and places is not None and places[1].count("x") == 2
 
 
-def _first_group(pattern: re.Pattern[str], text: str) -> str:
+def _first_regex_group(pattern: re.Pattern[str], text: str) -> str:
     match = pattern.search(text)
     return match[1] if match else ""
 
 
 @lru_cache(maxsize=512)
-def text_regions(text: str) -> TextRegions:
-    """Return the region of a text, cached by text."""
-    return TextRegions(text)
+def text_regions(text: str) -> RecipeTextRegions:
+    """Return the regions of a text, cached by text."""
+    return RecipeTextRegions(text)

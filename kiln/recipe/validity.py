@@ -21,7 +21,7 @@ _NOARCH = frozenset({"python", "generic", "True"})
 _IGNORED = lazy_pattern(r"\[[^\]=]*\].*$")  # brackets without a key=value, with what follows: conda skips them
 
 
-def require_valid(package: Metadata, values: Mapping[str, Any]) -> None:
+def require_valid_package(package: Metadata, values: Mapping[str, Any]) -> None:
     """Refuse a package that conda-build refuses; ``values`` are those of the whole recipe at its variant.
 
     Raises:
@@ -60,7 +60,7 @@ def _written_requirements(package: Metadata, values: Mapping[str, Any], section:
     return items if isinstance(items, list) else []
 
 
-def undefined_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
+def undefined_version_faults(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
     """Return the versions to which the template gives no value: they are the text None."""
     return tuple(
         KeyFault(
@@ -76,7 +76,7 @@ def undefined_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
     )
 
 
-def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
+def undefined_git_name_faults(recipe: Recipe) -> tuple[KeyFault, ...]:
     """Return the names of a source's revision, such as ``GIT_BUILD_STR``, that the template writes without a value."""
     return tuple(
         KeyFault(
@@ -91,7 +91,7 @@ def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
     )
 
 
-def require_no_cycle(packages: Sequence[Metadata]) -> None:
+def require_no_cycle_of_outputs(packages: Sequence[Metadata]) -> None:
     """Refuse two outputs that require each other; a cross-compiled recipe may require its outputs of another platform.
 
     Raises:
@@ -100,7 +100,7 @@ def require_no_cycle(packages: Sequence[Metadata]) -> None:
     needs = {
         package.name: {
             spec_package_name(spec)
-            for section in (("host", "run") if _is_cross(package) else ("build", "host", "run"))
+            for section in (("host", "run") if _is_cross_compiled(package) else ("build", "host", "run"))
             for spec in package.requirements_of_section(section)
         }
         for package in packages
@@ -112,7 +112,7 @@ def require_no_cycle(packages: Sequence[Metadata]) -> None:
                 raise RecipeFault(f"the outputs {name} and {other} require each other", at=at)
 
 
-def _is_cross(package: Metadata) -> bool:
+def _is_cross_compiled(package: Metadata) -> bool:
     return package.recipe.platform.build not in {"", package.recipe.platform.subdir}
 
 
@@ -120,7 +120,7 @@ def _self_requirement_reason(package: Metadata, section: str, spec: str) -> str:
     if (
         section == "run_constrained"
         or spec_package_name(spec) != package.name
-        or (section == "build" and _is_cross(package))
+        or (section == "build" and _is_cross_compiled(package))
     ):
         return ""
     return "a package cannot require itself"

@@ -11,7 +11,7 @@ from kiln.model.output_settings import BuildSettings
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Script, Source, Staging
 from kiln.names import is_channel_folder
 from kiln.recipe.engine_unsupported_values import CONTENT_HASHES, FURTHER_HASHES
-from kiln.recipe.specs import requirements_by_section, with_versions
+from kiln.recipe.specs import requirements_by_section, with_variant_versions
 from kiln.render.output_settings import build_settings, included_files, item_texts, merges_environments, test_scripts
 from kiln.variants.files import as_list
 
@@ -212,7 +212,7 @@ def compile_step(top: Metadata, *, several: bool) -> Staging | None:
         script=script,
         script_env=item_texts(top.section_value("build", "script_env")),
         requirements=requirements(
-            with_versions(requirements_by_section(top.values.get("requirements") or {}), top.variant)
+            with_variant_versions(requirements_by_section(top.values.get("requirements") or {}), top.variant)
         ),
         sources=sources(top),
         package=(top.name, top.version, top.build_number),

@@ -79,7 +79,7 @@ def merges_environments(package: Metadata) -> bool:
         return merged
     platform = package.recipe.platform
     native = platform.build in {"", platform.subdir}
-    old = "host" not in package.requirements and not _COMPILER.search(package.package_text().first_requirements)
+    old = "host" not in package.requirements and not _COMPILER.search(package.package_text().first_requirements_section)
     return native and old and bool(package.requirements.get("build"))
 
 

@@ -13,7 +13,12 @@ from kiln.operating_system.file_operations import content_stamp
 from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
-from kiln.recipe.validity import require_no_cycle, require_valid, undefined_git_names, undefined_versions
+from kiln.recipe.validity import (
+    require_no_cycle_of_outputs,
+    require_valid_package,
+    undefined_git_name_faults,
+    undefined_version_faults,
+)
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.render.open_pins import marker, pins_of, run_as_build_pins
 from kiln.render.output_parts import compile_step, output, requirements, sources, steps_with_network
@@ -63,7 +68,11 @@ def _render(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
     documents = [recipe.top_level_metadata(package.variant).values for package in packages]
     return replace(
         _rendered_config(config, recipe, packages, open_ends),
-        key_faults=(*_key_faults(recipe, documents), *undefined_git_names(recipe), *undefined_versions(packages)),
+        key_faults=(
+            *_key_faults(recipe, documents),
+            *undefined_git_name_faults(recipe),
+            *undefined_version_faults(packages),
+        ),
     )
 
 
@@ -76,8 +85,8 @@ def evaluated_recipe(feedstock: Feedstock, config: BuildConfig) -> tuple[Recipe,
     recipe = recipe_of_config(feedstock, config)
     packages = list(_distinct_packages(recipe))
     for package in packages:
-        require_valid(package, recipe.top_level_metadata(package.variant).values)
-    require_no_cycle(packages)
+        require_valid_package(package, recipe.top_level_metadata(package.variant).values)
+    require_no_cycle_of_outputs(packages)
     return recipe, packages
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from kiln.errors import MalformedYaml
 from kiln.matchspec_notation import with_star
-from kiln.recipe.specs import requirements_by_section, spec_package_name, with_versions, without_package
-from kiln.recipe.usage import Usage, keys_in_batch_script, keys_in_shell_script, text_regions
+from kiln.recipe.specs import requirements_by_section, spec_package_name, specs_without_package, with_variant_versions
+from kiln.recipe.usage import UsedKeySearch, keys_in_batch_script, keys_in_shell_script, text_regions
 
 KEYS = (
     "python",
@@ -43,7 +43,7 @@ KEYS = (
     ],
 )
 def test_the_keys_that_a_line_uses(line: str, used: set[str]) -> None:
-    assert Usage(KEYS).keys_outside_selectors(f"a\n{line}\nb") == used
+    assert UsedKeySearch(KEYS).keys_outside_selectors(f"a\n{line}\nb") == used
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_keys_that_a_line_uses(line: str, used: set[str]) -> None:
     ],
 )
 def test_the_keys_that_a_selector_uses(line: str, used: set[str]) -> None:
-    assert Usage(KEYS).keys_in_selectors(line) == used
+    assert UsedKeySearch(KEYS).keys_in_selectors(line) == used
 
 
 def test_the_keys_that_scripts_use() -> None:
@@ -69,7 +69,7 @@ def test_the_keys_that_scripts_use() -> None:
 def test_very_long_lines_are_refused_soon(line: str) -> None:
     begin = time.process_time()
     with pytest.raises(MalformedYaml):
-        Usage(KEYS).keys_outside_selectors(line)
+        UsedKeySearch(KEYS).keys_outside_selectors(line)
     assert time.process_time() - begin < 0.5
 
 
@@ -123,7 +123,7 @@ def test_bare_names_take_the_variants_versions() -> None:
         "run": ["python", "make", "r-base"],
     }
     variant = {"python": "3.10.* *_cpython", "r_base": "4.3", "numpy": "2", "make": "4"}
-    assert with_versions(value, variant) == {
+    assert with_variant_versions(value, variant) == {
         "build": ["make 4.*"],
         "host": ["python 3.10.* *_cpython", "r-base 4.3.*", "libfoo >=1", "numpy 2.*"],
         "run": ["python", "make", "r-base"],
@@ -133,4 +133,4 @@ def test_bare_names_take_the_variants_versions() -> None:
 def test_small_readings_of_specs() -> None:
     assert spec_package_name("conda-forge::Zlib>=1") == "zlib"
     assert requirements_by_section(["a", "b"]) == {"host": ["a", "b"], "run": ["a", "b"]}
-    assert without_package(["a", "a 1", "ab"], "a") == ["ab"]
+    assert specs_without_package(["a", "a 1", "ab"], "a") == ["ab"]
