@@ -9,7 +9,7 @@ from kiln.bump.meta_yaml_variants import PLATFORMS, config_at_platform, distinct
 from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
 from kiln.errors import KilnError
 from kiln.recipe_v1 import schema
-from kiln.recipe_v1.node_evaluation import RECIPE, is_empty, require_mapping
+from kiln.recipe_v1.node_evaluation import RECIPE, is_empty_node, require_mapping
 from kiln.recipe_v1.recipe import RecipeV1
 from kiln.render.render import build_platform
 from kiln.render.v1 import space_of_config
@@ -47,7 +47,7 @@ class RecipeYaml:
         """Return what another text says at each variant; None where it is invalid there."""
         self.fault = None
         try:
-            recipe = RecipeV1.of_text(text)
+            recipe = RecipeV1.from_text(text)
         except KilnError as error:
             self.fault = error
             return (None,) * len(self._worlds)
@@ -102,7 +102,7 @@ def _package(entry: Mapping[str, Any], top: Mapping[str, Any], number: int | Non
 
 def _build_number(build: Any, scope: VariantScope) -> int | None:
     node = require_mapping(build, "build").get("number")
-    return None if is_empty(node) else schema.evaluate_number(node, scope)
+    return None if is_empty_node(node) else schema.evaluate_number(node, scope)
 
 
 def _source(entry: Mapping[str, Any]) -> SourceView:

@@ -84,7 +84,7 @@ def _flattened_section_values(path: str, value: Any) -> Iterator[tuple[str, Any]
 
 def _rendered_script_line(line: str, package: PackageAtVariant) -> str:
     """Return a line of a script as the build renders it, with the build's own names as variables of the shell."""
-    with package.scope.leave_unevaluated(BUILD_NAMES):
+    with package.scope.leave_names_unevaluated(BUILD_NAMES):
         text = rendered_text(PlacedText(line, 0, 0, plain=False), package.scope)
     return _STANDING.sub(r"$\1", text).rstrip("\n")
 

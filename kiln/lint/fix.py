@@ -44,7 +44,7 @@ def correct(feedstock: Feedstock, text: str, *, of_conda_forge: bool = False) ->
         KilnError: the recipe or the settings cannot be read.
     """
     file = recipe_files(feedstock)[0]
-    recipe = LintedRecipe.of_text(text, file)
+    recipe = LintedRecipe.from_text(text, file)
     before = messages = check(feedstock, recipe, of_conda_forge=of_conda_forge)
     for rule in dict.fromkeys(message.id for message in messages if message.fixable):
         of_rule = [message for message in messages if message.id == rule and message.at.file == file]
@@ -61,7 +61,7 @@ def correct(feedstock: Feedstock, text: str, *, of_conda_forge: bool = False) ->
 
 def _recipe_or_none(text: str, file: str) -> LintedRecipe | None:
     try:
-        return LintedRecipe.of_text(text, file)
+        return LintedRecipe.from_text(text, file)
     except KilnError:
         return None
 

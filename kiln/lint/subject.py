@@ -60,10 +60,10 @@ class LintedRecipe:
         Raises:
             KilnError: the recipe cannot be rendered or parsed, or is not a mapping.
         """
-        return cls.of_text(read_text(path, file), file)
+        return cls.from_text(read_text(path, file), file)
 
     @classmethod
-    def of_text(cls, text: str, file: str) -> LintedRecipe:
+    def from_text(cls, text: str, file: str) -> LintedRecipe:
         """Read the text of a recipe.
 
         Raises:

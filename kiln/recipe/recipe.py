@@ -135,7 +135,7 @@ class Recipe:
 
     @staticmethod
     def output_entries(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the entries of the ``output_packages`` section."""
+        """Return the entries of the ``outputs`` section."""
         outputs = values.get("outputs") or []
         return [outputs] if isinstance(outputs, dict) else list(outputs)
 

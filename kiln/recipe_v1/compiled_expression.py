@@ -44,7 +44,7 @@ def compile_expression(source: str) -> CompiledExpression:
     """Compile an expression, as conditions and ``skip`` are.
 
     Raises:
-        Malformed: it is not one.
+        MalformedExpression: it is not one.
     """
     if is_template(source):
         raise MalformedExpression(f"an expression stands without {START} and }}}} here")
@@ -59,11 +59,11 @@ def compile_template(source: str) -> CompiledExpression:
     """Compile a text with expressions in it.
 
     Raises:
-        Malformed: it is malformed, or has a statement other than ``if``.
+        MalformedExpression: it is malformed, or has a statement other than ``if``.
     """
     try:
-        tree = _parsed(source)
-        names = frozenset(name for node in tree for name in _names(node))
+        tree = _parsed_template_nodes(source)
+        names = frozenset(name for node in tree for name in _names_in_node(node))
         if len(tree) == 1 and isinstance(tree[0], nodes.Expr) and not isinstance(tree[0], nodes.TemplateData):
             return CompiledExpression(node_evaluator(tree[0]), names, alone=True)
         return CompiledExpression(_compile_text_function(tree), names)
@@ -78,33 +78,33 @@ def names_in_script_line(source: str) -> frozenset[str]:
     As rattler-build does, expressions count with and without a dollar sign, and what macros hold does not.
 
     Raises:
-        Malformed: it is malformed.
+        MalformedExpression: it is malformed.
     """
     try:
-        return frozenset(_names_of_body(_tree(_OF_SCRIPTS, source)))
+        return frozenset(_names_in_statements(_parse_template(_OF_SCRIPTS, source)))
     except RecursionError as error:
         raise MalformedExpression("nested too deeply") from error
 
 
-def _names_of_body(body: Iterable[nodes.Node]) -> Iterator[str]:
+def _names_in_statements(body: Iterable[nodes.Node]) -> Iterator[str]:
     for node in body:
         if isinstance(node, nodes.Output):
-            yield from (name for part in node.nodes for name in _names(part))
+            yield from (name for part in node.nodes for name in _names_in_node(part))
         elif isinstance(node, nodes.If):
-            yield from _names(node.test)
-            yield from _names_of_body((*node.body, *node.elif_, *node.else_))
+            yield from _names_in_node(node.test)
+            yield from _names_in_statements((*node.body, *node.elif_, *node.else_))
         elif isinstance(node, nodes.For):
-            yield from _names(node.iter)
-            yield from _names_of_body((*node.body, *node.else_))
+            yield from _names_in_node(node.iter)
+            yield from _names_in_statements((*node.body, *node.else_))
         elif isinstance(node, nodes.Assign):
-            yield from _names(node.node)
+            yield from _names_in_node(node.node)
 
 
-def _parsed(source: str) -> list[nodes.Node]:
-    return list(_flattened_nodes(_tree(_PARSER, source)))
+def _parsed_template_nodes(source: str) -> list[nodes.Node]:
+    return list(_flattened_nodes(_parse_template(_PARSER, source)))
 
 
-def _tree(parser: jinja2.Environment, source: str) -> list[nodes.Node]:
+def _parse_template(parser: jinja2.Environment, source: str) -> list[nodes.Node]:
     if len(source) > _LONGEST:
         raise MalformedExpression(f"an expression of {len(source):,} characters")
     try:
@@ -127,11 +127,11 @@ def _flattened_nodes(body: Iterable[nodes.Node]) -> Iterator[nodes.Node]:
 
 
 def _compile_text_function(body: Iterable[nodes.Node]) -> Callable[[Scope], str]:
-    steps = [_compile_piece(node) for node in body]
+    steps = [_compile_text_piece(node) for node in body]
     return lambda scope: "".join([step(scope) for step in steps])
 
 
-def _compile_piece(node: nodes.Node) -> Callable[[Scope], str]:
+def _compile_text_piece(node: nodes.Node) -> Callable[[Scope], str]:
     if isinstance(node, nodes.TemplateData):
         data = node.data
         return lambda _: data
@@ -158,27 +158,27 @@ def _compile_if(node: nodes.If) -> Callable[[Scope], str]:
 # Names
 
 
-def _names(node: nodes.Node) -> Iterator[str]:
+def _names_in_node(node: nodes.Node) -> Iterator[str]:
     """Yield every name that a node may ask for; ``compiler("c")`` asks for keys of the variant."""
     if isinstance(node, nodes.Name):
         yield node.name
     if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name):
         yield from _variant_keys_of_call(node.node.name, node.args)
         for child in (*node.args, *node.kwargs):
-            yield from _names(child)
+            yield from _names_in_node(child)
         return
     for child in node.iter_child_nodes():
-        yield from _names(child)
+        yield from _names_in_node(child)
 
 
 def required_names(source: str) -> frozenset[str]:
     """Return the names without whose values a template cannot be rendered: no default, and not only compared.
 
     Raises:
-        Malformed: it is malformed.
+        MalformedExpression: it is malformed.
     """
     try:
-        return frozenset(name for node in _parsed(source) for name in _required_names_in_node(node))
+        return frozenset(name for node in _parsed_template_nodes(source) for name in _required_names_in_node(node))
     except RecursionError as error:
         raise MalformedExpression("nested too deeply") from error
 

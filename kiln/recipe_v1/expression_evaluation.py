@@ -53,41 +53,41 @@ def node_evaluator(node: nodes.Node) -> Step:
     """Return the function that evaluates a node in a scope.
 
     Raises:
-        Malformed: rattler-build has no such operation.
+        MalformedExpression: rattler-build has no such operation.
     """
-    maker = _MAKERS.get(type(node))
+    maker = _EVALUATOR_BY_NODE_TYPE.get(type(node))
     if maker is None:
         raise MalformedExpression(f"{type(node).__name__} is not supported", node.lineno - 1)
     return maker(node)
 
 
-def _constant(node: nodes.Const) -> Step:
+def _constant_evaluator(node: nodes.Const) -> Step:
     value = node.value
     return lambda _: value
 
 
-def _name(node: nodes.Name) -> Step:
+def _name_evaluator(node: nodes.Name) -> Step:
     name = node.name
     return lambda scope: scope.value(name)
 
 
-def _sequence(node: nodes.List | nodes.Tuple) -> Step:
+def _sequence_evaluator(node: nodes.List | nodes.Tuple) -> Step:
     parts = [node_evaluator(item) for item in node.items]
     return lambda scope: [part(scope) for part in parts]
 
 
-def _mapping(node: nodes.Dict) -> Step:
+def _mapping_evaluator(node: nodes.Dict) -> Step:
     pairs = [(node_evaluator(pair.key), node_evaluator(pair.value)) for pair in node.items]
     return lambda scope: {printed_text(key(scope)): value(scope) for key, value in pairs}
 
 
-def _choice(node: nodes.CondExpr) -> Step:
+def _conditional_evaluator(node: nodes.CondExpr) -> Step:
     test, yes = node_evaluator(node.test), node_evaluator(node.expr1)
     no: Step = node_evaluator(node.expr2) if node.expr2 is not None else lambda _: NOTHING
     return lambda scope: yes(scope) if is_true(test(scope)) else no(scope)
 
 
-def _logical(node: nodes.And | nodes.Or) -> Step:
+def _and_or_evaluator(node: nodes.And | nodes.Or) -> Step:
     left, right = node_evaluator(node.left), node_evaluator(node.right)
     decisive = isinstance(node, nodes.Or)
 
@@ -98,30 +98,30 @@ def _logical(node: nodes.And | nodes.Or) -> Step:
     return run
 
 
-def _not(node: nodes.Not) -> Step:
+def _not_evaluator(node: nodes.Not) -> Step:
     operand = node_evaluator(node.node)
     return lambda scope: not is_true(operand(scope))
 
 
-def _sign(node: nodes.Neg | nodes.Pos) -> Step:
+def _sign_evaluator(node: nodes.Neg | nodes.Pos) -> Step:
     operand, subtract = node_evaluator(node.node), arithmetic_function("sub")
     if isinstance(node, nodes.Pos):
         return operand
     return lambda scope: subtract(0, operand(scope))
 
 
-def _binary(node: nodes.BinExpr) -> Step:
+def _arithmetic_evaluator(node: nodes.BinExpr) -> Step:
     left, right = node_evaluator(node.left), node_evaluator(node.right)
     run = arithmetic_function(type(node).__name__.lower())
     return lambda scope: run(left(scope), right(scope))
 
 
-def _concat(node: nodes.Concat) -> Step:
+def _concatenation_evaluator(node: nodes.Concat) -> Step:
     parts = [node_evaluator(part) for part in node.nodes]
     return lambda scope: "".join([printed_text(part(scope)) for part in parts])
 
 
-def _compare(node: nodes.Compare) -> Step:
+def _comparison_evaluator(node: nodes.Compare) -> Step:
     first = node_evaluator(node.expr)
     rest = [(COMPARISONS[SIGNS[operand.op]], node_evaluator(operand.expr)) for operand in node.ops]
 
@@ -137,14 +137,14 @@ def _compare(node: nodes.Compare) -> Step:
     return run
 
 
-def _filter(node: nodes.Filter) -> Step:
+def _filter_evaluator(node: nodes.Filter) -> Step:
     function = FILTERS.get(node.name)
     if function is None or node.node is None:
         raise MalformedExpression(f"unknown filter {node.name!r}", node.lineno - 1)
     return _filter_or_test_evaluator(function, f"the filter {node.name!r}", node)
 
 
-def _test(node: nodes.Test) -> Step:
+def _test_evaluator(node: nodes.Test) -> Step:
     function = TESTS.get(node.name)
     if function is None:
         raise MalformedExpression(f"unknown test {node.name!r}", node.lineno - 1)
@@ -153,24 +153,26 @@ def _test(node: nodes.Test) -> Step:
 
 def _filter_or_test_evaluator(function: Callable[..., Any], what: str, node: nodes.Filter | nodes.Test) -> Step:
     assert node.node is not None
-    value, (args, kwargs) = node_evaluator(node.node), _arguments(node)
+    value, (args, kwargs) = node_evaluator(node.node), _argument_evaluators(node)
 
     def run(scope: Scope) -> Any:
         arguments = [value(scope), *[arg(scope) for arg in args]]
-        return _call_checked(function, what, arguments, {key: arg(scope) for key, arg in kwargs.items()})
+        return _call_with_checked_arguments(function, what, arguments, {key: arg(scope) for key, arg in kwargs.items()})
 
     return run
 
 
-def _call(node: nodes.Call) -> Step:
-    name, (args, kwargs) = _called_function_name(node.node), _arguments(node)
+def _call_evaluator(node: nodes.Call) -> Step:
+    name, (args, kwargs) = _called_function_name(node.node), _argument_evaluators(node)
 
     def run(scope: Scope) -> Any:
         function = scope.function(name)
         if function is None:
             raise InvalidOperation(f"unknown function {name!r}")
         arguments = [arg(scope) for arg in args]
-        return _call_checked(function, f"{name}()", arguments, {key: arg(scope) for key, arg in kwargs.items()})
+        return _call_with_checked_arguments(
+            function, f"{name}()", arguments, {key: arg(scope) for key, arg in kwargs.items()}
+        )
 
     return run
 
@@ -184,26 +186,28 @@ def _called_function_name(node: nodes.Expr) -> str:
     raise MalformedExpression("only functions can be called, values have no methods", node.lineno - 1)
 
 
-def _arguments(node: nodes.Call | nodes.Filter | nodes.Test) -> tuple[list[Step], dict[str, Step]]:
+def _argument_evaluators(node: nodes.Call | nodes.Filter | nodes.Test) -> tuple[list[Step], dict[str, Step]]:
     if node.dyn_args is not None or node.dyn_kwargs is not None:
         raise MalformedExpression("* and ** are not supported", node.lineno - 1)
     return [node_evaluator(arg) for arg in node.args], {str(arg.key): node_evaluator(arg.value) for arg in node.kwargs}
 
 
-def _call_checked(function: Callable[..., Any], what: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_with_checked_arguments(
+    function: Callable[..., Any], what: str, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     try:
         return function(*args, **kwargs)
     except TypeError as error:
         raise InvalidOperation(f"{what} does not take these arguments ({error})") from error
 
 
-def _item(node: nodes.Getitem | nodes.Getattr) -> Step:
+def _item_evaluator(node: nodes.Getitem | nodes.Getattr) -> Step:
     value = node_evaluator(node.node)
     if isinstance(node, nodes.Getattr):
         name = node.attr
         return lambda scope: _item_or_undefined(value(scope), name)
     if isinstance(node.arg, nodes.Slice):
-        return _slice(value, node.arg)
+        return _slice_evaluator(value, node.arg)
     index = node_evaluator(node.arg)
     return lambda scope: _item_or_undefined(value(scope), index(scope))
 
@@ -215,7 +219,7 @@ def _item_or_undefined(value: Any, index: Any) -> Any:
         return Undefined(str(index))
 
 
-def _slice(value: Step, node: nodes.Slice) -> Step:
+def _slice_evaluator(value: Step, node: nodes.Slice) -> Step:
     bounds = [node_evaluator(bound) if bound is not None else None for bound in (node.start, node.stop, node.step)]
 
     def run(scope: Scope) -> Any:
@@ -228,24 +232,26 @@ def _slice(value: Step, node: nodes.Slice) -> Step:
     return run
 
 
-_MAKERS: dict[type[nodes.Node], Callable[[Any], Step]] = {
-    nodes.Const: _constant,
-    nodes.Name: _name,
-    nodes.List: _sequence,
-    nodes.Tuple: _sequence,
-    nodes.Dict: _mapping,
-    nodes.CondExpr: _choice,
-    nodes.And: _logical,
-    nodes.Or: _logical,
-    nodes.Not: _not,
-    nodes.Neg: _sign,
-    nodes.Pos: _sign,
-    **dict.fromkeys((nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow), _binary),
-    nodes.Concat: _concat,
-    nodes.Compare: _compare,
-    nodes.Filter: _filter,
-    nodes.Test: _test,
-    nodes.Call: _call,
-    nodes.Getitem: _item,
-    nodes.Getattr: _item,
+_EVALUATOR_BY_NODE_TYPE: dict[type[nodes.Node], Callable[[Any], Step]] = {
+    nodes.Const: _constant_evaluator,
+    nodes.Name: _name_evaluator,
+    nodes.List: _sequence_evaluator,
+    nodes.Tuple: _sequence_evaluator,
+    nodes.Dict: _mapping_evaluator,
+    nodes.CondExpr: _conditional_evaluator,
+    nodes.And: _and_or_evaluator,
+    nodes.Or: _and_or_evaluator,
+    nodes.Not: _not_evaluator,
+    nodes.Neg: _sign_evaluator,
+    nodes.Pos: _sign_evaluator,
+    **dict.fromkeys(
+        (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow), _arithmetic_evaluator
+    ),
+    nodes.Concat: _concatenation_evaluator,
+    nodes.Compare: _comparison_evaluator,
+    nodes.Filter: _filter_evaluator,
+    nodes.Test: _test_evaluator,
+    nodes.Call: _call_evaluator,
+    nodes.Getitem: _item_evaluator,
+    nodes.Getattr: _item_evaluator,
 }

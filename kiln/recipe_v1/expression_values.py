@@ -38,7 +38,7 @@ def require_defined(value: Any) -> Any:
     """Return a value that is defined.
 
     Raises:
-        Invalid: it is not.
+        InvalidOperation: it is not.
     """
     if isinstance(value, Undefined) and not value.silent:
         raise InvalidOperation(f"{value.name} is not defined" if value.name else "the value is not defined")
@@ -49,7 +49,7 @@ def is_true(value: Any) -> bool:
     """Return whether a value counts as true.
 
     Raises:
-        Invalid: it is not defined.
+        InvalidOperation: it is not defined.
     """
     return False if require_defined(value) is NOTHING else bool(value)
 
@@ -58,7 +58,7 @@ def printed_text(value: Any) -> str:
     """Return a value as it is printed.
 
     Raises:
-        Invalid: it is not defined.
+        InvalidOperation: it is not defined.
     """
     if isinstance(value, str):
         return str(value)
@@ -92,8 +92,8 @@ def arithmetic_function(name: str) -> Callable[[Any, Any], Any]:
     function = _ARITHMETIC[name]
 
     def run(left: Any, right: Any) -> Any:
-        if not _fits(name, require_defined(left), require_defined(right)):
-            raise InvalidOperation(f"{name} does not fit {_kind_name(left)} and {_kind_name(right)}")
+        if not _operator_fits_operands(name, require_defined(left), require_defined(right)):
+            raise InvalidOperation(f"{name} does not fit {_type_name(left)} and {_type_name(right)}")
         try:
             return function(left, right)
         except (ArithmeticError, TypeError, ValueError) as error:
@@ -102,7 +102,7 @@ def arithmetic_function(name: str) -> Callable[[Any, Any], Any]:
     return run
 
 
-def _fits(name: str, left: Any, right: Any) -> bool:
+def _operator_fits_operands(name: str, left: Any, right: Any) -> bool:
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return True
     if name == "add":
@@ -112,17 +112,17 @@ def _fits(name: str, left: Any, right: Any) -> bool:
     return name == "mul" and isinstance(left, (str, list)) and isinstance(right, int)
 
 
-def _kind_name(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return {str: "a text", bool: "a truth value", list: "a list", dict: "a mapping"}.get(type(value), "a number")
 
 
-def _divided(left: Any, right: Any) -> float:
+def _quotient(left: Any, right: Any) -> float:
     if right:
         return float(left / right)
     return math.nan if not left else math.copysign(math.inf, left)
 
 
-def _power(left: Any, right: Any) -> Any:
+def _bounded_power(left: Any, right: Any) -> Any:
     if abs(right) * max(math.log2(abs(left)), 0) > _MOST_BITS if left else False:
         raise ValueError("the result is too large")
     return left**right
@@ -132,25 +132,25 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
-    "div": _divided,
+    "div": _quotient,
     "floordiv": operator.floordiv,
     "mod": operator.mod,
-    "pow": _power,
+    "pow": _bounded_power,
 }
 
 
-def equal(left: Any, right: Any) -> bool:
+def are_equal(left: Any, right: Any) -> bool:
     """Return whether two values are equal.
 
     Raises:
-        Invalid: one of them is not defined.
+        InvalidOperation: one of them is not defined.
     """
     return bool(require_defined(left) == require_defined(right))
 
 
-def less(left: Any, right: Any) -> bool:
+def is_less(left: Any, right: Any) -> bool:
     """Return whether a value comes before another; values of different kinds are ordered by their kinds."""
-    one, other = _kind_rank(require_defined(left)), _kind_rank(require_defined(right))
+    one, other = _type_rank(require_defined(left)), _type_rank(require_defined(right))
     if one != other:
         return one < other
     try:
@@ -159,7 +159,7 @@ def less(left: Any, right: Any) -> bool:
         return printed_text(left) < printed_text(right)
 
 
-def _kind_rank(value: Any) -> int:
+def _type_rank(value: Any) -> int:
     ranks = ((type(None), 1), (bool, 2), (int, 3), (float, 3), (str, 4), (list, 6), (dict, 7))
     return next((rank for kind, rank in ranks if isinstance(value, kind)), 0)
 
@@ -168,26 +168,26 @@ def contains(item: Any, items: Any) -> bool:
     """Return whether a text, list or mapping contains something.
 
     Raises:
-        Invalid: it can contain nothing.
+        InvalidOperation: it can contain nothing.
     """
     if isinstance(items, str):
         return printed_text(item) in items
     if isinstance(items, (list, tuple, dict)):
-        return any(equal(item, entry) for entry in items)
+        return any(are_equal(item, entry) for entry in items)
     if require_defined(items) is NOTHING:
         return False
-    raise InvalidOperation(f"{_kind_name(items)} contains nothing")
+    raise InvalidOperation(f"{_type_name(items)} contains nothing")
 
 
 # Jinja's names of comparisons, and their signs.
 SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "lteq": "<=", "gt": ">", "gteq": ">=", "in": "in", "notin": "not in"}
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": equal,
-    "!=": lambda left, right: not equal(left, right),
-    "<": less,
-    "<=": lambda left, right: not less(right, left),
-    ">": lambda left, right: less(right, left),
-    ">=": lambda left, right: not less(left, right),
+    "==": are_equal,
+    "!=": lambda left, right: not are_equal(left, right),
+    "<": is_less,
+    "<=": lambda left, right: not is_less(right, left),
+    ">": lambda left, right: is_less(right, left),
+    ">=": lambda left, right: not is_less(left, right),
     "in": contains,
     "not in": lambda item, items: not contains(item, items),
 }

@@ -10,8 +10,8 @@ from kiln.recipe_v1.expression_values import (
     InvalidOperation,
     Undefined,
     contains,
+    is_less,
     is_true,
-    less,
     printed_text,
     require_defined,
 )
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def _items(value: Any) -> list[Any]:
+def _items_of_value(value: Any) -> list[Any]:
     if isinstance(value, (str, list, tuple, dict)):
         return list(value)
     if require_defined(value) is NOTHING:
@@ -38,108 +38,110 @@ class _SortKey:
         self.item = item
 
     def __lt__(self, other: _SortKey) -> bool:
-        return less(self.item, other.item)
+        return is_less(self.item, other.item)
 
 
-def _sorted(value: Any, *, reverse: Any = False, case_sensitive: Any = False, attribute: Any = None) -> list[Any]:
+def _sort_filter(value: Any, *, reverse: Any = False, case_sensitive: Any = False, attribute: Any = None) -> list[Any]:
     if attribute is not None:
         raise InvalidOperation("sort takes no attribute here")
     folded = not is_true(case_sensitive)
     return sorted(
-        _items(value),
+        _items_of_value(value),
         key=lambda item: _SortKey(item.lower() if folded and isinstance(item, str) else item),
         reverse=is_true(reverse),
     )
 
 
-def _int(value: Any) -> int:
+def _int_filter(value: Any) -> int:
     try:
-        return int(value) if not isinstance(value, str) else _int_of_text(value)
+        return int(value) if not isinstance(value, str) else _integer_of_text(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidOperation(f"{printed_text(value)!r} is not a number") from error
 
 
-def _int_of_text(value: str) -> int:
+def _integer_of_text(value: str) -> int:
     try:
         return int(value.strip())
     except ValueError:
         return int(float(value.strip()))
 
 
-def _default(value: Any, other: Any = "", boolean: Any = False) -> Any:
+def _default_filter(value: Any, other: Any = "", boolean: Any = False) -> Any:
     if isinstance(value, Undefined):
         return other
     return other if is_true(boolean) and not is_true(value) else value
 
 
-def _split(value: Any, separator: Any = None, most: Any = None) -> list[str]:
-    limit = -1 if most is None else _int(most)
+def _split_filter(value: Any, separator: Any = None, most: Any = None) -> list[str]:
+    limit = -1 if most is None else _int_filter(most)
     return printed_text(value).split(None if separator is None else printed_text(separator), limit)
 
 
-def _trim(value: Any, characters: Any = None) -> str:
+def _trim_filter(value: Any, characters: Any = None) -> str:
     return printed_text(value).strip(None if characters is None else printed_text(characters))
 
 
-def _reverse(value: Any) -> Any:
-    return value[::-1] if isinstance(value, str) else _items(value)[::-1]
+def _reverse_filter(value: Any) -> Any:
+    return value[::-1] if isinstance(value, str) else _items_of_value(value)[::-1]
 
 
-def _unique(value: Any) -> list[Any]:
+def _unique_filter(value: Any) -> list[Any]:
     result: list[Any] = []
-    for item in _items(value):
+    for item in _items_of_value(value):
         if not contains(item, result):
             result.append(item)
     return result
 
 
-def _first_or_last(value: Any, index: int) -> Any:
-    items = _items(value)
+def _first_or_last_item(value: Any, index: int) -> Any:
+    items = _items_of_value(value)
     return items[index] if items else Undefined("the first or last of no items")
 
 
-def _least_or_greatest(value: Any, index: int) -> Any:
-    items = sorted(map(_SortKey, _items(value)))
+def _least_or_greatest_item(value: Any, index: int) -> Any:
+    items = sorted(map(_SortKey, _items_of_value(value)))
     return items[index].item if items else Undefined("the least or greatest of no items")
 
 
-def _abs(value: Any) -> Any:
+def _abs_filter(value: Any) -> Any:
     if isinstance(require_defined(value), (int, float)):
         return abs(value)
     raise InvalidOperation(f"{printed_text(value)!r} is not a number")
 
 
-def _version_to_buildstring(value: Any) -> str:
+def _version_to_buildstring_filter(value: Any) -> str:
     words = printed_text(value).split()
-    return short_version(words[0] if words else "", 2)
+    return short_version_without_dots(words[0] if words else "", 2)
 
 
-def short_version(version: str, parts: int) -> str:
+def short_version_without_dots(version: str, parts: int) -> str:
     """Return the first parts of a version without dots, as build strings have them: ``311``."""
     return "".join(version.split(".")[:parts])
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    "abs": _abs,
+    "abs": _abs_filter,
     "bool": is_true,
-    "default": _default,
-    "first": lambda value: _first_or_last(value, 0),
-    "int": _int,
-    "join": lambda value, separator="": printed_text(separator).join(printed_text(item) for item in _items(value)),
-    "last": lambda value: _first_or_last(value, -1),
-    "length": lambda value: len(_items(value)),
-    "list": _items,
+    "default": _default_filter,
+    "first": lambda value: _first_or_last_item(value, 0),
+    "int": _int_filter,
+    "join": lambda value, separator="": printed_text(separator).join(
+        printed_text(item) for item in _items_of_value(value)
+    ),
+    "last": lambda value: _first_or_last_item(value, -1),
+    "length": lambda value: len(_items_of_value(value)),
+    "list": _items_of_value,
     "lower": lambda value: printed_text(value).lower(),
-    "max": lambda value: _least_or_greatest(value, -1),
-    "min": lambda value: _least_or_greatest(value, 0),
+    "max": lambda value: _least_or_greatest_item(value, -1),
+    "min": lambda value: _least_or_greatest_item(value, 0),
     "replace": lambda value, old, new: printed_text(value).replace(printed_text(old), printed_text(new)),
-    "reverse": _reverse,
-    "sort": _sorted,
-    "split": _split,
-    "trim": _trim,
-    "unique": _unique,
+    "reverse": _reverse_filter,
+    "sort": _sort_filter,
+    "split": _split_filter,
+    "trim": _trim_filter,
+    "unique": _unique_filter,
     "upper": lambda value: printed_text(value).upper(),
-    "version_to_buildstring": _version_to_buildstring,
+    "version_to_buildstring": _version_to_buildstring_filter,
 }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln.recipe_v1.compiled_expression import compile_template, is_template
 from kiln.recipe_v1.expression_values import printed_text
-from kiln.recipe_v1.filters import short_version
+from kiln.recipe_v1.filters import short_version_without_dots
 from kiln.recipe_v1.node_evaluation import compile_scalar, evaluate_scalar
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.scope import VariantScope
@@ -62,14 +62,14 @@ class BuildIdentities:
                 raise package.placed_error("outputs pin each other exactly", why=names)
             self._open.append(package)
             try:
-                result = self._found[id(package)] = self._identity(package)
+                result = self._found[id(package)] = self._computed_identity(package)
             finally:
                 self._open.pop()
         return result
 
-    def _identity(self, package: PackageAtVariant) -> BuildIdentity:
+    def _computed_identity(self, package: PackageAtVariant) -> BuildIdentity:
         pins = {name: self._version_and_build_of_pin(package, name) for name in exact_pins(package)}
-        values = {**_hash_values(package), **pins}
+        values = {**_hash_input_values(package), **pins}
         data = {key.replace("-", "_").replace(".", "_"): value for key, value in values.items()}
         written = json.dumps(data, sort_keys=True, ensure_ascii=False)
         digest = hashlib.sha1(written.encode(), usedforsecurity=False).hexdigest()[:7]
@@ -100,7 +100,7 @@ def all_requirements(package: PackageAtVariant) -> Iterator[str | OpenPin]:
     yield from exports if isinstance(exports, list) else ()
 
 
-def _hash_values(package: PackageAtVariant) -> dict[str, Any]:
+def _hash_input_values(package: PackageAtVariant) -> dict[str, Any]:
     """Return what goes into the hash but for pins: of keys that the context redefines, the variant's own values."""
     variant, target = package.scope.variant, package.scope.target
     values = {key: typed_variant_value(variant[key]) for key in package.hashed if key in variant}
@@ -133,5 +133,5 @@ def _build_string_prefix(package: PackageAtVariant, hash_input: Mapping[str, Any
     for prefix, keys, length in (*_LANGUAGES, _LANGUAGE_R):
         values = [hash_input[key] for key in keys if key in hash_input]
         if values:
-            parts.append(prefix + short_version(printed_text(values[-1]), length))
+            parts.append(prefix + short_version_without_dots(printed_text(values[-1]), length))
     return "".join(parts)

@@ -9,7 +9,7 @@ from kiln.recipe_v1.expression_evaluation import MalformedExpression
 from kiln.recipe_v1.node_evaluation import node_place
 from kiln.recipe_v1.requirement import bare_requirement_name, canonical_spec
 from kiln.recipe_v1.scope import LATE, platform_names
-from kiln.recipe_v1.scope import variant_key as normalized_name
+from kiln.recipe_v1.scope import variant_key_of_name as normalized_name
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:

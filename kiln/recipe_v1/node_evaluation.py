@@ -40,7 +40,7 @@ def node_error(node: Any, what: str, why: str = "", hint: str = "") -> RecipeFau
     return RecipeFault(what, at=node_place(node), why=why, hint=hint)
 
 
-def is_empty(node: Any) -> bool:
+def is_empty_node(node: Any) -> bool:
     """Return whether a node says nothing: YAML's null, an empty list, nothing at all."""
     return node is None or node in ([], {}) or (isinstance(node, PlacedText) and node.plain and node in NULLS)
 
@@ -106,22 +106,22 @@ def rendered_text(node: Any, scope: VariantScope) -> str:
     return evaluate_scalar(source, compile_scalar(source, compile_template), scope, printed_text)
 
 
-def value_of_context(node: Any, scope: VariantScope) -> Any:
+def context_entry_value(node: Any, scope: VariantScope) -> Any:
     """Return the value that an entry of ``context`` has: an expression alone and unquoted keeps its type."""
     if isinstance(node, list):
-        return [value_of_context(item, scope) for item in node]
+        return [context_entry_value(item, scope) for item in node]
     source = require_scalar(node)
     if not is_template(source):
         return scalar_value(source)
     trimmed = PlacedText(source.strip(), source.line, source.column, plain=source.plain)
     what = compile_scalar(trimmed, compile_template)
     if not what.alone:
-        return evaluate_scalar(source, what, scope, lambda value: _detect_type(printed_text(value)))
+        return evaluate_scalar(source, what, scope, lambda value: _typed_value_of_text(printed_text(value)))
     value = evaluate_scalar(source, what, scope, require_defined if source.plain else printed_text)
     return "" if value is NOTHING else value
 
 
-def _detect_type(value: str) -> Any:
+def _typed_value_of_text(value: str) -> Any:
     # What a template with more than one expression prints may still be a number or a truth value to rattler-build.
     word = value.strip()
     if word.lower() in {"true", "false"}:
@@ -132,19 +132,19 @@ def _detect_type(value: str) -> Any:
 # Lists
 
 
-def resolved_items(node: Any, scope: VariantScope) -> Iterator[Any]:
+def items_with_conditions_resolved(node: Any, scope: VariantScope) -> Iterator[Any]:
     """Yield the items of a list, or the one item that stands in its place, conditions resolved."""
-    for item in _as_list(node):
+    for item in _node_as_list(node):
         if not _is_conditional(item):
             yield item
         elif condition_holds(item["if"], scope):
-            yield from resolved_items(item.get("then"), scope)
+            yield from items_with_conditions_resolved(item.get("then"), scope)
         else:
-            yield from resolved_items(item.get("else"), scope)
+            yield from items_with_conditions_resolved(item.get("else"), scope)
 
 
-def _as_list(node: Any) -> list[Any]:
-    return [] if is_empty(node) else node if isinstance(node, list) else [node]
+def _node_as_list(node: Any) -> list[Any]:
+    return [] if is_empty_node(node) else node if isinstance(node, list) else [node]
 
 
 def _is_conditional(item: Any) -> bool:
@@ -164,12 +164,12 @@ def condition_holds(node: Any, scope: VariantScope) -> bool:
 
 def rendered_texts(node: Any, scope: VariantScope) -> list[str]:
     """Return the texts of a conditional list, without empty ones."""
-    return [result for item in resolved_items(node, scope) if (result := rendered_text(item, scope))]
+    return [result for item in items_with_conditions_resolved(node, scope) if (result := rendered_text(item, scope))]
 
 
 def scalars_of_all_branches(node: Any) -> Iterator[PlacedText]:
     """Yield every scalar of a conditional list, of all branches, and the conditions."""
-    for item in _as_list(node):
+    for item in _node_as_list(node):
         if _is_conditional(item):
             yield require_scalar(item["if"])
             yield from scalars_of_all_branches(item.get("then"))
@@ -187,7 +187,7 @@ def require_mapping(node: Any, what: str) -> Mapping[str, Any]:
     Raises:
         RecipeFault: it is something else.
     """
-    if is_empty(node):
+    if is_empty_node(node):
         return {}
     if isinstance(node, dict):
         return node

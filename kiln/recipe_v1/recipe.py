@@ -11,7 +11,8 @@ from kiln.model.source_position import Place
 from kiln.recipe_v1 import schema
 from kiln.recipe_v1.node_evaluation import (
     RECIPE,
-    is_empty,
+    context_entry_value,
+    is_empty_node,
     node_error,
     rendered_text,
     require_known_keys,
@@ -19,10 +20,9 @@ from kiln.recipe_v1.node_evaluation import (
     require_scalar,
     unknown_key_error,
     unknown_key_errors,
-    value_of_context,
 )
 from kiln.recipe_v1.requirement import bare_requirement_name
-from kiln.recipe_v1.scope import VariantScope, variant_key
+from kiln.recipe_v1.scope import VariantScope, variant_key_of_name
 from kiln.recipe_v1.unknown_keys import unknown_keys
 from kiln.yamltext import PlacedText, ScalarTypes, parse, read_text
 
@@ -101,10 +101,10 @@ class RecipeV1:
         Raises:
             KilnError: it is malformed, or has a key that is not known.
         """
-        return cls.of_text(read_text(path, RECIPE))
+        return cls.from_text(read_text(path, RECIPE))
 
     @classmethod
-    def of_text(cls, text: str) -> RecipeV1:
+    def from_text(cls, text: str) -> RecipeV1:
         """Parse and check the text of a recipe.
 
         Raises:
@@ -167,10 +167,10 @@ class RecipeV1:
         if not outputs:
             raise node_error(_key_node(self.root, "outputs"), "outputs has no output")
         for entry in outputs:
-            self._check_entry(entry)
+            self._check_output_entry(entry)
         self.entries = tuple(entry for entry in outputs if "package" in entry)
 
-    def _check_entry(self, entry: Any) -> None:
+    def _check_output_entry(self, entry: Any) -> None:
         if not isinstance(entry, dict) or not {"package", "staging"} & entry.keys():
             raise node_error(entry, "an output has 'package' or 'staging'", hint="begin it with '- package:'")
         if "staging" in entry:
@@ -218,7 +218,7 @@ class RecipeV1:
         scope = VariantScope(variant, target, build, words=words)
         scope.in_context = True
         for key, node in self.context.items():
-            scope.context[str(key)] = value_of_context(node, scope)
+            scope.context[str(key)] = context_entry_value(node, scope)
         scope.in_context = False
         return scope
 
@@ -226,7 +226,7 @@ class RecipeV1:
         package = schema.PACKAGE(self.root.get("package"), scope)
         sections = {
             "build": schema.BUILD(self.root.get("build"), scope),
-            **self._sections(self.root, scope, top=False),
+            **self._evaluated_sections(self.root, scope, top=False),
         }
         return self._make_package(self.root["package"], package, sections, scope)
 
@@ -234,22 +234,22 @@ class RecipeV1:
         in_context = frozenset(scope.reads)
         staging = self._inherited_staging(entry, scope)
         scope.reads = set(in_context)
-        top = staging is None and is_empty(entry.get("inherit"))
+        top = staging is None and is_empty_node(entry.get("inherit"))
         package = schema.PACKAGE(entry["package"], scope)
         if "version" not in package:
             package |= schema.PACKAGE(self.root.get("recipe"), scope) | package
         whole, own = schema.BUILD(self.root.get("build"), scope), schema.BUILD(entry.get("build"), scope)
-        sections: dict[str, Any] = {"build": _merged_build(whole, own, with_script=top)}
+        sections: dict[str, Any] = {"build": _merged_build_section(whole, own, with_script=top)}
         if not sections["build"].get("skip"):
-            sections |= self._sections(entry, scope, top=top)
+            sections |= self._evaluated_sections(entry, scope, top=top)
         return self._make_package(entry["package"], package, sections, scope, staging)
 
-    def _sections(self, entry: Mapping[str, Any], scope: VariantScope, *, top: bool) -> dict[str, Any]:
+    def _evaluated_sections(self, entry: Mapping[str, Any], scope: VariantScope, *, top: bool) -> dict[str, Any]:
         whole = {} if entry is self.root else schema.ABOUT(self.root.get("about"), scope)
         return {
             "about": whole | schema.ABOUT(entry.get("about"), scope),
             "requirements": schema.REQUIREMENTS(entry.get("requirements"), scope),
-            "extra": schema.evaluate_all_texts(require_mapping(self.root.get("extra"), "extra"), scope),
+            "extra": schema.evaluate_nested_texts(require_mapping(self.root.get("extra"), "extra"), scope),
             "source": [
                 *(schema.SOURCE(self.root.get("source"), scope) if top else ()),
                 *schema.SOURCE(entry.get("source"), scope),
@@ -273,7 +273,7 @@ class RecipeV1:
                 raise node_error(entry, f"the package has no {key}")
         own = {
             *scope.reads,
-            *_keys_of_bare_requirements(sections.get("requirements", {}), scope),
+            *_version_keys_of_bare_requirements(sections.get("requirements", {}), scope),
             *_always_used_keys(scope),
         }
         required, reads = (staging.required, staging.reads) if staging else (frozenset[str](), frozenset[str]())
@@ -282,9 +282,9 @@ class RecipeV1:
             name=package["name"],
             version=package["version"],
             sections=sections,
-            used=_counted_keys(own | required, build, scope),
-            hashed=_counted_keys(own | required, build, scope)
-            | _counted_keys(reads, {"variant": build.get("variant", {})}, scope),
+            used=_keys_counted_as_used(own | required, build, scope),
+            hashed=_keys_counted_as_used(own | required, build, scope)
+            | _keys_counted_as_used(reads, {"variant": build.get("variant", {})}, scope),
             scope=scope,
             entry=entry,
             staging=staging,
@@ -295,7 +295,7 @@ class RecipeV1:
     def _inherited_staging(self, entry: Mapping[str, Any], scope: VariantScope) -> StagingAtVariant | None:
         """Return the staging output that an output inherits, if it names one."""
         node = entry.get("inherit")
-        if is_empty(node):
+        if is_empty_node(node):
             return None
         if isinstance(node, dict):
             require_known_keys(node, ("from", "run_exports"), "inherit")
@@ -306,15 +306,15 @@ class RecipeV1:
         exports = not isinstance(node, dict) or schema.evaluate_flag(node.get("run_exports", _YES), scope) is not False
         for other in self.root["outputs"]:
             if "staging" in other and rendered_text(_name_of_staging(other), scope) == name:
-                return self._staging(name, other, scope, run_exports=exports)
+                return self._evaluated_staging(name, other, scope, run_exports=exports)
         raise node_error(named, f"no staging output is named {name!r}")
 
-    def _staging(
+    def _evaluated_staging(
         self, name: str, entry: Mapping[str, Any], scope: VariantScope, *, run_exports: bool
     ) -> StagingAtVariant:
         before, scope.reads = scope.reads, set()
         requirements = schema.STAGING_REQUIREMENTS(entry.get("requirements"), scope)
-        required = frozenset(scope.reads | _keys_of_bare_requirements(requirements, scope))
+        required = frozenset(scope.reads | _version_keys_of_bare_requirements(requirements, scope))
         sections = {
             "requirements": requirements,
             "build": schema.STAGING_BUILD(entry.get("build"), scope),
@@ -348,7 +348,7 @@ def _name_of_staging(entry: Mapping[str, Any]) -> PlacedText:
     if not isinstance(setting, dict):
         raise node_error(setting, "staging is a mapping of keys", hint="write 'name:' below it")
     require_known_keys(setting, ("name",), "staging")
-    if is_empty(setting.get("name")):
+    if is_empty_node(setting.get("name")):
         raise node_error(setting or next(iter(entry)), "the staging output has no name")
     return require_scalar(setting["name"])
 
@@ -358,33 +358,33 @@ def _always_used_keys(scope: VariantScope) -> Iterable[str]:
     return (key for key in keys if key in scope.variant)
 
 
-def _counted_keys(keys: Iterable[str], build: Mapping[str, Any], scope: VariantScope) -> frozenset[str]:
+def _keys_counted_as_used(keys: Iterable[str], build: Mapping[str, Any], scope: VariantScope) -> frozenset[str]:
     """Return the keys that count as used, as ``build.noarch`` and ``build.variant`` have it."""
     named = build.get("variant", {})
     forced = {key for key in named.get("use_keys", ()) if key in scope.variant}
-    ignored = {name for key in named.get("ignore_keys", ()) for name in (key, variant_key(key))}
+    ignored = {name for key in named.get("ignore_keys", ()) for name in (key, variant_key_of_name(key))}
     if build.get("noarch") == "python":
         ignored |= {"python"} - forced
     return frozenset(({*keys} | forced) - ignored)
 
 
-def _keys_of_bare_requirements(requirements: Mapping[str, Any], scope: VariantScope) -> set[str]:
+def _version_keys_of_bare_requirements(requirements: Mapping[str, Any], scope: VariantScope) -> set[str]:
     """Return the keys that give the versions of requirements of ``build`` and ``host`` without any of their own."""
-    return set(_keys_by_bare_requirement(requirements, scope).values())
+    return set(_version_keys_by_requirement(requirements, scope).values())
 
 
-def variant_versions(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
+def versions_from_variant(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
     """Return the versions that the variant gives the requirements of ``build`` and ``host`` that have none."""
-    return {name: str(scope.variant[key]) for name, key in _keys_by_bare_requirement(requirements, scope).items()}
+    return {name: str(scope.variant[key]) for name, key in _version_keys_by_requirement(requirements, scope).items()}
 
 
-def _keys_by_bare_requirement(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
+def _version_keys_by_requirement(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
     """Return the keys that give the versions of requirements of ``build`` and ``host`` without any of their own."""
     names = (bare_requirement_name(spec) for part in ("build", "host") for spec in requirements.get(part, ()))
     return {name: key for name in names if name and (key := scope.version_key_of_package(name))}
 
 
-def _merged_build(whole: Mapping[str, Any], own: Mapping[str, Any], *, with_script: bool) -> dict[str, Any]:
+def _merged_build_section(whole: Mapping[str, Any], own: Mapping[str, Any], *, with_script: bool) -> dict[str, Any]:
     """Return an output's build section: its own keys, then those of the top level; ``skip`` holds if either does."""
     merged = {**whole, **{key: value for key, value in own.items() if value not in (None, [], {})}}
     if not with_script:

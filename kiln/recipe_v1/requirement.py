@@ -26,13 +26,13 @@ class OpenPin:
 Requirement = str | OpenPin
 
 
-def requirement(given: str) -> Requirement:
+def parse_requirement(given: str) -> Requirement:
     """Return a requirement from its text.
 
     Raises:
         ValueError: it is neither a match spec nor a pin.
     """
-    return _pin(given) if given.lstrip().startswith("{") else canonical_spec(given)
+    return _parse_open_pin(given) if given.lstrip().startswith("{") else canonical_spec(given)
 
 
 @lru_cache(maxsize=8192)
@@ -56,7 +56,7 @@ def canonical_spec(spec: str) -> str:
     return f"{text} * {given.build}" if bracket else text
 
 
-def _pin(given: str) -> OpenPin:
+def _parse_open_pin(given: str) -> OpenPin:
     try:
         ((kind, fields),) = json.loads(given).items()
     except (ValueError, AttributeError) as error:

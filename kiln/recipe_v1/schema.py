@@ -15,23 +15,23 @@ from kiln.recipe_v1.compiled_expression import compile_expression, compile_templ
 from kiln.recipe_v1.node_evaluation import (
     compile_scalar,
     condition_holds,
-    is_empty,
+    is_empty_node,
+    items_with_conditions_resolved,
     node_error,
     rendered_text,
     rendered_texts,
     require_known_keys,
     require_mapping,
     require_scalar,
-    resolved_items,
 )
-from kiln.recipe_v1.requirement import requirement
+from kiln.recipe_v1.requirement import parse_requirement
 from kiln.recipe_v1.scope import LATE
 from kiln.recipe_v1.scripts import (
-    ScriptKind,
+    ScriptSchema,
     evaluate_environment,
-    evaluate_test_lines,
-    record_reads,
-    script_lines,
+    evaluate_test_script_lines,
+    record_name_reads,
+    unevaluated_script_lines,
 )
 from kiln.yamltext import PlacedText
 from kiln.yamltext.typed_text import scalar_value
@@ -54,7 +54,7 @@ _EXPERIMENTAL = {
 
 
 @dataclass(frozen=True, slots=True)
-class SectionKind:
+class SectionSchema:
     """The kind of a mapping with these keys."""
 
     name: str
@@ -68,7 +68,9 @@ class SectionKind:
                 what = f"{_EXPERIMENTAL[(self.name, str(key))]} are experimental in rattler-build, and not supported"
                 raise node_error(key, what)
         require_known_keys(fields, self.kinds, self.name)
-        return {str(key): self.kinds[str(key)](value, scope) for key, value in fields.items() if not is_empty(value)}
+        return {
+            str(key): self.kinds[str(key)](value, scope) for key, value in fields.items() if not is_empty_node(value)
+        }
 
     def is_experimental(self, key: object) -> bool:
         """Return whether rattler-build has the key as an experiment."""
@@ -76,18 +78,18 @@ class SectionKind:
 
 
 @dataclass(frozen=True, slots=True)
-class ListKind:
+class ListSchema:
     """The kind of a conditional list whose items are of a kind."""
 
     kind: Kind
 
     def __call__(self, node: Any, scope: VariantScope) -> list[Any]:
         """Evaluate the items."""
-        return [self.kind(item, scope) for item in resolved_items(node, scope)]
+        return [self.kind(item, scope) for item in items_with_conditions_resolved(node, scope)]
 
 
 @dataclass(frozen=True, slots=True)
-class EitherKind:
+class MappingOrSchema:
     """The kind of a node that is a mapping or something else."""
 
     of_mapping: Kind
@@ -134,7 +136,7 @@ def evaluate_optional_number(node: Any, scope: VariantScope) -> int | None:
 
 
 def evaluate_noarch(node: Any, scope: VariantScope) -> str | None:
-    """Evaluate ``evaluate_noarch``: python, generic, or nothing."""
+    """Evaluate ``noarch``: python, generic, or nothing."""
     word = rendered_text(node, scope).strip()
     if word in {"", "~", "null", "none", "None"}:
         return None
@@ -145,13 +147,13 @@ def evaluate_noarch(node: Any, scope: VariantScope) -> str | None:
 
 def evaluate_requirements(node: Any, scope: VariantScope) -> list[Requirement]:
     """Evaluate a conditional list of requirements."""
-    result = ((item, rendered_text(item, scope)) for item in resolved_items(node, scope))
+    result = ((item, rendered_text(item, scope)) for item in items_with_conditions_resolved(node, scope))
     return [_parse_requirement_node(item, text) for item, text in result if text]
 
 
 def _parse_requirement_node(node: Any, text: str) -> Requirement:
     try:
-        return requirement(text)
+        return parse_requirement(text)
     except ValueError as error:
         raise node_error(node, f"{text[:80]!r} is not a requirement", why=str(error)) from error
 
@@ -174,9 +176,9 @@ def evaluate_stripped_text(node: Any, scope: VariantScope) -> str:
     return rendered_text(node, scope).strip()
 
 
-def evaluate_except_folders(node: Any, scope: VariantScope) -> list[str]:
+def evaluate_texts_keeping_folders(node: Any, scope: VariantScope) -> list[str]:
     """Evaluate texts in which folders of the build may stand, which stay expressions."""
-    with scope.leave_unevaluated(LATE):
+    with scope.leave_names_unevaluated(LATE):
         return rendered_texts(node, scope)
 
 
@@ -184,15 +186,14 @@ def build_string_template(node: Any, scope: VariantScope) -> PlacedText:
     """Take the build string as a template: what it is follows once the hash is known."""
     text = require_scalar(node)
     if is_template(text):
-        record_reads(compile_scalar(text, compile_template).names, scope)
+        record_name_reads(compile_scalar(text, compile_template).names, scope)
     return text
 
 
 def evaluate_skip(node: Any, scope: VariantScope) -> bool:
-    """Evaluate ``evaluate_skip``: whether any of its conditions holds; one that cannot be evaluated does not."""
-    conditions = [
-        _skip_condition_holds(item, scope) for item in resolved_items(node, scope)
-    ]  # all of them, for the names that they read
+    """Evaluate ``skip``: whether any of its conditions holds; one that cannot be evaluated does not."""
+    items = items_with_conditions_resolved(node, scope)
+    conditions = [_skip_condition_holds(item, scope) for item in items]  # all of them, for the names that they read
     return any(conditions)
 
 
@@ -208,39 +209,41 @@ def _skip_condition_holds(node: Any, scope: VariantScope) -> bool:
         return False  # as rattler-build has it
 
 
-def evaluate_all_texts(node: Any, scope: VariantScope) -> Any:
+def evaluate_nested_texts(node: Any, scope: VariantScope) -> Any:
     """Evaluate every text of a part whose keys are the feedstock's own."""
     if isinstance(node, dict):
-        return {str(key): evaluate_all_texts(value, scope) for key, value in node.items()}
+        return {str(key): evaluate_nested_texts(value, scope) for key, value in node.items()}
     if isinstance(node, list):
-        return [evaluate_all_texts(item, scope) for item in node]
+        return [evaluate_nested_texts(item, scope) for item in node]
     return rendered_text(node, scope) if is_template(node) else scalar_value(node)
 
 
 # Sections
 
-_PATTERNS = EitherKind(SectionKind("files", {"include": rendered_texts, "exclude": rendered_texts}), rendered_texts)
+_PATTERNS = MappingOrSchema(
+    SectionSchema("files", {"include": rendered_texts, "exclude": rendered_texts}), rendered_texts
+)
 _SETTINGS_OF_SCRIPT: dict[str, Kind] = {
     "interpreter": rendered_text,
     "env": evaluate_environment,
     "secrets": unevaluated_texts,
-    "content": script_lines,
+    "content": unevaluated_script_lines,
     "file": rendered_text,
     "cwd": rendered_text,
 }
-_SCRIPT = ScriptKind(SectionKind("script", _SETTINGS_OF_SCRIPT), script_lines)
-_SCRIPT_OF_TEST = ScriptKind(
-    SectionKind("script", {**_SETTINGS_OF_SCRIPT, "content": evaluate_test_lines}), evaluate_test_lines
+_SCRIPT = ScriptSchema(SectionSchema("script", _SETTINGS_OF_SCRIPT), unevaluated_script_lines)
+_SCRIPT_OF_TEST = ScriptSchema(
+    SectionSchema("script", {**_SETTINGS_OF_SCRIPT, "content": evaluate_test_script_lines}), evaluate_test_script_lines
 )
-SOURCE = ListKind(
-    SectionKind(
+SOURCE = ListSchema(
+    SectionSchema(
         "source",
         {
             "url": rendered_texts,
             "sha256": rendered_text,
             "md5": rendered_text,
             "file_name": rendered_text,
-            "patches": evaluate_except_folders,
+            "patches": evaluate_texts_keeping_folders,
             "target_directory": rendered_text,
             "filter": _PATTERNS,
             "git": rendered_text,
@@ -256,14 +259,14 @@ SOURCE = ListKind(
         },
     )
 )
-BUILD = SectionKind(
+BUILD = SectionSchema(
     "build",
     {
         "number": evaluate_number,
         "string": build_string_template,
         "script": _SCRIPT,
         "noarch": evaluate_noarch,
-        "python": SectionKind(
+        "python": SectionSchema(
             "python",
             {
                 "entry_points": rendered_texts,
@@ -278,7 +281,7 @@ BUILD = SectionKind(
         "always_include_files": rendered_texts,
         "merge_build_and_host_envs": evaluate_flag,
         "files": _PATTERNS,
-        "dynamic_linking": SectionKind(
+        "dynamic_linking": SectionSchema(
             "dynamic_linking",
             {
                 "rpaths": rendered_texts,
@@ -289,7 +292,7 @@ BUILD = SectionKind(
                 "overlinking_behavior": rendered_text,
             },
         ),
-        "variant": SectionKind(
+        "variant": SectionSchema(
             "variant",
             {
                 "use_keys": rendered_texts,
@@ -297,61 +300,62 @@ BUILD = SectionKind(
                 "down_prioritize_variant": evaluate_optional_number,
             },
         ),
-        "prefix_detection": SectionKind(
+        "prefix_detection": SectionSchema(
             "prefix_detection",
             {
-                "force_file_type": SectionKind("force_file_type", {"text": rendered_texts, "binary": rendered_texts}),
+                "force_file_type": SectionSchema("force_file_type", {"text": rendered_texts, "binary": rendered_texts}),
                 "ignore": evaluate_flag_or_texts,
                 "ignore_binary_files": evaluate_flag_or_texts,
             },
         ),
-        "post_process": ListKind(
-            SectionKind("post_process", {"files": rendered_texts, "regex": rendered_text, "replacement": rendered_text})
+        "post_process": ListSchema(
+            SectionSchema(
+                "post_process", {"files": rendered_texts, "regex": rendered_text, "replacement": rendered_text}
+            )
         ),
     },
 )
-STAGING_BUILD = SectionKind("build of a staging output", {"script": _SCRIPT})
-_IGNORED = SectionKind("ignore_run_exports", {"by_name": rendered_texts, "from_package": rendered_texts})
-_RUN_EXPORTS = EitherKind(
-    SectionKind(
+STAGING_BUILD = SectionSchema("build of a staging output", {"script": _SCRIPT})
+_IGNORED = SectionSchema("ignore_run_exports", {"by_name": rendered_texts, "from_package": rendered_texts})
+_RUN_EXPORTS = MappingOrSchema(
+    SectionSchema(
         "run_exports",
         dict.fromkeys(("noarch", "strong", "strong_constraints", "weak", "weak_constraints"), evaluate_requirements),
     ),
     evaluate_requirements,
 )
-REQUIREMENTS = SectionKind(
+REQUIREMENTS = SectionSchema(
     "requirements",
     {
-        "build": evaluate_requirements,
-        "host": evaluate_requirements,
-        "run": evaluate_requirements,
-        "run_constraints": evaluate_requirements,
+        **dict.fromkeys(("build", "host", "run", "run_constraints"), evaluate_requirements),
         "run_exports": _RUN_EXPORTS,
         "ignore_run_exports": _IGNORED,
     },
 )
-STAGING_REQUIREMENTS = SectionKind(
+STAGING_REQUIREMENTS = SectionSchema(
     "requirements of a staging output",
     {"build": evaluate_requirements, "host": evaluate_requirements, "ignore_run_exports": _IGNORED},
 )
-_EXISTENCE = EitherKind(SectionKind("files", {"exists": rendered_texts, "not_exists": rendered_texts}), rendered_texts)
-TESTS = ListKind(
-    SectionKind(
+_EXISTENCE = MappingOrSchema(
+    SectionSchema("files", {"exists": rendered_texts, "not_exists": rendered_texts}), rendered_texts
+)
+TESTS = ListSchema(
+    SectionSchema(
         "test",
         {
-            "python": SectionKind(
+            "python": SectionSchema(
                 "python", {"imports": rendered_texts, "pip_check": evaluate_flag, "python_version": rendered_texts}
             ),
-            "perl": SectionKind("perl", {"uses": rendered_texts}),
-            "r": SectionKind("r", {"libraries": rendered_texts}),
-            "ruby": SectionKind("ruby", {"requires": rendered_texts}),
+            "perl": SectionSchema("perl", {"uses": rendered_texts}),
+            "r": SectionSchema("r", {"libraries": rendered_texts}),
+            "ruby": SectionSchema("ruby", {"requires": rendered_texts}),
             "script": _SCRIPT_OF_TEST,
-            "requirements": SectionKind(
+            "requirements": SectionSchema(
                 "requirements of a test", {"run": evaluate_requirements, "build": evaluate_requirements}
             ),
-            "files": SectionKind("files", {"source": rendered_texts, "recipe": rendered_texts}),
+            "files": SectionSchema("files", {"source": rendered_texts, "recipe": rendered_texts}),
             "downstream": evaluate_match_spec,
-            "package_contents": SectionKind(
+            "package_contents": SectionSchema(
                 "package_contents",
                 {
                     **dict.fromkeys(("files", "site_packages", "bin", "lib", "include"), _EXISTENCE),
@@ -365,13 +369,13 @@ TESTS = ListKind(
 
 def evaluate_tests(node: Any, scope: VariantScope) -> list[dict[str, Any]]:
     """Evaluate the list of tests, for which no single test stands."""
-    if not isinstance(node, list) and not is_empty(node):
+    if not isinstance(node, list) and not is_empty_node(node):
         raise node_error(node, "tests are a list", hint="begin each with '- '")
     result: list[dict[str, Any]] = TESTS(node, scope)
     return result
 
 
-ABOUT = SectionKind(
+ABOUT = SectionSchema(
     "about",
     {
         "homepage": evaluate_stripped_text,
@@ -379,12 +383,12 @@ ABOUT = SectionKind(
         "documentation": evaluate_stripped_text,
         "license": evaluate_stripped_text,
         "license_family": evaluate_stripped_text,
-        "license_file": evaluate_except_folders,
+        "license_file": evaluate_texts_keeping_folders,
         "summary": evaluate_stripped_text,
         "description": evaluate_stripped_text,
     },
 )
-PACKAGE = SectionKind("package", {"name": rendered_text, "version": rendered_text})
+PACKAGE = SectionSchema("package", {"name": rendered_text, "version": rendered_text})
 SINGLE = (
     "schema_version", "context", "package", "source", "build", "requirements", "tests", "about", "extra",
 )  # fmt: skip

@@ -52,7 +52,7 @@ def platform_names(target: str, build: str) -> dict[str, Any]:
     }
 
 
-def variant_key(name: str) -> str:
+def variant_key_of_name(name: str) -> str:
     """Return a package's name as the key of a variant."""
     return name.lower().replace("-", "_").replace(".", "_")
 
@@ -75,12 +75,12 @@ class VariantScope:
         self._functions: dict[str, Callable[..., Any]] = {
             "compiler": lambda language: self._compiler_or_stdlib_package(printed_text(language), "compiler"),
             "stdlib": lambda language: self._compiler_or_stdlib_package(printed_text(language), "stdlib"),
-            "cdt": lambda package: self._cdt(printed_text(package)),
-            "match": _match,
+            "cdt": lambda package: self._cdt_package(printed_text(package)),
+            "match": _version_matches,
             "pin_subpackage": lambda name, **bounds: _pin_as_json("pin_subpackage", name, bounds),
             "pin_compatible": lambda name, **bounds: _pin_as_json("pin_compatible", name, bounds),
             "env.exists": lambda _: False,
-            "env.get": _environment_default,
+            "env.get": _default_of_environment_variable,
             "is_linux": lambda subdir: printed_text(subdir).startswith("linux-"),
             "is_osx": lambda subdir: printed_text(subdir).startswith("osx-"),
             "is_windows": lambda subdir: printed_text(subdir).startswith("win-"),
@@ -116,7 +116,7 @@ class VariantScope:
         return {*self._platform, *self.variant, *self.context}
 
     @contextmanager
-    def leave_unevaluated(self, names: Iterable[str]) -> Iterator[None]:
+    def leave_names_unevaluated(self, names: Iterable[str]) -> Iterator[None]:
         """Let names without a value stand as the expressions that they are, for as long as this context lasts."""
         before = self._platform
         self._platform = {**{name: f"${{{{ {name} }}}}" for name in names}, **before}
@@ -139,7 +139,7 @@ class VariantScope:
 
     def version_key_of_package(self, package: str) -> str | None:
         """Return the variant's key that gives a package's version, if there is one that the context does not hide."""
-        key = variant_key(package)
+        key = variant_key_of_name(package)
         for name in (key, package):
             if name in self.variant and name not in self.context:
                 return name
@@ -161,7 +161,7 @@ class VariantScope:
         plain = printed_text(typed_variant_value(version))
         return f"{package} ={plain}" if _PLAIN.fullmatch(plain) else f"{package} {plain}"
 
-    def _cdt(self, package: str) -> str:
+    def _cdt_package(self, package: str) -> str:
         arch = self.target.partition("-")[2]
         usual = "cos7" if arch in {"aarch64", "ppc64le", "ppc64", "s390x"} else "cos6"
         names = []
@@ -183,7 +183,7 @@ def _default_compiler(language: str, target: str) -> str:
     return others.get(system, ("gcc", "gxx"))[language == "cxx"]
 
 
-def _environment_default(name: Any, default: Any = None) -> str:
+def _default_of_environment_variable(name: Any, default: Any = None) -> str:
     """Return a variable of the environment: its default, for a rendering gets none, so that it is the same anywhere."""
     if default is None:
         raise InvalidOperation(
@@ -192,7 +192,7 @@ def _environment_default(name: Any, default: Any = None) -> str:
     return printed_text(default)
 
 
-def _match(value: Any, spec: Any) -> bool:
+def _version_matches(value: Any, spec: Any) -> bool:
     """Return whether a version fits a spec; a key without a value fits all."""
     if isinstance(value, Undefined) or value is None:
         return True
@@ -218,11 +218,13 @@ def _pin_as_json(kind: str, name: Any, bounds: dict[str, Any]) -> str:
     else:
         usual = {} if "exact" in bounds else {"lower_bound": "x.x.x.x.x.x", "upper_bound": "x"}
         setting = {key: value for key, value in bounds.items() if key != "exact"}
-        pin |= {key: _checked_bound(kind, key, value) for key, value in (usual | setting).items() if value is not None}
+        pin |= {
+            key: _checked_pin_bound(kind, key, value) for key, value in (usual | setting).items() if value is not None
+        }
     return json.dumps({kind: pin}, separators=(",", ":"))
 
 
-def _checked_bound(kind: str, key: str, value: Any) -> str:
+def _checked_pin_bound(kind: str, key: str, value: Any) -> str:
     result = printed_text(require_defined(value))
     if key != "build" and not _BOUND.fullmatch(result):
         raise InvalidOperation(f"{kind}(): {key} is {result!r}, which is neither x.x nor a version")

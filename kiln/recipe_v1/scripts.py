@@ -9,11 +9,11 @@ from kiln.errors import TemplateFault
 from kiln.recipe_v1.compiled_expression import compile_expression, is_template, names_in_script_line
 from kiln.recipe_v1.node_evaluation import (
     compile_scalar,
+    items_with_conditions_resolved,
     node_error,
     rendered_text,
     require_mapping,
     require_scalar,
-    resolved_items,
     scalars_of_all_branches,
 )
 
@@ -33,22 +33,22 @@ def evaluate_environment(node: Any, scope: VariantScope) -> dict[str, str]:
     return {key: value for key, value in result.items() if value}
 
 
-def script_lines(node: Any, scope: VariantScope) -> list[str]:
+def unevaluated_script_lines(node: Any, scope: VariantScope) -> list[str]:
     """Take a script's lines: conditions are evaluated, expressions stay for the build, their names count as read."""
     for setting in scalars_of_all_branches(node):
         if is_template(setting):
-            record_reads(compile_scalar(setting, names_in_script_line), scope)
+            record_name_reads(compile_scalar(setting, names_in_script_line), scope)
     _record_reads_of_conditions(node, scope)
-    return [str(require_scalar(item)) for item in resolved_items(node, scope) if item]
+    return [str(require_scalar(item)) for item in items_with_conditions_resolved(node, scope) if item]
 
 
-def evaluate_test_lines(node: Any, scope: VariantScope) -> list[str]:
+def evaluate_test_script_lines(node: Any, scope: VariantScope) -> list[str]:
     """Evaluate the lines of a test's script; one that cannot be evaluated stays as it is."""
-    script_lines(node, scope)  # for the names that they read
-    return [_text_or_source(item, scope) for item in resolved_items(node, scope) if item]
+    unevaluated_script_lines(node, scope)  # for the names that they read
+    return [_rendered_or_source_text(item, scope) for item in items_with_conditions_resolved(node, scope) if item]
 
 
-def _text_or_source(item: Any, scope: VariantScope) -> str:
+def _rendered_or_source_text(item: Any, scope: VariantScope) -> str:
     try:
         return rendered_text(item, scope)
     except TemplateFault:
@@ -58,18 +58,18 @@ def _text_or_source(item: Any, scope: VariantScope) -> str:
 def _record_reads_of_conditions(node: Any, scope: VariantScope) -> None:
     for item in node if isinstance(node, list) else [node]:
         if isinstance(item, dict) and "if" in item:
-            record_reads(compile_scalar(require_scalar(item["if"]), compile_expression).names, scope)
+            record_name_reads(compile_scalar(require_scalar(item["if"]), compile_expression).names, scope)
             _record_reads_of_conditions(item.get("then"), scope)
             _record_reads_of_conditions(item.get("else"), scope)
 
 
-def record_reads(names: frozenset[str], scope: VariantScope) -> None:
+def record_name_reads(names: frozenset[str], scope: VariantScope) -> None:
     """Record that names are read."""
     for name in names:
         scope.record_read_unless_hidden(name)
 
 
-def values_of_names(node: Any, scope: VariantScope) -> dict[str, Any]:
+def values_of_names_in_script(node: Any, scope: VariantScope) -> dict[str, Any]:
     """Return the values of the names in a script's expressions that the context or the variant gives."""
     lines = [line for line in scalars_of_all_branches(node) if is_template(line)]
     names = frozenset[str]().union(*(compile_scalar(line, names_in_script_line) for line in lines))
@@ -78,7 +78,7 @@ def values_of_names(node: Any, scope: VariantScope) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptKind:
+class ScriptSchema:
     """The kind of a script: its settings, or its lines alone, with the values of the names in their expressions.
 
     The field ``bare`` is set for lines alone, which may be the name of a file.
@@ -93,4 +93,4 @@ class ScriptKind:
             fields, of_lines = self.of_mapping(node, scope), node.get("content")
         else:
             fields, of_lines = {"content": self.content(node, scope), "bare": True}, node
-        return {**fields, "names": values_of_names(of_lines, scope)}
+        return {**fields, "names": values_of_names_in_script(of_lines, scope)}

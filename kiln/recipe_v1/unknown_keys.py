@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.recipe_v1 import schema
-from kiln.recipe_v1.scripts import ScriptKind
+from kiln.recipe_v1.scripts import ScriptSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ class UnknownKey(NamedTuple):
 def unknown_keys(root: Mapping[Any, Any]) -> Iterator[UnknownKey]:
     """Yield the unknown keys below the sections of a recipe, and of its outputs; those of the root are not checked."""
     yield from _unknown_keys_of_sections(root, _SECTIONS)
-    for output in all_branches(root.get("outputs")):
+    for output in items_of_all_branches(root.get("outputs")):
         if not isinstance(output, dict):
             continue
         known = schema.STAGING if "staging" in output else schema.OUTPUT
@@ -51,12 +51,12 @@ def _unknown_keys_of_sections(holder: Mapping[Any, Any], sections: Mapping[str, 
 
 
 def _unknown_keys_of_kind(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
-    if isinstance(kind, schema.ListKind):
-        for item in all_branches(node):
+    if isinstance(kind, schema.ListSchema):
+        for item in items_of_all_branches(node):
             yield from _unknown_keys_of_kind(kind.kind, item)
-    elif isinstance(kind, (schema.EitherKind, ScriptKind)):
+    elif isinstance(kind, (schema.MappingOrSchema, ScriptSchema)):
         yield from _unknown_keys_of_kind(kind.of_mapping, node)
-    elif isinstance(kind, schema.SectionKind) and isinstance(node, dict) and "if" not in node:
+    elif isinstance(kind, schema.SectionSchema) and isinstance(node, dict) and "if" not in node:
         known = [key for key in node if not kind.is_experimental(key)]
         yield from _keys_not_known(known, kind.kinds, kind.name)
         for key, value in node.items():
@@ -68,11 +68,11 @@ def _keys_not_known(keys: Any, known: Any, section: str) -> Iterator[UnknownKey]
     yield from (UnknownKey(key, section, tuple(known)) for key in keys if key not in known)
 
 
-def all_branches(node: Any) -> Iterator[Any]:
+def items_of_all_branches(node: Any) -> Iterator[Any]:
     """Yield the items of a conditional list, of all branches; a single item stands for a list of it."""
     for item in node if isinstance(node, list) else [node]:
         if isinstance(item, dict) and "if" in item:
-            yield from all_branches(item.get("then"))
-            yield from all_branches(item.get("else"))
+            yield from items_of_all_branches(item.get("then"))
+            yield from items_of_all_branches(item.get("else"))
         elif item is not None:
             yield item

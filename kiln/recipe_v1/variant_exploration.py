@@ -42,7 +42,7 @@ class ConfigPackages:
             KilnError: the recipe is at fault.
         """
         for index in range(self._recipe.package_count):
-            yield from self._divided_packages(index, self._space)
+            yield from self._packages_divided_by_keys(index, self._space)
 
     def pinned_package(self, by: PackageAtVariant, name: str) -> PackageAtVariant:
         """Return the package of a name that belongs to the same variant as another one.
@@ -55,7 +55,9 @@ class ConfigPackages:
             if result.name.lower() == name and not result.skip:
                 return result
         indexes = range(self._recipe.package_count)
-        every = (other for index in indexes for other in self._divided_packages(index, self._space, by_pins=False))
+        every = (
+            other for index in indexes for other in self._packages_divided_by_keys(index, self._space, by_pins=False)
+        )
         if others := [other for other in every if other.name.lower() == name]:
             return max(others, key=lambda other: self._shared_value_count(by, other))
         raise by.placed_error(f"{by.name} pins {name!r} with pin_subpackage, but the config has no such output")
@@ -67,17 +69,19 @@ class ConfigPackages:
         key = (index, tuple(variant.get(loop) for loop in self._loops))
         result = self._at.get(key)
         if result is None:
-            _spend_evaluation(self._budget)
+            _spend_evaluation_budget(self._budget)
             result = self._at[key] = self._recipe.package(index, variant, *self._platforms)
         return result
 
-    def _divided_packages(self, index: int, space: Space, *, by_pins: bool = True) -> Iterator[PackageAtVariant]:
+    def _packages_divided_by_keys(
+        self, index: int, space: Space, *, by_pins: bool = True
+    ) -> Iterator[PackageAtVariant]:
         package = self._cached_package(index, space.first_variant())
         keys = self._keys_package_depends_on(package) if by_pins else package.scope.reads | package.hashed
         key = min(keys & space.varying_keys, default=None)
         if key is not None:
-            for part in _parts_by_value(space, key):
-                yield from self._divided_packages(index, part, by_pins=by_pins)
+            for part in _subspaces_by_value(space, key):
+                yield from self._packages_divided_by_keys(index, part, by_pins=by_pins)
         elif not package.skip:
             yield package
 
@@ -120,17 +124,17 @@ def _space_of_package(space: Space, package: PackageAtVariant) -> Space:
 def _explored_packages(
     recipe: RecipeV1, index: int, space: Space, platforms: tuple[str, str], budget: list[int]
 ) -> Iterator[PackageAtVariant]:
-    _spend_evaluation(budget)
+    _spend_evaluation_budget(budget)
     package = recipe.package(index, space.first_variant(), *platforms, words=True)
     key = min((package.scope.reads | package.used) & space.varying_keys, default=None)
     if key is not None:
-        for part in _parts_by_value(space, key):
+        for part in _subspaces_by_value(space, key):
             yield from _explored_packages(recipe, index, part, platforms, budget)
     elif not package.skip:
         yield package
 
 
-def _spend_evaluation(budget: list[int]) -> None:
+def _spend_evaluation_budget(budget: list[int]) -> None:
     """Spend one evaluation.
 
     Raises:
@@ -143,7 +147,7 @@ def _spend_evaluation(budget: list[int]) -> None:
         raise RecipeFault("the matrix explodes", at=Place(file=RECIPE), why=why, hint=hint)
 
 
-def _parts_by_value(space: Space, key: str) -> Iterator[Space]:
+def _subspaces_by_value(space: Space, key: str) -> Iterator[Space]:
     """Yield the parts of a space in which a key has one value."""
     dimension = space.dimension(key)
     for value in dimension.values(key) if dimension else ():

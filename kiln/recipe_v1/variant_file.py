@@ -30,7 +30,7 @@ class VariantFileV1:
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
         self._document = parse(read_text(path, name), name, ScalarTypes.PLACED)
-        if node_evaluation.is_empty(self._document.value):
+        if node_evaluation.is_empty_node(self._document.value):
             self._document = Document(file=name, value={})
         if not isinstance(self._document.value, dict):
             raise MalformedYaml("a variant file is a mapping of keys to values", at=self._document.place_of_key())
@@ -47,57 +47,57 @@ class VariantFileV1:
             KilnError: the file is malformed or contradicts itself.
         """
         names = Namespace(platform.fixed_names({}, platform.subdir), {}, known)
-        values = {str(key): self._value(str(key), node, names) for key, node in self._document.value.items()}
+        values = {str(key): self._value_of_key(str(key), node, names) for key, node in self._document.value.items()}
         source = VariantSource(name=self.name, values=without_empty(values), document=self._document)
         check_variant_source(source)
         return source
 
-    def _value(self, key: str, node: Any, names: Namespace) -> Any:
+    def _value_of_key(self, key: str, node: Any, names: Namespace) -> Any:
         if key == "zip_keys":
             return self._zip_key_groups(node, names)
         if key == "pin_run_as_build" or isinstance(node, dict):
-            return _without_positions(node)
+            return _plain_value_of_node(node)
         return [self._typed_value(key, item) for item in self._resolved_items(node, names)]
 
     def _zip_key_groups(self, node: Any, names: Namespace) -> list[list[str]]:
-        groups = [_without_positions(item) for item in self._resolved_items(node, names)]
+        groups = [_plain_value_of_node(item) for item in self._resolved_items(node, names)]
         try:
             return [list(group) for group in zip_groups(groups)]
         except ValueError as error:
-            raise VariantFault("malformed zip_keys", at=self._place(node), why=str(error)) from error
+            raise VariantFault("malformed zip_keys", at=self._node_place(node), why=str(error)) from error
 
     def _typed_value(self, key: str, item: Any) -> str:
         if not isinstance(item, PlacedText):
-            raise VariantFault(f"{key} has a value that is neither text nor number", at=self._place(item))
+            raise VariantFault(f"{key} has a value that is neither text nor number", at=self._node_place(item))
         value = scalar_value(item)
         return TypedText(value) if isinstance(value, int) else str(item)
 
     def _resolved_items(self, node: Any, names: Namespace) -> Iterator[Any]:
-        for item in [] if node_evaluation.is_empty(node) else node if isinstance(node, list) else [node]:
+        for item in [] if node_evaluation.is_empty_node(node) else node if isinstance(node, list) else [node]:
             if isinstance(item, dict) and "if" in item:
-                branch = "then" if self._holds(item["if"], names) else "else"
+                branch = "then" if self._condition_holds(item["if"], names) else "else"
                 yield from self._resolved_items(item.get(branch), names)
-            elif not node_evaluation.is_empty(item):
+            elif not node_evaluation.is_empty_node(item):
                 yield item
 
-    def _holds(self, condition: Any, names: Namespace) -> bool:
+    def _condition_holds(self, condition: Any, names: Namespace) -> bool:
         """Return whether a condition holds: an expression of Python over platforms' names, as conda-smithy reads it."""
         if not isinstance(condition, PlacedText):
-            raise VariantFault("a condition is text", at=self._place(condition))
+            raise VariantFault("a condition is text", at=self._node_place(condition))
         try:
             return bool(evaluate(compile_expression(str(condition)), names.lookup))
         except (MissingName, NotAllowed, Invalid) as error:
             why = f"{error} has no value here" if isinstance(error, MissingName) else str(error)
             raise SelectorFault(
-                f"the condition {str(condition)!r} cannot be evaluated", at=self._place(condition), why=why
+                f"the condition {str(condition)!r} cannot be evaluated", at=self._node_place(condition), why=why
             ) from (error)
 
-    def _place(self, node: Any) -> Place:
+    def _node_place(self, node: Any) -> Place:
         at = node_evaluation.node_place(node)
         return Place(file=self.name, line=at.line, column=at.column)
 
 
-def _without_positions(node: Any) -> Any:
+def _plain_value_of_node(node: Any) -> Any:
     if isinstance(node, dict):
-        return {str(key): _without_positions(value) for key, value in node.items()}
-    return [_without_positions(item) for item in node] if isinstance(node, list) else str(node)
+        return {str(key): _plain_value_of_node(value) for key, value in node.items()}
+    return [_plain_value_of_node(item) for item in node] if isinstance(node, list) else str(node)

@@ -10,7 +10,7 @@ from kiln.names import invalid_name_reason
 from kiln.operating_system.file_operations import content_stamp
 from kiln.recipe_v1.identity import BuildIdentities
 from kiln.recipe_v1.node_evaluation import RECIPE
-from kiln.recipe_v1.recipe import RecipeV1, variant_versions
+from kiln.recipe_v1.recipe import RecipeV1, versions_from_variant
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import ConfigPackages
 from kiln.recipe_v1.variant_file import VariantFileV1
@@ -141,7 +141,7 @@ def _output(package: PackageAtVariant, identity: BuildIdentity, loops: Sequence[
             host=spec_texts(needs.get("host", ())),
             run=spec_texts(needs.get("run", ())),
             run_constrained=spec_texts(needs.get("run_constraints", ())),
-            versions=variant_versions(needs, package.scope),
+            versions=versions_from_variant(needs, package.scope),
         ),
         track_features=_down_priority_features(package),
         run_exports={kind: spec_texts(given) for kind, given in exports.items()},

@@ -9,7 +9,7 @@ from kiln.recipe_script_launch_commands import COMMANDS
 from kiln.recipe_v1.compiled_expression import is_template
 from kiln.recipe_v1.node_evaluation import node_error, node_place
 from kiln.recipe_v1.recipe import RecipeV1
-from kiln.recipe_v1.unknown_keys import all_branches
+from kiln.recipe_v1.unknown_keys import items_of_all_branches
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def require_buildable(recipe: RecipeV1) -> None:
 
 
 def _unsupported_key_errors(root: Any) -> Iterator[RecipeFault]:
-    for entry in (root, *all_branches(root.get("outputs"))):
+    for entry in (root, *items_of_all_branches(root.get("outputs"))):
         if isinstance(entry, dict):
             yield from _script_errors(_nested_value(entry, "build", "script"))
-            for test in all_branches(entry.get("tests")):
+            for test in items_of_all_branches(entry.get("tests")):
                 yield from _test_script_errors(_nested_value(test, "script"))
 
 

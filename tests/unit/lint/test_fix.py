@@ -118,8 +118,8 @@ def test_a_section_is_not_moved_above_the_definition_that_it_uses(tmp_path: Path
         late, "test:\n", '{% set digest = "0" %}\n\n' + SOURCE.replace("0" * 64, "{{ digest }}") + "\ntest:\n"
     )
     text = corrected(tmp_path, late)
-    recipe = LintedRecipe.of_text(text, name_of(text))
-    assert recipe.root == LintedRecipe.of_text(late, name_of(late)).root
+    recipe = LintedRecipe.from_text(text, name_of(text))
+    assert recipe.root == LintedRecipe.from_text(late, name_of(late)).root
 
 
 def test_line_breaks_of_windows_stay(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.recipe_v1.requirement import OpenPin, bare_requirement_name, canonical_spec, requirement
+from kiln.recipe_v1.requirement import OpenPin, bare_requirement_name, canonical_spec, parse_requirement
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_what_is_no_match_spec_is_refused(given: str, why: str) -> None:
 
 
 def test_a_pin_stays_open() -> None:
-    assert requirement('{"pin_subpackage":{"name":"A","upper_bound":"x.x"}}') == OpenPin(
+    assert parse_requirement('{"pin_subpackage":{"name":"A","upper_bound":"x.x"}}') == OpenPin(
         name="a", subpackage=True, upper="x.x"
     )
-    assert requirement('{"pin_compatible":{"name":"a","exact":true}}') == OpenPin(
+    assert parse_requirement('{"pin_compatible":{"name":"a","exact":true}}') == OpenPin(
         name="a", subpackage=False, exact=True
     )
 
@@ -68,7 +68,7 @@ def test_a_pin_stays_open() -> None:
 @pytest.mark.parametrize("given", ['{"pin_subpackage":', '{"pin":{"name":"a"}}', '{"pin_subpackage":{}} x'])
 def test_what_only_looks_like_a_pin_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match="pin"):
-        requirement(given)
+        parse_requirement(given)
 
 
 def test_only_a_bare_name_is_free() -> None:

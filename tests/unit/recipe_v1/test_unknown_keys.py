@@ -54,7 +54,7 @@ def test_a_recipe_is_refused_with_all_its_unknown_keys_and_sections() -> None:
         "build:\n  numbr: 1\nabout:\n  licence: MIT\n"
     )
     with pytest.raises(RecipeFault, match="a recipe has no key 'abut'") as caught:
-        RecipeV1.of_text(text)
+        RecipeV1.from_text(text)
     faults = [(fault.at and fault.at.line, fault.hint) for fault in (caught.value, *caught.value.others)]
     assert [line for line, _ in faults] == [4, 9, 11, 13]
     assert [hint.split("'")[1] for _, hint in faults[1:]] == ["sha256", "number", "license"]
