@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import channel_url_credentials
 from kiln.build.engine_recipe import caller_variable_names
-from kiln.variants.cuda_version import cuda_of
+from kiln.variants.cuda_version import cuda_version_of_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ def config_caller_variable_names(rendered: RenderedConfig) -> tuple[str, ...]:
 
 def cuda_override(rendered: RenderedConfig) -> dict[str, str]:
     """Return the variable with which a CUDA config is solved on a machine without a GPU, as in conda-forge's builds."""
-    version = cuda_of(rendered.config)
+    version = cuda_version_of_config(rendered.config)
     return {} if version is None else {"CONDA_OVERRIDE_CUDA": version}
 
 

@@ -28,7 +28,7 @@ from kiln.serialization import from_json_values, to_json
 from kiln.store import build_cache
 from kiln.store.digests import file_or_folder_digest, folder_digest
 from kiln.store.rehearsal_layout import RehearsalLayout
-from kiln.variants.cuda_version import cuda_arch_of
+from kiln.variants.cuda_version import cuda_arch_of_config
 from kiln.virtual_packages import machine_virtual_packages
 
 if TYPE_CHECKING:
@@ -269,7 +269,11 @@ class Rehearsal:
             return offered
         with self.reporter.step("look for a GPU driver") as step:
             step.note(f"none found: solving as with a driver for CUDA {self.wheels.cuda}")
-        return {**offered, "__cuda": (self.wheels.cuda, "0"), "__cuda_arch": (cuda_arch_of(self.rendered.config), "0")}
+        return {
+            **offered,
+            "__cuda": (self.wheels.cuda, "0"),
+            "__cuda_arch": (cuda_arch_of_config(self.rendered.config), "0"),
+        }
 
 
 def rehearsal_plan_of_job(job: Job) -> rehearse.RehearsalPlan:

@@ -13,7 +13,7 @@ from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.required_channels_and_network import python_versions_of
 from kiln.serialization import to_json
 from kiln.store.digests import json_digest
-from kiln.variants.cuda_version import cuda_of
+from kiln.variants.cuda_version import cuda_version_of_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -236,7 +236,7 @@ def cpu_config_for_python(feedstock: Feedstock, python: str, names: Iterable[str
     """
     stems = feedstock.config_names if names is None else tuple(names)
     configs = expand.read_all(feedstock, stems)
-    matching = [config for config in configs if cuda_of(config) is None and python in python_versions_of(config)]
+    matching = [config for config in configs if cuda_version_of_config(config) is None and python in python_versions_of(config)]
     if len(matching) > 1:  # the usual build rather than the free-threaded one
         matching = [config for config in matching if not _is_free_threaded(config)]
     if len(matching) != 1:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kiln import limits, package_test, rehearse, render
 from kiln.errors import UnsupportedPython, UsageError
 from kiln.job.required_channels_and_network import python_versions_of
-from kiln.variants.cuda_version import cuda_of
+from kiln.variants.cuda_version import cuda_version_of_config
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -93,7 +93,7 @@ class RehearsalPlanner:
 
 def upstream_wheel_plan(config: BuildConfig) -> rehearse.RehearsalPlan:
     """Return the plan of a config's rehearsal with upstream's wheel."""
-    return rehearse.plan_from_locks(python=single_python_version(config), cuda=cuda_of(config))
+    return rehearse.plan_from_locks(python=single_python_version(config), cuda=cuda_version_of_config(config))
 
 
 def named_python_version(machine: HostMachine) -> str:

@@ -208,11 +208,11 @@ def configs_to_test(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) ->
         UsageError: when none is for CUDA.
     """
     from kiln import expand
-    from kiln.variants.cuda_version import cuda_of
+    from kiln.variants.cuda_version import cuda_version_of_config
 
     if not gpu:
         return tuple(names)
-    configs = [entry.name for entry in expand.read_all(feedstock, names) if cuda_of(entry) is not None]
+    configs = [entry.name for entry in expand.read_all(feedstock, names) if cuda_version_of_config(entry) is not None]
     if not configs:
         raise UsageError(
             "none of the selected configs is for CUDA",

@@ -16,7 +16,7 @@ from kiln.job.untrusted_build_results import open_file_beneath
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.names import existing_subdirs
 from kiln.serialization import to_json
-from kiln.variants.cuda_version import cuda_arch_of, cuda_of
+from kiln.variants.cuda_version import cuda_arch_of_config, cuda_version_of_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,8 +59,8 @@ def write_engine_script(task: JobContext, executor: Executor) -> tuple[str, ...]
         channel_priority=conda.channel_priority,
         settings=conda.conda_build,
         solver=conda.solver,
-        cuda=cuda_of(rendered.config),
-        cuda_arch=cuda_arch_of(rendered.config),
+        cuda=cuda_version_of_config(rendered.config),
+        cuda_arch=cuda_arch_of_config(rendered.config),
         extra={name: task.job.variables.get(name, "") for name in conda_forge_env.EXTRA},
         cross=rendered.config.is_cross,
         subdir=rendered.config.build_platform,

@@ -15,7 +15,7 @@ from kiln.names import PLATFORMS, is_config_name
 from kiln.operating_system.file_operations import content_stamp
 from kiln.recipe_v1.format_detection import FORGE, is_v1
 from kiln.variants.files import VariantSource, as_list, check_variant_source, zip_groups
-from kiln.yamltext import PlacedText, ScalarTypes, mapping_text, parse, read_text
+from kiln.yamltext import PlacedText, ScalarTypes, ci_support_text, parse, read_text
 from kiln.yamltext.typed_text import TypedText, scalar_value
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def text(config: BuildConfig) -> str:
         data["zip_keys"] = config.zip_keys
     if config.pin_run_as_build:
         data["pin_run_as_build"] = config.pin_run_as_build
-    return mapping_text(data)
+    return ci_support_text(data)
 
 
 def read(feedstock: Feedstock, config: str) -> BuildConfig:

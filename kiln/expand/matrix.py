@@ -16,9 +16,9 @@ from kiln.model.build_config import BuildConfig
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
 from kiln.recipe_v1.format_detection import is_v1
-from kiln.variants.combine import combine
+from kiln.variants.combine import combine_sources
 from kiln.variants.files import VariantSource, check_variant_source, load_variant_file
-from kiln.variants.migrations import MISFIT, Migration, applicable, migrate
+from kiln.variants.migrations import MISFIT, Migration, applicable_migration_files, apply_migrations
 from kiln.variants.platform import Platform
 from kiln.variants.space import Space, Variant, space_narrowed_to_sources
 from kiln.yamltext.typed_text import as_text
@@ -91,7 +91,7 @@ class _Expansion:
         pinned = pinning.parent / "share" / "conda-forge" / "migrations" if pinning else None
         self.migrations = [
             Migration(file=load_variant_file(path, f"migrations/{path.name}"))
-            for path in applicable(feedstock.config_folder / "migrations", pinned)
+            for path in applicable_migration_files(feedstock.config_folder / "migrations", pinned)
         ]
         self.v1 = is_v1(feedstock)
         if self.v1 and (beside := feedstock.recipe / "variants.yaml").is_file():
@@ -172,16 +172,16 @@ class _Expansion:
         """Return the space of the variant files after migrations."""
         defaults = VariantSource(name="defaults", values=platform.default_variant())
         sources = [defaults, *(file.source_for_platform(platform, self.known) for file in self.files)]
-        spec = self._migrated_spec(combine(sources), platform)
+        spec = self._migrated_spec(combine_sources(sources), platform)
         values = {key: value for key, value in spec.items() if key != "__migrator"}
         migrated = VariantSource(name="the variant files after migrations", values=values, origins=tuple(sources[1:]))
         check_variant_source(migrated)
-        return space_narrowed_to_sources(combine([defaults, migrated]), [migrated.values])
+        return space_narrowed_to_sources(combine_sources([defaults, migrated]), [migrated.values])
 
     def _migrated_spec(self, spec: Spec, platform: Platform) -> Spec:
         """Return the specification after migrations, which are written for that of a pinning."""
         try:
-            return migrate(spec, self.migrations, platform, self.known)
+            return apply_migrations(spec, self.migrations, platform, self.known)
         except VariantFault as error:
             if self.pinned or error.what != MISFIT:
                 raise

@@ -17,7 +17,7 @@ from kiln.expand.actions_settings import GITHUB, ActionsSettings
 from kiln.expand.ci_support import unified_diff_lines
 from kiln.expand.workflow_text import MARKER
 from kiln.lazy_pattern import lazy_pattern
-from kiln.variants.cuda_version import cuda_of
+from kiln.variants.cuda_version import cuda_version_of_config
 from kiln.variants.varying_keys import config_labels
 
 if TYPE_CHECKING:
@@ -200,6 +200,6 @@ def _runner_label(config: BuildConfig, hosted: str, default_label: str) -> str:
 
 def _compile_group_name(config: BuildConfig) -> str:
     """Return the configs that share a compile: ``cpu``, or ``cuda12.9``, with a platform other than linux-64."""
-    cuda = cuda_of(config)
+    cuda = cuda_version_of_config(config)
     group = "cpu" if cuda is None else f"cuda{cuda}"
     return group if config.platform == "linux-64" else f"{group}-{config.platform}"

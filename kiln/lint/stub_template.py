@@ -17,7 +17,7 @@ from kiln.errors import KilnError
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.located_yaml import typed_scalar
 from kiln.recipe.functions import DATETIME, TIME
-from kiln.template.jinja import Environment, Template
+from kiln.template.jinja import StepLimitedEnvironment, Template
 from kiln.template.selectors import SelectedText
 from kiln.yamltext import PlacedText
 
@@ -57,8 +57,8 @@ def _refuse_template_file(name: str) -> NoReturn:
     raise jinja2.TemplateNotFound(name)
 
 
-def _environment(undefined: type[jinja2.Undefined]) -> Environment:
-    environment = Environment(_refuse_template_file)
+def _environment(undefined: type[jinja2.Undefined]) -> StepLimitedEnvironment:
+    environment = StepLimitedEnvironment(_refuse_template_file)
     environment.undefined = undefined
     return environment
 

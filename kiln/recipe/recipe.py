@@ -13,7 +13,7 @@ from kiln.recipe.source_files_for_templates import SourceFiles
 from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_version_variable
 from kiln.recipe.usage import UsedKeySearch, keys_in_batch_script, keys_in_shell_script
 from kiln.template.namespace import Namespace, Os
-from kiln.template.selectors import BoundedDict, select_again
+from kiln.template.selectors import BoundedDict, apply_selectors_again
 from kiln.versions import version_or_none
 from kiln.yamltext import read_text
 
@@ -179,7 +179,7 @@ class Recipe:
             return self._context_lookup(variant, names, package, sources)
 
         text = self.source.rendered_text(selected, names, context, extra, self.undefined if final else None)
-        text = select_again(text, names, self.source.name)
+        text = apply_selectors_again(text, names, self.source.name)
         return self.source.parsed_values(
             text, selected, lambda: self.source.rendered_text_with_line_marks(selected, names, context)
         )

@@ -18,7 +18,13 @@ from kiln.errors import TemplateFault
 from kiln.model.source_position import Place
 from kiln.recipe.partial_setup_data import SetupData
 from kiln.recipe.setup_py_unseen_changes import WORDS_OF_SCRIPT_FOLDER, bound_names, name_or_attribute, unseen_changes
-from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
+from kiln.template.python_expression import (
+    InvalidExpression,
+    MissingName,
+    OperationNotAllowed,
+    compile_expression,
+    evaluate_expression,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -212,9 +218,11 @@ class _SetupScriptReader:
                 return (ast.literal_eval(inlined),)
             except (ValueError, TypeError, SyntaxError):
                 return (
-                    evaluate(compile_expression(ast.unparse(ast.fix_missing_locations(inlined))), self._look_up_name),
+                    evaluate_expression(
+                        compile_expression(ast.unparse(ast.fix_missing_locations(inlined))), self._look_up_name
+                    ),
                 )
-        except (MissingName, Invalid, NotAllowed, RecursionError):
+        except (MissingName, InvalidExpression, OperationNotAllowed, RecursionError):
             return None
 
     def _look_up_name(self, name: str) -> Any:

@@ -10,7 +10,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.recipe import functions
 from kiln.recipe.usage import check_line_length
-from kiln.template.jinja import Environment, Template
+from kiln.template.jinja import StepLimitedEnvironment, Template
 from kiln.template.selectors import BoundedDict, SelectableText, SelectedText
 from kiln.yamltext import Document, ScalarTypes, parse, read_text
 
@@ -64,7 +64,7 @@ class RecipeSource:
         self.known = known
         self.all_known = all_known
         self.doubts = doubts
-        self._environment = Environment(self._included_file_text)
+        self._environment = StepLimitedEnvironment(self._included_file_text)
         self._templates: BoundedDict[str, Template] = BoundedDict(256)
         self._documents: BoundedDict[str, Mapping[str, Any]] = BoundedDict(256)
         self._rendered: BoundedDict[tuple[object, ...], tuple[str, set[str]]] = BoundedDict(512)
@@ -169,7 +169,7 @@ class RecipeSource:
         text, of_revision = self._rendered.get(key) or (None, set())
         if text is None:
             self._names = names
-            names_read = template.asked if template.names is not None else names.suggestions() | _EVERY
+            names_read = template.asked if template.names is not None else names.suggested_names() | _EVERY
             values = dict(_defined_values(names_read, context()))
             text = template.render(values, self._empty_names_predicate(names, of_revision), values.keys() | self.known)
             self._rendered[key] = (text, of_revision)

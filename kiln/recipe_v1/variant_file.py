@@ -11,8 +11,14 @@ from kiln.errors import MalformedYaml, SelectorFault, VariantFault
 from kiln.model.source_position import Place
 from kiln.recipe_v1 import node_evaluation
 from kiln.template.namespace import Namespace
-from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
-from kiln.variants.files import VariantSource, check_variant_source, without_empty, zip_groups
+from kiln.template.python_expression import (
+    InvalidExpression,
+    MissingName,
+    OperationNotAllowed,
+    compile_expression,
+    evaluate_expression,
+)
+from kiln.variants.files import VariantSource, check_variant_source, without_empty_values, zip_groups
 from kiln.yamltext import Document, PlacedText, ScalarTypes, parse, read_text
 from kiln.yamltext.typed_text import TypedText, scalar_value
 
@@ -48,7 +54,7 @@ class VariantFileV1:
         """
         names = Namespace(platform.fixed_names({}, platform.subdir), {}, known)
         values = {str(key): self._value_of_key(str(key), node, names) for key, node in self._document.value.items()}
-        source = VariantSource(name=self.name, values=without_empty(values), document=self._document)
+        source = VariantSource(name=self.name, values=without_empty_values(values), document=self._document)
         check_variant_source(source)
         return source
 
@@ -85,8 +91,8 @@ class VariantFileV1:
         if not isinstance(condition, PlacedText):
             raise VariantFault("a condition is text", at=self._node_place(condition))
         try:
-            return bool(evaluate(compile_expression(str(condition)), names.lookup))
-        except (MissingName, NotAllowed, Invalid) as error:
+            return bool(evaluate_expression(compile_expression(str(condition)), names.lookup))
+        except (MissingName, OperationNotAllowed, InvalidExpression) as error:
             why = f"{error} has no value here" if isinstance(error, MissingName) else str(error)
             raise SelectorFault(
                 f"the condition {str(condition)!r} cannot be evaluated", at=self._node_place(condition), why=why

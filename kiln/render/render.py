@@ -23,7 +23,7 @@ from kiln.recipe_v1.format_detection import is_v1
 from kiln.render.open_pins import marker, pins_of, run_as_build_pins
 from kiln.render.output_parts import compile_step, output, requirements, sources, steps_with_network
 from kiln.render.output_settings import truth
-from kiln.variants.combine import combine
+from kiln.variants.combine import combine_sources
 from kiln.variants.files import VariantSource, load_variant_file
 from kiln.variants.platform import Platform
 from kiln.variants.space import space_narrowed_to_sources
@@ -107,7 +107,7 @@ def recipe_of_config(feedstock: Feedstock, config: BuildConfig) -> Recipe:
     own = VariantSource(name=f".ci_support/{config.name}.yaml", values=_config_values(config))
     sources = [*(file.source_for_platform(platform, source.known) for file in files), own]
     defaults = VariantSource(name="defaults", values=platform.default_variant())
-    space = space_narrowed_to_sources(combine([defaults, *sources]), [source.values for source in sources])
+    space = space_narrowed_to_sources(combine_sources([defaults, *sources]), [source.values for source in sources])
     return Recipe(source, platform, space, reads_sources=True)
 
 

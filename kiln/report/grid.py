@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from kiln.variants.varying_keys import axes
+from kiln.variants.varying_keys import distinguishing_axes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Grid:
 
 def grid(configs: Sequence[str], variants: Variants) -> Grid:
     """Return the matrix as a table; if the variants are unknown, a row for each config."""
-    varying = axes(configs, variants)
+    varying = distinguishing_axes(configs, variants)
     if not varying:
         rows = tuple(GridRow(heads=((config, 1),), places=((config,),)) for config in configs)
         return Grid(corner=("config",), columns=("state",), rows=rows)

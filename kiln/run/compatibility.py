@@ -13,7 +13,7 @@ from kiln import compat, expand, render
 from kiln.compat.combination import Combination
 from kiln.compat.results import DoctorResult, Finding, Verdict
 from kiln.errors import IncompatibleVersions, raise_all
-from kiln.variants.cuda_version import cuda_of
+from kiln.variants.cuda_version import cuda_version_of_config
 
 if TYPE_CHECKING:
     import configparser
@@ -82,7 +82,7 @@ def _combinations(feedstock: Feedstock, rendered: RenderedConfig) -> tuple[Combi
     tf, serving = (
         next((versions[name] for name in names if name in versions), None) for names in (TENSORFLOW, SERVING)
     )
-    if tf is None and serving is None and cuda_of(config) is None:
+    if tf is None and serving is None and cuda_version_of_config(config) is None:
         return ()
     combinations = compat.combinations_of_variant(config.variant, tf=tf, serving=serving)
     if tf is None and serving is None:
@@ -90,7 +90,7 @@ def _combinations(feedstock: Feedstock, rendered: RenderedConfig) -> tuple[Combi
         combinations = tuple(
             dict.fromkeys(combination.with_versions(python=None, bazel=None) for combination in combinations)
         )
-    listed = compiled_capabilities(feedstock.recipe, cuda_of(config) or "")
+    listed = compiled_capabilities(feedstock.recipe, cuda_version_of_config(config) or "")
     return tuple(
         combination if combination.built_for else dataclasses.replace(combination, built_for=listed)
         for combination in combinations

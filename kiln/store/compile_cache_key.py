@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.store.digests import json_digest
-from kiln.variants.cuda_version import cuda_of
+from kiln.variants.cuda_version import cuda_version_of_config
 
 if TYPE_CHECKING:
     from kiln.model.build_config import BuildConfig
@@ -23,7 +23,7 @@ COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "ld", "as", "nvcc", "bazel")
 
 def compile_group(config: BuildConfig) -> str:
     """Return the group that shares a config's compile: its CUDA version, or ``cpu``, and its platform."""
-    cuda = cuda_of(config)
+    cuda = cuda_version_of_config(config)
     group = "cpu" if cuda is None else f"cuda{cuda}"
     return group if config.platform == UNNAMED else f"{group}-{config.platform}"
 

@@ -19,7 +19,7 @@ from jinja2.utils import missing
 from kiln import limits
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate, did_you_mean
 from kiln.model.source_position import Place
-from kiln.template.pieces import NotSeparable, cut
+from kiln.template.pieces import NotSeparable, cut_into_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +35,7 @@ _MAX_STEPS = 200_000
 COUNTED = "_kiln_counted"
 
 
-class Exhausted(Exception):
+class StepBudgetExhausted(Exception):
     """The template needs more steps than any recipe does."""
 
 
@@ -49,7 +49,7 @@ class StepBudget:
         """Reset the budget to its maximum."""
         self._steps = _MAX_STEPS
 
-    def step(self) -> None:
+    def spend_step(self) -> None:
         """Spend one step on a loop iteration or a call.
 
         Raises:
@@ -57,14 +57,14 @@ class StepBudget:
         """
         self._steps -= 1
         if self._steps < 0:
-            raise Exhausted(f"more than {_MAX_STEPS:,} loop steps and calls")
+            raise StepBudgetExhausted(f"more than {_MAX_STEPS:,} loop steps and calls")
 
     # It takes the context, which it does not need, because Jinja would otherwise evaluate it once at compile time.
     @pass_context
     def count_iterations(self, _: Context, items: Iterable[Any]) -> Iterator[Any]:
         """Yield the items and spend one step on each."""
         for item in items:
-            self.step()
+            self.spend_step()
             yield item
 
 
@@ -112,24 +112,24 @@ class UndefinedValue(jinja2.Undefined):
         return 0.0
 
 
-class Environment(ImmutableSandboxedEnvironment):
+class StepLimitedEnvironment(ImmutableSandboxedEnvironment):
     """A sandbox in which loop iterations and calls spend a budget."""
 
     def __init__(self, load: Callable[[str], str]) -> None:
         self.uses: list[str] = []
         self.budget = StepBudget()
-        self._compiled: dict[str, Piece] = {}
+        self._compiled: dict[str, TemplatePiece] = {}
         undefined = type("Recorded", (UndefinedValue,), {"uses": self.uses})
         # Not optimized: constants are evaluated when the template runs, where the budget applies, not when it compiles.
         super().__init__(undefined=undefined, loader=jinja2.FunctionLoader(load), cache_size=0, optimized=False)
         self.filters = {**self.filters, COUNTED: self.budget.count_iterations}
         self.globals.pop("lipsum", None)
 
-    def piece(self, text: str) -> Piece:
+    def compiled_piece(self, text: str) -> TemplatePiece:
         """Return the compiled piece of a text; each text is compiled once."""
         piece = self._compiled.get(text)
         if piece is None:
-            piece = self._compiled[text] = Piece(text, self)
+            piece = self._compiled[text] = TemplatePiece(text, self)
         return piece
 
     def compile_tree(self, tree: nodes.Template) -> jinja2.Template:
@@ -143,14 +143,14 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as the base class
         """Return the result of a call after spending one step."""
-        __self.budget.step()
+        __self.budget.spend_step()
         return super().call(__context, __obj, *args, **kwargs)
 
 
-class Piece:
+class TemplatePiece:
     """A compiled piece of a template, with the names that it reads and sets."""
 
-    def __init__(self, text: str, environment: Environment) -> None:
+    def __init__(self, text: str, environment: StepLimitedEnvironment) -> None:
         tree = environment.parse(text)
         self.includes = any(tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)))
         names = [(name.name, name.ctx) for name in tree.find_all(nodes.Name)]
@@ -158,7 +158,7 @@ class Piece:
         self.sets = frozenset(name for name, use in names if use != "load")
         self.template = environment.compile_tree(tree)
 
-    def run(self, context: Context) -> str:
+    def render(self, context: Context) -> str:
         """Return the piece's text; names that it sets stay in the context."""
         return "".join(self.template.root_render_func(context))
 
@@ -166,37 +166,37 @@ class Piece:
 class Template:
     """A compiled template; ``names`` are those that it reads, None when it may read any (it includes files)."""
 
-    def __init__(self, selected: SelectedText, file: str, environment: Environment) -> None:
+    def __init__(self, selected: SelectedText, file: str, environment: StepLimitedEnvironment) -> None:
         self._selected = selected
         self._file = file
         self._environment = environment
         self._pieces = list(self._compile_pieces(selected.text))
-        pieces = [piece for _, piece in self._pieces if isinstance(piece, Piece)]
+        pieces = [piece for _, piece in self._pieces if isinstance(piece, TemplatePiece)]
         loads = frozenset[str]().union(*(piece.loads for piece in pieces))
         self.names = None if any(piece.includes for piece in pieces) else loads
         self.asked = tuple(sorted(self.names or ()))
         self.sets = frozenset[str]().union(*(piece.sets for piece in pieces))
 
-    def _compile_pieces(self, text: str) -> Iterator[tuple[int, Piece | str]]:
+    def _compile_pieces(self, text: str) -> Iterator[tuple[int, TemplatePiece | str]]:
         """Yield the pieces, each with the line (from 0) at which it begins; plain text is not compiled."""
-        self._record_place(1)
+        self._record_place_of_line(1)
         try:
-            parts = cut(text)
+            parts = cut_into_pieces(text)
         except NotSeparable:
             parts = [(0, text, True)]
         for start, part, needed in parts:
-            self._record_place(start + 1)
+            self._record_place_of_line(start + 1)
             try:
-                yield start, self._environment.piece(part) if needed else part
+                yield start, self._environment.compiled_piece(part) if needed else part
             except jinja2.TemplateSyntaxError as error:
-                at = self._place(start + error.lineno)
+                at = self._place_of_line(start + error.lineno)
                 raise TemplateFault("malformed Jinja", at=at, why=error.message or "") from error
             except (SyntaxError, ValueError, OverflowError) as error:
                 # Faults that Jinja accepts and Python does not, such as a repeated argument.
                 what = getattr(error, "msg", "") or str(error)
-                raise TemplateFault("malformed Jinja", at=self._place(start + 1), why=what) from error
+                raise TemplateFault("malformed Jinja", at=self._place_of_line(start + 1), why=what) from error
             except RecursionError as error:
-                raise UnsafeTemplate("the template is nested too deeply", at=self._place(start + 1)) from error
+                raise UnsafeTemplate("the template is nested too deeply", at=self._place_of_line(start + 1)) from error
 
     def render(self, context: Mapping[str, Any], known: Callable[[str], bool], near: Iterable[str]) -> str:
         """Return the rendered text; a name without a value is empty where ``known`` returns true for it.
@@ -234,19 +234,19 @@ class Template:
         environment.uses.clear()
         shared = new_context(environment, None, {}, dict(context), shared=False, globals=environment.globals)
         for start, piece in self._pieces:
-            yield start, piece if isinstance(piece, str) else self._run(start, piece, shared)
+            yield start, piece if isinstance(piece, str) else self._render_piece(start, piece, shared)
 
-    def _run(self, start: int, piece: Piece, context: Context) -> str:
-        self._record_place(start + 1)
+    def _render_piece(self, start: int, piece: TemplatePiece, context: Context) -> str:
+        self._record_place_of_line(start + 1)
         try:
-            return piece.run(context)
+            return piece.render(context)
         except KilnError as error:
             at = error.at or self._place_of_error(error, start, piece)
             raise type(error)(error.what, at=at, why=error.why, hint=error.hint) from error
         except (MemoryError, limits.OutOfTime) as error:
             limits.record_place(self._file, self._place_of_error(error, start, piece).line)
             raise
-        except (SecurityError, Exhausted, RecursionError) as error:
+        except (SecurityError, StepBudgetExhausted, RecursionError) as error:
             why = str(error) or type(error).__name__
             at = self._place_of_error(error, start, piece)
             raise UnsafeTemplate("the template does what the sandbox does not allow", at=at, why=why) from error
@@ -265,17 +265,17 @@ class Template:
         hint = did_you_mean(name, near) or "set it with {% set %} or in conda_build_config.yaml"
         return TemplateFault(f"the name {name!r} is undefined", at=at, why="it would become empty text", hint=hint)
 
-    def _record_place(self, line: int) -> None:
+    def _record_place_of_line(self, line: int) -> None:
         limits.record_place(self._file, self._selected.line_in_file(line))
 
-    def _place(self, line: int) -> Place:
+    def _place_of_line(self, line: int) -> Place:
         return Place(file=self._file, line=self._selected.line_in_file(line))
 
-    def _place_of_error(self, error: BaseException, start: int, piece: Piece) -> Place:
+    def _place_of_error(self, error: BaseException, start: int, piece: TemplatePiece) -> Place:
         trace: TracebackType | None = error.__traceback__
         line = 0
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == _FILE:
                 line = piece.template.get_corresponding_lineno(trace.tb_lineno)
             trace = trace.tb_next
-        return self._place(start + max(line, 1))
+        return self._place_of_line(start + max(line, 1))

@@ -105,9 +105,9 @@ class Namespace:
         """
         if name in self._known or name in MAY_BE_UNDEFINED or name in self._fixed:
             return True
-        return not self._all_known and not did_you_mean(name, self.suggestions())
+        return not self._all_known and not did_you_mean(name, self.suggested_names())
 
-    def suggestions(self) -> set[str]:
+    def suggested_names(self) -> set[str]:
         """Return the names to suggest for an unknown one."""
         return {*self._fixed, *self._variant, *self._known} - {"False"}
 
@@ -144,7 +144,7 @@ def platform_names(subdir: str) -> dict[str, Any]:
     return names
 
 
-def language_names(python: str, numpy: str, perl: str, lua: str) -> dict[str, Any]:
+def language_version_names(python: str, numpy: str, perl: str, lua: str) -> dict[str, Any]:
     """Return the legacy names of the languages' versions: ``py``, ``py3k``, ``np``, ``pl``, ``lua`` and so on.
 
     Raises:

@@ -28,7 +28,7 @@ class NotSeparable(Exception):
     """The template must be compiled as a whole."""
 
 
-def cut(text: str) -> list[tuple[int, str, bool]]:
+def cut_into_pieces(text: str) -> list[tuple[int, str, bool]]:
     """Return the pieces of a template: for each its first line (from 0), its text, and whether it needs compiling.
 
     The pieces' texts, joined by line breaks, are the template.

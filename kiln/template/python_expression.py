@@ -62,11 +62,11 @@ class MissingName(Exception):
         self.name = name
 
 
-class NotAllowed(Exception):
+class OperationNotAllowed(Exception):
     """The expression uses an operation that selectors may not."""
 
 
-class Invalid(Exception):
+class InvalidExpression(Exception):
     """The text is not an expression."""
 
 
@@ -87,19 +87,19 @@ def compile_expression(text: str) -> Expression:
         NotAllowed: it uses syntax, a function or an attribute beyond the allowed ones.
     """
     if len(text) > _MAX_LENGTH:
-        raise Invalid(f"longer than {_MAX_LENGTH} characters")
+        raise InvalidExpression(f"longer than {_MAX_LENGTH} characters")
     try:
         tree = ast.parse(text.lstrip(), mode="eval")
         steps = _node_evaluator(tree.body)
     except (SyntaxError, ValueError) as error:
-        raise Invalid(getattr(error, "msg", "") or str(error)) from error
+        raise InvalidExpression(getattr(error, "msg", "") or str(error)) from error
     except (RecursionError, MemoryError) as error:
-        raise Invalid("nested too deeply") from error
+        raise InvalidExpression("nested too deeply") from error
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id not in _FUNCTIONS}
     return Expression(names=frozenset(names), steps=steps)
 
 
-def evaluate(expression: Expression, lookup: Lookup) -> Any:
+def evaluate_expression(expression: Expression, lookup: Lookup) -> Any:
     """Return the value of an expression; ``lookup`` returns a name's value or raises MissingName.
 
     Raises:
@@ -109,28 +109,28 @@ def evaluate(expression: Expression, lookup: Lookup) -> Any:
     """
     try:
         return expression.steps(lookup)
-    except (MissingName, NotAllowed, MemoryError):
+    except (MissingName, OperationNotAllowed, MemoryError):
         raise
     except RecursionError as error:
-        raise Invalid("nested too deeply") from error
+        raise InvalidExpression("nested too deeply") from error
     except Exception as error:
-        raise Invalid(f"{type(error).__name__}: {error}") from error
+        raise InvalidExpression(f"{type(error).__name__}: {error}") from error
 
 
 def _node_evaluator(node: ast.expr) -> Step:
     """Return the closure that evaluates a node."""
-    maker = _MAKERS.get(type(node))
+    maker = _EVALUATOR_BY_NODE_TYPE.get(type(node))
     if maker is None:
-        raise NotAllowed(f"{type(node).__name__} is not allowed in a selector")
+        raise OperationNotAllowed(f"{type(node).__name__} is not allowed in a selector")
     return maker(node)
 
 
-def _constant(node: ast.Constant) -> Step:
+def _constant_evaluator(node: ast.Constant) -> Step:
     value = node.value
     return lambda _: value
 
 
-def _name(node: ast.Name) -> Step:
+def _name_evaluator(node: ast.Name) -> Step:
     name = node.id
     if name in _FUNCTIONS:
         function = _FUNCTIONS[name]
@@ -138,7 +138,7 @@ def _name(node: ast.Name) -> Step:
     return lambda lookup: lookup(name)
 
 
-def _boolean(node: ast.BoolOp) -> Step:
+def _and_or_evaluator(node: ast.BoolOp) -> Step:
     parts = [_node_evaluator(part) for part in node.values]
     stop = isinstance(node.op, ast.Or)
 
@@ -153,16 +153,16 @@ def _boolean(node: ast.BoolOp) -> Step:
     return run
 
 
-def _unary(node: ast.UnaryOp) -> Step:
+def _unary_operator_evaluator(node: ast.UnaryOp) -> Step:
     operand = _node_evaluator(node.operand)
     if isinstance(node.op, ast.Not):
         return lambda lookup: not operand(lookup)
     if isinstance(node.op, ast.USub):
         return lambda lookup: -operand(lookup)
-    raise NotAllowed(f"{type(node.op).__name__} is not allowed in a selector")
+    raise OperationNotAllowed(f"{type(node.op).__name__} is not allowed in a selector")
 
 
-def _compare(node: ast.Compare) -> Step:
+def _comparison_evaluator(node: ast.Compare) -> Step:
     first = _node_evaluator(node.left)
     rest = [(_COMPARE[type(op)], _node_evaluator(part)) for op, part in zip(node.ops, node.comparators, strict=True)]
 
@@ -179,7 +179,7 @@ def _compare(node: ast.Compare) -> Step:
     return run
 
 
-def _binary(node: ast.BinOp) -> Step:
+def _arithmetic_evaluator(node: ast.BinOp) -> Step:
     left, right, op = _node_evaluator(node.left), _node_evaluator(node.right), type(node.op)
     if op is ast.Add:
         return lambda lookup: left(lookup) + right(lookup)
@@ -189,69 +189,69 @@ def _binary(node: ast.BinOp) -> Step:
         return lambda lookup: left(lookup) / right(lookup)
     if op is ast.Mod:
         return lambda lookup: _remainder(left(lookup), right(lookup))
-    raise NotAllowed(f"{op.__name__} is not allowed in a selector")
+    raise OperationNotAllowed(f"{op.__name__} is not allowed in a selector")
 
 
 def _remainder(left: Any, right: Any) -> Any:
     if isinstance(left, (str, bytes)):
-        raise NotAllowed("text formatting is not allowed in a selector")
+        raise OperationNotAllowed("text formatting is not allowed in a selector")
     return left % right
 
 
-def _choice(node: ast.IfExp) -> Step:
+def _conditional_evaluator(node: ast.IfExp) -> Step:
     test, yes, no = _node_evaluator(node.test), _node_evaluator(node.body), _node_evaluator(node.orelse)
     return lambda lookup: yes(lookup) if test(lookup) else no(lookup)
 
 
-def _sequence(node: ast.Tuple | ast.List) -> Step:
+def _sequence_evaluator(node: ast.Tuple | ast.List) -> Step:
     parts = [_node_evaluator(part) for part in node.elts]
     kind = tuple if isinstance(node, ast.Tuple) else list
     return lambda lookup: kind(part(lookup) for part in parts)
 
 
-def _dictionary(node: ast.Dict) -> Step:
+def _dictionary_evaluator(node: ast.Dict) -> Step:
     if None in node.keys:
-        raise NotAllowed("** is not allowed in a selector")
+        raise OperationNotAllowed("** is not allowed in a selector")
     pairs = [
         (_node_evaluator(key), _node_evaluator(value)) for key, value in zip(node.keys, node.values, strict=True) if key
     ]
     return lambda lookup: {key(lookup): value(lookup) for key, value in pairs}
 
 
-def _subscript(node: ast.Subscript) -> Step:
+def _subscript_evaluator(node: ast.Subscript) -> Step:
     value, index = _node_evaluator(node.value), _node_evaluator(node.slice)
     return lambda lookup: value(lookup)[index(lookup)]
 
 
-def _attribute(node: ast.Attribute) -> Step:
+def _attribute_evaluator(node: ast.Attribute) -> Step:
     if node.attr not in _ATTRIBUTES:
-        raise NotAllowed(f"the attribute {node.attr!r} is not allowed in a selector")
+        raise OperationNotAllowed(f"the attribute {node.attr!r} is not allowed in a selector")
     value, name = _node_evaluator(node.value), node.attr
     return lambda lookup: getattr(value(lookup), name)
 
 
-def _call(node: ast.Call) -> Step:
+def _call_evaluator(node: ast.Call) -> Step:
     allowed = node.func.id in _FUNCTIONS if isinstance(node.func, ast.Name) else isinstance(node.func, ast.Attribute)
     if not allowed:
-        raise NotAllowed(f"calling {ast.unparse(node.func)} is not allowed in a selector")
+        raise OperationNotAllowed(f"calling {ast.unparse(node.func)} is not allowed in a selector")
     if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
-        raise NotAllowed("only plain arguments are allowed in a selector")
+        raise OperationNotAllowed("only plain arguments are allowed in a selector")
     function, parts = _node_evaluator(node.func), [_node_evaluator(part) for part in node.args]
     return lambda lookup: function(lookup)(*[part(lookup) for part in parts])
 
 
-_MAKERS: dict[type[ast.expr], Callable[[Any], Step]] = {
-    ast.Constant: _constant,
-    ast.Name: _name,
-    ast.BoolOp: _boolean,
-    ast.UnaryOp: _unary,
-    ast.Compare: _compare,
-    ast.BinOp: _binary,
-    ast.IfExp: _choice,
-    ast.Tuple: _sequence,
-    ast.List: _sequence,
-    ast.Dict: _dictionary,
-    ast.Subscript: _subscript,
-    ast.Attribute: _attribute,
-    ast.Call: _call,
+_EVALUATOR_BY_NODE_TYPE: dict[type[ast.expr], Callable[[Any], Step]] = {
+    ast.Constant: _constant_evaluator,
+    ast.Name: _name_evaluator,
+    ast.BoolOp: _and_or_evaluator,
+    ast.UnaryOp: _unary_operator_evaluator,
+    ast.Compare: _comparison_evaluator,
+    ast.BinOp: _arithmetic_evaluator,
+    ast.IfExp: _conditional_evaluator,
+    ast.Tuple: _sequence_evaluator,
+    ast.List: _sequence_evaluator,
+    ast.Dict: _dictionary_evaluator,
+    ast.Subscript: _subscript_evaluator,
+    ast.Attribute: _attribute_evaluator,
+    ast.Call: _call_evaluator,
 }

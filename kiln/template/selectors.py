@@ -14,7 +14,13 @@ from kiln import limits
 from kiln.errors import SelectorFault, UnsafeTemplate, did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
-from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
+from kiln.template.python_expression import (
+    InvalidExpression,
+    MissingName,
+    OperationNotAllowed,
+    compile_expression,
+    evaluate_expression,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +98,7 @@ class SelectableText:
         if self._names is None:
             limits.record_place(self.file)
             texts = {line.selector for line in self.lines if line.selector}
-            self._names = tuple(sorted({name for text in texts for name in _names_in(text)}))
+            self._names = tuple(sorted({name for text in texts for name in _names_in_selector(text)}))
         return self._names
 
     def select(self, names: Namespace) -> SelectedText:
@@ -105,10 +111,10 @@ class SelectableText:
         key = () if self._plain else names.cache_key_values(self.selector_names)
         selected = self._selected.get(key)
         if selected is None:
-            selected = self._selected[key] = self._apply(names)
+            selected = self._selected[key] = self._apply_selectors(names)
         return selected
 
-    def _apply(self, names: Namespace) -> SelectedText:
+    def _apply_selectors(self, names: Namespace) -> SelectedText:
         results: dict[str, bool] = {}
         lines = []
         for line in self.lines:
@@ -134,16 +140,16 @@ def selector_holds(line: SelectorLine, names: Namespace, file: str) -> bool:
     try:
         while True:
             try:
-                return bool(evaluate(compile_expression(text), names.lookup))
+                return bool(evaluate_expression(compile_expression(text), names.lookup))
             except MissingName as missing:
                 # The replacement is textual, as in conda-build: without "cuda", "cuda_min" becomes "False_min".
                 if missing.name in compile_expression(line.selector or "").names:
                     _report_unknown_name(missing.name, line, names, at)
                 text = text.replace(missing.name, "False")
-    except Invalid as error:
+    except InvalidExpression as error:
         what = f"the selector [{line.selector}] is not an expression"
         raise SelectorFault(what, at=at, why=str(error), hint=_flow_list_hint(line)) from error
-    except NotAllowed as error:
+    except OperationNotAllowed as error:
         what = f"the selector [{line.selector}] is not allowed"
         raise UnsafeTemplate(what, at=at, why=str(error), hint=_flow_list_hint(line)) from error
 
@@ -166,26 +172,28 @@ def _report_unknown_name(name: str, line: SelectorLine, names: Namespace, at: Pl
         f"the selector [{line.selector}] uses the unknown name {name!r}",
         at=at,
         why="it is not a platform name, a variant key or a setting, so it would silently count as False",
-        hint=did_you_mean(name, names.suggestions()) or "define it in conda_build_config.yaml, or correct the name",
+        hint=did_you_mean(name, names.suggested_names()) or "define it in conda_build_config.yaml, or correct the name",
     )
     if names.doubts is None:
         raise fault
     names.doubts[at] = fault
 
 
-def _names_in(text: str) -> Iterator[str]:
+def _names_in_selector(text: str) -> Iterator[str]:
     try:
         yield from compile_expression(text).names
-    except (Invalid, NotAllowed):
+    except (InvalidExpression, OperationNotAllowed):
         return
 
 
 def lines_with_selectors(text: str) -> tuple[SelectorLine, ...]:
     """Return a text's lines, each with its selector."""
-    return tuple([SelectorLine(number=number, **_parse_line(raw)) for number, raw in enumerate(text.splitlines(), 1)])
+    return tuple(
+        [SelectorLine(number=number, **_parse_selector_line(raw)) for number, raw in enumerate(text.splitlines(), 1)]
+    )
 
 
-def select_again(text: str, names: Namespace, file: str) -> str:
+def apply_selectors_again(text: str, names: Namespace, file: str) -> str:
     """Return a rendered text with selectors applied again, as conda-build does.
 
     Raises:
@@ -196,7 +204,7 @@ def select_again(text: str, names: Namespace, file: str) -> str:
         return unselected
     lines = []
     for raw in text.splitlines():
-        parsed = _parse_line(raw)
+        parsed = _parse_selector_line(raw)
         if "selector" not in parsed or selector_holds(SelectorLine(number=0, **parsed), names, file):
             lines.append(parsed["text"])
     return "\n".join(lines) + "\n"
@@ -205,14 +213,14 @@ def select_again(text: str, names: Namespace, file: str) -> str:
 @lru_cache(maxsize=64)
 def _text_if_without_selectors(text: str) -> str | None:
     """Return a text without comment lines, the same at all names; None if a line has a selector."""
-    lines = [_parse_line(raw) for raw in text.splitlines()]
+    lines = [_parse_selector_line(raw) for raw in text.splitlines()]
     if any("selector" in line for line in lines):
         return None
     return "\n".join([line["text"] for line in lines]) + "\n"
 
 
 @lru_cache(maxsize=16384)
-def _parse_line(raw: str) -> dict[str, Any]:
+def _parse_selector_line(raw: str) -> dict[str, Any]:
     """Return the parts of a line: its text, and its selector's text, column and kind."""
     raw = raw.rstrip()
     if not raw or raw.lstrip().startswith("#"):
@@ -239,9 +247,9 @@ def _selector_bracket(raw: str) -> tuple[int, int, int, bool] | None:
     bare = [pair for pair in pairs if pair[1] == len(raw) - 1 and pair[0] >= 1]
     choices = []
     if commented:
-        choices.append((_index_before_space(raw, hash_at), *commented[-1], True))
+        choices.append((_index_of_preceding_space(raw, hash_at), *commented[-1], True))
     if bare:
-        choices.append((_index_before_space(raw, bare[-1][0]), *bare[-1], False))
+        choices.append((_index_of_preceding_space(raw, bare[-1][0]), *bare[-1], False))
     if not choices:
         return None
     length, start, end, is_comment = min(choices, key=lambda choice: choice[0])
@@ -260,7 +268,7 @@ def _bracket_pairs(raw: str) -> Iterator[tuple[int, int]]:
             start = -1
 
 
-def _index_before_space(raw: str, index: int) -> int:
+def _index_of_preceding_space(raw: str, index: int) -> int:
     while index > 1 and raw[index - 1].isspace():
         index -= 1
     return index

@@ -20,7 +20,7 @@ def setting_keys(spec: Spec) -> frozenset[str]:
     return frozenset({*EXTEND_KEYS, "zip_keys", *as_list(spec.get("extend_keys"))})
 
 
-def combine(sources: Sequence[VariantSource]) -> Spec:
+def combine_sources(sources: Sequence[VariantSource]) -> Spec:
     """Return the specification that sources combine to; the last source has precedence.
 
     Lists of settings (``extend_keys``) are united and mappings updated; a zipped key is replaced only together with
@@ -41,7 +41,7 @@ def combine(sources: Sequence[VariantSource]) -> Spec:
             elif isinstance(value, dict):
                 spec[key] = dict(value)
             else:
-                _replace_key(spec, source, key, value, groups)
+                _replace_values_of_key(spec, source, key, value, groups)
     return spec
 
 
@@ -58,16 +58,18 @@ def _extend_setting(spec: Spec, key: str, value: Any) -> None:
         spec[key] = list(dict.fromkeys([*as_list(spec.get(key)), *as_list(value)]))
 
 
-def _replace_key(spec: Spec, source: VariantSource, key: str, value: Any, groups: list[tuple[str, ...]]) -> None:
+def _replace_values_of_key(
+    spec: Spec, source: VariantSource, key: str, value: Any, groups: list[tuple[str, ...]]
+) -> None:
     group = next((group for group in groups if key in group), (key,))
     if all(member in source.values for member in group):
-        _replace_group(spec, source, key, value, group)
+        _replace_zip_group(spec, source, key, value, group)
     elif key in spec:
         _replace_zipped_key(spec, source, key, value, group)
     # Else the group is incomplete and there is nothing to replace: conda-build drops the key.
 
 
-def _replace_group(spec: Spec, source: VariantSource, key: str, value: Any, group: tuple[str, ...]) -> None:
+def _replace_zip_group(spec: Spec, source: VariantSource, key: str, value: Any, group: tuple[str, ...]) -> None:
     for member in group:
         values = as_list(source.values[member])
         if len(values) != len(as_list(value)):

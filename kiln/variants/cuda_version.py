@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 ANY_GPU = "999.0"  # newer than any, so that no lower bound excludes it
 
 
-def cuda_of(config: BuildConfig) -> str | None:
+def cuda_version_of_config(config: BuildConfig) -> str | None:
     """Return the CUDA version of a config, such as ``12.9``, or None."""
     version = config.variant.get("cuda_compiler_version", ("None",))[0]
     return None if version == "None" else version
 
 
-def cuda_arch_of(config: BuildConfig) -> str:
+def cuda_arch_of_config(config: BuildConfig) -> str:
     """Return the compute capability that tests of a CUDA config count on where there is no GPU.
 
     Source: conda-forge-ci-setup, which exports CONDA_OVERRIDE_CUDA_ARCH so.
@@ -28,7 +28,7 @@ def cuda_arch_of(config: BuildConfig) -> str:
 
 def virtual_packages_with_cuda(virtual_packages: VirtualPackages, config: BuildConfig) -> VirtualPackages:
     """Return a machine's virtual packages, for a CUDA config with ``__cuda`` and ``__cuda_arch`` even without a GPU."""
-    cuda = cuda_of(config)
+    cuda = cuda_version_of_config(config)
     if cuda is None:
         return virtual_packages
-    return {"__cuda": (cuda, "0"), "__cuda_arch": (cuda_arch_of(config), "0"), **virtual_packages}
+    return {"__cuda": (cuda, "0"), "__cuda_arch": (cuda_arch_of_config(config), "0"), **virtual_packages}

@@ -84,7 +84,7 @@ class VariantFile:
             KilnError: the file is malformed or contradicts itself.
         """
         document = self.document_for_platform(platform, known)
-        source = VariantSource(name=self.name, values=without_empty(document.value), document=document)
+        source = VariantSource(name=self.name, values=without_empty_values(document.value), document=document)
         check_variant_source(source)
         return source
 
@@ -118,11 +118,11 @@ def load_variant_file(path: Path, name: str) -> VariantFile:
     return _cached_variant_file(path, name, stamp)
 
 
-def without_empty(values: dict[str, Any]) -> dict[str, Any]:
+def without_empty_values(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values without keys that are empty, nested mappings likewise."""
     nonempty = {}
     for key, item in values.items():
-        value = without_empty(item) if isinstance(item, dict) else item
+        value = without_empty_values(item) if isinstance(item, dict) else item
         if value in ([], "", None, {}) or (key in {"final", "noarch_python", "zip_keys"} and not value):
             continue
         nonempty[key] = value
@@ -172,7 +172,7 @@ def check_variant_source(source: VariantSource) -> None:
         *_target_platform_faults(source),
         *_nested_value_faults(source),
         *_pin_run_as_build_faults(source),
-        *_dash_faults(source),
+        *_dash_in_key_faults(source),
         *_missing_zipped_key_faults(source, groups),
         *_repeated_zipped_key_faults(source, groups),
         *_zip_length_faults(source, groups),
@@ -226,7 +226,7 @@ def _pin_run_as_build_faults(source: VariantSource) -> list[VariantFault]:
     return [VariantFault(what, at=source.place_of_key("pin_run_as_build"), hint=hint)]
 
 
-def _dash_faults(source: VariantSource) -> list[VariantFault]:
+def _dash_in_key_faults(source: VariantSource) -> list[VariantFault]:
     return [
         VariantFault(
             f"the key {key!r} has a dash", at=source.place_of_key(key), hint=f"write {key.replace('-', '_')!r}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import VariantFault
 from kiln.model.source_position import Place
-from kiln.variants.files import as_list, load_variant_file, without_empty
+from kiln.variants.files import as_list, load_variant_file, without_empty_values
 from kiln.versions import Version, version_or_none
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Migration:
     def timestamp_and_values(self, platform: Platform, known: frozenset[str]) -> tuple[float, dict[str, Any]]:
         """Return the migration's time stamp and the values that it changes on a platform."""
         document = self.file.document_for_platform(platform, known)
-        values = without_empty(document.value)
+        values = without_empty_values(document.value)
         stamp = values.pop("migrator_ts", "-1.0")
         try:
             return float(stamp), values
@@ -44,7 +44,7 @@ class Migration:
             raise VariantFault(f"migrator_ts is {stamp!r}, which is not a number", at=at) from error
 
 
-def applicable(local: Path, pinned: Path | None) -> tuple[Path, ...]:
+def applicable_migration_files(local: Path, pinned: Path | None) -> tuple[Path, ...]:
     """Return the migration files that apply to a feedstock.
 
     ``local`` is the feedstock's folder of migrations, ``pinned`` the pinning's, if it has one: a feedstock's copy
@@ -74,7 +74,7 @@ def _migration_identity(path: Path, name: str) -> tuple[str | None, str, bool]:
     return stamp, str(about.get("migration_number", 1)), str(about.get("use_local", "false")).lower() == "true"
 
 
-def migrate(spec: Spec, migrations: Sequence[Migration], platform: Platform, known: frozenset[str]) -> Spec:
+def apply_migrations(spec: Spec, migrations: Sequence[Migration], platform: Platform, known: frozenset[str]) -> Spec:
     """Return the specification after all migrations, the oldest first.
 
     Raises:
@@ -98,12 +98,12 @@ def apply_migration(spec: Spec, change: Mapping[str, Any]) -> Spec:
     about = change.get("__migrator", {})
     operation = about.get("operation")
     if operation == "key_add":
-        return _rows_added(spec, change, about)
+        return _spec_with_rows_added(spec, change, about)
     if operation == "key_remove":
-        return _rows_removed(spec, change, about)
+        return _spec_with_rows_removed(spec, change, about)
     if operation:
         raise ValueError(f"unknown operation {operation!r}")
-    return _with_values_raised(spec, change, about)
+    return _spec_with_values_raised(spec, change, about)
 
 
 def _comparison_rank(value: Any, ordering: Sequence[str] | None) -> Any:
@@ -116,7 +116,7 @@ def _comparison_rank(value: Any, ordering: Sequence[str] | None) -> Any:
     return value
 
 
-def _newer(left: Sequence[str], right: Sequence[str], ordering: Sequence[str] | None) -> list[str]:
+def _newer_values(left: Sequence[str], right: Sequence[str], ordering: Sequence[str] | None) -> list[str]:
     """Return the newer value at each position; with an ordering, the newest distinct values instead."""
     if ordering is None:
         newer = [
@@ -140,11 +140,11 @@ def _is_older_value(left: Any, right: Any) -> bool:
     return bool(one < other)
 
 
-def _group_of(key: str, groups: Sequence[Sequence[str]]) -> list[str]:
+def _zip_group_of_key(key: str, groups: Sequence[Sequence[str]]) -> list[str]:
     return next((list(group) for group in reversed(groups) if key in group), [key])
 
 
-def _rows_added(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
+def _spec_with_rows_added(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
     """Add the migration's rows to the primary key's group."""
     primary = about["primary_key"]
     if primary not in change:
@@ -153,11 +153,11 @@ def _rows_added(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any])
         raise KeyError(f"{primary}, the migration's primary key, has no value")
     ordering = about.get("ordering", {})
     groups = [list(group) for group in spec.get("zip_keys", [])]
-    group, fresh = _extended_group(primary, groups, about.get("additional_zip_keys", []))
+    group, fresh = _extended_zip_group(primary, groups, about.get("additional_zip_keys", []))
     result = {**spec, **({"zip_keys": groups} if groups else {})}
     for index in range(len(change[primary])):
         length = len(as_list(result[primary]))
-        columns = [_broadcast(result[key], length if key in fresh else None) for key in group]
+        columns = [_broadcast_to_length(result[key], length if key in fresh else None) for key in group]
         rows = list(zip(*columns, strict=False))
         row = tuple(change[key][index] for key in group)
         if row not in rows:
@@ -167,11 +167,11 @@ def _rows_added(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any])
             )
             result |= {key: list(column) for key, column in zip(group, zip(*ranked, strict=True), strict=True)}
     for key in set(ordering) - fresh - {primary}:
-        result[key] = _newer(as_list(spec[key]), as_list(change[key]), ordering[key])
+        result[key] = _newer_values(as_list(spec[key]), as_list(change[key]), ordering[key])
     return result
 
 
-def _extended_group(primary: str, groups: list[list[str]], extra: Sequence[str]) -> tuple[list[str], set[str]]:
+def _extended_zip_group(primary: str, groups: list[list[str]], extra: Sequence[str]) -> tuple[list[str], set[str]]:
     """Return the primary key's group with the migration's additional keys, and the set of those that are new to it."""
     for group in groups if extra else []:
         if primary in group:
@@ -181,10 +181,10 @@ def _extended_group(primary: str, groups: list[list[str]], extra: Sequence[str])
     if extra:
         groups.append([primary, *extra])
         return groups[-1], set(extra)
-    return _group_of(primary, groups), set()
+    return _zip_group_of_key(primary, groups), set()
 
 
-def _broadcast(values: Any, length: int | None) -> list[Any]:
+def _broadcast_to_length(values: Any, length: int | None) -> list[Any]:
     items = as_list(values)
     if length is None:
         return items
@@ -195,7 +195,7 @@ def _broadcast(values: Any, length: int | None) -> list[Any]:
     return [items[0]] * length
 
 
-def _rows_removed(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
+def _spec_with_rows_removed(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
     """Remove a value of the primary key, and the rows of its group that have it."""
     primary = about["primary_key"]
     if primary not in change or primary not in spec:
@@ -211,13 +211,13 @@ def _rows_removed(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any
     # conda-smithy aligns the group's other keys with the sorted, distinct values that the removal leaves.
     positions = [before.index(value) for value in remaining]
     result = {**spec, primary: remaining}
-    for key in _group_of(primary, spec.get("zip_keys", [])):
+    for key in _zip_group_of_key(primary, spec.get("zip_keys", [])):
         if key != primary:
             result[key] = [as_list(spec[key])[position] for position in positions]
     return result
 
 
-def _with_values_raised(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
+def _spec_with_values_raised(spec: Spec, change: Mapping[str, Any], about: Mapping[str, Any]) -> Spec:
     """Raise the keys of both sides to the newer values, and add the keys that only the migration has."""
     ordering = about.get("ordering", {})
     joint = [key for key in spec if key in change]
@@ -227,10 +227,10 @@ def _with_values_raised(spec: Spec, change: Mapping[str, Any], about: Mapping[st
     handled: set[str] = set()
     for primary in as_list(about.get("primary_key")):
         if primary in change:
-            handled |= _raise_group(primary, spec, change, groups, ordering.get(primary), raised_values)
+            handled |= _raise_zip_group_values(primary, spec, change, groups, ordering.get(primary), raised_values)
     for key in joint:
         if key not in handled and key not in special and key not in raised_values:
-            raised_values[key] = _newer(as_list(spec[key]), as_list(change[key]), ordering.get(key))
+            raised_values[key] = _newer_values(as_list(spec[key]), as_list(change[key]), ordering.get(key))
     only = {key: value for key, value in change.items() if key not in spec and key != "__migrator"}
     return {**spec, **only, **raised_values, **special}
 
@@ -240,11 +240,11 @@ def _merged_special_keys(spec: Spec, change: Mapping[str, Any], joint: Sequence[
     if "pin_run_as_build" in joint:
         special["pin_run_as_build"] = {**spec["pin_run_as_build"], **change["pin_run_as_build"]}
     if "zip_keys" in joint:
-        special["zip_keys"] = _merged_groups(spec["zip_keys"], change["zip_keys"])
+        special["zip_keys"] = _merged_zip_groups(spec["zip_keys"], change["zip_keys"])
     return special
 
 
-def _merged_groups(left: Iterable[Sequence[str]], right: Iterable[Sequence[str]]) -> list[list[str]]:
+def _merged_zip_groups(left: Iterable[Sequence[str]], right: Iterable[Sequence[str]]) -> list[list[str]]:
     """Return both sides' groups; a left group gives way to the longest right group that contains it."""
     left_groups, right_groups = {frozenset(group) for group in left}, {frozenset(group) for group in right}
     merged = []
@@ -259,7 +259,7 @@ def _merged_groups(left: Iterable[Sequence[str]], right: Iterable[Sequence[str]]
     return sorted(groups, key=lambda group: (len(group), str(group)))
 
 
-def _raise_group(
+def _raise_zip_group_values(
     primary: str,
     spec: Spec,
     change: Mapping[str, Any],
@@ -269,7 +269,7 @@ def _raise_group(
 ) -> set[str]:
     """Raise a primary key, and take its group's values from the same rows; return the group's keys."""
     left, right = as_list(spec[primary]), as_list(change[primary])
-    raised_values[primary] = _newer(left, right, ordering)
+    raised_values[primary] = _newer_values(left, right, ordering)
     group = next((set(group) for group in groups if primary in group), set())
     indexes = [index for index, value in enumerate((*left, *right)) if value in raised_values[primary]]
     for key in group - {primary}:

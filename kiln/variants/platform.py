@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kiln.template.namespace import Os, language_names, platform_names
+from kiln.template.namespace import Os, language_version_names, platform_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ class Platform:
                 **platform_names(host_subdir),
                 "os": self.os,
                 "environ": self.os.environ,
-                **language_names(*versions),
+                **language_version_names(*versions),
                 "build_platform": self.build or self.subdir,
                 **self.environ,
             }

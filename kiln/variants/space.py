@@ -67,7 +67,9 @@ class Dimension:
             return self
         place = self.keys.index(key)
         indexes_by_value = self._row_indexes_by_value(place)
-        selected_values = _substrings_of_lengths(values, self._lengths_of(place)) if isinstance(values, str) else values
+        selected_values = (
+            _substrings_of_lengths(values, self._lengths_of_values(place)) if isinstance(values, str) else values
+        )
         indexes = sorted(
             {index for value in selected_values if value in indexes_by_value for index in indexes_by_value[value]}
         )
@@ -88,7 +90,7 @@ class Dimension:
                 indexes_by_value.setdefault(row[place], []).append(index)
         return indexes_by_value
 
-    def _lengths_of(self, place: int) -> set[int]:
+    def _lengths_of_values(self, place: int) -> set[int]:
         """Return the lengths of the values of the key at a place."""
         lengths = self._value_lengths_cache.get(place)
         if lengths is None:
@@ -112,7 +114,7 @@ def _substrings_of_lengths(text: str, lengths: set[int]) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedPart:
+class SharedSpacePart:
     """The part that all subspaces share: settings, zipped groups, and the dimensions with a single row."""
 
     settings: Mapping[str, Any]
@@ -132,7 +134,7 @@ class SharedPart:
 class Space:
     """All variants of a specification, or a part of them; ``varying`` dimensions vary in the whole space."""
 
-    frame: SharedPart
+    frame: SharedSpacePart
     varying: tuple[Dimension, ...]
 
     @classmethod
@@ -150,7 +152,9 @@ class Space:
         present = filter(None, (tuple(key for key in group if key in spec) for group in groups))
         tied = [Dimension(keys=group, rows=_zipped_rows(group, spec)) for group in present]
         dimensions = [dimension for dimension in (*single, *tied) if dimension.rows]
-        frame = SharedPart(settings=settings, groups=groups, single=tuple(d for d in dimensions if len(d.rows) == 1))
+        frame = SharedSpacePart(
+            settings=settings, groups=groups, single=tuple(d for d in dimensions if len(d.rows) == 1)
+        )
         return cls(frame=frame, varying=tuple(d for d in dimensions if len(d.rows) > 1))
 
     @cached_property
@@ -197,7 +201,9 @@ class Space:
         fixed = tuple(dimension for dimension in self.varying if len(dimension.rows) == 1)
         if not fixed:
             return self
-        frame = SharedPart(settings=self.frame.settings, groups=self.frame.groups, single=(*self.frame.single, *fixed))
+        frame = SharedSpacePart(
+            settings=self.frame.settings, groups=self.frame.groups, single=(*self.frame.single, *fixed)
+        )
         return Space(frame=frame, varying=tuple(d for d in self.varying if len(d.rows) > 1))
 
     def variants(self) -> Iterator[Variant]:
@@ -214,11 +220,11 @@ class Space:
                 "the matrix has too many variants", why=why[:500], hint="zip keys that belong together with zip_keys"
             )
         for rows in product(*(dimension.rows for dimension in self.varying)):
-            yield self._variant(rows)
+            yield self._variant_of_rows(rows)
 
     def first_variant(self) -> Variant:
         """Return the variant of the first row of every dimension."""
-        return self._variant([dimension.rows[0] for dimension in self.varying])
+        return self._variant_of_rows([dimension.rows[0] for dimension in self.varying])
 
     def restricted_to_variant(self, variant: Variant, keys: frozenset[str]) -> Space:
         """Return the space restricted to a variant's values of some keys."""
@@ -227,7 +233,7 @@ class Space:
             space = space.where(key, variant[key])
         return space
 
-    def _variant(self, rows: Iterable[tuple[str, ...]]) -> Variant:
+    def _variant_of_rows(self, rows: Iterable[tuple[str, ...]]) -> Variant:
         own: dict[str, str] = {}
         for dimension, row in zip(self.varying, rows, strict=True):
             own.update(zip(dimension.keys, row, strict=True))

@@ -21,7 +21,7 @@ _PIN = lazy_pattern(r"\.\*.*| .*")  # of ``3.10.* *_cpython`` readers need 3.10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class VariantAxis:
     """One key that varies: its values as the variants have them, in order, each with a readable name."""
 
     key: str
@@ -42,7 +42,7 @@ class Axis:
         return f"no {self.name}" if text == "none" else f"{self.name} {text}"
 
 
-def axes(configs: Sequence[str], variants: Variants) -> tuple[Axis, ...]:
+def distinguishing_axes(configs: Sequence[str], variants: Variants) -> tuple[VariantAxis, ...]:
     """Return axes of the fewest keys that distinguish the configs; none when a config's variant is unknown."""
     if any(config not in variants for config in configs):
         return ()
@@ -56,12 +56,12 @@ def axes(configs: Sequence[str], variants: Variants) -> tuple[Axis, ...]:
         if with_key > count:
             distinct_keys.append(key)
             count = with_key
-    return tuple(_axis(key, values[key]) for key in distinct_keys)
+    return tuple(_axis_of_key(key, values[key]) for key in distinct_keys)
 
 
 def config_labels(configs: Sequence[str], variants: Variants) -> dict[str, str]:
     """Return a distinct name for each config, such as ``CUDA 12.9 · Python 3.10``; else the config's own name."""
-    varying_axes = axes(configs, variants)
+    varying_axes = distinguishing_axes(configs, variants)
     names = (
         {config: " · ".join(axis.label(axis.value_of(variants[config])) for axis in varying_axes) for config in configs}
         if varying_axes
@@ -75,11 +75,11 @@ def _axis_sort_key(key: str, values: int) -> tuple[int, int, str]:
     return (FIRST.index(key) if key in FIRST else len(FIRST), -values, key)
 
 
-def _axis(key: str, values: Iterable[tuple[str, ...]]) -> Axis:
+def _axis_of_key(key: str, values: Iterable[tuple[str, ...]]) -> VariantAxis:
     ordered = sorted(set(values), key=_natural_sort_key)
     short = {value: ", ".join(_short_value(item) for item in value) for value in ordered}
     distinct = len(set(short.values())) == len(ordered)
-    return Axis(key=key, values=short if distinct else {value: ", ".join(value) for value in ordered})
+    return VariantAxis(key=key, values=short if distinct else {value: ", ".join(value) for value in ordered})
 
 
 def _short_value(value: str) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from yaml import Node
 
 
-class _Dumper(yaml.SafeDumper):
+class _CiSupportDumper(yaml.SafeDumper):
     """A dumper that keeps the order of nested mappings and writes true and false unquoted."""
 
 
@@ -27,23 +27,23 @@ def _represent_text(dumper: yaml.SafeDumper, data: str) -> Node:
     return dumper.represent_str(data)
 
 
-_Dumper.add_representer(str, _represent_text)
-_Dumper.add_representer(dict, lambda dumper, data: dumper.represent_dict(data.items()))
+_CiSupportDumper.add_representer(str, _represent_text)
+_CiSupportDumper.add_representer(dict, lambda dumper, data: dumper.represent_dict(data.items()))
 
 
-def mapping_text(data: Mapping[str, Any]) -> str:
+def ci_support_text(data: Mapping[str, Any]) -> str:
     """Return the text of a mapping with sorted outermost keys; values are text, tuples, or mappings in their order."""
-    return "".join(_entry(key, _frozen(data[key])) for key in sorted(data))
+    return "".join(_entry_text(key, _hashable_value(data[key])) for key in sorted(data))
 
 
-def _frozen(value: Any) -> Any:
+def _hashable_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return tuple(_frozen(item) for item in value)
+        return tuple(_hashable_value(item) for item in value)
     if isinstance(value, TypedText):
         return _FrozenTypedValue((type(value.typed).__name__, value.typed))
     if isinstance(value, str):
         return value
-    return _FrozenMapping((key, _frozen(item)) for key, item in value.items())
+    return _FrozenMapping((key, _hashable_value(item)) for key, item in value.items())
 
 
 class _FrozenMapping(tuple):  # type: ignore[type-arg]
@@ -59,13 +59,13 @@ class _FrozenTypedValue(tuple):  # type: ignore[type-arg]
 
 
 @lru_cache(maxsize=4096)
-def _entry(key: str, value: Any) -> str:
-    return str(yaml.dump({key: _thawed(value)}, Dumper=_Dumper, default_flow_style=False))
+def _entry_text(key: str, value: Any) -> str:
+    return str(yaml.dump({key: _value_of_hashable(value)}, Dumper=_CiSupportDumper, default_flow_style=False))
 
 
-def _thawed(value: Any) -> Any:
+def _value_of_hashable(value: Any) -> Any:
     if isinstance(value, _FrozenTypedValue):
         return value[1]
     if isinstance(value, _FrozenMapping):
-        return {key: _thawed(item) for key, item in value}
-    return [_thawed(item) for item in value] if isinstance(value, tuple) else value
+        return {key: _value_of_hashable(item) for key, item in value}
+    return [_value_of_hashable(item) for item in value] if isinstance(value, tuple) else value

@@ -144,7 +144,7 @@ def parse(
         MalformedYaml: the text is not YAML, repeats a key with another value, nests too deeply or expands too far.
         UnsafeTemplate: a tag asks for an object of a programming language.
     """
-    builder = _Builder(file, scalars, line_of or (lambda line: line), may_repeat or (lambda _: False))
+    builder = _DocumentBuilder(file, scalars, line_of or (lambda line: line), may_repeat or (lambda _: False))
     builder.first_counts = first_counts
     limits.record_place(file)
     event: Any = None
@@ -181,7 +181,7 @@ class _OpenCollection:
         self.merges: list[Any] = []
 
 
-class _Builder:
+class _DocumentBuilder:
     """A builder of values from the parser's events, without recursion.
 
     Events and marks are ``Any``, because PyYAML's two parsers use different types of the same shape.
@@ -215,20 +215,20 @@ class _Builder:
         """Add the contents of one event."""
         kind = type(event)
         if kind is yaml.ScalarEvent:
-            self._scalar(event)
+            self._add_scalar(event)
         elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
             self._open_collection(event, {} if kind is yaml.MappingStartEvent else [])
         elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
             self._close_collection(event)
         elif kind is yaml.AliasEvent:
-            self._alias(event)
+            self._add_alias(event)
         elif kind is yaml.DocumentStartEvent:
             self._documents += 1
             if self._documents > 1:
                 raise self.malformed_error("a second document begins", event.start_mark)
 
     def _open_collection(self, event: Any, value: dict[Any, Any] | list[Any]) -> None:
-        self._check_tag(event)
+        self._require_plain_tag(event)
         if len(self._stack) >= _MAX_DEPTH:
             raise self.malformed_error(f"nested more than {_MAX_DEPTH} levels deep", event.start_mark)
         if self._stack and type(self._stack[-1].value) is dict and self._stack[-1].key is _NO_KEY:
@@ -244,7 +244,7 @@ class _Builder:
             self._anchors[level.anchor] = (level.value, level.size)
         self._add_value(level.value, level.size, event)
 
-    def _alias(self, event: Any) -> None:
+    def _add_alias(self, event: Any) -> None:
         if event.anchor not in self._anchors:
             raise self.malformed_error(f"undefined anchor &{event.anchor}", event.start_mark)
         value, size = self._anchors[event.anchor]
@@ -254,9 +254,9 @@ class _Builder:
             raise self.malformed_error(f"aliases expand to more than {_MAX_EXPANSION:,} values", event.start_mark, why)
         self._add_value(value, size, event)
 
-    def _scalar(self, event: Any) -> None:
+    def _add_scalar(self, event: Any) -> None:
         if event.tag is not None:
-            self._check_tag(event)
+            self._require_plain_tag(event)
         value: Any = event.value
         if self.words and event.implicit[0] and value in _WORDS:
             value = _WORDS[value]
@@ -300,7 +300,7 @@ class _Builder:
             raise self.malformed_error(f"duplicate key {key!r}", event.start_mark, why)
         level.value[key] = value
 
-    def _check_tag(self, event: Any) -> None:
+    def _require_plain_tag(self, event: Any) -> None:
         tag = event.tag
         if tag is None or tag in {"!", ""} or tag.removeprefix("tag:yaml.org,2002:") in _PLAIN_TAGS:
             return

@@ -11,7 +11,7 @@ from kiln import expand, feedstock_loader
 from kiln.errors import MalformedYaml, RecipeFault, UnknownConfig, VariantFault
 from kiln.expand import workflow
 from kiln.expand.matrix import config_name
-from kiln.yamltext import mapping_text
+from kiln.yamltext import ci_support_text
 from tests.feedstocks import LINUX_ONLY, PINNING, copied, written
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def variants(draw: st.DrawFn) -> dict[str, Any]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(variants())
 def test_configs_are_the_distinct_combinations_and_survive_their_files(tmp_path: Path, given: dict[str, Any]) -> None:
-    feedstock = written(tmp_path, RECIPE, mapping_text(given))
+    feedstock = written(tmp_path, RECIPE, ci_support_text(given))
     configs = expand.configs(feedstock)
     rows = set(zip(given["alpha"], given["beta"], strict=True))
     combinations = {(a, b, gamma) for a, b in rows for gamma in given["gamma"]}

@@ -9,13 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
-from kiln.template.jinja import COUNTED, Environment, Exhausted, StepBudget, Template, insert_step_counting
-from kiln.template.pieces import NotSeparable, cut
+from kiln.template.jinja import (
+    COUNTED,
+    StepBudget,
+    StepBudgetExhausted,
+    StepLimitedEnvironment,
+    Template,
+    insert_step_counting,
+)
+from kiln.template.pieces import NotSeparable, cut_into_pieces
 from kiln.template.selectors import SelectedText
 
 
-def environment() -> Environment:
-    return Environment(lambda name: f"included {name}")
+def environment() -> StepLimitedEnvironment:
+    return StepLimitedEnvironment(lambda name: f"included {name}")
 
 
 def rendered(text: str, **context: Any) -> str:
@@ -116,7 +123,9 @@ def outcome(text: str, *, whole: bool) -> str:
     if whole:
         try:
             return "".join(
-                made.piece(text).template.root_render_func(made.piece(text).template.new_context({"a": "q"}))
+                made.compiled_piece(text).template.root_render_func(
+                    made.compiled_piece(text).template.new_context({"a": "q"})
+                )
             )
         except Exception:  # noqa: BLE001 - a mistake of either kind is the same outcome here
             return "fault"
@@ -135,7 +144,7 @@ def test_pieces_give_what_the_whole_template_gives(lines: list[str]) -> None:
 
 def test_pieces_are_cut_at_the_outermost_level() -> None:
     text = "a\nb\n{% if x %}\nc\n{% endif %}\n{{ y }}\nd\n"
-    assert cut(text) == [
+    assert cut_into_pieces(text) == [
         (0, "a\nb", False),
         (2, "{% if x %}\nc\n{% endif %}", True),
         (5, "{{ y }}", True),
@@ -148,18 +157,18 @@ def test_pieces_are_cut_at_the_outermost_level() -> None:
 )
 def test_what_belongs_together_is_not_cut(text: str) -> None:
     with pytest.raises(NotSeparable):
-        cut(text)
+        cut_into_pieces(text)
 
 
 def test_a_budget_ends_after_its_steps_and_can_be_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kiln.template.jinja._MAX_STEPS", 3)
     budget = StepBudget()
     for _ in range(3):
-        budget.step()
-    with pytest.raises(Exhausted, match="more than 3 loop steps and calls"):
-        budget.step()
+        budget.spend_step()
+    with pytest.raises(StepBudgetExhausted, match="more than 3 loop steps and calls"):
+        budget.spend_step()
     budget.restart()
-    budget.step()
+    budget.spend_step()
 
 
 def test_each_iteration_of_each_loop_spends_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,5 +181,5 @@ def test_each_iteration_of_each_loop_spends_a_step(monkeypatch: pytest.MonkeyPat
     template = jinja2.Template.from_code(environment, environment.compile(tree), environment.globals)
     assert template.render(n=3) == "012" * 3
     budget.restart()
-    with pytest.raises(Exhausted):
+    with pytest.raises(StepBudgetExhausted):
         template.render(n=4)

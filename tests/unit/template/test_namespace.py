@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.names import CONDA_PLATFORMS
-from kiln.template.namespace import Namespace, Os, language_names, platform_names
+from kiln.template.namespace import Namespace, Os, language_version_names, platform_names
 from kiln.template.python_expression import MissingName
 
 
@@ -48,14 +48,14 @@ def test_every_platform_defines_the_names_of_all() -> None:
     ],
 )
 def test_the_names_of_a_python(python: str, expected: dict[str, object]) -> None:
-    names = language_names(python, "1.26", "5.32", "2.1")
+    names = language_version_names(python, "1.26", "5.32", "2.1")
     assert {name: names[name] for name in expected} == expected
     assert (names["np"], names["pl"], names["lua"], names["luajit"]) == (126, "5.32", "2.1", True)
 
 
 def test_a_version_without_numbers_is_an_error() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
-        language_names("three", "1", "5", "5")
+        language_version_names("three", "1", "5", "5")
 
 
 def test_platform_names_hide_those_of_the_variant() -> None:

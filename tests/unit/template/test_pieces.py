@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.template.pieces import NotSeparable, cut
+from kiln.template.pieces import NotSeparable, cut_into_pieces
 
 
 @pytest.mark.parametrize(
@@ -16,25 +16,25 @@ from kiln.template.pieces import NotSeparable, cut
     ],
 )
 def test_the_pieces_joined_are_the_template_and_begin_at_their_lines(text: str) -> None:
-    pieces = cut(text)
+    pieces = cut_into_pieces(text)
     lines = text.removesuffix("\n").split("\n")
     assert "\n".join(piece for _, piece, _ in pieces) == "\n".join(lines)
     assert all(piece.split("\n")[0] == lines[start] for start, piece, _ in pieces)
 
 
 def test_plain_lines_are_one_piece_that_needs_no_compiling() -> None:
-    assert cut("a\nb\n{{ c }}\nd\n") == [(0, "a\nb", False), (2, "{{ c }}", True), (3, "d", False)]
+    assert cut_into_pieces("a\nb\n{{ c }}\nd\n") == [(0, "a\nb", False), (2, "{{ c }}", True), (3, "d", False)]
 
 
 def test_a_block_is_one_piece_with_all_that_it_holds() -> None:
-    assert cut("{% if x %}\na\n{% for y in z %}b{% endfor %}\n{% endif %}\nc\n") == [
+    assert cut_into_pieces("{% if x %}\na\n{% for y in z %}b{% endfor %}\n{% endif %}\nc\n") == [
         (0, "{% if x %}\na\n{% for y in z %}b{% endfor %}\n{% endif %}", True),
         (4, "c", False),
     ]
 
 
 def test_closing_marks_in_texts_and_brackets_end_nothing() -> None:
-    assert cut("{{ '}}' }}{{ {'a': {'b': 1}} }}\nc\n")[0] == (0, "{{ '}}' }}{{ {'a': {'b': 1}} }}", True)
+    assert cut_into_pieces("{{ '}}' }}{{ {'a': {'b': 1}} }}\nc\n")[0] == (0, "{{ '}}' }}{{ {'a': {'b': 1}} }}", True)
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_closing_marks_in_texts_and_brackets_end_nothing() -> None:
 )
 def test_a_template_whose_parts_depend_on_each_other_is_not_cut(text: str) -> None:
     with pytest.raises(NotSeparable):
-        cut(text)
+        cut_into_pieces(text)

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.template.namespace import Os
-from kiln.template.python_expression import Invalid, MissingName, NotAllowed, compile_expression, evaluate
+from kiln.template.python_expression import (
+    InvalidExpression,
+    MissingName,
+    OperationNotAllowed,
+    compile_expression,
+    evaluate_expression,
+)
 
 if TYPE_CHECKING:
     from typing import Any
@@ -21,7 +27,7 @@ def value(text: str) -> Any:
             return VALUES[name]
         raise MissingName(name)
 
-    return evaluate(compile_expression(text), lookup)
+    return evaluate_expression(compile_expression(text), lookup)
 
 
 @pytest.mark.parametrize(
@@ -87,15 +93,15 @@ def test_a_name_without_a_value_is_missing_only_when_it_is_needed() -> None:
     ],
 )
 def test_other_operations_are_refused_before_they_run(text: str, reason: str) -> None:
-    with pytest.raises(NotAllowed, match=reason):
+    with pytest.raises(OperationNotAllowed, match=reason):
         compile_expression(text)
 
 
 def test_text_formatting_is_refused_when_it_runs() -> None:
     """The operands decide whether ``%`` is a remainder or fills the memory: ``'%9999999999d' % 1``."""
-    with pytest.raises(NotAllowed, match="text formatting"):
+    with pytest.raises(OperationNotAllowed, match="text formatting"):
         value("'%9999999999d' % a")
-    with pytest.raises(NotAllowed, match="text formatting"):
+    with pytest.raises(OperationNotAllowed, match="text formatting"):
         value("s % a")
 
 
@@ -111,7 +117,7 @@ def test_text_formatting_is_refused_when_it_runs() -> None:
     ],
 )
 def test_text_that_is_no_expression_is_invalid(text: str, reason: str) -> None:
-    with pytest.raises(Invalid, match=reason):
+    with pytest.raises(InvalidExpression, match=reason):
         compile_expression(text)
 
 
@@ -126,5 +132,5 @@ def test_text_that_is_no_expression_is_invalid(text: str, reason: str) -> None:
     ],
 )
 def test_operands_that_do_not_fit_are_invalid(text: str, reason: str) -> None:
-    with pytest.raises(Invalid, match=reason):
+    with pytest.raises(InvalidExpression, match=reason):
         value(text)

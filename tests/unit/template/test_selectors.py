@@ -6,12 +6,16 @@ from typing import Any
 import pytest
 
 from kiln.errors import SelectorFault, UnsafeTemplate
-from kiln.template.namespace import Namespace, Os, language_names, platform_names
+from kiln.template.namespace import Namespace, Os, language_version_names, platform_names
 from kiln.template.selectors import BoundedDict, SelectableText, lines_with_selectors
 
 
 def names(subdir: str = "linux-64", *, known: frozenset[str] = frozenset(), **variant: Any) -> Namespace:
-    fixed = {**platform_names(subdir), **language_names("3.11.* *_cpython", "2", "5", "5"), "os": Os({"CI": "1"})}
+    fixed = {
+        **platform_names(subdir),
+        **language_version_names("3.11.* *_cpython", "2", "5", "5"),
+        "os": Os({"CI": "1"}),
+    }
     return Namespace(fixed, variant, known)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kiln.errors import VariantFault
-from kiln.variants.combine import combine
+from kiln.variants.combine import combine_sources
 from kiln.variants.files import VariantSource, check_variant_source
 
 
@@ -14,7 +14,7 @@ def sources(*values: dict[str, Any]) -> list[VariantSource]:
 
 
 def test_later_values_replace_earlier_ones() -> None:
-    assert combine(sources({"a": ["1"], "b": ["2"]}, {"a": ["3", "4"]})) == {"a": ["3", "4"], "b": ["2"]}
+    assert combine_sources(sources({"a": ["1"], "b": ["2"]}, {"a": ["3", "4"]})) == {"a": ["3", "4"], "b": ["2"]}
 
 
 def test_settings_are_united() -> None:
@@ -22,11 +22,11 @@ def test_settings_are_united() -> None:
     setting = sources(
         *({"pin_run_as_build": pin, "ignore_version": [name]} for pin, name in zip(pins, "ab", strict=True))
     )
-    assert combine(setting) == {"pin_run_as_build": {**pins[0], **pins[1]}, "ignore_version": ["a", "b"]}
+    assert combine_sources(setting) == {"pin_run_as_build": {**pins[0], **pins[1]}, "ignore_version": ["a", "b"]}
 
 
 def test_own_settings_are_declared_with_extend_keys() -> None:
-    result = combine(sources({"mine": ["a"]}, {"extend_keys": ["mine"], "mine": ["b"]}))
+    result = combine_sources(sources({"mine": ["a"]}, {"extend_keys": ["mine"], "mine": ["b"]}))
     assert result["mine"] == ["a", "b"]
 
 
@@ -34,26 +34,26 @@ GROUP: dict[str, Any] = {"zip_keys": [["a", "b"]], "a": ["1", "2"], "b": ["x", "
 
 
 def test_a_group_is_replaced_as_a_whole() -> None:
-    result = combine(sources(GROUP, {"a": ["3"], "b": ["z"]}))
+    result = combine_sources(sources(GROUP, {"a": ["3"], "b": ["z"]}))
     assert (result["a"], result["b"]) == (["3"], ["z"])
 
 
 def test_one_key_of_a_group_is_replaced_where_the_length_is_the_same() -> None:
-    assert combine(sources(GROUP, {"a": ["8", "9"]}))["a"] == ["8", "9"]
+    assert combine_sources(sources(GROUP, {"a": ["8", "9"]}))["a"] == ["8", "9"]
 
 
 def test_one_key_of_a_group_may_restate_some_of_its_values() -> None:
-    assert combine(sources(GROUP, {"a": ["2"]}))["a"] == ["1", "2"]
+    assert combine_sources(sources(GROUP, {"a": ["2"]}))["a"] == ["1", "2"]
 
 
 def test_one_key_of_a_group_cannot_bring_new_values_alone() -> None:
     with pytest.raises(VariantFault) as caught:
-        combine(sources(GROUP, {"a": ["7"]}))
+        combine_sources(sources(GROUP, {"a": ["7"]}))
     assert "b" in caught.value.hint
 
 
 def test_a_part_of_an_unknown_group_is_dropped() -> None:
-    assert "a" not in combine(sources({"a": ["1"]}, {"zip_keys": [["a", "b"]], "c": ["1"]}))
+    assert "a" not in combine_sources(sources({"a": ["1"]}, {"zip_keys": [["a", "b"]], "c": ["1"]}))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kiln.model.build_config import BuildConfig
-from kiln.variants.cuda_version import cuda_arch_of, cuda_of, virtual_packages_with_cuda
+from kiln.variants.cuda_version import cuda_arch_of_config, cuda_version_of_config, virtual_packages_with_cuda
 
 CONFIG = BuildConfig(
     name="linux_64_", platform="linux-64", variant={"cuda_compiler_version": ("12.9",)}, pin_run_as_build={}
@@ -37,16 +37,16 @@ def test_a_driver_without_a_gpu_is_completed() -> None:
 
 def test_a_cpu_config_is_tested_on_the_machine_as_it_is() -> None:
     config = with_keys(cuda_compiler_version="None")
-    assert cuda_of(config) is None
+    assert cuda_version_of_config(config) is None
     assert virtual_packages_with_cuda(BARE, config) == BARE
 
 
 @pytest.mark.parametrize(("keys", "arch"), [({}, "999.0"), ({"cuda_arch_version": "8.6"}, "8.6")])
 def test_the_capability_is_the_variants_or_newer_than_any(keys: dict[str, str], arch: str) -> None:
-    assert cuda_arch_of(with_keys(**keys)) == arch
+    assert cuda_arch_of_config(with_keys(**keys)) == arch
 
 
 @pytest.mark.parametrize(("keys", "cuda"), [((), None), (("None",), None), (("12.9",), "12.9")])
 def test_the_cuda_version_of_a_config(keys: tuple[str, ...], cuda: str | None) -> None:
     variant = {"cuda_compiler_version": keys} if keys else {}
-    assert cuda_of(dataclasses.replace(CONFIG, variant=variant)) == cuda
+    assert cuda_version_of_config(dataclasses.replace(CONFIG, variant=variant)) == cuda

@@ -14,7 +14,7 @@ from kiln.variants.files import (
     as_list,
     check_variant_source,
     load_variant_file,
-    without_empty,
+    without_empty_values,
     zip_groups,
 )
 from kiln.variants.platform import Platform
@@ -71,7 +71,7 @@ def test_an_empty_file_and_empty_keys_have_no_values(tmp_path: Path) -> None:
     ],
 )
 def test_keys_without_values_are_left_out_at_any_depth(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert without_empty(given) == expected
+    assert without_empty_values(given) == expected
 
 
 def test_the_header_has_the_values_of_all_platforms(tmp_path: Path) -> None:

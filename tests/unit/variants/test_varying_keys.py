@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.variants.varying_keys import axes, config_labels
+from kiln.variants.varying_keys import config_labels, distinguishing_axes
 from tests import runs
 
 PYTHONS = ("3.9", "3.10")
@@ -10,7 +10,7 @@ PYTHONS = ("3.9", "3.10")
 
 def test_the_fewest_keys_that_distinguish_configs_are_the_axes() -> None:
     variants = runs.variants(("None", "12.9"), PYTHONS)  # cudnn varies too, along with CUDA
-    assert [axis.key for axis in axes(list(variants), variants)] == ["cuda_compiler_version", "python"]
+    assert [axis.key for axis in distinguishing_axes(list(variants), variants)] == ["cuda_compiler_version", "python"]
 
 
 def test_configs_are_named_by_what_varies() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.yamltext import ScalarTypes, mapping_text, parse
+from kiln.yamltext import ScalarTypes, ci_support_text, parse
 
 # As PyYAML's block style writes them: quotes only where the text would be read as something else.
 STYLES = [
@@ -21,7 +21,7 @@ STYLES = [
 
 @pytest.mark.parametrize(("data", "text"), STYLES)
 def test_values_are_quoted_as_pyyaml_does(data: dict[str, Any], text: str) -> None:
-    assert mapping_text(data) == text
+    assert ci_support_text(data) == text
 
 
 NAMES = st.text("abcdefgh_", min_size=1, max_size=6)
@@ -30,5 +30,5 @@ VALUES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Z
 
 @given(st.dictionaries(NAMES, st.lists(VALUES, min_size=1, max_size=4).map(tuple), min_size=1, max_size=5))
 def test_what_is_written_is_read_back(data: dict[str, tuple[str, ...]]) -> None:
-    result = parse(mapping_text(data), "f", ScalarTypes.TEXT).value
+    result = parse(ci_support_text(data), "f", ScalarTypes.TEXT).value
     assert {key: tuple(values) for key, values in result.items()} == data
