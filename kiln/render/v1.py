@@ -12,7 +12,7 @@ from kiln.recipe_v1.identity import BuildIdentities
 from kiln.recipe_v1.node_evaluation import RECIPE
 from kiln.recipe_v1.recipe import RecipeV1, versions_from_variant
 from kiln.recipe_v1.requirement import OpenPin
-from kiln.recipe_v1.variant_exploration import ConfigPackages
+from kiln.recipe_v1.variant_exploration import RecipePackages
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.render.output_parts import steps_with_network
 from kiln.render.v1_parts import (
@@ -52,7 +52,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     """
     recipe = shared_recipe(feedstock)
     space = space_of_config(feedstock, config)
-    rendering = ConfigPackages(recipe, space, config.platform, build_platform)
+    rendering = RecipePackages(recipe, space, config.platform, build_platform)
     identities = BuildIdentities(rendering.pinned_package)
     loops = sorted(space.varying_keys)
     packages = tuple(rendering.packages())
