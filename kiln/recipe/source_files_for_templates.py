@@ -110,10 +110,10 @@ class SourceFiles:
             from kiln.recipe import git_repository
 
             repository = self._local_repository(str(entry["git_url"]))
-            if repository is None:
-                return self._refuse_remote_source(entry, name)
-            return git_repository.file_text_at_revision(repository, _source_revision(entry), name, self.recipe.parent)
-        if entry.get("path") is not None:
+            if repository is not None:
+                revision = _source_revision(entry)
+                return git_repository.file_text_at_revision(repository, revision, name, self.recipe.parent)
+        elif entry.get("path") is not None:
             return self._text_in_local_path(self._existing_local_path(str(entry["path"])), name)
         return self._refuse_remote_source(entry, name)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from kiln.model.source_position import Place
     from kiln.recipe.metadata import Metadata
     from kiln.recipe.recipe import Recipe
 
@@ -27,28 +28,31 @@ def require_valid_package(package: Metadata, values: Mapping[str, Any]) -> None:
     Raises:
         RecipeFault: with the section of the recipe that is at fault.
     """
-    own = "outputs" if package.is_output else ""
     if not package.name:
-        at = package.recipe.place_of_section(own or "package")
-        raise RecipeFault("a package has no name", at=at, hint="name: of package or output")
+        raise RecipeFault(
+            "a package has no name", at=_place_of_section(package, "package"), hint="name: of package or output"
+        )
     if not package.version or package.version.startswith("."):
         what = f"{package.name} has {f'the version {package.version!r}' if package.version else 'no version'}"
-        raise RecipeFault(
-            what, at=package.recipe.place_of_section(own or "package"), hint="version: of package or output"
-        )
+        raise RecipeFault(what, at=_place_of_section(package, "package"), hint="version: of package or output")
     if package.noarch and str(package.noarch) not in _NOARCH:
-        at = package.recipe.place_of_section(own or "build")
-        raise RecipeFault(f"{package.name}: noarch is {str(package.noarch)[:40]!r}", at=at, hint="python or generic")
+        what = f"{package.name}: noarch is {str(package.noarch)[:40]!r}"
+        raise RecipeFault(what, at=_place_of_section(package, "build"), hint="python or generic")
     for section in SECTIONS:
         if None in _written_requirements(package, values, section):
-            at = package.recipe.place_of_section(own or "requirements")
-            raise RecipeFault(f"{package.name}: requirements/{section} has an empty item", at=at)
+            what = f"{package.name}: requirements/{section} has an empty item"
+            raise RecipeFault(what, at=_place_of_section(package, "requirements"))
         for spec in package.requirements.get(section, ()):
             if fault := matchspec_notation.invalid_spec_reason(_IGNORED.sub("", spec)) or _self_requirement_reason(
                 package, section, spec
             ):
-                at = package.recipe.place_of_section(own or "requirements")
-                raise RecipeFault(f"{package.name}: {spec[:80]!r} in requirements/{section}", at=at, why=fault)
+                what = f"{package.name}: {spec[:80]!r} in requirements/{section}"
+                raise RecipeFault(what, at=_place_of_section(package, "requirements"), why=fault)
+
+
+def _place_of_section(package: Metadata, section: str) -> Place:
+    """Return the place of a package's section: in an output, that of all outputs."""
+    return package.recipe.place_of_section("outputs" if package.is_output else section)
 
 
 def _written_requirements(package: Metadata, values: Mapping[str, Any], section: str) -> list[object]:
@@ -67,7 +71,7 @@ def undefined_version_faults(packages: Sequence[Metadata]) -> tuple[KeyFault, ..
             key="package/version",
             known=True,
             what=f"{package.name} has the version 'None'",
-            at=package.recipe.place_of_section("outputs" if package.is_output else "package"),
+            at=_place_of_section(package, "package"),
             why="the template gives it no value",
             hint="write the version into the recipe",
         )

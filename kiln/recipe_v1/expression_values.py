@@ -75,23 +75,17 @@ def _nested_text(value: Any) -> str:
         return f"[{', '.join(map(_nested_text, value))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_nested_text(key)}: {_nested_text(item)}' for key, item in value.items())}}}"
-    return _WORDS[value] if value is None or isinstance(value, bool) else _number_text(value)
+    return _WORDS[value] if value is None or isinstance(value, bool) else str(value)
 
 
 _WORDS = {None: "none", True: "true", False: "false"}
-
-
-def _number_text(value: Any) -> str:
-    if isinstance(value, float):
-        return "inf" if value == math.inf else "-inf" if value == -math.inf else f"{value}"
-    return str(value)
 
 
 def arithmetic_function(name: str) -> Callable[[Any, Any], Any]:
     """Return the function of an operator: ``add``, ``sub``, ``mul``, ``div``, ``floordiv``, ``mod``, ``pow``."""
     function = _ARITHMETIC[name]
 
-    def run(left: Any, right: Any) -> Any:
+    def checked_operation(left: Any, right: Any) -> Any:
         if not _operator_fits_operands(name, require_defined(left), require_defined(right)):
             raise InvalidOperation(f"{name} does not fit {_type_name(left)} and {_type_name(right)}")
         try:
@@ -99,7 +93,7 @@ def arithmetic_function(name: str) -> Callable[[Any, Any], Any]:
         except (ArithmeticError, TypeError, ValueError) as error:
             raise InvalidOperation(f"{name}: {error}") from error
 
-    return run
+    return checked_operation
 
 
 def _operator_fits_operands(name: str, left: Any, right: Any) -> bool:
