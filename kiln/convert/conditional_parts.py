@@ -165,14 +165,14 @@ def with_names_substituted(part: Part, values: Mapping[str, Expr], key: str) -> 
 
     known = {name: value for name, value in values.items() if (name, key) != ("build_number", "string")}
 
-    def value(match: re.Match[str]) -> str:
+    def replacement_text(match: re.Match[str]) -> str:
         return known[match[1]].text_at_level(ATOM) if match[1] in known else match[1]
 
-    def placed(piece: str | Expr) -> str | Expr:
+    def with_names_replaced(piece: str | Expr) -> str | Expr:
         if isinstance(piece, str):
             return piece
         whole = known.get(piece.text)
         is_text = whole is not None and whole.is_constant
-        return str(whole.constant) if whole and is_text else replace(piece, text=_OWN.sub(value, piece.text))
+        return str(whole.constant) if whole and is_text else replace(piece, text=_OWN.sub(replacement_text, piece.text))
 
-    return replace(part, pieces=tuple(map(placed, part.pieces)))
+    return replace(part, pieces=tuple(map(with_names_replaced, part.pieces)))

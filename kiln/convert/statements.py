@@ -266,7 +266,7 @@ class StatementExpander:
         return None
 
     def _translator(self, assigned: str = "") -> ExpressionTranslator:
-        def own(name: str) -> Expr | None:
+        def value_of_set_name(name: str) -> Expr | None:
             if name in self._loops:
                 return self._loops[name]
             if name in self._lists:
@@ -281,7 +281,9 @@ class StatementExpander:
                 else self._version_reference(name)
             )
 
-        return ExpressionTranslator(NameScope(own=own, always=self._always, values=self._values, hidden=self._hidden))
+        return ExpressionTranslator(
+            NameScope(own=value_of_set_name, always=self._always, values=self._values, hidden=self._hidden)
+        )
 
     def _record_use_of_name(self, name: str) -> None:
         self._uses.setdefault(name, []).append(frozenset(guard.text for guard in self._outer))
@@ -349,22 +351,20 @@ class StatementExpander:
                 yield ContextEntry(name if last else f"{name}_{version}", value.expr, numbers.pop(name))
 
     def _with_references_resolved(self, expr: Expr) -> Expr:
-        def name(match: re.Match[str]) -> str:
+        def resolved_name(match: re.Match[str]) -> str:
             versions, version = self._versions[match[1]], int(match[2])
             if version == len(versions) - 1:
                 return match[1]
             value = versions[version].expr
             return value.text if value.is_constant else f"{match[1]}_{version}"
 
-        return replace(expr, text=_VERSION.sub(name, expr.text))
+        return replace(expr, text=_VERSION.sub(resolved_name, expr.text))
 
     def _comments_besides_selectors(self) -> Iterator[tuple[int, str]]:
         """Yield what the comments of lines with selectors say besides the selectors."""
         for line in self._lines:
-            if line.selector is not None and line.commented:
-                remark = _comment_without_selector(self._raw[line.number - 1], line)
-                if remark:
-                    yield line.number, remark
+            if line.commented and (remark := _comment_without_selector(self._raw[line.number - 1], line)):
+                yield line.number, remark
 
 
 def expand_statements(text: str, always: frozenset[str], values: Mapping[str, frozenset[str]]) -> ExpandedRecipe:

@@ -182,7 +182,7 @@ class _FileReadingFunctions:
     def load_setup_py_data(self, setup_file: str = "setup.py", from_recipe_dir: bool = False, **_: Any) -> Any:
         """Return the data of a setup.py; empty for a file that is missing, as in conda-build."""
 
-        def read(name: str) -> str | None:
+        def text_if_exists(name: str) -> str | None:
             if from_recipe_dir or name.startswith(("/", "..")):
                 place = (self._sources.recipe / name).resolve()
                 return (
@@ -195,7 +195,7 @@ class _FileReadingFunctions:
         from kiln.recipe.setup_py_reader import setup_data
 
         try:
-            data = setup_data(str(setup_file), read, self._os)
+            data = setup_data(str(setup_file), text_if_exists, self._os)
         except KilnError:
             if self._sources.final:
                 raise

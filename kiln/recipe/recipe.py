@@ -198,9 +198,9 @@ class Recipe:
         revision = dict(sources.git_variables()) if self.reads_sources and self.source.names_revision else {}
         arch = package.host_subdir.rpartition("-")[2]
 
-        def value(name: str) -> Any:
+        def value_of_name(name: str) -> Any:
             if name == "environ":
-                return self._template_environ(variant, value) | revision
+                return self._template_environ(variant, value_of_name) | revision
             for place in (local_names, revision, variant):
                 if name in place:
                     return place[name]
@@ -210,7 +210,7 @@ class Recipe:
         local_names = template_functions(self.platform, variant, arch, sources=sources, os=os)
         if self.pins is not None:
             local_names |= pin_functions(self.pins)
-        return value
+        return value_of_name
 
     def _value_of_build_name(self, name: str, package: Metadata) -> Any:
         """Return the value of one of the names that conda-build adds to those of selectors.

@@ -149,10 +149,10 @@ def _compile_if(node: nodes.If) -> Callable[[Scope], str]:
     ]
     last = _compile_text_function(_flattened_nodes(node.else_))
 
-    def run(scope: Scope) -> str:
+    def render_branch(scope: Scope) -> str:
         return next((body for test, body in tests if is_true(test(scope))), last)(scope)
 
-    return run
+    return render_branch
 
 
 # Names

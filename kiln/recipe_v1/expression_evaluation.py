@@ -91,11 +91,11 @@ def _and_or_evaluator(node: nodes.And | nodes.Or) -> Step:
     left, right = node_evaluator(node.left), node_evaluator(node.right)
     decisive = isinstance(node, nodes.Or)
 
-    def run(scope: Scope) -> Any:
+    def evaluate_node(scope: Scope) -> Any:
         value = left(scope)
         return value if is_true(value) is decisive else right(scope)
 
-    return run
+    return evaluate_node
 
 
 def _not_evaluator(node: nodes.Not) -> Step:
@@ -125,7 +125,7 @@ def _comparison_evaluator(node: nodes.Compare) -> Step:
     first = node_evaluator(node.expr)
     rest = [(COMPARISONS[SIGNS[operand.op]], node_evaluator(operand.expr)) for operand in node.ops]
 
-    def run(scope: Scope) -> bool:
+    def evaluate_node(scope: Scope) -> bool:
         left = first(scope)
         for test, part in rest:
             right = part(scope)
@@ -134,7 +134,7 @@ def _comparison_evaluator(node: nodes.Compare) -> Step:
             left = right
         return True
 
-    return run
+    return evaluate_node
 
 
 def _filter_evaluator(node: nodes.Filter) -> Step:
@@ -155,17 +155,17 @@ def _filter_or_test_evaluator(function: Callable[..., Any], what: str, node: nod
     assert node.node is not None
     value, (args, kwargs) = node_evaluator(node.node), _argument_evaluators(node)
 
-    def run(scope: Scope) -> Any:
+    def evaluate_node(scope: Scope) -> Any:
         arguments = [value(scope), *[arg(scope) for arg in args]]
         return _call_with_checked_arguments(function, what, arguments, {key: arg(scope) for key, arg in kwargs.items()})
 
-    return run
+    return evaluate_node
 
 
 def _call_evaluator(node: nodes.Call) -> Step:
     name, (args, kwargs) = _called_function_name(node.node), _argument_evaluators(node)
 
-    def run(scope: Scope) -> Any:
+    def evaluate_node(scope: Scope) -> Any:
         function = scope.function(name)
         if function is None:
             raise InvalidOperation(f"unknown function {name!r}")
@@ -174,7 +174,7 @@ def _call_evaluator(node: nodes.Call) -> Step:
             function, f"{name}()", arguments, {key: arg(scope) for key, arg in kwargs.items()}
         )
 
-    return run
+    return evaluate_node
 
 
 def _called_function_name(node: nodes.Expr) -> str:
@@ -222,14 +222,14 @@ def _item_or_undefined(value: Any, index: Any) -> Any:
 def _slice_evaluator(value: Step, node: nodes.Slice) -> Step:
     bounds = [node_evaluator(bound) if bound is not None else None for bound in (node.start, node.stop, node.step)]
 
-    def run(scope: Scope) -> Any:
+    def evaluate_node(scope: Scope) -> Any:
         items = require_defined(value(scope))
         try:
             return items[slice(*[bound(scope) if bound else None for bound in bounds])]
         except (TypeError, ValueError) as error:
             raise InvalidOperation(f"a slice of {printed_text(items)}: {error}") from error
 
-    return run
+    return evaluate_node
 
 
 _EVALUATOR_BY_NODE_TYPE: dict[type[nodes.Node], Callable[[Any], Step]] = {

@@ -83,8 +83,8 @@ def compile_expression(text: str) -> Expression:
     """Compile an expression.
 
     Raises:
-        Invalid: it is not a Python expression.
-        NotAllowed: it uses syntax, a function or an attribute beyond the allowed ones.
+        InvalidExpression: it is not a Python expression.
+        OperationNotAllowed: it uses syntax, a function or an attribute beyond the allowed ones.
     """
     if len(text) > _MAX_LENGTH:
         raise InvalidExpression(f"longer than {_MAX_LENGTH} characters")
@@ -104,8 +104,8 @@ def evaluate_expression(expression: Expression, lookup: Lookup) -> Any:
 
     Raises:
         MissingName: a name has no value.
-        NotAllowed: it uses text formatting.
-        Invalid: an operation does not fit its operands.
+        OperationNotAllowed: it uses text formatting.
+        InvalidExpression: an operation does not fit its operands.
     """
     try:
         return expression.steps(lookup)
@@ -142,7 +142,7 @@ def _and_or_evaluator(node: ast.BoolOp) -> Step:
     parts = [_node_evaluator(part) for part in node.values]
     stop = isinstance(node.op, ast.Or)
 
-    def run(lookup: Lookup) -> Any:
+    def evaluate_node(lookup: Lookup) -> Any:
         value: Any = None
         for part in parts:
             value = part(lookup)
@@ -150,7 +150,7 @@ def _and_or_evaluator(node: ast.BoolOp) -> Step:
                 break
         return value
 
-    return run
+    return evaluate_node
 
 
 def _unary_operator_evaluator(node: ast.UnaryOp) -> Step:
@@ -166,7 +166,7 @@ def _comparison_evaluator(node: ast.Compare) -> Step:
     first = _node_evaluator(node.left)
     rest = [(_COMPARE[type(op)], _node_evaluator(part)) for op, part in zip(node.ops, node.comparators, strict=True)]
 
-    def run(lookup: Lookup) -> Any:
+    def evaluate_node(lookup: Lookup) -> Any:
         left, result = first(lookup), True
         for test, part in rest:
             right = part(lookup)
@@ -176,7 +176,7 @@ def _comparison_evaluator(node: ast.Compare) -> Step:
             left = right
         return result
 
-    return run
+    return evaluate_node
 
 
 def _arithmetic_evaluator(node: ast.BinOp) -> Step:
