@@ -16,7 +16,7 @@ from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.render.render import recipe_of_config
 from kiln.serialization import list_of_mappings, mapping_or_empty
-from kiln.template.python_expression import InvalidExpression, OperationNotAllowed, compile_expression
+from kiln.template.python_expression import ExpressionError, compile_expression
 from kiln.template.selectors import selector_holds
 from kiln.variants.space import Variant
 
@@ -84,7 +84,7 @@ class MetaYaml:
                 host = recipe.host_subdir(variant)
                 names = recipe.namespace(variant, host)
                 selected = recipe.source.text.select(names)
-                template = recipe.source.template(selected)
+                template = recipe.source.compiled_template(selected)
             except KilnError as error:
                 self.fault = self.fault or error
                 continue
@@ -162,7 +162,7 @@ def _candidate_selector_values(selector: str) -> Iterator[Mapping[str, str]]:
     try:
         names = sorted(compile_expression(selector).names)
         tree = ast.parse(selector.strip(), mode="eval")
-    except (InvalidExpression, OperationNotAllowed, SyntaxError):
+    except (ExpressionError, SyntaxError):
         return
     values: dict[str, dict[str, None]] = {name: dict.fromkeys(_USUAL.get(name, _OTHERS)) for name in names}
     for node in ast.walk(tree):

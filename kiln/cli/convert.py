@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if fault:
         raise fault
     if not (options.check or options.print):
-        convert.write(feedstock, conversion)
+        convert.write_conversion(feedstock, conversion)
         print("wrote recipe/recipe.yaml, and conda_build_tool: rattler-build in conda-forge.yml", file=sys.stderr)
         next_step = "recipe/meta.yaml is not read any more: remove it, then run kiln rerender"
         print(pasteable(next_step, root), file=sys.stderr)

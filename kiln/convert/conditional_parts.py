@@ -166,7 +166,7 @@ def with_names_substituted(part: Part, values: Mapping[str, Expr], key: str) -> 
     known = {name: value for name, value in values.items() if (name, key) != ("build_number", "string")}
 
     def replacement_text(match: re.Match[str]) -> str:
-        return known[match[1]].text_at_level(ATOM) if match[1] in known else match[1]
+        return known[match[1]].text_at_precedence(ATOM) if match[1] in known else match[1]
 
     def with_names_replaced(piece: str | Expr) -> str | Expr:
         if isinstance(piece, str):

@@ -130,7 +130,7 @@ class ExpressionTranslator:
             nodes.And: lambda each: and_expression(self.translate(each.left), self.translate(each.right)),
             nodes.Or: self._translate_or,
             nodes.Not: lambda each: negation(self.translate(each.node)),
-            nodes.Neg: lambda each: Expr(f"-{self.translate(each.node).text_at_level(UNARY)}", UNARY),
+            nodes.Neg: lambda each: Expr(f"-{self.translate(each.node).text_at_precedence(UNARY)}", UNARY),
             nodes.Concat: self._translate_concat,
             nodes.Compare: self._translate_comparison,
             nodes.Filter: self._translate_filter,
@@ -185,13 +185,13 @@ class ExpressionTranslator:
         if isinstance(node.left, nodes.Name) and isinstance(node.right, nodes.Const):
             left = self._name_without_default(node.left.name)
             if isinstance(node.right.value, str):  # the value itself is meant, not whether it is true
-                return Expr(f"{left.text_at_level(FILTER)} | default({right.text}, true)", FILTER)
+                return Expr(f"{left.text_at_precedence(FILTER)} | default({right.text}, true)", FILTER)
         left = self.translate(node.left)
-        return Expr(f"{left.text_at_level(OR)} or {right.text_at_level(OR)}", OR)
+        return Expr(f"{left.text_at_precedence(OR)} or {right.text_at_precedence(OR)}", OR)
 
     def _translate_concat(self, node: nodes.Concat) -> Expr:
         parts = [self.translate(part) for part in node.nodes]
-        return Expr(" ~ ".join(part.text_at_level(CONCAT) for part in parts), CONCAT)
+        return Expr(" ~ ".join(part.text_at_precedence(CONCAT) for part in parts), CONCAT)
 
     def _translate_binary(self, node: Any) -> Expr:
         sign, level = _BINARY[type(node)]
@@ -200,7 +200,7 @@ class ExpressionTranslator:
             raise UnsupportedExpression("recipe.yaml formats no text with %")
         if sign == "+" and _are_addable_constants(left.constant, right.constant):
             return literal_expression(left.constant + right.constant)
-        return Expr(f"{left.text_at_level(level)} {sign} {right.text_at_level(level + 1)}", level)
+        return Expr(f"{left.text_at_precedence(level)} {sign} {right.text_at_precedence(level + 1)}", level)
 
     def _translate_comparison(self, node: nodes.Compare) -> Expr:
         if len(node.ops) == 1:
@@ -209,10 +209,10 @@ class ExpressionTranslator:
                 return version
         left = self._translate_comparison_operand(node.expr, [operand.expr for operand in node.ops])
         rest = [
-            f"{SIGNS[op.op]} {self._translate_comparison_operand(op.expr, [node.expr]).text_at_level(SUM)}"
+            f"{SIGNS[op.op]} {self._translate_comparison_operand(op.expr, [node.expr]).text_at_precedence(SUM)}"
             for op in node.ops
         ]
-        return Expr(" ".join([left.text_at_level(SUM), *rest]), COMPARE)
+        return Expr(" ".join([left.text_at_precedence(SUM), *rest]), COMPARE)
 
     def _translate_comparison_operand(self, node: nodes.Expr, others: list[nodes.Expr]) -> Expr:
         """Return an operand of a comparison: a selector compares texts of digits as numbers, recipe.yaml as texts."""
@@ -221,7 +221,7 @@ class ExpressionTranslator:
             return value
         is_numeric = isinstance(node, nodes.Name) and self._has_only_digit_values(node)
         if is_numeric and any(_is_integer_literal(other) for other in others):
-            return Expr(f"{value.text_at_level(FILTER)} | int", FILTER)
+            return Expr(f"{value.text_at_precedence(FILTER)} | int", FILTER)
         if _is_integer_literal(node) and not any(self._has_only_digit_values(other) for other in others):
             return literal_expression(str(value.constant))
         return value
@@ -265,14 +265,14 @@ class ExpressionTranslator:
 
     def _apply_filter(self, value: Expr, name: str, node: nodes.Filter | nodes.Call) -> Expr:
         if name == "string":
-            return Expr(f'{value.text_at_level(CONCAT)} ~ ""', CONCAT)
+            return Expr(f'{value.text_at_precedence(CONCAT)} ~ ""', CONCAT)
         if name not in FILTERS:
             raise UnsupportedExpression(f"recipe.yaml has no filter {name!r}")
         known = _constant_filter_result(name, value, [getattr(arg, "value", None) for arg in node.args])
         if known is not None:
             return known
         arguments = self._translate_arguments(node)
-        return Expr(f"{value.text_at_level(FILTER)} | {name}{f'({arguments})' if arguments else ''}", FILTER)
+        return Expr(f"{value.text_at_precedence(FILTER)} | {name}{f'({arguments})' if arguments else ''}", FILTER)
 
     def _translate_arguments(self, node: nodes.Filter | nodes.Test | nodes.Call) -> str:
         if node.dyn_args is not None or node.dyn_kwargs is not None:
@@ -286,7 +286,7 @@ class ExpressionTranslator:
         named = isinstance(node.node, nodes.Name) and node.name in {"defined", "undefined"}
         value = self._name_without_default(node.node.name) if named else self.translate(node.node)  # type: ignore[attr-defined]
         arguments = self._translate_arguments(node)
-        return Expr(f"{value.text_at_level(ATOM)} is {node.name}{f'({arguments})' if arguments else ''}", FILTER)
+        return Expr(f"{value.text_at_precedence(ATOM)} is {node.name}{f'({arguments})' if arguments else ''}", FILTER)
 
     def _translate_call(self, node: nodes.Call) -> Expr:
         if isinstance(node.node, nodes.Name):
@@ -303,7 +303,7 @@ class ExpressionTranslator:
         if name == "str" and len(node.args) == 1:
             return self.translate(node.args[0])
         if name in _CASTS and len(node.args) == 1:
-            return Expr(f"{self.translate(node.args[0]).text_at_level(FILTER)} | {_CASTS[name]}", FILTER)
+            return Expr(f"{self.translate(node.args[0]).text_at_precedence(FILTER)} | {_CASTS[name]}", FILTER)
         raise UnsupportedExpression(f"recipe.yaml has no function {name}()")
 
     def _translate_method_call(self, target: nodes.Getattr, node: nodes.Call) -> Expr:
@@ -312,11 +312,11 @@ class ExpressionTranslator:
         if target.attr == "join" and len(node.args) == 1:
             value, separator = self.translate(node.args[0]), self.translate(target.node)
             known = _constant_filter_result("join", value, [separator.constant])
-            return known or Expr(f"{value.text_at_level(FILTER)} | join({separator.text})", FILTER)
+            return known or Expr(f"{value.text_at_precedence(FILTER)} | join({separator.text})", FILTER)
         value = self.translate(target.node)
         if target.attr in _METHOD_TESTS:
             return Expr(
-                f"{value.text_at_level(ATOM)} is {_METHOD_TESTS[target.attr]}({self._translate_arguments(node)})",
+                f"{value.text_at_precedence(ATOM)} is {_METHOD_TESTS[target.attr]}({self._translate_arguments(node)})",
                 FILTER,
             )
         if target.attr in _METHODS:
@@ -341,10 +341,10 @@ class ExpressionTranslator:
             index = self.translate(node.arg)
             if isinstance(value.constant, (str, list)) and isinstance(index.constant, int):
                 return _item_of_constant(value.constant, index.constant)
-            return Expr(f"{value.text_at_level(ATOM)}[{index.text}]")
+            return Expr(f"{value.text_at_precedence(ATOM)}[{index.text}]")
         bounds = [node.arg.start, node.arg.stop, node.arg.step]
         parts = ["" if bound is None else self.translate(bound).text for bound in bounds]
-        return Expr(f"{value.text_at_level(ATOM)}[{':'.join(parts[: 3 if parts[2] else 2])}]")
+        return Expr(f"{value.text_at_precedence(ATOM)}[{':'.join(parts[: 3 if parts[2] else 2])}]")
 
     def _refuse_attribute(self, node: nodes.Getattr) -> Expr:
         raise UnsupportedExpression(f"recipe.yaml has no attribute .{node.attr}")

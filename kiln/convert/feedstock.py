@@ -77,7 +77,7 @@ def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterab
     return Conversion(recipe=text, forge=forge, proof=proof)
 
 
-def write(feedstock: Feedstock, conversion: Conversion) -> None:
+def write_conversion(feedstock: Feedstock, conversion: Conversion) -> None:
     """Write recipe.yaml, then conda-forge.yml, which makes it count; meta.yaml stays."""
     files.safe_path_inside(feedstock.recipe, feedstock.root)
     with files.folder_locked(feedstock.root):

@@ -133,7 +133,7 @@ class RecipeConverter:
         """Add the keys that the rendering of the package needs for an equal hash."""
         for key, names in (("use_keys", self._facts.use_keys), ("ignore_keys", self._facts.ignore_keys)):
             if name in names:
-                package.put(
+                package.add(
                     ("build", "variant", key), ListPart(items=[literal_text_part(element) for element in names[name]])
                 )
 
@@ -142,14 +142,14 @@ class RecipeConverter:
     def _single_package_sections(self) -> list[tuple[str, Part]]:
         tree, package = self._with_package_variables_replaced(self._tree, self._tree), ConvertedPackage()
         identity = unconditional_section(tree, "package")
-        package.put(("package",), self._package_section(identity))
-        package.put(("source",), self._sections.convert_sources(tree.values_of_key("source")))
+        package.add(("package",), self._package_section(identity))
+        package.add(("source",), self._sections.convert_sources(tree.values_of_key("source")))
         build = unconditional_section(tree, "build")
         self._sections.convert_build(build, package, self._top_level_script(build))
         self._add_hash_keys(_package_name(identity), package)
         self._sections.convert_requirements(tree.values_of_key("requirements"), package)
-        package.put(("tests",), self._attempt(lambda: self._tests.convert(tree.values_of_key("test"), implicit=True)))
-        package.put(("about",), self._sections.convert_about(unconditional_section(tree, "about")))
+        package.add(("tests",), self._attempt(lambda: self._tests.convert(tree.values_of_key("test"), implicit=True)))
+        package.add(("about",), self._sections.convert_about(unconditional_section(tree, "about")))
         return _sections_in_usual_order(package, {"build": build, "requirements": tree.values_of_key("requirements")})
 
     # -- outputs --------------------------------------------------------------------------------------------
@@ -168,9 +168,9 @@ class RecipeConverter:
         if not any(_package_name(element) == name for element in entries) and self._facts.top_is_package:
             entries.append(DictPart(pairs=[("name", part) for part in identity.values_of_key("name")]))
         staging = self._staging_output(identity, build)
-        top.put(("recipe",), self._package_section(identity))
+        top.add(("recipe",), self._package_section(identity))
         if staging is None:
-            top.put(("source",), self._sections.convert_sources(tree.values_of_key("source")))
+            top.add(("source",), self._sections.convert_sources(tree.values_of_key("source")))
         shared = DictPart(
             pairs=[(key, part) for key, part in build.pairs if key in {"number", "skip"}], above=build.above
         )
@@ -182,7 +182,7 @@ class RecipeConverter:
             if element.values_of_key("about")
         )
         if shares_about:
-            top.put(("about",), self._sections.convert_about(whole_about))
+            top.add(("about",), self._sections.convert_about(whole_about))
         parts: list[Part] = [] if staging is None else [staging]
         parts.extend(
             self._convert_output(element, name, staging, None if shares_about else whole_about) for element in entries
@@ -216,14 +216,14 @@ class RecipeConverter:
         if script is None or not has_script or name is None:
             return None
         result = ConvertedPackage()
-        result.put(("staging",), DictPart(pairs=[("name", replace(name, pieces=(*name.pieces, "-build"), above=[]))]))
-        result.put(("source",), self._sections.convert_sources(self._tree.values_of_key("source")))
-        result.put(("build", "script"), self._with_compile_keys_in_env(script, identity, build))
+        result.add(("staging",), DictPart(pairs=[("name", replace(name, pieces=(*name.pieces, "-build"), above=[]))]))
+        result.add(("source",), self._sections.convert_sources(self._tree.values_of_key("source")))
+        result.add(("build", "script"), self._with_compile_keys_in_env(script, identity, build))
         requirements = [_with_only_keys(part, ("build", "host")) for part in self._tree.values_of_key("requirements")]
         self._sections.convert_requirements(list(requirements), result)
         if ignored := [key for key in ("ignore_run_exports", "ignore_run_exports_from") if build.values_of_key(key)]:
             for key in ignored:
-                result.put(keys.LISTS[key], conditional_list(build.values_of_key(key)))
+                result.add(keys.LISTS[key], conditional_list(build.values_of_key(key)))
         given = {"build": build, "requirements": self._tree.values_of_key("requirements")}
         return DictPart(pairs=_sections_in_usual_order(result, given), above=[_ABOVE_STAGING])
 
@@ -258,21 +258,21 @@ class RecipeConverter:
         tree, package = self._tree, ConvertedPackage()
         is_top = _package_name(entry) == top
         own_files = any(not is_empty_part(part) for key in _FILES for part in entry.values_of_key(key))
-        package.put(("package",), _name_and_version(entry))
+        package.add(("package",), _name_and_version(entry))
         build = self._output_build_section(entry, is_top=is_top)
         runs = own_files or any(not is_empty_part(part) for part in build.values_of_key("script"))
         if staging is not None and runs:
-            package.put(("inherit",), self._inherit_section(staging))
+            package.add(("inherit",), self._inherit_section(staging))
         self._sections.convert_build(build, package, self._output_script(entry, build))
         self._add_hash_keys(_package_name(entry), package)
-        package.put(("build", "files"), _output_files(entry.values_of_key("files")))
+        package.add(("build", "files"), _output_files(entry.values_of_key("files")))
         requirements = entry.values_of_key("requirements")
         if is_top:
             requirements = [_merged_requirements(requirements, tree.values_of_key("requirements"))]
         self._sections.convert_requirements(requirements, package)
         tests = tree.values_of_key("test") if is_top else entry.values_of_key("test")
-        package.put(("tests",), self._attempt(lambda: self._tests.convert(tests, implicit=is_top)))
-        package.put(("about",), self._output_about_section(entry, about, is_top=is_top))
+        package.add(("tests",), self._attempt(lambda: self._tests.convert(tests, implicit=is_top)))
+        package.add(("about",), self._output_about_section(entry, about, is_top=is_top))
         above = entry.above
         return DictPart(
             pairs=_sections_in_usual_order(

@@ -44,7 +44,7 @@ class Expr:
         """True if the value is known."""
         return self.constant is not None
 
-    def text_at_level(self, level: int) -> str:
+    def text_at_precedence(self, level: int) -> str:
         """Return the text for a place that binds at least so tightly, in parentheses where it needs them."""
         return self.text if self.level >= level else f"({self.text})"
 
@@ -63,13 +63,15 @@ def literal_expression(value: Any) -> Expr:
 def conditional_expression(test: Expr, yes: Expr, other: Expr | None) -> Expr:
     """Return the expression that is one value where a test holds, and else another or nothing."""
     if other is None:
-        return Expr(f"{yes.text_at_level(OR)} if {test.text_at_level(OR)}", CHOICE)
-    return Expr(f"{yes.text_at_level(OR)} if {test.text_at_level(OR)} else {other.text_at_level(CHOICE)}", CHOICE)
+        return Expr(f"{yes.text_at_precedence(OR)} if {test.text_at_precedence(OR)}", CHOICE)
+    return Expr(
+        f"{yes.text_at_precedence(OR)} if {test.text_at_precedence(OR)} else {other.text_at_precedence(CHOICE)}", CHOICE
+    )
 
 
 def and_expression(one: Expr, other: Expr) -> Expr:
     """Return the expression that holds where two do."""
-    return Expr(f"{one.text_at_level(AND)} and {other.text_at_level(AND)}", AND)
+    return Expr(f"{one.text_at_precedence(AND)} and {other.text_at_precedence(AND)}", AND)
 
 
 def negation(test: Expr) -> Expr:
@@ -80,7 +82,7 @@ def negation(test: Expr) -> Expr:
         for sign, other in _OPPOSITE.items():
             if test.text.count(sign) == 1 and not any(word in test.text for word in (" < ", " > ", " in ")):
                 return Expr(test.text.replace(sign, other), COMPARE)
-    return Expr(f"not {test.text_at_level(COMPARE)}", NOT)
+    return Expr(f"not {test.text_at_precedence(COMPARE)}", NOT)
 
 
 def unparenthesized(text: str) -> str:

@@ -61,7 +61,7 @@ class ConvertedPackage:
 
     root: DictPart = field(default_factory=DictPart)
 
-    def put(self, path: keys.Path, part: Part | None) -> None:
+    def add(self, path: keys.Path, part: Part | None) -> None:
         """Put a part at its place; nothing is not put anywhere."""
         if part is None:
             return
@@ -105,9 +105,9 @@ class SectionConverter:
             if name not in {"script", "script_env"}:
                 self.try_conversion(partial(self._convert_build_key, name, given.values_of_key(name), package))
             elif name == "script" or "script" not in names:
-                package.put(("build", "script"), script)
+                package.add(("build", "script"), script)
                 script = None
-        package.put(("build", "script"), script)
+        package.add(("build", "script"), script)
 
     def _convert_build_key(self, name: str, parts: list[Part], package: ConvertedPackage) -> None:
         special: dict[str, Callable[[list[Part], ConvertedPackage], None]] = {
@@ -120,11 +120,11 @@ class SectionConverter:
         if name in special:
             special[name](parts, package)
         elif name in keys.TEXTS:
-            package.put(keys.TEXTS[name], conditional_text(parts))
+            package.add(keys.TEXTS[name], conditional_text(parts))
         elif name in keys.LISTS:
-            package.put(keys.LISTS[name], conditional_list(parts))
+            package.add(keys.LISTS[name], conditional_list(parts))
         elif name in keys.FLAGS_OR_LISTS:
-            package.put(keys.FLAGS_OR_LISTS[name], conditional_list_or_text(parts))
+            package.add(keys.FLAGS_OR_LISTS[name], conditional_list_or_text(parts))
         elif not all(map(is_empty_part, parts)) and f"build/{name}" not in self.facts.leave_out:
             raise _unknown_key_error("build", name, parts)
 
@@ -142,12 +142,12 @@ class SectionConverter:
             condition = "true" if test is None else unparenthesized(test.text)
             tests.append(ScalarPart(number=part.number, pieces=(condition,), above=part.above, behind=part.behind))
         if tests:
-            package.put(("build", "skip"), ListPart(items=list(tests)))
+            package.add(("build", "skip"), ListPart(items=list(tests)))
 
     def _convert_noarch_python(self, parts: list[Part], package: ConvertedPackage) -> None:
         value = conditional_text(parts)
         if value is not None and value.value.lower() in _TRUE:
-            package.put(("build", "noarch"), literal_text_part("python"))
+            package.add(("build", "noarch"), literal_text_part("python"))
         elif value is not None and value.value.lower() not in _FALSE:
             raise Refused(value.number, "'noarch_python' depends on conditions")
 
@@ -160,9 +160,9 @@ class SectionConverter:
             own = value.sole_expression
             if own is None:
                 raise Refused(value.number, "it is neither true nor false")
-            package.put(keys.DETECTION, replace(value, pieces=(negation(own),)))
+            package.add(keys.DETECTION, replace(value, pieces=(negation(own),)))
         elif words in _FALSE:
-            package.put(keys.DETECTION, replace(value, pieces=("true",)))
+            package.add(keys.DETECTION, replace(value, pieces=("true",)))
 
     def _convert_track_features(self, parts: list[Part], package: ConvertedPackage) -> None:
         """Convert features, each of which makes solvers avoid the package: what counts is how many there are."""
@@ -178,13 +178,13 @@ class SectionConverter:
         value = ScalarPart(
             pieces=(count,) if first is None else (Expr(f"{count} if {first.text} else 0"),), above=above
         )
-        package.put(("build", "variant", "down_prioritize_variant"), value)
+        package.add(("build", "variant", "down_prioritize_variant"), value)
 
     def _convert_run_exports(self, parts: list[Part], package: ConvertedPackage) -> None:
         path = ("requirements", "run_exports")
         mappings = [part for part in parts if isinstance(part, DictPart)]
         if not mappings:
-            package.put(path, self.convert_specs(parts, "run_exports"))
+            package.add(path, self.convert_specs(parts, "run_exports"))
             return
         for mapping in mappings:
             require_unconditional(mapping)
@@ -193,7 +193,7 @@ class SectionConverter:
                     raise Refused(
                         mapping.values_of_key(kind)[0].number, f"run exports of the kind {kind!r} have no equivalent"
                     )
-                package.put((*path, RUN_EXPORTS[kind]), self.convert_specs(mapping.values_of_key(kind), "run_exports"))
+                package.add((*path, RUN_EXPORTS[kind]), self.convert_specs(mapping.values_of_key(kind), "run_exports"))
 
     # -- scripts --------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class SectionConverter:
         for part in parts:
             if isinstance(part, ListPart):
                 for name in ("host", "run"):
-                    package.put(("requirements", name), self.convert_specs([part], name))
+                    package.add(("requirements", name), self.convert_specs([part], name))
             elif isinstance(part, DictPart):
                 require_unconditional(part)
                 self._convert_requirement_sections(part, package)
@@ -255,7 +255,7 @@ class SectionConverter:
                     given.values_of_key(name)[0].number, f"requirements/{name} has no equivalent in recipe.yaml"
                 )
         for name, new in keys.REQUIREMENTS.items():
-            package.put(("requirements", new), self.convert_specs(given.values_of_key(name), name))
+            package.add(("requirements", new), self.convert_specs(given.values_of_key(name), name))
 
     def convert_specs(self, parts: list[Part], section: str) -> ListPart | None:
         """Return the requirements of a section, or of a test."""

@@ -113,7 +113,7 @@ class StatementExpander:
         """The conditions under which a name is set and used, each time: where they do not hold, it does not matter."""
         return {name: frozenset.intersection(*conditions) for name, conditions in self._uses.items()}
 
-    def run(self) -> ExpandedRecipe:
+    def expand(self) -> ExpandedRecipe:
         """Return the recipe without statements."""
         try:
             tree = _ENVIRONMENT.parse(self._text_with_line_marks())
@@ -370,8 +370,8 @@ class StatementExpander:
 def expand_statements(text: str, always: frozenset[str], values: Mapping[str, frozenset[str]]) -> ExpandedRecipe:
     """Return a recipe without its statements; ``always`` and ``values`` are as in NameScope."""
     first = StatementExpander(text, always, values)
-    first.run()
-    return StatementExpander(text, always, values, first.shared_conditions).run()
+    first.expand()
+    return StatementExpander(text, always, values, first.shared_conditions).expand()
 
 
 def _comment_without_selector(raw: str, line: SelectorLine) -> str:

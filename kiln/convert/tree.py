@@ -70,7 +70,7 @@ class ScalarPart(Part):
         if not self.pieces:
             return literal_expression("")
         parts = [literal_expression(item) if isinstance(item, str) else item for item in self.pieces]
-        return Expr(" ~ ".join(part.text_at_level(CONCAT + 1) for part in parts), CONCAT)
+        return Expr(" ~ ".join(part.text_at_precedence(CONCAT + 1) for part in parts), CONCAT)
 
 
 @dataclass(kw_only=True)

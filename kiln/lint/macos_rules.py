@@ -9,13 +9,7 @@ from kiln.lint.located_yaml import branch_items, list_or_empty, read_values
 from kiln.lint.model import Problem, lint_rule
 from kiln.lint.subject import VARIANT_FILES
 from kiln.serialization import mapping_or_empty
-from kiln.template.python_expression import (
-    InvalidExpression,
-    MissingName,
-    OperationNotAllowed,
-    compile_expression,
-    evaluate_expression,
-)
+from kiln.template.python_expression import ExpressionError, evaluate_expression
 from kiln.versions import version_or_none
 from kiln.yamltext import place_of_keys, read_text
 
@@ -60,8 +54,8 @@ def _macos_items(value: Any) -> Iterator[Any]:
 def _holds_on_macos(condition: str) -> bool:
     """Return whether a condition holds for macOS; unknown names count as true."""
     try:
-        return bool(evaluate_expression(compile_expression(condition), lambda name: _NAMES.get(name, True)))
-    except (InvalidExpression, OperationNotAllowed, MissingName):
+        return bool(evaluate_expression(condition, lambda name: _NAMES.get(name, True)))
+    except ExpressionError:
         return False
 
 

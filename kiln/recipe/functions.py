@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.recipe.source_files_for_templates import SourceFiles
-    from kiln.template.namespace import Os
+    from kiln.template.namespace import RestrictedOs
     from kiln.variants.platform import Platform
 
 # The parts of Python's modules that a template may use: values and harmless functions only.
@@ -60,7 +60,7 @@ OF_SOURCE = frozenset({"load_file_data", "load_file_regex", "load_setup_py_data"
 
 
 def template_functions(
-    platform: Platform, variant: Mapping[str, Any], host_arch: str, *, sources: SourceFiles, os: Os
+    platform: Platform, variant: Mapping[str, Any], host_arch: str, *, sources: SourceFiles, os: RestrictedOs
 ) -> dict[str, Any]:
     """Return the template functions for one platform and variant.
 
@@ -70,7 +70,7 @@ def template_functions(
     return {
         "compiler": lambda language: compiler_or_stdlib_package(language, "compiler", platform, variant),
         "stdlib": lambda language: compiler_or_stdlib_package(language, "stdlib", platform, variant),
-        "cdt": lambda package_name: cdt(package_name, variant, host_arch),
+        "cdt": lambda package_name: cdt_package(package_name, variant, host_arch),
         "ccache": lambda method: "ccache",  # noqa: ARG005 - the method matters to builds, not to rendering
         **_OPEN_PINS,
         "resolved_packages": lambda env: [],  # noqa: ARG005 - nothing is resolved before a solver runs
@@ -98,7 +98,7 @@ def compiler_or_stdlib_package(language: str, component: str, platform: Platform
     return with_star(f"{package} {version}") if version else package
 
 
-def cdt(package_name: str, variant: Mapping[str, Any], host_arch: str) -> str:
+def cdt_package(package_name: str, variant: Mapping[str, Any], host_arch: str) -> str:
     """Return the package of a core dependency tree, such as ``mesa-libgl-devel-cos7-x86_64``."""
     arch, distribution = {"64": ("x86_64", "cos6"), "32": ("i686", "cos6")}.get(host_arch, (host_arch, "cos7"))
     name, _, rest = str(package_name).partition(" ")
@@ -159,7 +159,7 @@ class _EmptyMatch:
 class _FileReadingFunctions:
     """The files of a recipe and of its sources, read as data."""
 
-    def __init__(self, sources: SourceFiles, os: Os) -> None:
+    def __init__(self, sources: SourceFiles, os: RestrictedOs) -> None:
         self._sources = sources
         self._os = os
 
@@ -192,10 +192,10 @@ class _FileReadingFunctions:
                 )
             return self._sources.source_file_text(name, optional=True)
 
-        from kiln.recipe.setup_py_reader import setup_data
+        from kiln.recipe.setup_py_reader import read_setup_data
 
         try:
-            data = setup_data(str(setup_file), text_if_exists, self._os)
+            data = read_setup_data(str(setup_file), text_if_exists, self._os)
         except KilnError:
             if self._sources.final:
                 raise

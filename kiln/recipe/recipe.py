@@ -12,7 +12,7 @@ from kiln.recipe.outputs import output_entries_with_values, output_names_and_typ
 from kiln.recipe.source_files_for_templates import SourceFiles
 from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_version_variable
 from kiln.recipe.usage import UsedKeySearch, keys_in_batch_script, keys_in_shell_script
-from kiln.template.namespace import Namespace, Os
+from kiln.template.namespace import Namespace, RestrictedOs
 from kiln.template.selectors import BoundedDict, apply_selectors_again
 from kiln.versions import version_or_none
 from kiln.yamltext import read_text
@@ -148,7 +148,7 @@ class Recipe:
         rendering, so a recipe that uses them is rendered three times; what the source lacks in the last is an error.
         The same variant is asked for by each of its packages, so its values are cached.
         """
-        text = self.source.text  # which may be replaced, see `RecipeSource.use`
+        text = self.source.text  # which may be replaced, see `RecipeSource.replace_text`
         key = (id(variant), id(text), host_subdir)
         if key not in self._values:
             self._values[key] = variant, text, self._render_values(variant, host_subdir)
@@ -156,7 +156,7 @@ class Recipe:
 
     def _render_values(self, variant: Variant, host_subdir: str) -> Mapping[str, Any]:
         values: Mapping[str, Any] = {}
-        template = self.source.template(self.source.text.select(self.namespace(variant, host_subdir)))
+        template = self.source.compiled_template(self.source.text.select(self.namespace(variant, host_subdir)))
         again = template.names is None or template.names & (_PACKAGE | OF_SOURCE) or self.source.names_revision
         passes = 3 if again else 1
         for number in range(1, passes + 1):
@@ -168,7 +168,7 @@ class Recipe:
     ) -> Mapping[str, Any]:
         names = self.namespace(variant, host_subdir)
         selected = self.source.text.select(names)
-        template = self.source.template(selected)
+        template = self.source.compiled_template(selected)
         package = Metadata(self, variant, before, host_subdir=host_subdir)
         identity = (package.name, package.version, package.build_number) if before else ()
         sources = SourceFiles.from_section(self.source.folder, before.get("source"), final=final)
@@ -206,7 +206,7 @@ class Recipe:
                     return place[name]
             return self._value_of_build_name(name, package) if name in _OF_BUILD else names.fixed_value(name)
 
-        os = Os(_BUILD_NAMES | dict(self.platform.environ))
+        os = RestrictedOs(_BUILD_NAMES | dict(self.platform.environ))
         local_names = template_functions(self.platform, variant, arch, sources=sources, os=os)
         if self.pins is not None:
             local_names |= pin_functions(self.pins)

@@ -18,18 +18,12 @@ from kiln.errors import TemplateFault
 from kiln.model.source_position import Place
 from kiln.recipe.partial_setup_data import SetupData
 from kiln.recipe.setup_py_unseen_changes import WORDS_OF_SCRIPT_FOLDER, bound_names, name_or_attribute, unseen_changes
-from kiln.template.python_expression import (
-    InvalidExpression,
-    MissingName,
-    OperationNotAllowed,
-    compile_expression,
-    evaluate_expression,
-)
+from kiln.template.python_expression import ExpressionError, MissingName, evaluate_expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
-    from kiln.template.namespace import Os
+    from kiln.template.namespace import RestrictedOs
 
     Read = Callable[[str], str | None]
 
@@ -45,7 +39,7 @@ _TEXTS = frozenset({
 _ALIASES = {"home_page": "url", "home-page": "url", "summary": "description", "classifier": "classifiers"}
 
 
-def setup_data(name: str, read: Read, os: Os) -> SetupData:
+def read_setup_data(name: str, read: Read, os: RestrictedOs) -> SetupData:
     """Return the data of a setup.py and of the setup.cfg in its folder; empty without both.
 
     ``read`` returns the text of a file, or None; ``os`` is what a script sees as the module of this name.
@@ -57,7 +51,7 @@ def setup_data(name: str, read: Read, os: Os) -> SetupData:
     script = _SetupScriptReader(name, folder, read, os)
     text = read(name)
     if text is not None:
-        script.run(text)
+        script.read_script(text)
     values, unknown = dict(script.values), dict(script.unknown)
     configured = read(posixpath.join(folder, "setup.cfg"))
     if configured is not None:
@@ -77,7 +71,7 @@ _NONE = unseen_changes(ast.Module(body=[], type_ignores=[]))
 class _SetupScriptReader:
     """The known values of a script's names, and of the arguments of its call of ``setup``."""
 
-    def __init__(self, file: str, folder: str, read: Read, os: Os) -> None:
+    def __init__(self, file: str, folder: str, read: Read, os: RestrictedOs) -> None:
         self._file, self._folder, self._read, self._os = file, folder, read, os
         self._names: dict[str, Any] = {"__file__": file, "__name__": "__main__"}
         self._effects, self._calls = _NONE, False
@@ -87,7 +81,7 @@ class _SetupScriptReader:
         self.unknown: dict[str, Place] = {}
         self.complete = True
 
-    def run(self, text: str) -> None:
+    def read_script(self, text: str) -> None:
         if len(text) > _MAX_LENGTH:
             raise TemplateFault(f"{self._file} has {len(text):,} characters", why=f"the limit is {_MAX_LENGTH:,}")
         try:
@@ -217,12 +211,8 @@ class _SetupScriptReader:
             try:
                 return (ast.literal_eval(inlined),)
             except (ValueError, TypeError, SyntaxError):
-                return (
-                    evaluate_expression(
-                        compile_expression(ast.unparse(ast.fix_missing_locations(inlined))), self._look_up_name
-                    ),
-                )
-        except (MissingName, InvalidExpression, OperationNotAllowed, RecursionError):
+                return (evaluate_expression(ast.unparse(ast.fix_missing_locations(inlined)), self._look_up_name),)
+        except (ExpressionError, RecursionError):
             return None
 
     def _look_up_name(self, name: str) -> Any:

@@ -95,7 +95,7 @@ class RecipeSource:
         assert self._names is not None
         return SelectableText(functions.read_recipe_file(self.path.parent, name), name).select(self._names).text
 
-    def template(self, selected: SelectedText) -> Template:
+    def compiled_template(self, selected: SelectedText) -> Template:
         """Return the compiled template of a selected text."""
         template = self._templates.get(selected.text)
         if template is None:
@@ -164,13 +164,13 @@ class RecipeSource:
         which the text depends apart from the names in the template. ``undefined`` collects the names of the source's
         revision that are written without a value.
         """
-        template = self.template(selected)
+        template = self.compiled_template(selected)
         key = (selected.text, names.cache_key_values(template.asked), extra)
         text, of_revision = self._rendered.get(key) or (None, set())
         if text is None:
             self._names = names
             names_read = template.asked if template.names is not None else names.suggested_names() | _EVERY
-            values = dict(_defined_values(names_read, context()))
+            values = dict(_values_of_defined_names(names_read, context()))
             text = template.render(values, self._empty_names_predicate(names, of_revision), values.keys() | self.known)
             self._rendered[key] = (text, of_revision)
         if undefined is not None:
@@ -211,7 +211,7 @@ def _keys_in_jinja_blocks(text: str) -> frozenset[str]:
     return frozenset(keys)
 
 
-def _defined_values(names: Iterable[str], value: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
+def _values_of_defined_names(names: Iterable[str], value: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
     for name in names:
         try:
             yield name, value(name)

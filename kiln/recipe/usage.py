@@ -156,19 +156,19 @@ class RecipeTextRegions:
         self.text = text
 
     @cached_property
-    def outputs(self) -> str:
+    def outputs_section(self) -> str:
         """The ``outputs:`` section."""
         return _first_regex_group(_OUTPUTS, self.text)
 
     @cached_property
     def output_blocks(self) -> tuple[str, ...]:
         """Each output's part of the ``outputs:`` section."""
-        return tuple(_BLOCK.findall(self.outputs))
+        return tuple(_BLOCK.findall(self.outputs_section))
 
     @cached_property
     def without_outputs(self) -> str:
         """The text with the ``outputs:`` section taken out."""
-        outputs = self.outputs.strip()
+        outputs = self.outputs_section.strip()
         return self.text.replace(outputs, "") if outputs else self.text
 
     @cached_property

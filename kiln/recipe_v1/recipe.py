@@ -114,7 +114,7 @@ class RecipeV1:
         if not isinstance(root, dict):
             raise RecipeFault("a recipe is a mapping of sections", at=Place(file=RECIPE))
         recipe = cls(text=text, root=root)
-        recipe.check()
+        recipe.require_valid()
         return recipe
 
     # -- structure ------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class RecipeV1:
         """The recipe's own names."""
         return require_mapping(self.root.get("context"), "context")
 
-    def check(self) -> None:
+    def require_valid(self) -> None:
         """Refuse what no recipe may say, whatever the variant.
 
         Raises:
@@ -193,7 +193,7 @@ class RecipeV1:
 
     # -- evaluation -----------------------------------------------------------------------------------------
 
-    def package(
+    def package_at_variant(
         self, index: int, variant: Mapping[str, Any], target: str, build: str, *, words: bool = False
     ) -> PackageAtVariant:
         """Return one package at a variant; of a skipped one, only ``build`` is evaluated. ``words``: see the scope.

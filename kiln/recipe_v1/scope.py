@@ -93,7 +93,7 @@ class VariantScope:
         """Return the value of a name; what the recipe's context defines hides the variant."""
         if name in self.context:
             if self.in_context:
-                self.record_read(name)
+                self.record_key_read(name)
             return self.context[name]
         if name in self.variant:
             self.reads.add(name)
@@ -127,15 +127,15 @@ class VariantScope:
 
     # -- recording ------------------------------------------------------------------------------------------
 
-    def record_read(self, name: str) -> None:
+    def record_key_read(self, name: str) -> None:
         """Record that a key is used, if the variant has it."""
         if name in self.variant or name == "build_platform":
             self.reads.add(name)
 
-    def record_read_unless_hidden(self, name: str) -> None:
+    def record_key_read_unless_hidden(self, name: str) -> None:
         """Record that a key is used unless the context defines the name."""
         if name not in self.context:
-            self.record_read(name)
+            self.record_key_read(name)
 
     def version_key_of_package(self, package: str) -> str | None:
         """Return the variant's key that gives a package's version, if there is one that the context does not hide."""
@@ -150,7 +150,7 @@ class VariantScope:
     def _compiler_or_stdlib_package(self, language: str, kind: str) -> str:
         keys = compiler_or_stdlib_keys(language, kind)
         for key in keys:
-            self.record_read_unless_hidden(key)
+            self.record_key_read_unless_hidden(key)
         name = self.variant.get(keys[0]) or (_default_compiler(language, self.target) if kind == "compiler" else None)
         if name is None:
             raise InvalidOperation(f"nothing gives {keys[0]}, which {kind}({language!r}) asks for")
@@ -166,7 +166,7 @@ class VariantScope:
         usual = "cos7" if arch in {"aarch64", "ppc64le", "ppc64", "s390x"} else "cos6"
         names = []
         for key, other in (("cdt_name", usual), ("cdt_arch", {"32": "i686", "64": "x86_64"}.get(arch, arch))):
-            self.record_read_unless_hidden(key)
+            self.record_key_read_unless_hidden(key)
             names.append(printed_text(typed_variant_value(self.variant.get(key, other))))
         name, space, rest = package.partition(" ")
         return f"{name}-{names[0]}-{names[1]}{space}{rest}"

@@ -66,7 +66,7 @@ def _record_reads_of_conditions(node: Any, scope: VariantScope) -> None:
 def record_name_reads(names: frozenset[str], scope: VariantScope) -> None:
     """Record that names are read."""
     for name in names:
-        scope.record_read_unless_hidden(name)
+        scope.record_key_read_unless_hidden(name)
 
 
 def values_of_names_in_script(node: Any, scope: VariantScope) -> dict[str, Any]:

@@ -41,30 +41,30 @@ def unknown_keys(root: Mapping[Any, Any]) -> Iterator[UnknownKey]:
         if not isinstance(output, dict):
             continue
         known = schema.STAGING if "staging" in output else schema.OUTPUT
-        yield from _keys_not_known(output, known, "an output")
+        yield from _unknown_keys_among(output, known, "an output")
         yield from _unknown_keys_of_sections(output, _STAGING if "staging" in output else _SECTIONS)
 
 
 def _unknown_keys_of_sections(holder: Mapping[Any, Any], sections: Mapping[str, schema.Kind]) -> Iterator[UnknownKey]:
     for name, kind in sections.items():
-        yield from _unknown_keys_of_kind(kind, holder.get(name))
+        yield from _unknown_keys_of_schema(kind, holder.get(name))
 
 
-def _unknown_keys_of_kind(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
+def _unknown_keys_of_schema(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
     if isinstance(kind, schema.ListSchema):
         for item in items_of_all_branches(node):
-            yield from _unknown_keys_of_kind(kind.kind, item)
+            yield from _unknown_keys_of_schema(kind.kind, item)
     elif isinstance(kind, (schema.MappingOrSchema, ScriptSchema)):
-        yield from _unknown_keys_of_kind(kind.of_mapping, node)
+        yield from _unknown_keys_of_schema(kind.of_mapping, node)
     elif isinstance(kind, schema.SectionSchema) and isinstance(node, dict) and "if" not in node:
         known = [key for key in node if not kind.is_experimental(key)]
-        yield from _keys_not_known(known, kind.kinds, kind.name)
+        yield from _unknown_keys_among(known, kind.kinds, kind.name)
         for key, value in node.items():
             if key in kind.kinds:
-                yield from _unknown_keys_of_kind(kind.kinds[key], value)
+                yield from _unknown_keys_of_schema(kind.kinds[key], value)
 
 
-def _keys_not_known(keys: Any, known: Any, section: str) -> Iterator[UnknownKey]:
+def _unknown_keys_among(keys: Any, known: Any, section: str) -> Iterator[UnknownKey]:
     yield from (UnknownKey(key, section, tuple(known)) for key in keys if key not in known)
 
 

@@ -82,7 +82,7 @@ class RecipePackages:
                 why = f"the packages differ at more than {_MOST:,} combinations of keys"
                 hint = "zip keys that belong together with zip_keys"
                 raise RecipeFault("the matrix explodes", at=Place(file=RECIPE), why=why, hint=hint)
-            result = self._recipe.package(index, variant, *self._platforms, words=self._words)
+            result = self._recipe.package_at_variant(index, variant, *self._platforms, words=self._words)
             self._evaluated[key] = result
         return result
 
@@ -118,7 +118,7 @@ def packages_with_spaces(recipe: RecipeV1, space: Space, target: str) -> Iterato
         KilnError: the recipe is at fault.
     """
     packages = RecipePackages(recipe, space, target, target, words=True)
-    for package in packages.packages(lambda item: item.scope.reads | item.used):
+    for package in packages.packages(lambda item: item.used | item.scope.reads):
         part = space
         for key in sorted(package.used & space.varying_keys):
             part = part.where(key, [package.scope.variant[key]])

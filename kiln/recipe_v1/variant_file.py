@@ -11,13 +11,7 @@ from kiln.errors import MalformedYaml, SelectorFault, VariantFault
 from kiln.model.source_position import Place
 from kiln.recipe_v1 import node_evaluation
 from kiln.template.namespace import Namespace
-from kiln.template.python_expression import (
-    InvalidExpression,
-    MissingName,
-    OperationNotAllowed,
-    compile_expression,
-    evaluate_expression,
-)
+from kiln.template.python_expression import ExpressionError, MissingName, evaluate_expression
 from kiln.variants.files import VariantSource, check_variant_source, without_empty_values, zip_groups
 from kiln.yamltext import Document, PlacedText, ScalarTypes, parse, read_text
 from kiln.yamltext.typed_text import TypedText, scalar_value
@@ -91,12 +85,12 @@ class VariantFileV1:
         if not isinstance(condition, PlacedText):
             raise VariantFault("a condition is text", at=self._node_place(condition))
         try:
-            return bool(evaluate_expression(compile_expression(str(condition)), names.lookup))
-        except (MissingName, OperationNotAllowed, InvalidExpression) as error:
+            return bool(evaluate_expression(str(condition), names.lookup))
+        except ExpressionError as error:
             why = f"{error} has no value here" if isinstance(error, MissingName) else str(error)
             raise SelectorFault(
                 f"the condition {str(condition)!r} cannot be evaluated", at=self._node_place(condition), why=why
-            ) from (error)
+            ) from error
 
     def _node_place(self, node: Any) -> Place:
         at = node_evaluation.node_place(node)

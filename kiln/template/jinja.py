@@ -43,9 +43,9 @@ class StepBudget:
     """The remaining steps of one rendering."""
 
     def __init__(self) -> None:
-        self.restart()
+        self.reset()
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         """Reset the budget to its maximum."""
         self._steps = _MAX_STEPS
 
@@ -230,7 +230,7 @@ class Template:
     def _render_pieces(self, context: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
         """Yield the rendered text of each piece, with the line (from 0) at which the piece begins."""
         environment = self._environment
-        environment.budget.restart()
+        environment.budget.reset()
         environment.uses.clear()
         shared = new_context(environment, None, {}, dict(context), shared=False, globals=environment.globals)
         for start, piece in self._pieces:

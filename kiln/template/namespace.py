@@ -29,7 +29,7 @@ def _names_that_may_be_undefined() -> frozenset[str]:
 MAY_BE_UNDEFINED = _names_that_may_be_undefined()
 
 
-class Os:
+class RestrictedOs:
     """The part of Python's ``os`` that selectors and templates may use."""
 
     pathsep = ":"

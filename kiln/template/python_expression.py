@@ -54,7 +54,11 @@ _METHODS = frozenset(
 _ATTRIBUTES = _METHODS | {"environ", "pathsep", "sep"}
 
 
-class MissingName(Exception):
+class ExpressionError(Exception):
+    """An expression has no value."""
+
+
+class MissingName(ExpressionError):
     """A name that the expression needs has no value."""
 
     def __init__(self, name: str) -> None:
@@ -62,11 +66,11 @@ class MissingName(Exception):
         self.name = name
 
 
-class OperationNotAllowed(Exception):
+class OperationNotAllowed(ExpressionError):
     """The expression uses an operation that selectors may not."""
 
 
-class InvalidExpression(Exception):
+class InvalidExpression(ExpressionError):
     """The text is not an expression."""
 
 
@@ -99,17 +103,18 @@ def compile_expression(text: str) -> Expression:
     return Expression(names=frozenset(names), steps=steps)
 
 
-def evaluate_expression(expression: Expression, lookup: Lookup) -> Any:
+def evaluate_expression(text: str, lookup: Lookup) -> Any:
     """Return the value of an expression; ``lookup`` returns a name's value or raises MissingName.
 
     Raises:
         MissingName: a name has no value.
-        OperationNotAllowed: it uses text formatting.
-        InvalidExpression: an operation does not fit its operands.
+        OperationNotAllowed: as for compile_expression, or it uses text formatting.
+        InvalidExpression: as for compile_expression, or an operation does not fit its operands.
     """
+    expression = compile_expression(text)
     try:
         return expression.steps(lookup)
-    except (MissingName, OperationNotAllowed, MemoryError):
+    except (ExpressionError, MemoryError):
         raise
     except RecursionError as error:
         raise InvalidExpression("nested too deeply") from error

@@ -15,6 +15,7 @@ from kiln.errors import SelectorFault, UnsafeTemplate, did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.template.python_expression import (
+    ExpressionError,
     InvalidExpression,
     MissingName,
     OperationNotAllowed,
@@ -140,7 +141,7 @@ def selector_holds(line: SelectorLine, names: Namespace, file: str) -> bool:
     try:
         while True:
             try:
-                return bool(evaluate_expression(compile_expression(text), names.lookup))
+                return bool(evaluate_expression(text, names.lookup))
             except MissingName as missing:
                 # The replacement is textual, as in conda-build: without "cuda", "cuda_min" becomes "False_min".
                 if missing.name in compile_expression(line.selector or "").names:
@@ -182,7 +183,7 @@ def _report_unknown_name(name: str, line: SelectorLine, names: Namespace, at: Pl
 def _names_in_selector(text: str) -> Iterator[str]:
     try:
         yield from compile_expression(text).names
-    except (InvalidExpression, OperationNotAllowed):
+    except ExpressionError:
         return
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kiln.template.namespace import Os, language_version_names, platform_names
+from kiln.template.namespace import RestrictedOs, language_version_names, platform_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,9 +45,9 @@ class Platform:
         return _COMPILERS.get((self.build or self.system).partition("-")[0], {})
 
     @cached_property
-    def os(self) -> Os:
+    def os(self) -> RestrictedOs:
         """The ``os`` that selectors and templates see."""
-        return Os(self.environ)
+        return RestrictedOs(self.environ)
 
     def fixed_names(self, variant: Mapping[str, Any], host_subdir: str) -> dict[str, Any]:
         """Return the names that do not come from the variant itself."""

@@ -276,11 +276,11 @@ class _DocumentBuilder:
         if type(level.value) is list:
             level.value.append(value)
         elif level.key is _NO_KEY:
-            self._set_key(level, value, event)
+            self._set_pending_key(level, value, event)
         else:
             self._add_pair(level, value, event)
 
-    def _set_key(self, level: _OpenCollection, key: Any, event: Any) -> None:
+    def _set_pending_key(self, level: _OpenCollection, key: Any, event: Any) -> None:
         if isinstance(key, (dict, list)):
             raise self.malformed_error("a list or mapping in the place of a key", event.start_mark)
         level.key = key

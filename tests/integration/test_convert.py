@@ -65,14 +65,14 @@ def test_a_real_feedstock_is_converted_with_proof_or_told_why_not(case: str, tmp
     differing = {(item.package, item.what) for item in convert.blocking_differences(result)}
     assert differing == DIFFERING.get(case, set())
     assert result.proof.packages > 0
-    convert.write(feedstock, result)
+    convert.write_conversion(feedstock, result)
     check_with_rattler_build(feedstock)
 
 
 @pytest.mark.parametrize("name", ["single", "outputs"])
 def test_rattler_build_renders_a_converted_recipe_as_kiln_does(name: str, tmp_path: Path) -> None:
     feedstock = conversion(name, tmp_path / "a")
-    convert.write(feedstock, convert.convert(feedstock))
+    convert.write_conversion(feedstock, convert.convert(feedstock))
     check_with_rattler_build(feedstock)
 
 
@@ -83,5 +83,5 @@ def test_serving_is_the_same_in_both_formats(tmp_path: Path) -> None:
     feedstock = feedstock_loader.load(tmp_path / "a")
     result = convert.convert(feedstock)
     assert (result.proof.holds, result.proof.configs, result.proof.packages) == (True, 4, 6)
-    convert.write(feedstock, result)
+    convert.write_conversion(feedstock, result)
     check_with_rattler_build(feedstock)

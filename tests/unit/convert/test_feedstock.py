@@ -87,7 +87,7 @@ def test_what_is_written_renders_to_the_same(tmp_path: Path) -> None:
     feedstock = conversion("outputs", tmp_path / "a")
     names = feedstock.config_names
     before = {name: render.render(feedstock, expand.read(feedstock, name)) for name in names}
-    convert.write(feedstock, convert.convert(feedstock))
+    convert.write_conversion(feedstock, convert.convert(feedstock))
     assert (feedstock.root / "conda-forge.yml").read_text().startswith("# settings\n")
     assert "\nconda_build_tool: rattler-build\n" in (feedstock.root / "conda-forge.yml").read_text()
     after = {name: render.render(feedstock_loader.load(feedstock.root), expand.read(feedstock, name)) for name in names}

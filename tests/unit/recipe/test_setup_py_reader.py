@@ -8,8 +8,8 @@ import pytest
 
 from kiln import expand, render
 from kiln.errors import TemplateFault
-from kiln.recipe.setup_py_reader import setup_data
-from kiln.template.namespace import Os
+from kiln.recipe.setup_py_reader import read_setup_data
+from kiln.template.namespace import RestrictedOs
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ FILES = {"VERSION": " 1.5\n", "sub/VERSION": "9\n", "README": "words"}
 
 def data(text: str | None, configured: str | None = None, name: str = "setup.py") -> Any:
     files = {**FILES, name: text, "setup.cfg": configured}
-    return setup_data(name, files.get, Os({"CONDA_BUILD": "1", "PKG_VERSION": "2.0"}))
+    return read_setup_data(name, files.get, RestrictedOs({"CONDA_BUILD": "1", "PKG_VERSION": "2.0"}))
 
 
 @pytest.mark.parametrize(

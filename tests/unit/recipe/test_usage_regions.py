@@ -31,8 +31,8 @@ def test_a_recipe_is_divided_into_its_top_and_its_outputs() -> None:
     text = text_regions(RECIPE)
     assert text.has_package_section
     assert text.text_before_requirements == RECIPE[: RECIPE.index("requirements:")]
-    assert text.outputs.startswith("outputs:")
-    assert text.outputs.endswith("[true]\n")
+    assert text.outputs_section.startswith("outputs:")
+    assert text.outputs_section.endswith("[true]\n")
     assert [block.strip().splitlines()[0] for block in text.output_blocks] == ["- name: one", "- name: two"]
     assert "- name: one" not in text.without_outputs
     assert "about:" in text.without_outputs

@@ -23,13 +23,13 @@ WIDE = {f"key{number}": [str(value) for value in range(10)] for number in range(
 def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One item for each evaluation of a package."""
     counted: list[int] = []
-    package = RecipeV1.package
+    package = RecipeV1.package_at_variant
 
     def counting(self: RecipeV1, index: int, *rest: object, words: bool) -> PackageAtVariant:
         counted.append(index)
         return package(self, index, *rest, words=words)  # type: ignore[arg-type]  # passed on as they come
 
-    monkeypatch.setattr(RecipeV1, "package", counting)
+    monkeypatch.setattr(RecipeV1, "package_at_variant", counting)
     return counted
 
 

@@ -167,7 +167,7 @@ def test_a_budget_ends_after_its_steps_and_can_be_renewed(monkeypatch: pytest.Mo
         budget.spend_step()
     with pytest.raises(StepBudgetExhausted, match="more than 3 loop steps and calls"):
         budget.spend_step()
-    budget.restart()
+    budget.reset()
     budget.spend_step()
 
 
@@ -180,6 +180,6 @@ def test_each_iteration_of_each_loop_spends_a_step(monkeypatch: pytest.MonkeyPat
     insert_step_counting(tree)
     template = jinja2.Template.from_code(environment, environment.compile(tree), environment.globals)
     assert template.render(n=3) == "012" * 3
-    budget.restart()
+    budget.reset()
     with pytest.raises(StepBudgetExhausted):
         template.render(n=4)

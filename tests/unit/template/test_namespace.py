@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.names import CONDA_PLATFORMS
-from kiln.template.namespace import Namespace, Os, language_version_names, platform_names
+from kiln.template.namespace import Namespace, RestrictedOs, language_version_names, platform_names
 from kiln.template.python_expression import MissingName
 
 
@@ -87,7 +87,7 @@ def test_equal_values_make_equal_cache_keys() -> None:
 
 def test_templates_see_the_environment_of_the_rendering_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_PROCESS", "x")
-    os = Os({"CI": "1"})
+    os = RestrictedOs({"CI": "1"})
     assert (os.getenv("CI"), os.getenv("SECRET_OF_THE_PROCESS"), os.getenv("NO", "default")) == ("1", None, "default")
     with pytest.raises(TypeError):
         os.environ["CI"] = "2"  # type: ignore[index]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.template.namespace import Os
+from kiln.template.namespace import RestrictedOs
 from kiln.template.python_expression import (
     InvalidExpression,
     MissingName,
@@ -18,7 +18,7 @@ from kiln.template.python_expression import (
 if TYPE_CHECKING:
     from typing import Any
 
-VALUES = {"a": 1, "b": 2, "s": "x-y-Z", "t": True, "f": False, "os": Os({"CI": "1"}), "d": {"k": "v"}}
+VALUES = {"a": 1, "b": 2, "s": "x-y-Z", "t": True, "f": False, "os": RestrictedOs({"CI": "1"}), "d": {"k": "v"}}
 
 
 def value(text: str) -> Any:
@@ -27,7 +27,7 @@ def value(text: str) -> Any:
             return VALUES[name]
         raise MissingName(name)
 
-    return evaluate_expression(compile_expression(text), lookup)
+    return evaluate_expression(text, lookup)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kiln.errors import SelectorFault, UnsafeTemplate
-from kiln.template.namespace import Namespace, Os, language_version_names, platform_names
+from kiln.template.namespace import Namespace, RestrictedOs, language_version_names, platform_names
 from kiln.template.selectors import BoundedDict, SelectableText, lines_with_selectors
 
 
@@ -14,7 +14,7 @@ def names(subdir: str = "linux-64", *, known: frozenset[str] = frozenset(), **va
     fixed = {
         **platform_names(subdir),
         **language_version_names("3.11.* *_cpython", "2", "5", "5"),
-        "os": Os({"CI": "1"}),
+        "os": RestrictedOs({"CI": "1"}),
     }
     return Namespace(fixed, variant, known)
 
