@@ -64,7 +64,7 @@ def _written_requirements(package: Metadata, values: Mapping[str, Any], section:
     return items if isinstance(items, list) else []
 
 
-def undefined_version_faults(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
+def undefined_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
     """Return the versions to which the template gives no value: they are the text None."""
     return tuple(
         KeyFault(
@@ -80,7 +80,7 @@ def undefined_version_faults(packages: Sequence[Metadata]) -> tuple[KeyFault, ..
     )
 
 
-def undefined_git_name_faults(recipe: Recipe) -> tuple[KeyFault, ...]:
+def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
     """Return the names of a source's revision, such as ``GIT_BUILD_STR``, that the template writes without a value."""
     return tuple(
         KeyFault(
@@ -95,7 +95,7 @@ def undefined_git_name_faults(recipe: Recipe) -> tuple[KeyFault, ...]:
     )
 
 
-def require_no_cycle_of_outputs(packages: Sequence[Metadata]) -> None:
+def require_acyclic_outputs(packages: Sequence[Metadata]) -> None:
     """Refuse two outputs that require each other; a cross-compiled recipe may require its outputs of another platform.
 
     Raises:

@@ -13,12 +13,7 @@ from kiln.operating_system.file_operations import content_stamp
 from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
-from kiln.recipe.validity import (
-    require_no_cycle_of_outputs,
-    require_valid_package,
-    undefined_git_name_faults,
-    undefined_version_faults,
-)
+from kiln.recipe.validity import require_acyclic_outputs, require_valid_package, undefined_git_names, undefined_versions
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.render.open_pins import marker, pins_of, run_as_build_pins
 from kiln.render.output_parts import compile_step, output, requirements, sources, steps_with_network
@@ -68,11 +63,7 @@ def _render(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
     documents = [recipe.top_level_metadata(package.variant).values for package in packages]
     return replace(
         _rendered_config(config, recipe, packages, open_ends),
-        key_faults=(
-            *_key_faults(recipe, documents),
-            *undefined_git_name_faults(recipe),
-            *undefined_version_faults(packages),
-        ),
+        key_faults=(*_key_faults(recipe, documents), *undefined_git_names(recipe), *undefined_versions(packages)),
     )
 
 
@@ -86,7 +77,7 @@ def evaluated_recipe(feedstock: Feedstock, config: BuildConfig) -> tuple[Recipe,
     packages = list(_distinct_packages(recipe))
     for package in packages:
         require_valid_package(package, recipe.top_level_metadata(package.variant).values)
-    require_no_cycle_of_outputs(packages)
+    require_acyclic_outputs(packages)
     return recipe, packages
 
 
