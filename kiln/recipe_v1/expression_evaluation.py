@@ -137,22 +137,12 @@ def _comparison_evaluator(node: nodes.Compare) -> Step:
     return evaluate_node
 
 
-def _filter_evaluator(node: nodes.Filter) -> Step:
-    function = FILTERS.get(node.name)
+def _filter_or_test_evaluator(node: nodes.Filter | nodes.Test) -> Step:
+    kind, functions = ("filter", FILTERS) if isinstance(node, nodes.Filter) else ("test", TESTS)
+    function = functions.get(node.name)
     if function is None or node.node is None:
-        raise MalformedExpression(f"unknown filter {node.name!r}", node.lineno - 1)
-    return _filter_or_test_evaluator(function, f"the filter {node.name!r}", node)
-
-
-def _test_evaluator(node: nodes.Test) -> Step:
-    function = TESTS.get(node.name)
-    if function is None:
-        raise MalformedExpression(f"unknown test {node.name!r}", node.lineno - 1)
-    return _filter_or_test_evaluator(function, f"the test {node.name!r}", node)
-
-
-def _filter_or_test_evaluator(function: Callable[..., Any], what: str, node: nodes.Filter | nodes.Test) -> Step:
-    assert node.node is not None
+        raise MalformedExpression(f"unknown {kind} {node.name!r}", node.lineno - 1)
+    what = f"the {kind} {node.name!r}"
     value, (args, kwargs) = node_evaluator(node.node), _argument_evaluators(node)
 
     def evaluate_node(scope: Scope) -> Any:
@@ -249,8 +239,8 @@ _EVALUATOR_BY_NODE_TYPE: dict[type[nodes.Node], Callable[[Any], Step]] = {
     ),
     nodes.Concat: _concatenation_evaluator,
     nodes.Compare: _comparison_evaluator,
-    nodes.Filter: _filter_evaluator,
-    nodes.Test: _test_evaluator,
+    nodes.Filter: _filter_or_test_evaluator,
+    nodes.Test: _filter_or_test_evaluator,
     nodes.Call: _call_evaluator,
     nodes.Getitem: _item_evaluator,
     nodes.Getattr: _item_evaluator,

@@ -134,7 +134,7 @@ def _typed_value_of_text(value: str) -> Any:
 
 def items_with_conditions_resolved(node: Any, scope: VariantScope) -> Iterator[Any]:
     """Yield the items of a list, or the one item that stands in its place, conditions resolved."""
-    for item in _node_as_list(node):
+    for item in node_as_list(node):
         if not _is_conditional(item):
             yield item
         elif condition_holds(item["if"], scope):
@@ -143,7 +143,8 @@ def items_with_conditions_resolved(node: Any, scope: VariantScope) -> Iterator[A
             yield from items_with_conditions_resolved(item.get("else"), scope)
 
 
-def _node_as_list(node: Any) -> list[Any]:
+def node_as_list(node: Any) -> list[Any]:
+    """Return the items of a node; one that is not a list is its only item."""
     return [] if is_empty_node(node) else node if isinstance(node, list) else [node]
 
 
@@ -169,7 +170,7 @@ def rendered_texts(node: Any, scope: VariantScope) -> list[str]:
 
 def scalars_of_all_branches(node: Any) -> Iterator[PlacedText]:
     """Yield every scalar of a conditional list, of all branches, and the conditions."""
-    for item in _node_as_list(node):
+    for item in node_as_list(node):
         if _is_conditional(item):
             yield require_scalar(item["if"])
             yield from scalars_of_all_branches(item.get("then"))

@@ -73,7 +73,7 @@ class VariantFileV1:
         return TypedText(value) if isinstance(value, int) else str(item)
 
     def _resolved_items(self, node: Any, names: Namespace) -> Iterator[Any]:
-        for item in [] if node_evaluation.is_empty_node(node) else node if isinstance(node, list) else [node]:
+        for item in node_evaluation.node_as_list(node):
             if isinstance(item, dict) and "if" in item:
                 branch = "then" if self._condition_holds(item["if"], names) else "else"
                 yield from self._resolved_items(item.get(branch), names)
