@@ -6,6 +6,7 @@ import re
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ _TOOL = re.compile(r"^conda_build_tool\s*:.*$", re.MULTILINE)
 _TOOL_LINE = "conda_build_tool: rattler-build"
 _VARIANTS = "conda_build_config.yaml"
 _AT_ONCE = 24  # configs that are rendered in one process
-_ROUNDS = 4  # conversions until the keys of all hashes are settled
+_ROUNDS = 5  # conversions until the keys of all hashes are settled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +64,16 @@ def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterab
     configs = _configs_to_compare(feedstock, pinning)
     old = _packages_by_config(configs, lambda config: packages_of_meta_yaml(feedstock, config))
     meta, forge = read_text(feedstock.meta, META), _conda_forge_yml_with_build_tool(feedstock)
-    given = replace(_feedstock_facts(feedstock, configs, old), leave_out=frozenset(leave_out))
-    text = _converted_recipe_text(meta, given)
-    proof = _prove_conversion(feedstock, text, forge, configs, old, pinning)
-    keys = HashKeyCorrection()
-    for _ in range(_ROUNDS):
-        if not proof.needed:
-            break
-        keys |= proof.needed
-        given = replace(given, use_keys=_with_sorted_values(keys.use), ignore_keys=_with_sorted_values(keys.ignore))
-        text = _converted_recipe_text(meta, given)
+    facts = replace(_feedstock_facts(feedstock, configs, old), leave_out=frozenset(leave_out))
+    keys, rounds = HashKeyCorrection(), 0
+    while True:
+        rounds += 1
+        facts = replace(facts, use_keys=_with_sorted_values(keys.use), ignore_keys=_with_sorted_values(keys.ignore))
+        text = limits.run_bounded(partial(recipe_yaml_text, meta, facts))
         proof = _prove_conversion(feedstock, text, forge, configs, old, pinning)
-    return Conversion(recipe=text, forge=forge, proof=proof)
+        if not proof.needed or rounds == _ROUNDS:
+            return Conversion(recipe=text, forge=forge, proof=proof)
+        keys |= proof.needed
 
 
 def write_conversion(feedstock: Feedstock, conversion: Conversion) -> None:
@@ -83,10 +82,6 @@ def write_conversion(feedstock: Feedstock, conversion: Conversion) -> None:
     with files.folder_locked(feedstock.root):
         files.write_text(feedstock.recipe_v1, conversion.recipe)
         files.write_text(feedstock.root / FORGE, conversion.forge)
-
-
-def _converted_recipe_text(meta: str, given: FeedstockFacts) -> str:
-    return limits.run_bounded(lambda: recipe_yaml_text(meta, given))
 
 
 def _packages_by_config(

@@ -259,13 +259,13 @@ class SectionConverter:
 
     def convert_specs(self, parts: list[Part], section: str) -> ListPart | None:
         """Return the requirements of a section, or of a test."""
-        tried = [
-            self.try_conversion(partial(self._specs.convert, item, section))
-            for item in items_with_all_conditions(parts)
-        ]
-        converted = [item for item in tried if item is not None]
+        return self._converted_items(parts, lambda item: self._specs.convert(item, section))
+
+    def _converted_items(self, parts: list[Part], convert: Callable[[Part], Part]) -> ListPart | None:
+        tried = [self.try_conversion(partial(convert, item)) for item in items_with_all_conditions(parts)]
+        items = [item for item in tried if item is not None]
         above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
-        return ListPart(items=grouped_by_condition(converted), above=above) if converted else None
+        return ListPart(items=grouped_by_condition(items), above=above) if items else None
 
     def convert_about(self, given: DictPart) -> DictPart | None:
         """Convert an about section."""
@@ -288,13 +288,9 @@ class SectionConverter:
 
     def convert_sources(self, parts: list[Part]) -> Part | None:
         """Convert the sources."""
-        tried = [self.try_conversion(partial(self._convert_source, each)) for each in items_with_all_conditions(parts)]
-        items = [each for each in tried if each is not None]
-        result = grouped_by_condition(items)
-        if len(result) == 1 and isinstance(result[0], DictPart):
-            return result[0]
-        above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
-        return ListPart(items=result, above=above) if result else None
+        sources = self._converted_items(parts, self._convert_source)
+        is_one = sources is not None and len(sources.items) == 1 and isinstance(sources.items[0], DictPart)
+        return sources.items[0] if sources and is_one else sources
 
     def _convert_source(self, given: Part) -> DictPart:
         if not isinstance(given, DictPart):
