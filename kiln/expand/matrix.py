@@ -18,7 +18,7 @@ from kiln.recipe.text_rendering import RecipeSource
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.combine import combine_sources
 from kiln.variants.files import VariantSource, check_variant_source, load_variant_file
-from kiln.variants.migrations import MISFIT, Migration, applicable_migration_files, apply_migrations
+from kiln.variants.migrations import MISFIT, applicable_migration_files, apply_migrations
 from kiln.variants.platform import Platform
 from kiln.variants.space import Space, Variant, space_narrowed_to_sources
 from kiln.yamltext.typed_text import as_text
@@ -90,7 +90,7 @@ class _Expansion:
         self.pinned = pinning is not None
         pinned = pinning.parent / "share" / "conda-forge" / "migrations" if pinning else None
         self.migrations = [
-            Migration(file=load_variant_file(path, f"migrations/{path.name}"))
+            load_variant_file(path, f"migrations/{path.name}")
             for path in applicable_migration_files(feedstock.config_folder / "migrations", pinned)
         ]
         self.v1 = is_v1(feedstock)
@@ -98,7 +98,7 @@ class _Expansion:
             from kiln.recipe_v1.variant_file import VariantFileV1
 
             self.files.append(VariantFileV1(beside, "recipe/variants.yaml"))
-        keys = [file.keys for file in (*self.files, *(migration.file for migration in self.migrations))]
+        keys = [file.keys for file in (*self.files, *self.migrations)]
         self.known = frozenset[str]().union(*keys)
         self.recipe: RecipeSource | RecipeV1
         if self.v1:

@@ -6,7 +6,6 @@ or removes rows of a zipped group, or raises values to newer ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.errors import VariantFault
@@ -24,24 +23,6 @@ if TYPE_CHECKING:
     from kiln.variants.platform import Platform
 
 MISFIT = "the migration does not fit the variants"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Migration:
-    """A migration, read from its file."""
-
-    file: VariantFile
-
-    def timestamp_and_values(self, platform: Platform, known: frozenset[str]) -> tuple[float, dict[str, Any]]:
-        """Return the migration's time stamp and the values that it changes on a platform."""
-        document = self.file.document_for_platform(platform, known)
-        values = without_empty_values(document.value)
-        stamp = values.pop("migrator_ts", "-1.0")
-        try:
-            return float(stamp), values
-        except (TypeError, ValueError) as error:
-            at = document.place_of_key("migrator_ts")
-            raise VariantFault(f"migrator_ts is {stamp!r}, which is not a number", at=at) from error
 
 
 def applicable_migration_files(local: Path, pinned: Path | None) -> tuple[Path, ...]:
@@ -74,23 +55,37 @@ def _migration_identity(path: Path, name: str) -> tuple[str | None, str, bool]:
     return stamp, str(about.get("migration_number", 1)), str(about.get("use_local", "false")).lower() == "true"
 
 
-def apply_migrations(spec: Spec, migrations: Sequence[Migration], platform: Platform, known: frozenset[str]) -> Spec:
+def apply_migrations(spec: Spec, migrations: Sequence[VariantFile], platform: Platform, known: frozenset[str]) -> Spec:
     """Return the specification after all migrations, the oldest first.
 
     Raises:
         VariantFault: a migration does not fit the specification.
     """
-    changes = [(*migration.timestamp_and_values(platform, known), migration) for migration in migrations]
-    changes.sort(key=lambda change: (change[0], str(change[2].file.path)))
+    changes = [(*_timestamp_and_values(migration, platform, known), migration) for migration in migrations]
+    changes.sort(key=lambda change: (change[0], str(change[2].path)))
     for _, values, migration in changes:
         if values:
             try:
                 spec = apply_migration(spec, values)
             except (KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
                 why = f"{type(error).__name__}: {error}"
-                at = Place(file=migration.file.name)
+                at = Place(file=migration.name)
                 raise VariantFault(MISFIT, at=at, why=why) from error
     return spec
+
+
+def _timestamp_and_values(
+    migration: VariantFile, platform: Platform, known: frozenset[str]
+) -> tuple[float, dict[str, Any]]:
+    """Return a migration's time stamp and the values that it changes on a platform."""
+    document = migration.document_for_platform(platform, known)
+    values = without_empty_values(document.value)
+    stamp = values.pop("migrator_ts", "-1.0")
+    try:
+        return float(stamp), values
+    except (TypeError, ValueError) as error:
+        at = document.place_of_key("migrator_ts")
+        raise VariantFault(f"migrator_ts is {stamp!r}, which is not a number", at=at) from error
 
 
 def apply_migration(spec: Spec, change: Mapping[str, Any]) -> Spec:
