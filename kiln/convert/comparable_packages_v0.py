@@ -9,14 +9,13 @@ from kiln.convert import comparable_package, keys
 from kiln.convert.comparable_package import ComparablePackage
 from kiln.convert.package_tests import IMPLICIT
 from kiln.convert.specs import EXPORTING_LANGUAGES
-from kiln.errors import MalformedYaml
 from kiln.matchspec_notation import with_star
 from kiln.model.rendered import RUN_EXPORTS
+from kiln.recipe.recipe import script_text
 from kiln.render.open_pins import pin_run_as_build_bounds
 from kiln.render.render import evaluated_recipe, render
 from kiln.serialization import mapping_or_empty
 from kiln.variants.files import as_list
-from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -240,18 +239,7 @@ def package_variables_in_script(staging: Staging, recipe_folder: Path) -> dict[s
     """Return the variables that the script of a compile names, with their values."""
     if staging.package is None:
         return {}
-    text = _script_text(staging.script, recipe_folder)
+    script = staging.script
+    text = script_text(recipe_folder, script.file) if script.file is not None else "\n".join(script.lines)
     values = zip(_COMPILE_NAMES, map(str, staging.package), strict=True)
     return {name: value for name, value in values if re.search(rf"\b{name}\b", text)}
-
-
-def _script_text(script: Script, recipe_folder: Path) -> str:
-    if script.file is None:
-        return "\n".join(script.lines)
-    path = (recipe_folder / script.file).resolve()
-    if not path.is_relative_to(recipe_folder.resolve()) or not path.is_file():
-        return ""
-    try:
-        return read_text(path, f"recipe/{script.file}")
-    except MalformedYaml:  # neither text nor of a size to be read
-        return ""

@@ -29,13 +29,11 @@ def unsupported_values(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str
         yield from _unsupported_source_values(entry)
         yield from _conflicts_between_sources(entry, sources[:number], sources[number + 1 :])
     for build in list_of_mappings(values.get("build")):
-        yield from _unsupported_build_values(build, ("build",))
-        yield from _unsupported_merge_build_host(build, values.get("requirements"), ("build",))
+        yield from _unsupported_build_values(build, values.get("requirements"), ("build",))
     for output in list_of_mappings(values.get("outputs")):
         yield from _unsupported_output_values(output)
         for build in list_of_mappings(output.get("build")):
-            yield from _unsupported_build_values(build, ("outputs", "build"))
-            yield from _unsupported_merge_build_host(build, output.get("requirements"), ("outputs", "build"))
+            yield from _unsupported_build_values(build, output.get("requirements"), ("outputs", "build"))
 
 
 def _unsupported_source_values(entry: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -76,23 +74,18 @@ def _source_folder_parts(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return PurePosixPath(posixpath.normpath(str(entry.get("folder") or "."))).parts
 
 
-def _unsupported_build_values(build: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def _unsupported_build_values(
+    build: Mapping[str, Any], requirements: Any, path: KeyPath
+) -> Iterator[tuple[KeyPath, str]]:
     if build.get("overlinking_ignore_patterns") and build.get("error_overlinking"):
         yield (*path, "overlinking_ignore_patterns"), "rattler-build checks all files when overlinking is an error"
 
     if "activate_in_script" in build and str(build["activate_in_script"]).lower() in {"false", "no", "off"}:
         yield (*path, "activate_in_script"), "rattler-build always activates the environments of a script"
 
-
-def _unsupported_merge_build_host(
-    build: Mapping[str, Any], requirements: Any, path: KeyPath
-) -> Iterator[tuple[KeyPath, str]]:
     both = isinstance(requirements, dict) and requirements.get("build") and requirements.get("host")
     if both and str(build.get("merge_build_host", "")).lower() in {"true", "yes", "on"}:
-        yield (
-            (*path, "merge_build_host"),
-            "with requirements in host, rattler-build drops run exports of build",
-        )
+        yield (*path, "merge_build_host"), "with requirements in host, rattler-build drops run exports of build"
 
 
 def _unsupported_output_values(output: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:

@@ -51,14 +51,18 @@ class BuildScripts:
         search: Callable[..., frozenset[str]] | None = {".sh": keys_in_shell_script, ".bat": keys_in_batch_script}.get(
             name[name.rfind(".") :]
         )
-        path = self._folder / name
-        if search is None or not path.resolve().is_relative_to(self._folder.resolve()) or not path.is_file():
-            return frozenset()
-        try:
-            text = read_text(path, f"recipe/{name}")
-        except MalformedYaml:
-            return frozenset()
-        return search(self._keys, text)
+        return search(self._keys, script_text(self._folder, name)) if search else frozenset()
+
+
+def script_text(folder: Path, name: str) -> str:
+    """Return the text of a script in a recipe's folder; empty if it is outside of it, missing, or not text."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
+        return ""
+    try:
+        return read_text(path, f"recipe/{name}")
+    except MalformedYaml:  # neither text nor of a size to be read
+        return ""
 
 
 class Recipe:

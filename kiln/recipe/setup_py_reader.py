@@ -139,7 +139,8 @@ class _SetupScriptReader:
             return False
         if _is_immutable(value):
             return True
-        flat = name not in self._effects.shared and all(map(_is_immutable, _contained_values(value)))
+        parts = value.values() if isinstance(value, dict) else value
+        flat = name not in self._effects.shared and all(map(_is_immutable, parts))
         return flat or name not in self._effects.used
 
     def _drop_name(self, name: str) -> None:
@@ -233,10 +234,6 @@ class _SetupScriptReader:
 def _is_immutable(value: Any) -> bool:
     """Return whether a value has no part that can be changed."""
     return all(map(_is_immutable, value)) if isinstance(value, tuple) else not isinstance(value, (list, dict))
-
-
-def _contained_values(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
 
 
 def _is_text_literal(node: ast.expr) -> bool:
