@@ -220,10 +220,9 @@ class RecipeConverter:
         result.add(("source",), self._sections.convert_sources(self._tree.values_of_key("source")))
         result.add(("build", "script"), self._with_compile_keys_in_env(script, identity, build))
         requirements = [_with_only_keys(part, ("build", "host")) for part in self._tree.values_of_key("requirements")]
-        self._sections.convert_requirements(list(requirements), result)
-        if ignored := [key for key in ("ignore_run_exports", "ignore_run_exports_from") if build.values_of_key(key)]:
-            for key in ignored:
-                result.add(keys.LISTS[key], conditional_list(build.values_of_key(key)))
+        self._sections.convert_requirements(requirements, result)
+        for key in ("ignore_run_exports", "ignore_run_exports_from"):
+            result.add(keys.LISTS[key], conditional_list(build.values_of_key(key)))
         given = {"build": build, "requirements": self._tree.values_of_key("requirements")}
         return DictPart(pairs=_sections_in_usual_order(result, given), above=[_ABOVE_STAGING])
 

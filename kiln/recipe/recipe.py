@@ -44,14 +44,13 @@ class BuildScripts:
         """Return the keys that a script uses; empty if it does not exist or is neither shell nor batch."""
         used = self._used.get(name)
         if used is None:
-            used = self._used[name] = self._find_used_keys(name)
+            searches: dict[str, Callable[..., frozenset[str]]] = {
+                ".sh": keys_in_shell_script,
+                ".bat": keys_in_batch_script,
+            }
+            search = searches.get(name[name.rfind(".") :])
+            used = self._used[name] = search(self._keys, script_text(self._folder, name)) if search else frozenset()
         return used
-
-    def _find_used_keys(self, name: str) -> frozenset[str]:
-        search: Callable[..., frozenset[str]] | None = {".sh": keys_in_shell_script, ".bat": keys_in_batch_script}.get(
-            name[name.rfind(".") :]
-        )
-        return search(self._keys, script_text(self._folder, name)) if search else frozenset()
 
 
 def script_text(folder: Path, name: str) -> str:

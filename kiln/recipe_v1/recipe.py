@@ -273,7 +273,7 @@ class RecipeV1:
                 raise node_error(entry, f"the package has no {key}")
         own = {
             *scope.reads,
-            *_version_keys_of_bare_requirements(sections.get("requirements", {}), scope),
+            *_version_keys_by_requirement(sections.get("requirements", {}), scope).values(),
             *_always_used_keys(scope),
         }
         required, reads = (staging.required, staging.reads) if staging else (frozenset[str](), frozenset[str]())
@@ -314,7 +314,7 @@ class RecipeV1:
     ) -> StagingAtVariant:
         before, scope.reads = scope.reads, set()
         requirements = schema.STAGING_REQUIREMENTS(entry.get("requirements"), scope)
-        required = frozenset(scope.reads | _version_keys_of_bare_requirements(requirements, scope))
+        required = frozenset({*scope.reads, *_version_keys_by_requirement(requirements, scope).values()})
         sections = {
             "requirements": requirements,
             "build": schema.STAGING_BUILD(entry.get("build"), scope),
@@ -366,11 +366,6 @@ def _keys_counted_as_used(keys: Iterable[str], build: Mapping[str, Any], scope: 
     if build.get("noarch") == "python":
         ignored |= {"python"} - forced
     return frozenset(({*keys} | forced) - ignored)
-
-
-def _version_keys_of_bare_requirements(requirements: Mapping[str, Any], scope: VariantScope) -> set[str]:
-    """Return the keys that give the versions of requirements of ``build`` and ``host`` without any of their own."""
-    return set(_version_keys_by_requirement(requirements, scope).values())
 
 
 def versions_from_variant(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:

@@ -189,9 +189,7 @@ def _names_in_selector(text: str) -> Iterator[str]:
 
 def lines_with_selectors(text: str) -> tuple[SelectorLine, ...]:
     """Return a text's lines, each with its selector."""
-    return tuple(
-        [SelectorLine(number=number, **_parse_selector_line(raw)) for number, raw in enumerate(text.splitlines(), 1)]
-    )
+    return tuple([SelectorLine(number=number, **_parse_line(raw)) for number, raw in enumerate(text.splitlines(), 1)])
 
 
 def apply_selectors_again(text: str, names: Namespace, file: str) -> str:
@@ -205,7 +203,7 @@ def apply_selectors_again(text: str, names: Namespace, file: str) -> str:
         return unselected
     lines = []
     for raw in text.splitlines():
-        parsed = _parse_selector_line(raw)
+        parsed = _parse_line(raw)
         if "selector" not in parsed or selector_holds(SelectorLine(number=0, **parsed), names, file):
             lines.append(parsed["text"])
     return "\n".join(lines) + "\n"
@@ -214,14 +212,14 @@ def apply_selectors_again(text: str, names: Namespace, file: str) -> str:
 @lru_cache(maxsize=64)
 def _text_if_without_selectors(text: str) -> str | None:
     """Return a text without comment lines, the same at all names; None if a line has a selector."""
-    lines = [_parse_selector_line(raw) for raw in text.splitlines()]
+    lines = [_parse_line(raw) for raw in text.splitlines()]
     if any("selector" in line for line in lines):
         return None
     return "\n".join([line["text"] for line in lines]) + "\n"
 
 
 @lru_cache(maxsize=16384)
-def _parse_selector_line(raw: str) -> dict[str, Any]:
+def _parse_line(raw: str) -> dict[str, Any]:
     """Return the parts of a line: its text, and its selector's text, column and kind."""
     raw = raw.rstrip()
     if not raw or raw.lstrip().startswith("#"):

@@ -68,7 +68,7 @@ class Dimension:
         place = self.keys.index(key)
         indexes_by_value = self._row_indexes_by_value(place)
         selected_values = (
-            _substrings_of_lengths(values, self._lengths_of_values(place)) if isinstance(values, str) else values
+            _substrings_of_lengths(values, self._value_lengths(place)) if isinstance(values, str) else values
         )
         indexes = sorted(
             {index for value in selected_values if value in indexes_by_value for index in indexes_by_value[value]}
@@ -90,7 +90,7 @@ class Dimension:
                 indexes_by_value.setdefault(row[place], []).append(index)
         return indexes_by_value
 
-    def _lengths_of_values(self, place: int) -> set[int]:
+    def _value_lengths(self, place: int) -> set[int]:
         """Return the lengths of the values of the key at a place."""
         lengths = self._value_lengths_cache.get(place)
         if lengths is None:
@@ -114,7 +114,7 @@ def _substrings_of_lengths(text: str, lengths: set[int]) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedSpacePart:
+class FixedPart:
     """The part that all subspaces share: settings, zipped groups, and the dimensions with a single row."""
 
     settings: Mapping[str, Any]
@@ -134,7 +134,7 @@ class SharedSpacePart:
 class Space:
     """All variants of a specification, or a part of them; ``varying`` dimensions vary in the whole space."""
 
-    frame: SharedSpacePart
+    frame: FixedPart
     varying: tuple[Dimension, ...]
 
     @classmethod
@@ -152,9 +152,7 @@ class Space:
         present = filter(None, (tuple(key for key in group if key in spec) for group in groups))
         tied = [Dimension(keys=group, rows=_zipped_rows(group, spec)) for group in present]
         dimensions = [dimension for dimension in (*single, *tied) if dimension.rows]
-        frame = SharedSpacePart(
-            settings=settings, groups=groups, single=tuple(d for d in dimensions if len(d.rows) == 1)
-        )
+        frame = FixedPart(settings=settings, groups=groups, single=tuple(d for d in dimensions if len(d.rows) == 1))
         return cls(frame=frame, varying=tuple(d for d in dimensions if len(d.rows) > 1))
 
     @cached_property
@@ -201,9 +199,7 @@ class Space:
         fixed = tuple(dimension for dimension in self.varying if len(dimension.rows) == 1)
         if not fixed:
             return self
-        frame = SharedSpacePart(
-            settings=self.frame.settings, groups=self.frame.groups, single=(*self.frame.single, *fixed)
-        )
+        frame = FixedPart(settings=self.frame.settings, groups=self.frame.groups, single=(*self.frame.single, *fixed))
         return Space(frame=frame, varying=tuple(d for d in self.varying if len(d.rows) > 1))
 
     def variants(self) -> Iterator[Variant]:
