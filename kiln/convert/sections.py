@@ -224,15 +224,9 @@ class SectionConverter:
             pieces[0] = str(pieces[0])[len(name) + 1 :]
             result = tuple(piece for piece in pieces if piece != "")
             values.pairs.append((name, replace(part, pieces=result, plain=False)))
-        return [
-            *([("env", self._merged_env_variables(values))] if values.pairs else []),
-            *([("secrets", secrets)] if secrets.items else []),
-        ]
-
-    def _merged_env_variables(self, values: DictPart) -> DictPart:
-        return DictPart(
-            pairs=[(name, value) for name in values.names if (value := conditional_text(values.values_of_key(name)))]
-        )
+        merged = {name: conditional_text(values.values_of_key(name)) for name in values.names}
+        env = DictPart(pairs=[(name, value) for name, value in merged.items() if value])
+        return [*([("env", env)] if values.pairs else []), *([("secrets", secrets)] if secrets.items else [])]
 
     # -- requirements, about, source ------------------------------------------------------------------------
 

@@ -138,13 +138,10 @@ class _TreeBuilder:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise Refused(self._line_number(key), "a key that is not text")
-            result.pairs.append((self._key_text(key), self._build_pair_value(key, value, inner)))
+            if OPEN in key.value:
+                raise Refused(self._line_number(key), "a key that a template writes")
+            result.pairs.append((str(key.value), self._build_pair_value(key, value, inner)))
         return result
-
-    def _key_text(self, key: yaml.ScalarNode) -> str:
-        if OPEN in key.value:
-            raise Refused(self._line_number(key), "a key that a template writes")
-        return str(key.value)
 
     def _build_pair_value(self, key: yaml.ScalarNode, value: yaml.Node, outer: Guards) -> Part:
         above = self._pop_comments_above(key)

@@ -30,7 +30,8 @@ def combine_sources(sources: Sequence[VariantSource]) -> Spec:
         VariantFault: a source replaces a zipped key in a way that leaves its group ambiguous.
     """
     extended = {*EXTEND_KEYS, *(key for source in sources for key in as_list(source.values.get("extend_keys")))}
-    groups = _distinct_zip_groups(sources)
+    zipped = (group for source in sources for group in zip_groups(source.values.get("zip_keys")) if group)
+    groups = list(dict.fromkeys(zipped))
     spec: Spec = {"zip_keys": [list(group) for group in groups]} if groups else {}
     for source in sources:
         for key, value in source.values.items():
@@ -43,11 +44,6 @@ def combine_sources(sources: Sequence[VariantSource]) -> Spec:
             else:
                 _replace_values_of_key(spec, source, key, value, groups)
     return spec
-
-
-def _distinct_zip_groups(sources: Sequence[VariantSource]) -> list[tuple[str, ...]]:
-    groups = (group for source in sources for group in zip_groups(source.values.get("zip_keys")) if group)
-    return list(dict.fromkeys(groups))
 
 
 def _extend_setting(spec: Spec, key: str, value: Any) -> None:
