@@ -22,7 +22,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.recipe.recipe import BUILT_IN, BuildScripts
 from kiln.recipe.text_rendering import GIT_NAME
-from kiln.recipe.usage import UsedKeySearch
+from kiln.recipe.used_variant_keys import UsedKeySearch
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.files import as_list, load_variant_file
 from kiln.variants.platform import Platform

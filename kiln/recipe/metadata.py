@@ -12,7 +12,7 @@ from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.names import invalid_name_reason
 from kiln.recipe.specs import requirement_texts, requirements_by_section, spec_package_name
-from kiln.recipe.usage import text_regions
+from kiln.recipe.used_variant_keys import text_regions
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.recipe.recipe import Recipe
-    from kiln.recipe.usage import RecipeTextRegions
+    from kiln.recipe.used_variant_keys import RecipeTextRegions
     from kiln.template.namespace import Namespace
     from kiln.variants.space import Variant
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.recipe.specs import requirements_by_section, specs_without_package, with_variant_versions
-from kiln.recipe.usage import text_regions
+from kiln.recipe.used_variant_keys import text_regions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

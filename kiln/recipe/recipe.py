@@ -11,7 +11,7 @@ from kiln.recipe.metadata import Metadata
 from kiln.recipe.outputs import output_entries_with_values, output_names_and_types, output_type
 from kiln.recipe.source_files_for_templates import SourceFiles
 from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_version_variable
-from kiln.recipe.usage import UsedKeySearch, keys_in_batch_script, keys_in_shell_script
+from kiln.recipe.used_variant_keys import UsedKeySearch, keys_in_batch_script, keys_in_shell_script
 from kiln.template.namespace import Namespace, RestrictedOs
 from kiln.template.selectors import BoundedDict, apply_selectors_again
 from kiln.versions import version_or_none

@@ -9,7 +9,7 @@ from kiln.errors import KilnError, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.recipe import functions
-from kiln.recipe.usage import check_line_length
+from kiln.recipe.used_variant_keys import check_line_length
 from kiln.template.jinja import StepLimitedEnvironment, Template
 from kiln.template.selectors import BoundedDict, SelectableText, SelectedText
 from kiln.yamltext import Document, ScalarTypes, parse, read_text

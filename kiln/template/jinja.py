@@ -19,7 +19,7 @@ from jinja2.utils import missing
 from kiln import limits
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate, did_you_mean
 from kiln.model.source_position import Place
-from kiln.template.pieces import NotSeparable, cut_into_pieces
+from kiln.template.template_pieces import NotSeparable, cut_into_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -17,8 +17,8 @@ from kiln.template.jinja import (
     Template,
     insert_step_counting,
 )
-from kiln.template.pieces import NotSeparable, cut_into_pieces
 from kiln.template.selectors import SelectedText
+from kiln.template.template_pieces import NotSeparable, cut_into_pieces
 
 
 def environment() -> StepLimitedEnvironment:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.recipe.usage import text_regions
+from kiln.recipe.used_variant_keys import text_regions
 
 RECIPE = """\
 package:

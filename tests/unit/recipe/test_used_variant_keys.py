@@ -7,7 +7,7 @@ import pytest
 from kiln.errors import MalformedYaml
 from kiln.matchspec_notation import with_star
 from kiln.recipe.specs import requirements_by_section, spec_package_name, specs_without_package, with_variant_versions
-from kiln.recipe.usage import UsedKeySearch, keys_in_batch_script, keys_in_shell_script, text_regions
+from kiln.recipe.used_variant_keys import UsedKeySearch, keys_in_batch_script, keys_in_shell_script, text_regions
 
 KEYS = (
     "python",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.template.pieces import NotSeparable, cut_into_pieces
+from kiln.template.template_pieces import NotSeparable, cut_into_pieces
 
 
 @pytest.mark.parametrize(
