@@ -52,7 +52,7 @@ def ignored(_: str) -> Iterator[Callable[[str], None]]:
 
 def bumped(feedstock: Feedstock, version: str, env: Mapping[str, str] | None = None) -> BumpPlan:
     """Bump a feedstock without writing it."""
-    return bump.bump_version(feedstock, version, env=env or {}, on_file=ignored)
+    return bump.prepare_version_bump(feedstock, version, env=env or {}, on_file=ignored)
 
 
 def changed_lines(plan: BumpPlan) -> dict[int, str]:

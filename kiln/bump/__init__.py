@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from kiln.bump.upstream import UpstreamVersion
     from kiln.model.feedstock import Feedstock
 
-__all__ = ["BumpPlan", "bump_build", "bump_version", "newest_versions", "write_recipe"]
+__all__ = ["BumpPlan", "prepare_build_bump", "prepare_version_bump", "recipe_and_upstream_versions", "write_recipe"]
 
 
-def bump_version(
+def prepare_version_bump(
     feedstock: Feedstock,
     target: str,
     *,
@@ -49,7 +49,7 @@ def bump_version(
     """
     text = _recipe_text(feedstock)
     plan = limits.run_bounded(lambda: planning.plan_version_bump(feedstock, text, target))
-    digests, notes = download.digests(plan.downloads, feedstock.recipe, env=env, on_file=on_file)
+    digests, notes = download.hashes_of_downloads(plan.downloads, feedstock.recipe, env=env, on_file=on_file)
     commits, unchanged = upstream.new_pinned_commits(plan, feedstock.recipe, env=env)
     plan = replace(
         plan,
@@ -58,11 +58,11 @@ def bump_version(
         unchanged=(*plan.unchanged, *unchanged),
         notes=(*plan.notes, *notes),
     )
-    limits.run_bounded(lambda: planning.verify(feedstock, plan))
+    limits.run_bounded(lambda: planning.verify_changed_text(feedstock, plan))
     return plan
 
 
-def bump_build(feedstock: Feedstock) -> BumpPlan:
+def prepare_build_bump(feedstock: Feedstock) -> BumpPlan:
     """Return the plan for the next build number.
 
     Raises:
@@ -72,7 +72,9 @@ def bump_build(feedstock: Feedstock) -> BumpPlan:
     return limits.run_bounded(lambda: planning.plan_build_bump(feedstock, text))
 
 
-def newest_versions(feedstock: Feedstock, *, env: Mapping[str, str]) -> tuple[str, tuple[UpstreamVersion, ...]]:
+def recipe_and_upstream_versions(
+    feedstock: Feedstock, *, env: Mapping[str, str]
+) -> tuple[str, tuple[UpstreamVersion, ...]]:
     """Return the recipe's version, and the newest version of each of its sources, spelled as the recipe has it.
 
     Raises:
@@ -80,16 +82,16 @@ def newest_versions(feedstock: Feedstock, *, env: Mapping[str, str]) -> tuple[st
     """
     text = _recipe_text(feedstock)
     current, is_literal, sources = limits.run_bounded(lambda: _version_and_sources(feedstock, text))
-    answers = upstream.newest(sources, current, feedstock.recipe, env=env)
+    answers = upstream.newest_upstream_versions(sources, current, feedstock.recipe, env=env)
     # A recipe that computes its version has it as upstream spells it.
     return current, tuple(replace(item, spelled=item.newest) if is_literal else item for item in answers)
 
 
 def _version_and_sources(feedstock: Feedstock, text: str) -> tuple[str, bool, tuple[SourceView, ...]]:
-    recipe = planning.open_recipe(feedstock, text)
-    views = recipe.views(text)
+    recipe = planning.open_recipe_text(feedstock, text)
+    views = recipe.views_at_variants(text)
     sources = dict.fromkeys(sources_of_views(views))
-    current = version_literals.current(recipe, views)
+    current = version_literals.recipe_version(recipe, views)
     return current, any(literal.text == current for literal in recipe.literals), tuple(sources)
 
 

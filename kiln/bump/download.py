@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from kiln import http_client, source_download
 from kiln.bump.source_hash_literals import COMMIT
-from kiln.bump.upstream import git_references
+from kiln.bump.upstream import list_git_references
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool, raise_all
 from kiln.rehearse import package_index
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.bump.literals import Literal
-    from kiln.bump.source_hash_literals import Download
+    from kiln.bump.source_hash_literals import SourceDownload
 
     OnFile = Callable[[str], AbstractContextManager[Callable[[str], None]]]
 
 
-def digests(
-    downloads: Iterable[Download],
+def hashes_of_downloads(
+    downloads: Iterable[SourceDownload],
     folder: Path,
     *,
     env: Mapping[str, str],
@@ -63,7 +63,7 @@ def digests(
 
 
 def _hashes_of_download(
-    download: Download, folder: Path, env: Mapping[str, str], progress: Callable[[str], None]
+    download: SourceDownload, folder: Path, env: Mapping[str, str], progress: Callable[[str], None]
 ) -> tuple[Mapping[str, str], str]:
     """Return the hashes of a download by algorithm, and a note."""
     algorithms = tuple(dict.fromkeys(algorithm for _, algorithm in download.hashes))
@@ -83,7 +83,7 @@ def _hashes_from_mirrors(
 ) -> tuple[Mapping[str, str], str]:
     """Return the hashes of the first URL that works; of a Python package, pip's index is the last one."""
     reasons = []
-    for url in itertools.chain(urls, _urls_on_index(urls, env)):
+    for url in itertools.chain(urls, _urls_on_package_index(urls, env)):
         try:
             hashes = source_download.fetch_and_hash(url, folder, algorithms=algorithms, progress=progress)
         except DownloadFailed as fault:
@@ -97,7 +97,7 @@ def _hashes_from_mirrors(
     raise DownloadFailed(what, why=why, hint="check the version, and whether upstream has released it there")
 
 
-def _urls_on_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
+def _urls_on_package_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
     """Yield where pip's indexes have the file of a source; an index never has two files of one name."""
     for url in urls:
         project, name = package_index.project_of_url(url), PurePosixPath(unquote(urlsplit(url).path)).name
@@ -106,12 +106,14 @@ def _urls_on_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Iterator[st
                 yield from (file.url for file in package_index.files_of(project, index) if file.name == name)
 
 
-def _commit_of_revision(download: Download, folder: Path, env: Mapping[str, str]) -> tuple[Mapping[str, str], str]:
+def _commit_of_revision(
+    download: SourceDownload, folder: Path, env: Mapping[str, str]
+) -> tuple[Mapping[str, str], str]:
     """Return the commit of a repository's tag or branch."""
     tag = f"refs/tags/{download.revision}"
     order = (f"{tag}^{{}}", tag, f"refs/heads/{download.revision}")  # first the commit of an annotated tag
     try:
-        commits = git_references(download.git, order, folder, env=env)
+        commits = list_git_references(download.git, order, folder, env=env)
     except MissingTool as error:
         raise DownloadFailed(f"{download.name} cannot be looked up", why=error.what, hint=error.hint) from error
     if commit := next((commits[name] for name in order if name in commits), ""):

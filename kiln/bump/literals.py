@@ -55,7 +55,7 @@ class Literal:
         return f'"{value}"' if value.isdigit() and not self.text.isdigit() else value
 
 
-def replaced(text: str, values: Mapping[Literal, str]) -> str:
+def replace_literals(text: str, values: Mapping[Literal, str]) -> str:
     """Return a text with other values in place of some literals, and not a byte else."""
     parts, at = [], 0
     for literal in sorted(values, key=lambda literal: literal.start):
@@ -80,7 +80,7 @@ def without_comments(text: str) -> str:
 # meta.yaml
 
 
-def literals_v0(text: str) -> tuple[Literal, ...]:
+def meta_yaml_literals(text: str) -> tuple[Literal, ...]:
     """Return the constants of a meta.yaml's ``set`` lines, and its literal versions, numbers, revisions and hashes."""
     clear = without_comments(text)
     constants = {literal.start: literal for literal in _jinja_set_literals(clear)}
@@ -91,7 +91,7 @@ def _jinja_set_literals(clear: str) -> Iterator[Literal]:
     for statement in _SET.finditer(clear):
         value = statement["value"]
         for constant in _CONSTANT.finditer(value):
-            start, end, quote = _span_and_quote(constant, statement.start("value"))
+            start, end, quote = _constant_span_and_quote(constant, statement.start("value"))
             yield Literal(
                 start=start,
                 end=end,
@@ -105,24 +105,24 @@ def _jinja_set_literals(clear: str) -> Iterator[Literal]:
 
 def _key_value_literals(clear: str) -> Iterator[Literal]:
     for pair in _PAIR.finditer(clear):
-        start, end, quote = _span_and_quote(pair, 0)
+        start, end, quote = _constant_span_and_quote(pair, 0)
         yield Literal(start=start, end=end, text=clear[start:end], key=pair["key"], quote=quote)
 
 
-def _span_and_quote(match: re.Match[str], offset: int) -> tuple[int, int, str]:
+def _constant_span_and_quote(match: re.Match[str], offset: int) -> tuple[int, int, str]:
     """Return the start and the end of a constant's text, and its quote."""
     name = match.lastgroup or ""
     return offset + match.start(name), offset + match.end(name), {"double": '"', "single": "'"}.get(name, "")
 
 
-def versions_in_urls_v0(text: str, version: str) -> tuple[Literal, ...]:
+def meta_yaml_version_literals_in_urls(text: str, version: str) -> tuple[Literal, ...]:
     """Return where the lines of URLs and revisions in a meta.yaml write a version out."""
     clear = without_comments(text)
     spans = [line.span() for line in _URL_LINE.finditer(clear)]
-    return tuple(literal for span in spans for literal in _version_occurrences(clear, version, *span))
+    return tuple(literal for span in spans for literal in _version_literals_in_span(clear, version, *span))
 
 
-def _version_occurrences(text: str, version: str, start: int, end: int) -> Iterator[Literal]:
+def _version_literals_in_span(text: str, version: str, start: int, end: int) -> Iterator[Literal]:
     pattern = re.compile(rf"(?<![0-9])(?<![0-9]\.){re.escape(version)}(?![0-9]|\.[0-9])")
     for match in pattern.finditer(text, start, end):
         yield Literal(start=match.start(), end=match.end(), text=version, key="url", quote="", alone=False)
@@ -131,30 +131,30 @@ def _version_occurrences(text: str, version: str, start: int, end: int) -> Itera
 # recipe.yaml
 
 
-def literals_v1(text: str, file: str) -> tuple[Literal, ...]:
+def recipe_yaml_literals(text: str, file: str) -> tuple[Literal, ...]:
     """Return the literal values of a recipe.yaml's context, and its literal versions, numbers, revisions and hashes."""
     return tuple(
         literal
-        for key, literal in _scalars(text, file)
-        if key != "url" and "${{" not in literal.text and not _is_empty_or_spaced(literal.text)
+        for key, literal in _keys_and_scalar_literals(text, file)
+        if key != "url" and "${{" not in literal.text and not _is_empty_or_has_whitespace(literal.text)
     )
 
 
-def _is_empty_or_spaced(value: str) -> bool:
+def _is_empty_or_has_whitespace(value: str) -> bool:
     return not value or any(char.isspace() for char in value)
 
 
-def versions_in_urls_v1(text: str, file: str, version: str) -> tuple[Literal, ...]:
+def recipe_yaml_version_literals_in_urls(text: str, file: str, version: str) -> tuple[Literal, ...]:
     """Return where the URLs and revisions in a recipe.yaml write a version out."""
     return tuple(
         part
-        for key, literal in _scalars(text, file)
+        for key, literal in _keys_and_scalar_literals(text, file)
         if key in {"url", "git", "rev", "tag"}
-        for part in _version_occurrences(text, version, literal.start, literal.end)
+        for part in _version_literals_in_span(text, version, literal.start, literal.end)
     )
 
 
-def _scalars(text: str, file: str) -> Iterator[tuple[str, Literal]]:
+def _keys_and_scalar_literals(text: str, file: str) -> Iterator[tuple[str, Literal]]:
     root = parse(text, file, ScalarTypes.PLACED).value
     starts = [0, *(match.end() for match in _BREAK.finditer(text))]
     for key, scalar in _editable_scalars(root, ""):

@@ -8,7 +8,7 @@ from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from kiln import expand
-from kiln.bump.literals import HASHES, literals_v0, versions_in_urls_v0
+from kiln.bump.literals import HASHES, meta_yaml_literals, meta_yaml_version_literals_in_urls
 from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
 from kiln.errors import KilnError, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
@@ -48,15 +48,15 @@ class MetaYaml:
 
     def __init__(self, feedstock: Feedstock, text: str) -> None:
         self.text = text
-        self.literals = literals_v0(text)
+        self.literals = meta_yaml_literals(text)
         self.fault: KilnError | None = None
         self._worlds = self._distinct_variants(_recipe_variants(feedstock, text))
 
-    def versions_in_urls(self, version: str) -> tuple[Literal, ...]:
+    def version_literals_in_urls(self, version: str) -> tuple[Literal, ...]:
         """Return where the URLs and revisions of the text write a version out."""
-        return versions_in_urls_v0(self.text, version)
+        return meta_yaml_version_literals_in_urls(self.text, version)
 
-    def views(self, text: str) -> Views:
+    def views_at_variants(self, text: str) -> Views:
         """Return what another text says at each variant; None where it is invalid there."""
         self.fault = None if self._worlds else self.fault
         try:
@@ -69,7 +69,7 @@ class MetaYaml:
         try:
             if recipe.source.text.text != text:
                 recipe.source.replace_text(text)
-            return _view(recipe.rendered_values(variant, recipe.host_subdir(variant)))
+            return _recipe_view(recipe.rendered_values(variant, recipe.host_subdir(variant)))
         except KilnError as error:
             self.fault = self.fault or error
             return None
@@ -102,7 +102,7 @@ def _recipe_variants(feedstock: Feedstock, text: str) -> Iterator[World]:
     worlds = [(recipe, recipe.space.first_variant()) for recipe in recipes]
     worlds += [(recipe, variant) for recipe in recipes for variant in islice(recipe.space.variants(), 1, _VARIANTS)]
     yield from worlds
-    yield from _variants_of_selectors(worlds)
+    yield from _variants_where_selectors_hold(worlds)
 
 
 def distinct_configs(feedstock: Feedstock, text: str) -> tuple[BuildConfig, ...]:
@@ -130,13 +130,13 @@ def _platform_distance(one: str, other: str) -> int:
     return (one.partition("-")[0] != other.partition("-")[0]) + (one.partition("-")[2] != other.partition("-")[2])
 
 
-def _variants_of_selectors(worlds: list[World]) -> Iterator[World]:
+def _variants_where_selectors_hold(worlds: list[World]) -> Iterator[World]:
     """Yield a variant for each selector of a relevant line that holds at none of the others, where one is found."""
     if not worlds:
         return
     lines = [line for line in worlds[0][0].source.text.lines if line.selector and _RELEVANT.search(line.text)]
     for line in {line.selector: line for line in lines}.values():
-        if any(_holds(line, *world) for world in worlds):
+        if any(_selector_holds_at_variant(line, *world) for world in worlds):
             continue
         choices = list(_candidate_selector_values(line.selector or ""))
         candidates = (
@@ -144,13 +144,13 @@ def _variants_of_selectors(worlds: list[World]) -> Iterator[World]:
             for choice in choices
             for recipe, variant in worlds
         )
-        match = next((world for world in candidates if _holds(line, *world)), None)
+        match = next((world for world in candidates if _selector_holds_at_variant(line, *world)), None)
         if match is not None:
             worlds.append(match)
             yield match
 
 
-def _holds(line: Any, recipe: Recipe, variant: Variant) -> bool:
+def _selector_holds_at_variant(line: Any, recipe: Recipe, variant: Variant) -> bool:
     try:
         return selector_holds(line, recipe.namespace(variant, recipe.host_subdir(variant)), FILE)
     except KilnError:
@@ -181,18 +181,18 @@ def _candidate_selector_values(selector: str) -> Iterator[Mapping[str, str]]:
 # Values
 
 
-def _view(values: Mapping[str, Any]) -> RecipeView:
+def _recipe_view(values: Mapping[str, Any]) -> RecipeView:
     package = mapping_or_empty(values.get("package"))
     build = mapping_or_empty(values.get("build"))
     version = str(package.get("version") or "")
     top = PackageView(name=str(package.get("name") or ""), version=version, number=_build_number(build.get("number")))
     outputs = list_of_mappings(values.get("outputs"))
-    packages = [_package(output, top) for output in outputs]
+    packages = [_package_view(output, top) for output in outputs]
     entries = [entry for part in (values, *outputs) for entry in list_of_mappings(part.get("source"))]
-    return RecipeView(version=version, packages=(top, *packages), sources=tuple(map(_source, entries)))
+    return RecipeView(version=version, packages=(top, *packages), sources=tuple(map(_source_view, entries)))
 
 
-def _package(output: Mapping[str, Any], top: PackageView) -> PackageView:
+def _package_view(output: Mapping[str, Any], top: PackageView) -> PackageView:
     number = mapping_or_empty(output.get("build")).get("number")
     return PackageView(
         name=str(output.get("name") or ""),
@@ -209,7 +209,7 @@ def _build_number(value: Any) -> int | None:
     return int(value)
 
 
-def _source(entry: Mapping[str, Any]) -> SourceView:
+def _source_view(entry: Mapping[str, Any]) -> SourceView:
     url = entry.get("url") or []
     urls = url if isinstance(url, list) else [url]
     keys = ("git_rev", "git_tag", "git_branch", "hg_tag", "svn_rev")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from kiln.bump.literals import line_numbers_text, place_of_offset, replaced
-from kiln.bump.recipe_views import changed_positions
+from kiln.bump.literals import line_numbers_text, place_of_offset, replace_literals
+from kiln.bump.recipe_views import changed_value_positions
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
 
@@ -39,7 +39,7 @@ def new_build_numbers(recipe: RecipeText, views: Views, positions: frozenset[Pos
         goals = {at for at, number in numbers.items() if number is not None} or set(numbers)
     else:
         goals = {at for at in positions if numbers.get(at)}
-    literals = _literals(recipe, views)
+    literals = _build_number_literals(recipe, views)
     bases: dict[Literal, None] = {}
     of_package: dict[int, set[Literal]] = defaultdict(set)
     for at in sorted(goals):
@@ -52,19 +52,21 @@ def new_build_numbers(recipe: RecipeText, views: Views, positions: frozenset[Pos
     if positions is None:
         return {literal: str(int(literal.text) + 1) for literal in bases}
     for group in of_package.values():
-        _require_same_base(recipe, group)
+        _require_offsets_of_hundreds(recipe, group)
     apart = {literal for group in of_package.values() if len(group) > 1 for literal in group}
     return {literal: str(int(literal.text) // _OFFSET * _OFFSET if literal in apart else 0) for literal in bases}
 
 
-def _literals(recipe: RecipeText, views: Views) -> dict[Literal, frozenset[Position]]:
+def _build_number_literals(recipe: RecipeText, views: Views) -> dict[Literal, frozenset[Position]]:
     """Return the literals of which a build number is the value or the sum, with the packages that each is for."""
     candidates = [literal for literal in recipe.literals if literal.alone and literal.text.isdecimal()]
     literals = {}
     for literal in candidates:
-        after = recipe.views(replaced(recipe.text, {literal: str(int(literal.text) + 1)}))
-        effects, invalid = changed_positions(views, after, lambda view: [package.number for package in view.packages])
-        others, _ = changed_positions(
+        after = recipe.views_at_variants(replace_literals(recipe.text, {literal: str(int(literal.text) + 1)}))
+        effects, invalid = changed_value_positions(
+            views, after, lambda view: [package.number for package in view.packages]
+        )
+        others, _ = changed_value_positions(
             views, after, lambda view: (view.version, *(source.identity for source in view.sources))
         )
         if effects and not invalid and not others and all(_is_raised_by_one(views, after, at) for at in effects):
@@ -98,7 +100,7 @@ def _base_literal(recipe: RecipeText, literals: list[Literal], number: int | Non
     )
 
 
-def _require_same_base(recipe: RecipeText, literals: set[Literal]) -> None:
+def _require_offsets_of_hundreds(recipe: RecipeText, literals: set[Literal]) -> None:
     """Refuse numbers of one package that differ by other offsets than hundreds.
 
     Raises:

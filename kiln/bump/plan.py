@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.bump import number_literals, source_hash_literals, version_literals
-from kiln.bump.literals import Literal, place_of_offset, replaced
+from kiln.bump.literals import Literal, place_of_offset, replace_literals
 from kiln.bump.meta_yaml_variants import MetaYaml
-from kiln.bump.recipe_views import build_numbers, changed_positions, sources_of_views
+from kiln.bump.recipe_views import build_numbers, changed_value_positions, sources_of_views
 from kiln.bump.recipe_yaml_variants import RecipeYaml
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.bump.recipe_views import RecipeText, Views
-    from kiln.bump.source_hash_literals import Download
+    from kiln.bump.source_hash_literals import SourceDownload
     from kiln.model.feedstock import Feedstock
 
 
@@ -36,19 +36,19 @@ class BumpPlan:
     new: str
     edits: Mapping[Literal, str]
     numbers: tuple[tuple[int, ...], tuple[int, ...]]
-    downloads: tuple[Download, ...] = ()
+    downloads: tuple[SourceDownload, ...] = ()
     unchanged: tuple[str, ...] = ()
-    pins: tuple[Download, ...] = ()
+    pins: tuple[SourceDownload, ...] = ()
     notes: tuple[str, ...] = ()
     digests: Mapping[Literal, str] = field(default_factory=dict)
 
     @property
     def changed_text(self) -> str:
         """The recipe's text after the bump."""
-        return replaced(self.text, {**self.edits, **self.digests})
+        return replace_literals(self.text, {**self.edits, **self.digests})
 
 
-def open_recipe(feedstock: Feedstock, text: str) -> RecipeText:
+def open_recipe_text(feedstock: Feedstock, text: str) -> RecipeText:
     """Return the text of a feedstock's recipe, in either format."""
     return RecipeYaml(feedstock, text) if is_v1(feedstock) else MetaYaml(feedstock, text)
 
@@ -59,11 +59,11 @@ def plan_build_bump(feedstock: Feedstock, text: str) -> BumpPlan:
     Raises:
         KilnError: the recipe is invalid, or a build number is computed.
     """
-    recipe = open_recipe(feedstock, text)
-    views = _views(feedstock, recipe)
+    recipe = open_recipe_text(feedstock, text)
+    views = _valid_recipe_views(feedstock, recipe)
     edits = number_literals.new_build_numbers(recipe, views, None)
-    old = version_literals.current(recipe, views)
-    numbers = (build_numbers(views), build_numbers(recipe.views(replaced(text, edits))))
+    old = version_literals.recipe_version(recipe, views)
+    numbers = (build_numbers(views), build_numbers(recipe.views_at_variants(replace_literals(text, edits))))
     return BumpPlan(file=recipe.file, text=text, old=old, new=old, edits=edits, numbers=numbers)
 
 
@@ -74,16 +74,16 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
         UsageError: the version is invalid, or the recipe's.
         KilnError: the recipe is invalid, or a value that has to change is not written out in it.
     """
-    version_literals.require_version(target)
-    recipe = open_recipe(feedstock, text)
-    views = _views(feedstock, recipe)
-    old = version_literals.current(recipe, views)
+    version_literals.require_valid_version(target)
+    recipe = open_recipe_text(feedstock, text)
+    views = _valid_recipe_views(feedstock, recipe)
+    old = version_literals.recipe_version(recipe, views)
     edits = {**version_literals.new_version_values(recipe, views, target)} if target != old else {}
-    after = recipe.views(replaced(text, edits))
-    new = version_literals.current(recipe, after)
+    after = recipe.views_at_variants(replace_literals(text, edits))
+    new = version_literals.recipe_version(recipe, after)
     note = version_literals.downgrade_note(old, new)
     edits |= _version_edits_in_urls(recipe, views, after, old, new)
-    positions, _ = changed_positions(views, after, lambda view: [package.version for package in view.packages])
+    positions, _ = changed_value_positions(views, after, lambda view: [package.version for package in view.packages])
     edits |= number_literals.new_build_numbers(recipe, views, positions)
     version_literals.require_valid_recipe(recipe, views, edits, new)
     effects = source_hash_literals.source_changes(recipe, views, edits)
@@ -95,7 +95,7 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
         old=old,
         new=new,
         edits=edits,
-        numbers=(build_numbers(views), build_numbers(recipe.views(replaced(text, edits)))),
+        numbers=(build_numbers(views), build_numbers(recipe.views_at_variants(replace_literals(text, edits)))),
         downloads=effects.downloads,
         unchanged=effects.unchanged,
         pins=effects.pins,
@@ -103,15 +103,15 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     )
 
 
-def verify(feedstock: Feedstock, plan: BumpPlan) -> None:
+def verify_changed_text(feedstock: Feedstock, plan: BumpPlan) -> None:
     """Check that the changed text says what was planned.
 
     Raises:
         RecipeFault: a version, a build number or a hash is another one.
     """
-    recipe = open_recipe(feedstock, plan.text)
-    before = recipe.views(replaced(plan.text, plan.edits))
-    after = recipe.views(plan.changed_text)
+    recipe = open_recipe_text(feedstock, plan.text)
+    before = recipe.views_at_variants(replace_literals(plan.text, plan.edits))
+    after = recipe.views_at_variants(plan.changed_text)
     expected = {value.lower() for value in plan.digests.values()}
     for old, new in zip(before, after, strict=True):
         if old is None:
@@ -125,13 +125,13 @@ def verify(feedstock: Feedstock, plan: BumpPlan) -> None:
         raise RecipeFault("a hash has no effect", at=Place(file=plan.file), why=", ".join(sorted(expected)))
 
 
-def _views(feedstock: Feedstock, recipe: RecipeText) -> Views:
+def _valid_recipe_views(feedstock: Feedstock, recipe: RecipeText) -> Views:
     """Return what the recipe says at each variant.
 
     Raises:
         KilnError: it is valid at none.
     """
-    views = recipe.views(recipe.text)
+    views = recipe.views_at_variants(recipe.text)
     if any(views):
         return views
     fault = recipe.fault or RecipeFault(
@@ -148,9 +148,11 @@ def _version_edits_in_urls(recipe: RecipeText, before: Views, after: Views, old:
     fixed = {source.identity for source in sources_of_views(before)}
     fixed &= {source.identity for source in sources_of_views(after)}
     edits: dict[Literal, str] = {}
-    for literal in recipe.versions_in_urls(old) if any(old in str(identity) for identity in fixed) else ():
-        trial = recipe.views(replaced(recipe.text, {literal: new}))
-        positions, invalid = changed_positions(before, trial, lambda view: [source.identity for source in view.sources])
+    for literal in recipe.version_literals_in_urls(old) if any(old in str(identity) for identity in fixed) else ():
+        trial = recipe.views_at_variants(replace_literals(recipe.text, {literal: new}))
+        positions, invalid = changed_value_positions(
+            before, trial, lambda view: [source.identity for source in view.sources]
+        )
         if positions and not invalid:
             edits[literal] = new
     return edits

@@ -82,14 +82,14 @@ class RecipeText(Protocol):
     literals: tuple[Literal, ...]
     fault: KilnError | None
 
-    def views(self, text: str) -> Views:
+    def views_at_variants(self, text: str) -> Views:
         """Return what another text says at each variant, always in the same order; None where it is invalid there."""
 
-    def versions_in_urls(self, version: str) -> tuple[Literal, ...]:
+    def version_literals_in_urls(self, version: str) -> tuple[Literal, ...]:
         """Return where the URLs and revisions of the text write a version out."""
 
 
-def changed_positions(
+def changed_value_positions(
     before: Views, after: Views, of: Callable[[RecipeView], Sequence[object]]
 ) -> tuple[frozenset[tuple[int, int]], bool]:
     """Return the positions of values that differ after a change, by variant, and whether any became invalid."""

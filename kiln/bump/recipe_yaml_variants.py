@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.bump.literals import literals_v1, versions_in_urls_v1
+from kiln.bump.literals import recipe_yaml_literals, recipe_yaml_version_literals_in_urls
 from kiln.bump.meta_yaml_variants import PLATFORMS, config_at_platform, distinct_configs
 from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
 from kiln.errors import KilnError
@@ -35,15 +35,15 @@ class RecipeYaml:
 
     def __init__(self, feedstock: Feedstock, text: str) -> None:
         self.text = text
-        self.literals = literals_v1(text, RECIPE)
+        self.literals = recipe_yaml_literals(text, RECIPE)
         self.fault: KilnError | None = None
         self._worlds = tuple(world for _, world in zip(range(_LIMIT), _recipe_variants(feedstock, text), strict=False))
 
-    def versions_in_urls(self, version: str) -> tuple[Literal, ...]:
+    def version_literals_in_urls(self, version: str) -> tuple[Literal, ...]:
         """Return where the URLs and revisions of the text write a version out."""
-        return versions_in_urls_v1(self.text, RECIPE, version)
+        return recipe_yaml_version_literals_in_urls(self.text, RECIPE, version)
 
-    def views(self, text: str) -> Views:
+    def views_at_variants(self, text: str) -> Views:
         """Return what another text says at each variant; None where it is invalid there."""
         self.fault = None
         try:
@@ -57,7 +57,7 @@ class RecipeYaml:
         self, recipe: RecipeV1, variant: Mapping[str, Any], target: str, build: str
     ) -> RecipeView | None:
         try:
-            return _view(recipe, recipe.scope_at_variant(variant, target, build))
+            return _recipe_view(recipe, recipe.scope_at_variant(variant, target, build))
         except KilnError as error:
             self.fault = self.fault or error
             return None
@@ -76,21 +76,23 @@ def _recipe_variants(feedstock: Feedstock, text: str) -> Iterator[World]:
             yield variant, platform, builds[platform]
 
 
-def _view(recipe: RecipeV1, scope: VariantScope) -> RecipeView:
+def _recipe_view(recipe: RecipeV1, scope: VariantScope) -> RecipeView:
     root = recipe.root
     top = schema.PACKAGE(root.get("recipe") if recipe.has_outputs else root.get("package"), scope)
     number = _build_number(root.get("build"), scope)
     outputs = root["outputs"] if recipe.has_outputs else ()
-    packages = [_package(entry, top, number, scope) for entry in recipe.entries]
+    packages = [_package_view(entry, top, number, scope) for entry in recipe.entries]
     if not recipe.has_outputs:
         packages = [PackageView(name=top.get("name", ""), version=top.get("version", ""), number=number)]
     version = top.get("version") or next((package.version for package in packages), "")
     nodes = (root.get("source"), *(entry.get("source") for entry in outputs))
-    sources = [_source(entry) for node in nodes for entry in schema.SOURCE(node, scope)]
+    sources = [_source_view(entry) for node in nodes for entry in schema.SOURCE(node, scope)]
     return RecipeView(version=version, packages=tuple(packages), sources=tuple(sources))
 
 
-def _package(entry: Mapping[str, Any], top: Mapping[str, Any], number: int | None, scope: VariantScope) -> PackageView:
+def _package_view(
+    entry: Mapping[str, Any], top: Mapping[str, Any], number: int | None, scope: VariantScope
+) -> PackageView:
     package = schema.PACKAGE(entry["package"], scope)
     own = _build_number(entry.get("build"), scope)
     return PackageView(
@@ -105,7 +107,7 @@ def _build_number(build: Any, scope: VariantScope) -> int | None:
     return None if is_empty_node(node) else schema.evaluate_number(node, scope)
 
 
-def _source(entry: Mapping[str, Any]) -> SourceView:
+def _source_view(entry: Mapping[str, Any]) -> SourceView:
     revision = next((entry[key] for key in ("rev", "tag", "branch") if entry.get(key)), "")
     return SourceView(
         urls=tuple(entry.get("url", ())),

@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.bump.literals import HASHES, Literal, place_of_offset, replaced
+from kiln.bump.literals import HASHES, Literal, place_of_offset, replace_literals
 from kiln.bump.recipe_views import sources_of_views
 from kiln.errors import RecipeFault, raise_all
 from kiln.lazy_pattern import lazy_pattern
@@ -24,7 +24,7 @@ COMMIT = lazy_pattern(r"[0-9a-f]{7,40}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Download:
+class SourceDownload:
     """A file to download, by the first of its ``urls`` that works, or a revision of a repository to look up.
 
     ``hashes`` are the literals that hold its hashes, with their algorithms; the algorithm ``commit`` is the commit of a
@@ -51,9 +51,9 @@ class SourceChanges:
     ``pins`` are unchanged sources at a commit: the tags of their repositories show whether that is one of the version.
     """
 
-    downloads: tuple[Download, ...]
+    downloads: tuple[SourceDownload, ...]
     unchanged: tuple[str, ...]
-    pins: tuple[Download, ...]
+    pins: tuple[SourceDownload, ...]
 
 
 def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, str]) -> SourceChanges:
@@ -62,15 +62,15 @@ def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, st
     Raises:
         RecipeFault: a hash is not written out, or belongs to no source at any config or platform.
     """
-    marks = {literal: _placeholder_hash(index, literal) for index, literal in enumerate(_hashes(recipe, before))}
+    marks = {literal: _placeholder_hash(index, literal) for index, literal in enumerate(_hash_literals(recipe, before))}
     by_mark = {mark: literal for literal, mark in marks.items()}
-    old = recipe.views(replaced(recipe.text, marks))
-    new = recipe.views(replaced(recipe.text, {**edits, **marks}))
+    old = recipe.views_at_variants(replace_literals(recipe.text, marks))
+    new = recipe.views_at_variants(replace_literals(recipe.text, {**edits, **marks}))
     _require_used_hashes(recipe, marks, (*old, *new))
     former = {(source.identity, source.hashes) for source in sources_of_views(old)}
     downloads: dict[tuple[tuple[str, ...], str, str, str], dict[tuple[Literal, str], None]] = defaultdict(dict)
     unchanged: dict[str, None] = {}
-    pins: dict[Download, None] = {}
+    pins: dict[SourceDownload, None] = {}
     for source in sources_of_views(new):
         if not source.name:
             continue  # a folder
@@ -81,22 +81,22 @@ def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, st
         else:
             downloads[source.identity].update(dict.fromkeys(_hash_literals_of_source(recipe, source, by_mark)))
     files = tuple(
-        Download(urls=urls, git=git, revision=revision, other=other, hashes=tuple(hashes))
+        SourceDownload(urls=urls, git=git, revision=revision, other=other, hashes=tuple(hashes))
         for (urls, git, revision, other), hashes in downloads.items()
     )
     return SourceChanges(downloads=files, unchanged=tuple(unchanged), pins=tuple(pins))
 
 
-def _commit_pin(recipe: RecipeText, source: SourceView) -> Download | None:
+def _commit_pin(recipe: RecipeText, source: SourceView) -> SourceDownload | None:
     """Return a source at a commit that the recipe writes out; None for others."""
     literals = [literal for literal in recipe.literals if literal.alone and literal.text == source.revision]
     if not (source.git and literals and COMMIT.fullmatch(source.revision)):
         return None
     hashes = tuple((literal, "commit") for literal in literals)
-    return Download(git=source.git, revision=source.revision, hashes=hashes)
+    return SourceDownload(git=source.git, revision=source.revision, hashes=hashes)
 
 
-def _hashes(recipe: RecipeText, views: Views) -> list[Literal]:
+def _hash_literals(recipe: RecipeText, views: Views) -> list[Literal]:
     """Return the literals that are hashes: by their keys, or as values that are the hash of a source."""
     values = {value for source in sources_of_views(views) for value in _hash_values(source)}
     return [literal for literal in recipe.literals if literal.key in HASHES or literal.text in values]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kiln.bump.literals import Literal
     from kiln.bump.plan import BumpPlan
     from kiln.bump.recipe_views import SourceView
-    from kiln.bump.source_hash_literals import Download
+    from kiln.bump.source_hash_literals import SourceDownload
 
 _SECONDS = 180.0
 # Archives of a tag, and files of a release, of GitHub, GitLab and Gitea.
@@ -61,7 +61,7 @@ class UpstreamVersion:
         return bool(self.newest) and Version(self.newest) > Version(version)
 
 
-def newest(
+def newest_upstream_versions(
     sources: Iterable[SourceView], version: str, folder: Path, *, env: Mapping[str, str]
 ) -> tuple[UpstreamVersion, ...]:
     """Return the newest version of each source, without pre-releases.
@@ -70,30 +70,34 @@ def newest(
     recipe's, which paths are relative to.
     """
     distinct = {source.name: source for source in sources if source.name}
-    return tuple(_newest_of_source(source, version, folder, env) for source in distinct.values())
+    return tuple(_newest_version_of_source(source, version, folder, env) for source in distinct.values())
 
 
-def _newest_of_source(source: SourceView, version: str, folder: Path, env: Mapping[str, str]) -> UpstreamVersion:
+def _newest_version_of_source(
+    source: SourceView, version: str, folder: Path, env: Mapping[str, str]
+) -> UpstreamVersion:
     where = " ".join((*source.urls, source.revision))
     if not version_pattern(version).search(where):
         return UpstreamVersion(source=source.name, reason=f"it does not depend on the version {version}")
     for url in source.urls:
         if project := project_of_url(url):
-            return _newest_on_index(source, project, is_wheel=urlsplit(url).path.endswith(".whl"), env=env)
-        if tag := repository_and_tag(url):
-            return _newest_of_tags(source, *tag, version, folder, env)
+            return _newest_version_on_index(source, project, is_wheel=urlsplit(url).path.endswith(".whl"), env=env)
+        if tag := repository_and_tag_of_url(url):
+            return _newest_version_of_tags(source, *tag, version, folder, env)
     if source.git:
-        return _newest_of_tags(source, source.git, source.revision, version, folder, env)
+        return _newest_version_of_tags(source, source.git, source.revision, version, folder, env)
     return UpstreamVersion(source=source.name, reason="no index has the versions of this kind of source")
 
 
-def repository_and_tag(url: str) -> tuple[str, str] | None:
+def repository_and_tag_of_url(url: str) -> tuple[str, str] | None:
     """Return the repository and the tag of an archive or of a release's file; None for other URLs."""
     match = _OF_TAG.match(url)
     return (match["repository"], match["release"] or _ENDING.sub("", match["tag"])) if match else None
 
 
-def _newest_on_index(source: SourceView, project: str, *, is_wheel: bool, env: Mapping[str, str]) -> UpstreamVersion:
+def _newest_version_on_index(
+    source: SourceView, project: str, *, is_wheel: bool, env: Mapping[str, str]
+) -> UpstreamVersion:
     index = f"pip's index, project {project}"
     kind = () if is_wheel else ("--no-binary", ":all:")
     words = ("index", "versions", "--no-input", "--disable-pip-version-check", "--ignore-requires-python", *kind)
@@ -102,19 +106,19 @@ def _newest_on_index(source: SourceView, project: str, *, is_wheel: bool, env: M
     if match is None:
         lines = [line for line in result.tail.splitlines() if line.startswith("ERROR")] or result.tail.splitlines()
         return UpstreamVersion(source=source.name, index=index, reason=(lines or ["pip found no versions"])[-1])
-    return _latest(source, index, (part.strip() for part in match[1].split(",")))
+    return _newest_release(source, index, (part.strip() for part in match[1].split(",")))
 
 
-def _newest_of_tags(
+def _newest_version_of_tags(
     source: SourceView, repository: str, tag: str, version: str, folder: Path, env: Mapping[str, str]
 ) -> UpstreamVersion:
     index = f"the tags of {repository}"
     try:
-        names = git_references(repository, ("refs/tags/*",), folder, env=env)
+        names = list_git_references(repository, ("refs/tags/*",), folder, env=env)
     except (DownloadFailed, MissingTool) as error:
         return UpstreamVersion(source=source.name, index=index, reason=error.why or error.what)
     tags = [name.removeprefix("refs/tags/") for name in names]
-    return _latest(source, index, _versions_in_tags(tags, tag, version))
+    return _newest_release(source, index, _versions_in_tags(tags, tag, version))
 
 
 def _versions_in_tags(tags: Iterable[str], tag: str, version: str) -> Iterator[str]:
@@ -131,7 +135,7 @@ def version_pattern(version: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![0-9]){parts}(?![0-9])")
 
 
-def _latest(source: SourceView, index: str, versions: Iterable[str]) -> UpstreamVersion:
+def _newest_release(source: SourceView, index: str, versions: Iterable[str]) -> UpstreamVersion:
     releases = [(version, text) for text in versions if (version := _release_version(text)) is not None]
     if not releases:
         return UpstreamVersion(
@@ -149,7 +153,9 @@ def _release_version(text: str) -> Version | None:
         return None
 
 
-def git_references(address: str, names: tuple[str, ...], folder: Path, *, env: Mapping[str, str]) -> dict[str, str]:
+def list_git_references(
+    address: str, names: tuple[str, ...], folder: Path, *, env: Mapping[str, str]
+) -> dict[str, str]:
     """Return a repository's references with these names, or patterns of names, each with its commit.
 
     ``folder`` is the recipe's, which a path is relative to; ``env`` is git's environment.
@@ -197,9 +203,9 @@ def new_pinned_commits(
     return values, tuple(unchanged)
 
 
-def _new_pinned_commit(pin: Download, plan: BumpPlan, folder: Path, env: Mapping[str, str]) -> str:
+def _new_pinned_commit(pin: SourceDownload, plan: BumpPlan, folder: Path, env: Mapping[str, str]) -> str:
     """Return the commit of the tag that is named like the old version's; empty if no tag of that is at the commit."""
-    names = git_references(pin.git, (f"{_TAG}*",), folder, env=env)
+    names = list_git_references(pin.git, (f"{_TAG}*",), folder, env=env)
     tags = {name: names.get(f"{name}^{{}}", commit) for name, commit in names.items() if not name.endswith("^{}")}
     for name, commit in tags.items():
         match = version_pattern(plan.old).search(name, len(_TAG))

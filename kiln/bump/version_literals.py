@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln import names
-from kiln.bump.literals import line_numbers_text, place_of_offset, replaced
-from kiln.bump.recipe_views import changed_positions
+from kiln.bump.literals import line_numbers_text, place_of_offset, replace_literals
+from kiln.bump.recipe_views import changed_value_positions
 from kiln.errors import RecipeFault, UsageError
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
@@ -24,7 +24,7 @@ _MARK = "kilnmark{}x"
 _TRIED = 60  # literals
 
 
-def require_version(text: str) -> None:
+def require_valid_version(text: str) -> None:
     """Refuse a text that cannot be a version.
 
     Raises:
@@ -35,7 +35,7 @@ def require_version(text: str) -> None:
         raise UsageError(f"invalid version {text!r}", why=why, hint="kiln bump 2.22.0")
 
 
-def current(recipe: RecipeText, views: Views) -> str:
+def recipe_version(recipe: RecipeText, views: Views) -> str:
     """Return the version of a recipe.
 
     Raises:
@@ -63,11 +63,11 @@ def new_version_values(recipe: RecipeText, views: Views, version: str) -> Mappin
     Raises:
         RecipeFault: the version is computed from something that is not written out, or in no way that can be inverted.
     """
-    old = current(recipe, views)
+    old = recipe_version(recipe, views)
     same = [literal for literal in recipe.literals if literal.text == old]
     values = {literal: version for literal in same if _changes_version(recipe, views, {literal: version})}
     if not (values and _rendered_version(recipe, values) == version):
-        values = _single_literal_value(recipe, views, version) or _part_literal_values(recipe, version)
+        values = _value_of_single_literal(recipe, views, version) or _values_of_version_parts(recipe, version)
     if not values:
         require_valid_recipe(recipe, views, dict.fromkeys(same, version), version)
         raise _computed_version_error(recipe, old)
@@ -80,15 +80,17 @@ def require_valid_recipe(recipe: RecipeText, before: Views, values: Mapping[Lite
     Raises:
         KilnError: the recipe's fault there.
     """
-    after = recipe.views(replaced(recipe.text, values))
+    after = recipe.views_at_variants(replace_literals(recipe.text, values))
     fault = recipe.fault
     if fault is not None and any(old is not None and new is None for old, new in zip(before, after, strict=True)):
         raise type(fault)(f"with version {version}, {fault.what}", at=fault.at, why=fault.why, hint=fault.hint)
 
 
-def _single_literal_value(recipe: RecipeText, views: Views, version: str) -> dict[Literal, str]:
+def _value_of_single_literal(recipe: RecipeText, views: Views, version: str) -> dict[Literal, str]:
     """Return the one literal that the version comes from in another spelling, such as ``2.30.4-1`` for ``2.30.4.1``."""
-    parts = [literal for literal in _candidates(recipe) if _changes_version(recipe, views, {literal: version})]
+    parts = [
+        literal for literal in _version_part_candidates(recipe) if _changes_version(recipe, views, {literal: version})
+    ]
     if len(parts) != 1:
         return {}
     values = {parts[0]: version}
@@ -96,9 +98,9 @@ def _single_literal_value(recipe: RecipeText, views: Views, version: str) -> dic
     return values if rendered is not None and _is_same_version(rendered, version) else {}
 
 
-def _part_literal_values(recipe: RecipeText, version: str) -> dict[Literal, str]:
+def _values_of_version_parts(recipe: RecipeText, version: str) -> dict[Literal, str]:
     """Return literals such as a major and a minor version that the version is put together from."""
-    marks = {literal: _MARK.format(index) for index, literal in enumerate(_candidates(recipe))}
+    marks = {literal: _MARK.format(index) for index, literal in enumerate(_version_part_candidates(recipe))}
     parts = {
         literal: mark for literal, mark in marks.items() if mark in (_rendered_version(recipe, {literal: mark}) or "")
     }
@@ -121,7 +123,7 @@ def _part_literal_values(recipe: RecipeText, version: str) -> dict[Literal, str]
     return values if _rendered_version(recipe, values) == version else {}
 
 
-def _candidates(recipe: RecipeText) -> Sequence[Literal]:
+def _version_part_candidates(recipe: RecipeText) -> Sequence[Literal]:
     """Return the literals that may be a part of a version: those with a digit, except hashes."""
     return [
         literal
@@ -131,14 +133,16 @@ def _candidates(recipe: RecipeText) -> Sequence[Literal]:
 
 
 def _changes_version(recipe: RecipeText, views: Views, values: Mapping[Literal, str]) -> bool:
-    after = recipe.views(replaced(recipe.text, values))
-    positions, _ = changed_positions(views, after, lambda view: (view.version,))
+    after = recipe.views_at_variants(replace_literals(recipe.text, values))
+    positions, _ = changed_value_positions(views, after, lambda view: (view.version,))
     return bool(positions)
 
 
 def _rendered_version(recipe: RecipeText, values: Mapping[Literal, str]) -> str | None:
     """Return the version of a changed text; None where it is not the same at all variants."""
-    versions = {view.version for view in recipe.views(replaced(recipe.text, values)) if view is not None}
+    versions = {
+        view.version for view in recipe.views_at_variants(replace_literals(recipe.text, values)) if view is not None
+    }
     return versions.pop() if len(versions) == 1 else None
 
 

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     feedstock = feedstock_loader.load(root)
     if options.check:
         return print_newest_versions(feedstock, as_json=options.json)
-    plan = bump.bump_build(feedstock) if options.build else version_plan(feedstock, options.version)
+    plan = bump.prepare_build_bump(feedstock) if options.build else version_plan(feedstock, options.version)
     if not options.dry_run:
         bump.write_recipe(feedstock, plan)
     print_notes(plan.notes)
@@ -75,14 +75,14 @@ def version_plan(feedstock: Feedstock, version: str) -> BumpPlan:
         with view.step(f"download {name}") as step:
             yield step.line
 
-    return bump.bump_version(feedstock, version, env=tool_environment(os.environ, *_VARIABLES), on_file=on_file)
+    return bump.prepare_version_bump(feedstock, version, env=tool_environment(os.environ, *_VARIABLES), on_file=on_file)
 
 
 def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
     """Print upstream's newest version of each source."""
     from kiln import bump
 
-    version, sources = bump.newest_versions(feedstock, env=tool_environment(os.environ, *_VARIABLES))
+    version, sources = bump.recipe_and_upstream_versions(feedstock, env=tool_environment(os.environ, *_VARIABLES))
     if as_json:
         rows = [
             {

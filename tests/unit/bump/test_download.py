@@ -11,7 +11,7 @@ import pytest
 from kiln import source_download
 from kiln.bump import download
 from kiln.bump.literals import Literal
-from kiln.bump.source_hash_literals import Download
+from kiln.bump.source_hash_literals import SourceDownload
 from kiln.errors import DownloadFailed
 from tests.bumping import ignored
 from tests.git_repositories import git
@@ -23,8 +23,8 @@ HASH = Literal(start=0, end=3, text="old", key="sha256")
 
 
 def digests(folder: Path, *urls: str) -> tuple[dict[Literal, str], tuple[str, ...]]:
-    item = Download(urls=urls, hashes=((HASH, "sha256"),))
-    return download.digests([item], folder, env={}, on_file=ignored)
+    item = SourceDownload(urls=urls, hashes=((HASH, "sha256"),))
+    return download.hashes_of_downloads([item], folder, env={}, on_file=ignored)
 
 
 def test_a_local_path_is_relative_to_the_recipe(tmp_path: Path) -> None:
@@ -82,11 +82,13 @@ def test_a_tag_is_looked_up_with_its_commit(tmp_path: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD")
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     entry = Literal(start=0, end=40, text="0" * 40, key="expected_commit")
-    tag = Download(git="../up", revision="v2.0", hashes=((entry, "commit"),))
+    tag = SourceDownload(git="../up", revision="v2.0", hashes=((entry, "commit"),))
     (tmp_path / "recipe").mkdir()
-    assert download.digests([tag], tmp_path / "recipe", env=env, on_file=ignored) == ({entry: commit}, ())
-    missing = Download(git=repository.as_uri(), revision="v3.0")
+    assert download.hashes_of_downloads([tag], tmp_path / "recipe", env=env, on_file=ignored) == ({entry: commit}, ())
+    missing = SourceDownload(git=repository.as_uri(), revision="v3.0")
     with pytest.raises(DownloadFailed, match=r"at v3\.0 does not exist\n  why: the repository has no such tag"):
-        download.digests([missing], tmp_path, env=env, on_file=ignored)
+        download.hashes_of_downloads([missing], tmp_path, env=env, on_file=ignored)
     with pytest.raises(DownloadFailed, match="cannot be reached"):
-        download.digests([Download(git="ext::sh -c true", revision="v1")], tmp_path, env=env, on_file=ignored)
+        download.hashes_of_downloads(
+            [SourceDownload(git="ext::sh -c true", revision="v1")], tmp_path, env=env, on_file=ignored
+        )

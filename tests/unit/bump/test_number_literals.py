@@ -53,7 +53,7 @@ def test_numbers_of_a_meta_yaml(text: str, reset: dict[int, str], next_build: di
     changed = changed_lines(bumped(case, "2.0"))
     assert changed.pop(next(number for number, line in changed.items() if "version" in line)) == "version: 2.0"
     assert changed == reset
-    assert changed_lines(bump.bump_build(case)) == next_build
+    assert changed_lines(bump.prepare_build_bump(case)) == next_build
 
 
 def test_numbers_of_a_recipe_yaml(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_numbers_of_a_recipe_yaml(tmp_path: Path) -> None:
     )
     case = feedstock(tmp_path, text, v1=True)
     assert changed_lines(bumped(case, "2.0")) == {2: "version: '2.0'", 3: "build: 0", 15: "number: 0"}
-    plan = bump.bump_build(case)
+    plan = bump.prepare_build_bump(case)
     assert changed_lines(plan) == {3: "build: 4", 15: "number: 6", 20: "number: 9"}
     assert plan.numbers == ((5, 8, 103), (6, 9, 104))
 
@@ -94,5 +94,5 @@ def test_a_number_without_one_answer_is_refused_by_its_lines(text: str, message:
 def test_a_recipe_without_a_build_number_has_none_to_increment(tmp_path: Path) -> None:
     case = feedstock(tmp_path, "package:\n  name: a\n  version: 1.0\n")
     with pytest.raises(RecipeFault, match=r"(?s)no build number.*add 'number: 0'"):
-        bump.bump_build(case)
+        bump.prepare_build_bump(case)
     assert changed_lines(bumped(case, "2.0")) == {3: "version: 2.0"}

@@ -56,7 +56,7 @@ def test_pips_index_tells_the_newest_release(tmp_path: Path) -> None:
     )
     url = "https://example.org/packages/source/{}/{}/{}-1.0.tar.gz"
     known, unknown = (SourceView(urls=(url.format(name[0], name, name),)) for name in ("a", "missing"))
-    known_answer, missing = upstream.newest([known, unknown], "1.0", tmp_path, env=env)
+    known_answer, missing = upstream.newest_upstream_versions([known, unknown], "1.0", tmp_path, env=env)
     assert (known_answer.newest, known_answer.index, known_answer.is_newer("1.9"), known_answer.is_newer("1.10")) == (
         "1.10", "pip's index, project a", True, False,
     )  # fmt: skip
@@ -75,10 +75,10 @@ def test_the_tags_of_a_repository_tell_the_newest_release(tmp_path: Path) -> Non
         git(repository, "tag", tag)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     source = SourceView(git="../up", revision="v1_8_0")
-    (answer,) = upstream.newest([source], "1.8.0", tmp_path / "recipe", env=env)
+    (answer,) = upstream.newest_upstream_versions([source], "1.8.0", tmp_path / "recipe", env=env)
     assert (answer.newest, answer.spelled) == ("1.10.0", "1_10_0")
     gone = SourceView(git=(tmp_path / "gone").as_uri(), revision="v1.8.0")
-    (answer,) = upstream.newest([gone], "1.8.0", tmp_path, env=env)
+    (answer,) = upstream.newest_upstream_versions([gone], "1.8.0", tmp_path, env=env)
     assert (answer.newest, answer.index) == ("", f"the tags of {gone.git}")
     assert answer.reason
 
@@ -93,8 +93,8 @@ def test_the_tags_of_a_repository_tell_the_newest_release(tmp_path: Path) -> Non
     ],
 )
 def test_the_repository_and_the_tag_are_read_from_an_archives_url(url: str, repository: str, tag: str) -> None:
-    assert upstream.repository_and_tag(url) == (repository, tag)
-    assert upstream.repository_and_tag("https://example.org/a-1.2.tar.gz") is None
+    assert upstream.repository_and_tag_of_url(url) == (repository, tag)
+    assert upstream.repository_and_tag_of_url("https://example.org/a-1.2.tar.gz") is None
 
 
 def test_other_sources_are_named_with_the_reason(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_other_sources_are_named_with_the_reason(tmp_path: Path) -> None:
         "package:\n  name: a\n  version: 1.0\nsource:\n  - url: https://example.org/a-1.0.tar\n"
         "  - url: https://example.org/b-7.tar\n  - path: here\n"
     )
-    version, sources = bump.newest_versions(feedstock(tmp_path, text), env={})
+    version, sources = bump.recipe_and_upstream_versions(feedstock(tmp_path, text), env={})
     assert version == "1.0"
     assert {item.source: item.reason for item in sources} == {
         "https://example.org/a-1.0.tar": "no index has the versions of this kind of source",

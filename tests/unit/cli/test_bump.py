@@ -109,7 +109,7 @@ def test_a_byte_order_mark_and_line_endings_stay(tmp_path: Path) -> None:
 
 
 def test_a_recipe_that_is_a_link_or_was_changed_is_not_written(case: Feedstock, tmp_path: Path) -> None:
-    plan = bump.bump_build(case)
+    plan = bump.prepare_build_bump(case)
     case.meta.write_text(f"# edited\n{case.meta.read_text()}")
     with pytest.raises(NotWritable, match="was changed meanwhile"):
         bump.write_recipe(case, plan)
