@@ -47,7 +47,7 @@ def machine_virtual_packages(overrides: Mapping[str, str] | None = None) -> Virt
     detected = VirtualPackage.detect(VirtualPackageOverrides(**replacements))
     generic = (package.into_generic() for package in detected)
     packages = {package.name.normalized: (str(package.version), str(package.build_string)) for package in generic}
-    arch = virtual_cuda_arch.version(
+    arch = virtual_cuda_arch.cuda_arch_version(
         overrides or {}, has_cuda="__cuda" in packages, capabilities=lambda: probe.compute_capabilities(overrides or {})
     )
     return packages if arch is None else {**packages, virtual_cuda_arch.NAME: (arch, "0")}

@@ -168,7 +168,7 @@ def advice(error: KilnError, log: Path | None) -> list[str]:
     from kiln.compat import failure_patterns
 
     matches = (
-        failure_patterns.failures_at_end(log)
+        failure_patterns.failures_at_log_end(log)
         if log is not None and isinstance(error, (BuildFailed, TestsFailed))
         else ()
     )

@@ -101,7 +101,7 @@ def combination_result(versions: dict[str, str], *, here: bool) -> DoctorResult:
 
     gpus = [versions.pop(name) for name in ("gpu", "cc") if name in versions]
     combination = combination_of({**versions, **({"gpu": ",".join(gpus)} if gpus else {})})
-    return compat.judge(fill_from_machine(combination) if here else combination)
+    return compat.judge_combination(fill_from_machine(combination) if here else combination)
 
 
 def fill_from_machine(combination: Combination) -> Combination:
@@ -110,7 +110,7 @@ def fill_from_machine(combination: Combination) -> Combination:
 
     from kiln.compat import probe
 
-    facts = probe.probe(os.environ).runtime_combination()
+    facts = probe.probe_machine(os.environ).runtime_combination()
     values = {name: getattr(facts, name) for name in MACHINE if getattr(combination, name) in (None, ())}
     return dataclasses.replace(combination, **values)
 
@@ -133,7 +133,10 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
     combinations = compatibility.version_combinations(feedstock, name)
     if not combinations:
         return [compatibility.unchecked_result(feedstock, name)]
-    return [compat.judge(fill_from_machine(combination) if here else combination) for combination in combinations]
+    return [
+        compat.judge_combination(fill_from_machine(combination) if here else combination)
+        for combination in combinations
+    ]
 
 
 def show_machine(root: Path, *, as_json: bool) -> int:
@@ -143,8 +146,8 @@ def show_machine(root: Path, *, as_json: bool) -> int:
     from kiln.operating_system.machine_resources import Resources
     from kiln.serialization import to_json
 
-    facts, resources = probe.probe(os.environ), Resources.here()
-    arch = virtual_cuda_arch.version(
+    facts, resources = probe.probe_machine(os.environ), Resources.here()
+    arch = virtual_cuda_arch.cuda_arch_version(
         os.environ,
         has_cuda=virtual_cuda_arch.has_cuda(os.environ, facts.cuda),
         capabilities=lambda: [card.capability for card in facts.cards],

@@ -141,7 +141,7 @@ def find_gpu(name: str) -> Gpu:
     if number := _CAPABILITY.fullmatch(name.lower()):
         return Gpu(name=dotted_capability(number["number"]), capability=dotted_capability(number["number"]))
     family = name.lower().partition(".")[0]
-    for machine in tables.table("cloud"):
+    for machine in tables.table_rows("cloud"):
         if family in {machine["machine"], *([f"{machine['machine']}-{machine['gpu'].lower()}"])}:
             row = _find_gpu_row(machine["gpu"])
             assert row is not None, f"{machine.place} names a GPU that gpu.csv does not have"
@@ -155,34 +155,34 @@ def find_gpu(name: str) -> Gpu:
     if row is None:
         makers = "only NVIDIA's GPUs have one, and no other runs a build for CUDA"
         instead = f"a compute capability will do too, such as --gpu 7.0 (nvidia-smi --query-gpu=compute_cap); {makers}"
-        hint = " ".join(filter(None, (_similar_names_hint(name), instead)))
+        hint = " ".join(filter(None, (_similar_gpu_names_hint(name), instead)))
         raise UsageError(f"no table has a GPU {name!r}", hint=hint)
     return Gpu(name=row["gpu"], capability=row["capability"], rows=(row,))
 
 
 def _find_gpu_row(name: str) -> Row | None:
     """Return the row of a GPU as NVIDIA's tools write it: the longest name in the table that is a part of it."""
-    words = _normalized_name(name)
-    rows = [row for row in tables.table("gpu") if _normalized_name(row["gpu"]) in words]
+    words = _normalized_gpu_name(name)
+    rows = [row for row in tables.table_rows("gpu") if _normalized_gpu_name(row["gpu"]) in words]
     return max(rows, key=lambda row: len(row["gpu"]), default=None)
 
 
-def _normalized_name(name: str) -> str:
+def _normalized_gpu_name(name: str) -> str:
     """Return the letters and the numbers of a name as words: `` rtx 5090 `` for ``RTX-5090`` and ``rtx5090``."""
     return f" {' '.join(re.findall(r'[a-z]+|[0-9]+', name.lower()))} "
 
 
-def _similar_names_hint(name: str) -> str:
+def _similar_gpu_names_hint(name: str) -> str:
     """Return 'did you mean ...?' with the GPUs and machines that begin with a name or contain it, else similar ones."""
-    names = [*(row["gpu"] for row in tables.table("gpu")), *(row["machine"] for row in tables.table("cloud"))]
-    longer = [other for other in names if len(name) > 1 and _is_truncated_name(name.lower(), other.lower())]
+    names = [*(row["gpu"] for row in tables.table_rows("gpu")), *(row["machine"] for row in tables.table_rows("cloud"))]
+    longer = [other for other in names if len(name) > 1 and _is_truncated_gpu_name(name.lower(), other.lower())]
     candidates = [other for other in longer if other.lower().startswith(name.lower())] or longer
     if candidates:
         return f"did you mean {' or '.join(map(repr, candidates[:3]))}?"
     return did_you_mean(name, [other for other in names if _is_possible_misspelling(name, other)])
 
 
-def _is_truncated_name(name: str, other: str) -> bool:
+def _is_truncated_gpu_name(name: str, other: str) -> bool:
     """Return whether a name is a part of another one, and no number that ends in 0 is a part of a longer one.
 
     Numbers of GPUs end in 0: RTX 509 is RTX 5090 cut short, H20 and RTX A500 are GPUs of their own.
@@ -200,7 +200,7 @@ def _is_possible_misspelling(name: str, other: str) -> bool:
     letters, digits = ([re.sub(f"[^{kind}]", "", text.lower()) for text in (name, other)] for kind in ("a-z", "0-9"))
     if letters[0] == letters[1]:
         return digits[0] == digits[1] or not digits[0].endswith("0")
-    words = [_normalized_name(text).split() for text in (name, other)]
+    words = [_normalized_gpu_name(text).split() for text in (name, other)]
     is_similar = len(words[0]) == len(words[1]) and all(
         did_you_mean(one, [two]) for one, two in zip(*words, strict=True)
     )

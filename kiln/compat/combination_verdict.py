@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from kiln.compat.results import DoctorResult, Verdict, worst_verdict
 from kiln.compat.rules import findings
-from kiln.compat.suggestions import nearest
+from kiln.compat.suggestions import nearest_working_combinations
 from kiln.compat.variant_conversion import conda_build_config_lines
 
 if TYPE_CHECKING:
     from kiln.compat.combination import Combination
 
 
-def judge(subject: Combination, *, suggest: bool = True) -> DoctorResult:
+def judge_combination(subject: Combination, *, suggest: bool = True) -> DoctorResult:
     """Return the verdict on a combination, and unless it works the nearest ones that are better."""
     reasons = tuple(findings(subject))
     worst = worst_verdict(reasons)
@@ -21,6 +21,8 @@ def judge(subject: Combination, *, suggest: bool = True) -> DoctorResult:
         combination=subject,
         verdict=worst,
         findings=reasons,
-        nearest=nearest(subject, worst) if suggest and reasons and worst is not Verdict.WORKS else (),
+        nearest=nearest_working_combinations(subject, worst)
+        if suggest and reasons and worst is not Verdict.WORKS
+        else (),
         variants=conda_build_config_lines(subject) if worst in {Verdict.WORKS, Verdict.COSTS} else (),
     )

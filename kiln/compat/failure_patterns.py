@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from kiln import errors
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability as number_of
-from kiln.compat.variant_conversion import newest_gcc
+from kiln.compat.variant_conversion import newest_accepted_gcc
 from kiln.console.text import sanitized
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def failures_in_log(log: IO[bytes]) -> tuple[LogFailure, ...]:
     return tuple(failures.values())
 
 
-def failures_at_end(log: Path, *, most: int = _END) -> tuple[LogFailure, ...]:
+def failures_at_log_end(log: Path, *, most: int = _END) -> tuple[LogFailure, ...]:
     """Return the failures in the last ``most`` bytes of a log; none when it cannot be read."""
     try:
         with log.open("rb") as file:
@@ -144,7 +144,7 @@ def _failures_in_piece(piece: bytes, candidates: list[KnownFailure], before: int
     for number, raw in enumerate(piece.split(b"\n"), before + 1):
         for candidate in candidates:
             word = candidate.first_word_in(raw)
-            failure = _match(candidate, _searched_part_of_line(raw, word), number) if word else None
+            failure = _log_failure_of_line(candidate, _searched_part_of_line(raw, word), number) if word else None
             if failure is not None:
                 yield failure
 
@@ -155,15 +155,15 @@ def _searched_part_of_line(raw: bytes, words: bytes) -> str:
     return sanitized(raw[start : start + LONGEST].decode("utf-8", "replace").replace("\r", " "))
 
 
-def _match(failure: KnownFailure, text: str, number: int) -> LogFailure | None:
+def _log_failure_of_line(failure: KnownFailure, text: str, number: int) -> LogFailure | None:
     match = failure.pattern.search(text)
     if match is None:
         return None
     values = _template_values({name: value for name, value in match.groupdict().items() if value is not None})
     return LogFailure(
         name=failure.name,
-        cause=_filled(failure.cause, values),
-        cure=_filled(failure.cure, values),
+        cause=_filled_template(failure.cause, values),
+        cure=_filled_template(failure.cure, values),
         source=failure.source,
         line=number,
         text=text.strip()[:400],
@@ -177,7 +177,7 @@ def _template_values(groups: dict[str, str]) -> dict[str, str]:
     if "capability" in groups:
         values["cudas"] = _cuda_range_of_capability(groups["capability"])
     if "cuda" in groups:
-        values["gcc"] = newest_gcc(groups["cuda"]) or "unknown"
+        values["gcc"] = newest_accepted_gcc(groups["cuda"]) or "unknown"
     return values
 
 
@@ -186,9 +186,9 @@ def _cuda_range_of_capability(capability: str) -> str:
     rows = tables.cuda_compiler_rows(number_of(capability))
     if not rows:
         return "none that the tables have"
-    first, last = (pick(rows, key=lambda row: version_ranges.numbers(row["first"])) for pick in (min, max))
+    first, last = (pick(rows, key=lambda row: version_ranges.version_numbers(row["first"])) for pick in (min, max))
     return f"{first['first']} to {last['last']}"
 
 
-def _filled(sentence: str, values: dict[str, str]) -> str:
+def _filled_template(sentence: str, values: dict[str, str]) -> str:
     return re.sub(r"\{(\w{1,40})\}", lambda match: values.get(match[1], match[0]), sentence)

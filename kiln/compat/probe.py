@@ -35,7 +35,7 @@ _MODULE = lazy_pattern(r"Kernel Module(?: for \S{1,40})? {1,8}(\d{1,6}(?:\.\d{1,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class GpuCard:
     """A GPU of this machine; ``memory`` in bytes, 0 when it is unknown."""
 
     name: str
@@ -58,7 +58,7 @@ class MachineFacts:
     driver: str | None
     loaded: str | None
     cuda: str | None
-    cards: tuple[Card, ...]
+    cards: tuple[GpuCard, ...]
     gcc: str | None
     clang: str | None
     nvcc: str | None
@@ -82,38 +82,38 @@ class MachineFacts:
         return Combination(bazel=self.bazel, host=f"gcc {self.gcc}" if self.gcc else None)
 
 
-def probe(env: Mapping[str, str]) -> MachineFacts:
+def probe_machine(env: Mapping[str, str]) -> MachineFacts:
     """Return the facts of this machine; programs run with the environment ``env``."""
     notes: list[str] = []
     driver, cards = _driver_and_gpus(env, notes)
     library, cuda = _libcuda_versions(notes)
-    engine, engine_gpus = _engine(env, notes)
+    engine, engine_gpus = _container_engine_and_gpu_support(env, notes)
     return MachineFacts(
-        system=_system(),
+        system=_system_description(),
         kernel=platform.release(),
-        glibc=_glibc(),
-        avx=_avx(PROCESSOR),
+        glibc=_glibc_version(),
+        avx=_has_avx(PROCESSOR),
         driver=library or driver,
         loaded=_loaded_module_version(MODULE),
         cuda=cuda,
         cards=cards,
-        gcc=_version_of("gcc", ("-dumpfullversion", "-dumpversion"), env),
-        clang=_version_of("clang", ("--version",), env),
-        nvcc=_version_of("nvcc", ("--version",), env, after="release "),
-        bazel=_version_of("bazel", ("--version",), env),
+        gcc=_program_version("gcc", ("-dumpfullversion", "-dumpversion"), env),
+        clang=_program_version("clang", ("--version",), env),
+        nvcc=_program_version("nvcc", ("--version",), env, after="release "),
+        bazel=_program_version("bazel", ("--version",), env),
         engine=engine,
         engine_gpus=engine_gpus,
         notes=tuple(notes),
     )
 
 
-def _driver_and_gpus(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, tuple[Card, ...]]:
+def _driver_and_gpus(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, tuple[GpuCard, ...]]:
     try:
-        return nvml()
+        return driver_and_gpus_from_nvml()
     except OSError as error:
         notes.append(f"NVML: {error}")
     try:
-        return nvidia_smi(env)
+        return driver_and_gpus_from_nvidia_smi(env)
     except (MissingTool, ValueError) as error:
         notes.append(f"nvidia-smi: {error}".splitlines()[0])
         return None, ()
@@ -136,7 +136,7 @@ def compute_capabilities(env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(card.capability for card in _driver_and_gpus(env, [])[1])
 
 
-def nvml(library: str = "libnvidia-ml.so.1") -> tuple[str, tuple[Card, ...]]:
+def driver_and_gpus_from_nvml(library: str = "libnvidia-ml.so.1") -> tuple[str, tuple[GpuCard, ...]]:
     """Return the driver's version and the GPUs, from the driver's management library.
 
     Raises:
@@ -149,28 +149,28 @@ def nvml(library: str = "libnvidia-ml.so.1") -> tuple[str, tuple[Card, ...]]:
         _call_nvml(functions, "nvmlSystemGetDriverVersion", version, ctypes.c_uint(_VERSION_BYTES))
         count = ctypes.c_uint()
         _call_nvml(functions, "nvmlDeviceGetCount_v2", ctypes.byref(count))
-        cards = tuple(_card(functions, index) for index in range(count.value))
+        cards = tuple(_nvml_gpu_card(functions, index) for index in range(count.value))
         return version.value.decode(errors="replace"), cards
     finally:
         functions.nvmlShutdown()
 
 
-class _Memory(ctypes.Structure):
+class _NvmlMemory(ctypes.Structure):
     """nvmlMemory_t."""
 
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
-def _card(functions: ctypes.CDLL, index: int) -> Card:
+def _nvml_gpu_card(functions: ctypes.CDLL, index: int) -> GpuCard:
     handle, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
-    name, memory = ctypes.create_string_buffer(_NAME_BYTES), _Memory()
+    name, memory = ctypes.create_string_buffer(_NAME_BYTES), _NvmlMemory()
     _call_nvml(functions, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
     _call_nvml(functions, "nvmlDeviceGetName", handle, name, ctypes.c_uint(_NAME_BYTES))
     _call_nvml(functions, "nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
     if functions.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
-        memory = _Memory()  # a GPU that shares the machine's memory reports none
+        memory = _NvmlMemory()  # a GPU that shares the machine's memory reports none
     capability = f"{major.value}.{minor.value}"
-    return Card(name=name.value.decode(errors="replace"), capability=capability, memory=int(memory.total))
+    return GpuCard(name=name.value.decode(errors="replace"), capability=capability, memory=int(memory.total))
 
 
 def _call_nvml(functions: ctypes.CDLL, name: str, *arguments: Any) -> None:
@@ -184,7 +184,7 @@ def _call_nvml(functions: ctypes.CDLL, name: str, *arguments: Any) -> None:
         raise OSError(f"{name}: {(functions.nvmlErrorString(code) or b'').decode(errors='replace')} ({code})")
 
 
-def nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[Card, ...]]:
+def driver_and_gpus_from_nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[GpuCard, ...]]:
     """Return the driver's version and the GPUs, from nvidia-smi.
 
     Raises:
@@ -198,7 +198,7 @@ def nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[Card, ...]]:
     return parse_nvidia_smi_output(answer.stdout)
 
 
-def parse_nvidia_smi_output(text: str) -> tuple[str | None, tuple[Card, ...]]:
+def parse_nvidia_smi_output(text: str) -> tuple[str | None, tuple[GpuCard, ...]]:
     """Return the driver and the GPUs of nvidia-smi's table: driver, name, capability and MiB of memory in each line.
 
     Raises:
@@ -208,7 +208,7 @@ def parse_nvidia_smi_output(text: str) -> tuple[str | None, tuple[Card, ...]]:
     if any(len(row) != 4 for row in rows):
         raise ValueError(f"nvidia-smi answers {text.strip()[:200]!r}")
     cards = tuple(
-        Card(name=name, capability=capability, memory=int(memory) << 20 if memory.isdecimal() else 0)
+        GpuCard(name=name, capability=capability, memory=int(memory) << 20 if memory.isdecimal() else 0)
         for _, name, capability, memory in rows
     )
     return (rows[0][0] if rows else None), cards
@@ -235,24 +235,26 @@ def _loaded_module_version(file: Path) -> str | None:
     return match[1] if match else None
 
 
-def _system() -> str:
+def _system_description() -> str:
     names = dict(
         line.split("=", 1) for line in files.text_or_empty(Path("/etc/os-release")).splitlines() if "=" in line
     )
     return f"{names.get('PRETTY_NAME', platform.system()).strip(chr(34))}, {platform.machine()}"
 
 
-def _glibc() -> str | None:
+def _glibc_version() -> str | None:
     match = _VERSION.search(machine_resources.c_library_version())
     return match[0] if match else None
 
 
-def _avx(file: Path) -> bool | None:
+def _has_avx(file: Path) -> bool | None:
     flags = next((line for line in files.text_or_empty(file).splitlines() if line.startswith("flags")), None)
     return None if flags is None else "avx" in flags.split()
 
 
-def _version_of(program: str, arguments: tuple[str, ...], env: Mapping[str, str], *, after: str = "") -> str | None:
+def _program_version(
+    program: str, arguments: tuple[str, ...], env: Mapping[str, str], *, after: str = ""
+) -> str | None:
     """Return the version that a program prints; None when it is missing."""
     try:
         answer = process_runner.capture((program, *arguments), env=env, cwd=ASIDE, timeout=SECONDS)
@@ -262,7 +264,7 @@ def _version_of(program: str, arguments: tuple[str, ...], env: Mapping[str, str]
     return match[0] if answer.ok and match else None
 
 
-def _engine(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, str]:
+def _container_engine_and_gpu_support(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, str]:
     """Return the container engine that answers, and how its containers get GPUs."""
     try:
         choice = container.choose(None, env=env)
@@ -272,10 +274,10 @@ def _engine(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, str]:
     if choice.engine is None:
         notes.append(f"container engine: {'; '.join(note.partition(' (')[0] for note in choice.notes[:2])}")
         return None, ""
-    return f"{choice.engine.kind.value} {choice.engine.version}", _gpu_support(choice.engine)
+    return f"{choice.engine.kind.value} {choice.engine.version}", _engine_gpu_support(choice.engine)
 
 
-def _gpu_support(engine: Engine) -> str:
+def _engine_gpu_support(engine: Engine) -> str:
     if any("nvidia" in file.name for folder in CDI if folder.is_dir() for file in folder.iterdir()):
         return "CDI"
     runtimes = (

@@ -104,11 +104,11 @@ def bazel_finding(rule: str, release: str, tested: str, bazel: str, row: Row | N
     """Return the finding about a Bazel, compared with the one that a release is built with."""
     if row is None:
         return unknown_finding(rule, f"no table has {release}")
-    if version_ranges.agree(tested, bazel):
+    if version_ranges.versions_agree(tested, bazel):
         return finding_of(rule, WORKS, f"{release} is built with Bazel {tested}", row)
-    if version_ranges.numbers(tested)[0] == version_ranges.numbers(bazel)[0] > 0 and version_ranges.at_least(
-        bazel, tested
-    ):
+    if version_ranges.version_numbers(tested)[0] == version_ranges.version_numbers(bazel)[
+        0
+    ] > 0 and version_ranges.at_least(bazel, tested):
         return finding_of(rule, COSTS, f"{release} is built with Bazel {tested}; {bazel} is untested", row)
     return finding_of(
         rule, UNKNOWN, f"{release} is built with Bazel {tested}; whether {bazel} builds it is not documented", row

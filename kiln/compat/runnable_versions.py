@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from kiln.compat import judge, tables, version_ranges
+from kiln.compat import judge_combination, tables, version_ranges
 from kiln.compat.combination import Combination
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def newest_tensorflow_results(facts: MachineFacts) -> dict[str, DoctorResult]:
     """Return the results for running, and for building on the host, the newest TensorFlow in the tables."""
-    newest = max(tables.table("tensorflow"), key=lambda row: version_ranges.numbers(row["tf"]))
+    newest = max(tables.table_rows("tensorflow"), key=lambda row: version_ranges.version_numbers(row["tf"]))
     running = facts.runtime_combination()
     cuda = newest["cuda"] if running.gpus or running.driver else None
-    results = {"running": judge(dataclasses.replace(running, tf=newest["tf"], cuda=cuda))}
+    results = {"running": judge_combination(dataclasses.replace(running, tf=newest["tf"], cuda=cuda))}
     building = facts.build_combination()
     if building.bazel or building.host:
-        results["building"] = judge(dataclasses.replace(building, tf=newest["tf"], cuda=newest["cuda"]))
+        results["building"] = judge_combination(dataclasses.replace(building, tf=newest["tf"], cuda=newest["cuda"]))
     return results
 
 
@@ -34,7 +34,7 @@ def cuda_verdicts(facts: MachineFacts) -> dict[str, Verdict]:
         return {}
     machine = Combination(driver=running.driver, loaded=running.loaded, gpus=running.gpus)
     return {
-        cuda: judge(dataclasses.replace(machine, cuda=cuda), suggest=False).verdict
+        cuda: judge_combination(dataclasses.replace(machine, cuda=cuda), suggest=False).verdict
         for cuda in tables.cuda_minor_versions()
     }
 

@@ -10,8 +10,8 @@ from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability
 from kiln.compat.results import Suggestion, Verdict, release_row, with_release_cuda
 from kiln.compat.rules import findings
-from kiln.compat.rules.gpu import known_failure
-from kiln.compat.variant_conversion import capabilities_including_gpus, conda_build_config_lines, newest_gcc
+from kiln.compat.rules.gpu import known_wheel_failures
+from kiln.compat.variant_conversion import capabilities_including_gpus, conda_build_config_lines, newest_accepted_gcc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,18 +37,24 @@ RELEASE = (("tf",), ("serving",), ("serving", "tf"))
 UNORDERED = {"compiler", "host", "built_for"}  # without a distance
 
 
-def nearest(original: Combination, verdict: Verdict) -> tuple[Suggestion, ...]:
+def nearest_working_combinations(original: Combination, verdict: Verdict) -> tuple[Suggestion, ...]:
     """Return the nearest combinations that work, the nearest first; with a cost where none works without.
 
     ``verdict`` is the original's.
     """
     works, costs = (
-        _ranked(original, [_suggestion(original, candidate, good) for candidate in _candidates(original, good)])
+        _ranked_by_distance(
+            original,
+            [
+                _suggestion_of_candidate(original, candidate, good)
+                for candidate in _candidate_combinations(original, good)
+            ],
+        )
         if good.rank < verdict.rank
         else []
         for good in (Verdict.WORKS, Verdict.COSTS)
     )
-    return _first_of_each_kind([*_nearer_release_with_cost(original, costs, works), *works, *costs])
+    return _first_of_each_kind_of_change([*_nearer_release_with_cost(original, costs, works), *works, *costs])
 
 
 def _nearer_release_with_cost(
@@ -56,16 +62,20 @@ def _nearer_release_with_cost(
 ) -> list[Suggestion]:
     """Return the release with a cost that is nearer than the first one without, where only the release changes."""
     cost, work = (next((item for item in of if item.changes in RELEASE), None) for of in (costs, works))
-    if cost is None or work is None or _distance(original, cost.combination) >= _distance(original, work.combination):
+    if (
+        cost is None
+        or work is None
+        or _distance_from_original(original, cost.combination) >= _distance_from_original(original, work.combination)
+    ):
         return []
     return [cost]
 
 
-def _ranked(original: Combination, suggestions: list[Suggestion]) -> list[Suggestion]:
-    return sorted(suggestions, key=lambda suggestion: _distance(original, suggestion.combination))
+def _ranked_by_distance(original: Combination, suggestions: list[Suggestion]) -> list[Suggestion]:
+    return sorted(suggestions, key=lambda suggestion: _distance_from_original(original, suggestion.combination))
 
 
-def _first_of_each_kind(ranked: list[Suggestion]) -> tuple[Suggestion, ...]:
+def _first_of_each_kind_of_change(ranked: list[Suggestion]) -> tuple[Suggestion, ...]:
     """Return the first of each kind of change: neighboring releases are one kind, and so are additional changes.
 
     A combination that works without a cost is a kind of its own next to a nearer release with one.
@@ -86,41 +96,44 @@ def _is_at_least_as_good(candidate: Combination, good: Verdict) -> bool:
     return not any(finding.verdict.rank > good.rank for finding in findings(candidate))
 
 
-def _suggestion(original: Combination, other: Combination, good: Verdict) -> Suggestion:
+def _suggestion_of_candidate(original: Combination, other: Combination, good: Verdict) -> Suggestion:
     return Suggestion(
-        combination=other, verdict=good, changes=_changes(original, other), variants=conda_build_config_lines(other)
+        combination=other,
+        verdict=good,
+        changes=_changed_parts(original, other),
+        variants=conda_build_config_lines(other),
     )
 
 
-def _changes(original: Combination, other: Combination) -> tuple[str, ...]:
+def _changed_parts(original: Combination, other: Combination) -> tuple[str, ...]:
     return tuple(name for name in WEIGHTS if getattr(original, name) != getattr(other, name))
 
 
-def _distance(original: Combination, other: Combination) -> tuple[int, float, tuple[float, ...]]:
-    names = _changes(original, other)
+def _distance_from_original(original: Combination, other: Combination) -> tuple[int, float, tuple[float, ...]]:
+    names = _changed_parts(original, other)
     begin = with_release_cuda(original)  # upstream's CUDA where none was given
     steps = sum(
         _version_distance(getattr(begin, name), getattr(other, name)) for name in names if name not in UNORDERED
     )
-    newest_first = tuple(-number for number in version_ranges.numbers(other.tf or "0"))
+    newest_first = tuple(-number for number in version_ranges.version_numbers(other.tf or "0"))
     return sum(WEIGHTS[name] for name in names), steps, newest_first
 
 
 def _version_distance(one: str, other: str) -> float:
     """Return the distance of two versions; a major version counts as a thousand minor ones."""
-    (first, second), (third, fourth) = ((*version_ranges.numbers(text), 0)[:2] for text in (one, other))
+    (first, second), (third, fourth) = ((*version_ranges.version_numbers(text), 0)[:2] for text in (one, other))
     return abs((first - third) * 1000 + second - fourth)
 
 
-def _candidates(original: Combination, good: Verdict) -> list[Combination]:
+def _candidate_combinations(original: Combination, good: Verdict) -> list[Combination]:
     """Return every similar combination with a verdict; parts that already exclude it are skipped early."""
     candidates: dict[object, Combination] = {}
     for start in _starting_combinations(original):
-        for release in _releases(start):
-            for cuda in dict.fromkeys(_cudas(release)):
+        for release in _with_other_releases(start):
+            for cuda in dict.fromkeys(_candidate_cudas(release)):
                 if not _is_at_least_as_good(release.with_versions(cuda=cuda, **OPEN), good):
                     continue
-                for cudnn in dict.fromkeys(_cudnns(release, cuda)):
+                for cudnn in dict.fromkeys(_candidate_cudnns(release, cuda)):
                     pair = release.with_versions(cuda=cuda, cudnn=cudnn)
                     new = (
                         candidate
@@ -146,43 +159,45 @@ def _starting_combinations(original: Combination) -> Iterator[Combination]:
 def _with_newer_drivers(original: Combination) -> Iterator[Combination]:
     if original.driver is None:
         return
-    last = [row["driver"] for gpu in original.gpus if (row := tables.last_driver(gpu.capability))]
-    cudas = [original.cuda, *(_first_cuda(gpu) for gpu in original.gpus)]
+    last = [row["driver"] for gpu in original.gpus if (row := tables.last_driver_row(gpu.capability))]
+    cudas = [original.cuda, *(_first_cuda_for_gpu(gpu) for gpu in original.gpus)]
     oldest = [row["driver"] for cuda in cudas if cuda and (row := tables.oldest_driver_row(cuda))]
     for driver in (
-        *(driver for driver in last if not version_ranges.agree(driver, original.driver)),
+        *(driver for driver in last if not version_ranges.versions_agree(driver, original.driver)),
         *(driver for driver in oldest if not version_ranges.at_least(original.driver, driver)),
     ):
         yield original.with_versions(driver=driver, loaded=None if original.loaded is None else driver)
 
 
-def _first_cuda(gpu: Gpu) -> str | None:
-    row = tables.first_cuda(bare_capability(gpu.capability))
+def _first_cuda_for_gpu(gpu: Gpu) -> str | None:
+    row = tables.first_cuda_row(bare_capability(gpu.capability))
     return None if row is None else row["first"]
 
 
-def _releases(original: Combination) -> Iterator[Combination]:
+def _with_other_releases(original: Combination) -> Iterator[Combination]:
     """Yield the original, then every other release; one of Serving with its own TensorFlow."""
     yield original
     if original.serving is not None:
-        for row in tables.table("serving"):
+        for row in tables.table_rows("serving"):
             own = ".".join(row["last"].split(".")[:2])
             yield original.with_versions(serving=row["last"], tf=None if original.tf is None else own)
     elif original.tf is not None:
-        yield from (original.with_versions(tf=row["tf"]) for row in tables.table("tensorflow"))
+        yield from (original.with_versions(tf=row["tf"]) for row in tables.table_rows("tensorflow"))
 
 
-def _cudas(release: Combination) -> Iterator[str | None]:
+def _candidate_cudas(release: Combination) -> Iterator[str | None]:
     yield release.cuda
-    if release.cuda is None and any(known_failure(release)):
-        yield from filter(partial(_compiles_for, release.gpus), tables.cuda_minor_versions())  # not upstream's wheel
+    if release.cuda is None and any(known_wheel_failures(release)):
+        yield from filter(
+            partial(_cuda_compiles_for_gpus, release.gpus), tables.cuda_minor_versions()
+        )  # not upstream's wheel
     if release.cuda is not None:
         if row := release_row(release):
             yield row["cuda"]
         yield from tables.cuda_minor_versions()
 
 
-def _compiles_for(gpus: tuple[Gpu, ...], cuda: str) -> bool:
+def _cuda_compiles_for_gpus(gpus: tuple[Gpu, ...], cuda: str) -> bool:
     """Return whether a CUDA compiles machine code for all GPUs."""
     row = tables.cuda_compiler_row(cuda)
     return row is not None and {str(bare_capability(gpu.capability)) for gpu in gpus} <= set(
@@ -190,7 +205,7 @@ def _compiles_for(gpus: tuple[Gpu, ...], cuda: str) -> bool:
     )
 
 
-def _cudnns(release: Combination, cuda: str | None) -> Iterator[str | None]:
+def _candidate_cudnns(release: Combination, cuda: str | None) -> Iterator[str | None]:
     yield release.cudnn
     if release.cudnn is None or cuda is None:
         return
@@ -198,7 +213,7 @@ def _cudnns(release: Combination, cuda: str | None) -> Iterator[str | None]:
         yield row["cudnn"]
     yield from (
         row["last"]
-        for row in tables.table("cudnn")
+        for row in tables.table_rows("cudnn")
         if version_ranges.overlaps(cuda, row["cuda_first"], row["cuda_last"])
     )
 
@@ -213,18 +228,22 @@ def _with_candidate_tools(release: Combination) -> Iterator[Combination]:
         changes["python"] = highest if version_ranges.at_least(release.python, highest) else lowest
     if release.bazel and (row := release_row(release)):
         changes["bazel"] = row["bazel"]
-    changes |= {name: text for name in ("compiler", "host") if (text := _compiler(release, getattr(release, name)))}
+    changes |= {
+        name: text
+        for name in ("compiler", "host")
+        if (text := _newest_accepted_compiler(release, getattr(release, name)))
+    }
     for name, value in changes.items():
         yield release.with_versions(**{name: value})
     if len(changes) > 1:
         yield release.with_versions(**changes)
 
 
-def _compiler(release: Combination, compiler: str | None) -> str | None:
+def _newest_accepted_compiler(release: Combination, compiler: str | None) -> str | None:
     """Return the newest GCC that CUDA accepts, else upstream's compiler."""
     if compiler is None:
         return None
-    newest = newest_gcc(release.cuda)
+    newest = newest_accepted_gcc(release.cuda)
     if newest and compiler.startswith("gcc "):
         return f"gcc {newest}"
     own = tables.tensorflow_row(release.tf) if release.tf else None

@@ -44,7 +44,7 @@ class Row:
 
 
 @cache
-def table(name: str) -> tuple[Row, ...]:
+def table_rows(name: str) -> tuple[Row, ...]:
     """Return the rows of a table, in the file's order."""
     with (DATA / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
@@ -54,50 +54,55 @@ def table(name: str) -> tuple[Row, ...]:
 @cache
 def tensorflow_row(version: str) -> Row | None:
     """Return the row of upstream's tests of a release of TensorFlow; a patch release has that of its minor release."""
-    minor = version_ranges.numbers(version)[:2]
-    return next((row for row in table("tensorflow") if version_ranges.numbers(row["tf"])[: len(minor)] == minor), None)
+    minor = version_ranges.version_numbers(version)[:2]
+    return next(
+        (row for row in table_rows("tensorflow") if version_ranges.version_numbers(row["tf"])[: len(minor)] == minor),
+        None,
+    )
 
 
 @cache
 def serving_row(version: str) -> Row | None:
     """Return the row of a release of TensorFlow Serving."""
-    return newest_row(rows_including(table("serving"), version))
+    return newest_row(rows_including(table_rows("serving"), version))
 
 
 @cache
 def cuda_compiler_row(cuda: str) -> Row | None:
     """Return the row of CUDA's compiler: its capabilities and host compilers."""
-    return newest_row(rows_including(table("cuda_compiler"), cuda))
+    return newest_row(rows_including(table_rows("cuda_compiler"), cuda))
 
 
 def cuda_compiler_rows(capability: int) -> tuple[Row, ...]:
     """Return the rows of the CUDAs that compile for a compute capability, 70 for 7.0."""
-    return tuple(row for row in table("cuda_compiler") if str(capability) in row["capabilities"].split())
+    return tuple(row for row in table_rows("cuda_compiler") if str(capability) in row["capabilities"].split())
 
 
 @cache
-def first_cuda(capability: int) -> Row | None:
+def first_cuda_row(capability: int) -> Row | None:
     """Return the oldest CUDA in the tables that compiles for a compute capability, 70 for 7.0."""
-    return min(cuda_compiler_rows(capability), key=lambda row: version_ranges.numbers(row["first"]), default=None)
+    return min(
+        cuda_compiler_rows(capability), key=lambda row: version_ranges.version_numbers(row["first"]), default=None
+    )
 
 
 @cache
-def last_driver(capability: str) -> Row | None:
+def last_driver_row(capability: str) -> Row | None:
     """Return the last branch of drivers that serves a compute capability; None for those still served."""
-    return next(iter(rows_including(table("driver_gpu"), capability)), None)
+    return next(iter(rows_including(table_rows("driver_gpu"), capability)), None)
 
 
 @cache
 def oldest_driver_row(cuda: str) -> Row | None:
     """Return the oldest driver that came with a release of CUDA."""
-    rows = rows_including(table("cuda_driver"), cuda)
-    return min(rows, key=lambda row: version_ranges.numbers(row["driver"]), default=None)
+    rows = rows_including(table_rows("cuda_driver"), cuda)
+    return min(rows, key=lambda row: version_ranges.version_numbers(row["driver"]), default=None)
 
 
 @cache
 def minor_compatibility_driver_row(cuda: str) -> Row | None:
     """Return the oldest driver that runs any release of CUDA's major version; None before CUDA 11."""
-    return next((row for row in table("cuda_minor") if version_ranges.agree(row["cuda"], cuda)), None)
+    return next((row for row in table_rows("cuda_minor") if version_ranges.versions_agree(row["cuda"], cuda)), None)
 
 
 @cache
@@ -105,7 +110,7 @@ def cudnn_rows(version: str, cuda: str) -> tuple[Row, ...]:
     """Return the rows of NVIDIA's matrix for a cuDNN with a CUDA."""
     return tuple(
         row
-        for row in rows_including(table("cudnn"), version)
+        for row in rows_including(table_rows("cudnn"), version)
         if version_ranges.overlaps(cuda, row["cuda_first"], row["cuda_last"])
     )
 
@@ -113,7 +118,7 @@ def cudnn_rows(version: str, cuda: str) -> tuple[Row, ...]:
 @cache
 def cuda_minor_versions() -> tuple[str, ...]:
     """Return every ``x.y`` of CUDA that there is a driver for, newest first."""
-    short = (".".join(row["first"].split(".")[:2]) for row in table("cuda_driver"))
+    short = (".".join(row["first"].split(".")[:2]) for row in table_rows("cuda_driver"))
     return tuple(dict.fromkeys(short))
 
 
@@ -124,4 +129,4 @@ def rows_including(rows: Iterable[Row], version: str) -> tuple[Row, ...]:
 
 def newest_row(rows: Iterable[Row]) -> Row | None:
     """Return the row that begins last."""
-    return max(rows, key=lambda row: version_ranges.numbers(row["first"]), default=None)
+    return max(rows, key=lambda row: version_ranges.version_numbers(row["first"]), default=None)

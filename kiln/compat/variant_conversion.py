@@ -42,7 +42,7 @@ def _minor_version(version: str) -> str:
 
 def _cuda_minor_version(version: str) -> str:
     """Return the CUDA as in the names of packages; a major version alone means its newest minor version."""
-    newest = (cuda for cuda in tables.cuda_minor_versions() if version_ranges.agree(cuda, version))
+    newest = (cuda for cuda in tables.cuda_minor_versions() if version_ranges.versions_agree(cuda, version))
     return _minor_version(version) if "." in version else next(newest, version)
 
 
@@ -53,7 +53,7 @@ def _cudnn_minor_version(combination: Combination) -> str:
     row = release_row(combination)
     return (
         _minor_version(row["cudnn"])
-        if row is not None and combination.cuda and version_ranges.agree(row["cuda"], combination.cuda)
+        if row is not None and combination.cuda and version_ranges.versions_agree(row["cuda"], combination.cuda)
         else ""
     )
 
@@ -61,16 +61,18 @@ def _cudnn_minor_version(combination: Combination) -> str:
 def _compiler_versions(combination: Combination) -> dict[str, str]:
     """Return the combination's GCC, else the newest one that CUDA accepts."""
     compiler = combination.host or combination.compiler or ""
-    version = compiler.split()[1].split(".")[0] if compiler.startswith("gcc ") else newest_gcc(combination.cuda)
+    version = (
+        compiler.split()[1].split(".")[0] if compiler.startswith("gcc ") else newest_accepted_gcc(combination.cuda)
+    )
     return {"c_compiler_version": version, "cxx_compiler_version": version} if version else {}
 
 
-def newest_gcc(cuda: str | None) -> str:
+def newest_accepted_gcc(cuda: str | None) -> str:
     """Return the newest GCC that a CUDA accepts as its host compiler, ``13``; empty where that is unknown."""
     row = tables.cuda_compiler_row(cuda) if cuda else None
     if row is None or not row["gcc_below"]:
         return ""
-    major, *minor = version_ranges.numbers(row["gcc_below"])
+    major, *minor = version_ranges.version_numbers(row["gcc_below"])
     return str(int(major) if minor else int(major) - 1)
 
 
@@ -90,7 +92,11 @@ def capabilities_including_gpus(combination: Combination) -> tuple[str, ...]:
 
 def _upstream_capabilities(combination: Combination) -> set[int]:
     """Return the capabilities that upstream compiles the release for, empty where that is unknown."""
-    row = tables.newest_row(tables.rows_including(tables.table("upstream"), combination.tf)) if combination.tf else None
+    row = (
+        tables.newest_row(tables.rows_including(tables.table_rows("upstream"), combination.tf))
+        if combination.tf
+        else None
+    )
     return {bare_capability(name) for name in row["capabilities"].split(",")} if row else set()
 
 

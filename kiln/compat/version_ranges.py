@@ -13,7 +13,7 @@ _NEWEST = float("inf")
 
 
 @lru_cache(maxsize=4096)
-def numbers(text: str) -> Line:
+def version_numbers(text: str) -> Line:
     """Return ``12.5.1`` as its numbers.
 
     Raises:
@@ -29,34 +29,34 @@ def is_version(text: str) -> bool:
     return _NUMBERS.fullmatch(text) is not None
 
 
-def agree(one: str, other: str) -> bool:
+def versions_agree(one: str, other: str) -> bool:
     """Return whether two versions are equal as far as both go: ``12.5`` and ``12.5.1``."""
-    return all(first == second for first, second in zip(numbers(one), numbers(other), strict=False))
+    return all(first == second for first, second in zip(version_numbers(one), version_numbers(other), strict=False))
 
 
 def overlaps(version: str, first: str, last: str) -> bool:
     """Return whether a release of a version is from ``first`` to ``last``, where short ones include all releases."""
-    parts, upper = numbers(version), numbers(last)
-    return numbers(first) <= (*parts, _NEWEST) and parts[: len(upper)] <= upper
+    parts, upper = version_numbers(version), version_numbers(last)
+    return version_numbers(first) <= (*parts, _NEWEST) and parts[: len(upper)] <= upper
 
 
 def at_least(version: str, bound: str) -> bool:
     """Return whether the newest release of a version is not older than a bound."""
-    return (*numbers(version), _NEWEST) >= numbers(bound)
+    return (*version_numbers(version), _NEWEST) >= version_numbers(bound)
 
 
 def below(version: str, bound: str) -> bool:
     """Return whether a version is older than a bound: ``10.9`` is older than ``11``, ``11`` and ``11.0`` are not."""
-    upper = numbers(bound)
-    return numbers(version)[: len(upper)] < upper
+    upper = version_numbers(bound)
+    return version_numbers(version)[: len(upper)] < upper
 
 
 def in_ranges(version: str, text: str) -> bool:
     """Return whether a version is in ranges in the notation of the tables: ``2.7 3.3-3.7``."""
-    return any(overlaps(version, *bounds(part)) for part in text.split())
+    return any(overlaps(version, *range_bounds(part)) for part in text.split())
 
 
-def bounds(part: str) -> tuple[str, str]:
+def range_bounds(part: str) -> tuple[str, str]:
     """Return the ends of ``3.3-3.7``; of a single version, the version twice."""
     first, _, last = part.partition("-")
     return first, last or first
@@ -65,4 +65,4 @@ def bounds(part: str) -> tuple[str, str]:
 def lowest_and_highest(text: str) -> tuple[str, str]:
     """Return the lowest and the highest version of ranges in the notation of the tables."""
     parts = text.split()
-    return bounds(parts[0])[0], bounds(parts[-1])[1]
+    return range_bounds(parts[0])[0], range_bounds(parts[-1])[1]

@@ -20,7 +20,9 @@ CUDA_OVERRIDE = "CONDA_OVERRIDE_CUDA"
 _CAPABILITY = lazy_pattern(r"\d{1,4}\.\d{1,4}")
 
 
-def version(overrides: Mapping[str, str], *, has_cuda: bool, capabilities: Callable[[], Iterable[str]]) -> str | None:
+def cuda_arch_version(
+    overrides: Mapping[str, str], *, has_cuda: bool, capabilities: Callable[[], Iterable[str]]
+) -> str | None:
     """Return the version of the package, None if it is absent: without ``__cuda``, a GPU or with an empty override.
 
     ``capabilities`` detects those of the GPUs, such as ``9.0``; it is called only if the answer depends on them.
@@ -36,7 +38,7 @@ def version(overrides: Mapping[str, str], *, has_cuda: bool, capabilities: Calla
     if override is not None:
         return override or None
     versions = [capability for capability in capabilities() if _CAPABILITY.fullmatch(capability)]
-    return min(versions, key=version_ranges.numbers, default=None)
+    return min(versions, key=version_ranges.version_numbers, default=None)
 
 
 def has_cuda(overrides: Mapping[str, str], cuda: str | None) -> bool:

@@ -115,14 +115,14 @@ def _failure(problem: str, why: str, hint: str, *, words: str, most: int) -> Sol
 
 def cuda_versions_to_try(words: str) -> tuple[str, ...]:
     """Return the versions of CUDA that a driver may need, oldest first: each major one, and those in ``words``."""
-    majors = (f"{row['cuda']}.0" for row in tables.table("cuda_minor"))
+    majors = (f"{row['cuda']}.0" for row in tables.table_rows("cuda_minor"))
     versions = re.findall(r"__cuda >=?(\d{1,4}\.\d{1,4})", words)
-    return tuple(sorted({*majors, *versions}, key=version_ranges.numbers))
+    return tuple(sorted({*majors, *versions}, key=version_ranges.version_numbers))
 
 
 def is_newer_cuda(cuda: str, than: str | None) -> bool:
     """Return whether a CUDA version is newer than a driver's; any is newer than None."""
-    return than is None or version_ranges.numbers(cuda) > version_ranges.numbers(than)
+    return than is None or version_ranges.version_numbers(cuda) > version_ranges.version_numbers(than)
 
 
 def smallest_conflict(specs: Sequence[str], solves: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def require(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
 
 
 def _incompatibility_errors(feedstock: Feedstock, rendered: RenderedConfig) -> list[IncompatibleVersions]:
-    results = [compat.judge(combination) for combination in _combinations(feedstock, rendered)]
+    results = [compat.judge_combination(combination) for combination in _combinations(feedstock, rendered)]
     return [
         _incompatibility_error(rendered.config.name, result) for result in results if result.verdict is Verdict.CANNOT
     ]

@@ -29,7 +29,7 @@ RULES: tuple[Rule, ...] = (
     gpu.cuda_and_gpu,
     gpu.cuda_and_target_capabilities,
     gpu.target_capabilities_and_gpu,
-    gpu.known_failure,
+    gpu.known_wheel_failures,
     gpu.cuda_and_host_compiler,
     driver.cuda_and_driver,
     driver.driver_and_ptx,
@@ -55,5 +55,5 @@ def findings(combination: Combination) -> Iterator[Finding]:
     if not has_findings:
         yield from single_parts.single_part_findings(combination)
     if not has_findings or combination.python or combination.bazel:
-        yield from single_parts.accepting_releases(combination, RULES)
-    yield from single_parts.discontinued_machines(combination)
+        yield from single_parts.accepting_release_findings(combination, RULES)
+    yield from single_parts.discontinued_machine_findings(combination)

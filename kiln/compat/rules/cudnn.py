@@ -27,7 +27,7 @@ def cudnn_and_cuda(combination: Combination) -> Iterator[Finding]:
         yield finding_of(rule, WORKS, f"{what} are made for each other", working[0])
     elif rows:
         yield finding_of(rule, CANNOT, f"NVIDIA does not support {what} together", rows[0])
-    elif tested := _tested_together(combination.cudnn, combination.cuda):
+    elif tested := _row_with_both_versions(combination.cudnn, combination.cuda):
         yield finding_of(rule, WORKS, f"{what} are tested together", tested)
     else:
         yield unknown_finding(rule, f"no table has {what} together")
@@ -39,9 +39,11 @@ def cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
         return
     rows = [row for row in tables.cudnn_rows(combination.cudnn, combination.cuda) if row["works"] == "yes"]
     for gpu in combination.gpus if rows else ():
-        yield _cudnn_and_gpu(combination, rows, gpu)
+        yield _judge_cudnn_and_gpu(combination, rows, gpu)
     least = min(
-        (row for row in rows if row["driver"]), key=lambda row: version_ranges.numbers(row["driver"]), default=None
+        (row for row in rows if row["driver"]),
+        key=lambda row: version_ranges.version_numbers(row["driver"]),
+        default=None,
     )
     if combination.driver and least and not version_ranges.at_least(combination.driver, least["driver"]):
         reason = (
@@ -51,7 +53,7 @@ def cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
         yield finding_of("cuDNN and driver", CANNOT, reason, least)
 
 
-def _cudnn_and_gpu(combination: Combination, rows: list[Row], gpu: Gpu) -> Finding:
+def _judge_cudnn_and_gpu(combination: Combination, rows: list[Row], gpu: Gpu) -> Finding:
     rule, number = "cuDNN and GPU", bare_capability(gpu.capability)
     stated = [row for row in rows if row["capability_min"]]
     holding = [row for row in stated if _capability_range(row)[0] <= number <= _capability_range(row)[1]]
@@ -74,14 +76,16 @@ def _capability_range(row: Row) -> tuple[int, float]:
     return bare_capability(row["capability_min"]), bare_capability(highest) if highest else float("inf")
 
 
-def _tested_together(cudnn: str, cuda: str) -> Row | None:
+def _row_with_both_versions(cudnn: str, cuda: str) -> Row | None:
     """Return a row of TensorFlow, Serving or a known build that has both."""
-    rows = (row for name in ("tensorflow", "serving", "built", "upstream") for row in tables.table(name))
+    rows = (row for name in ("tensorflow", "serving", "built", "upstream") for row in tables.table_rows(name))
     return next(
         (
             row
             for row in rows
-            if row["cudnn"] and version_ranges.agree(row["cudnn"], cudnn) and version_ranges.agree(row["cuda"], cuda)
+            if row["cudnn"]
+            and version_ranges.versions_agree(row["cudnn"], cudnn)
+            and version_ranges.versions_agree(row["cuda"], cuda)
         ),
         None,
     )

@@ -70,12 +70,13 @@ def driver_and_ptx(combination: Combination) -> Iterator[Finding]:
 def driver_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Refuse a GPU that the driver's branch has dropped; a driver older than the GPU's first CUDA is unknown."""
     for gpu in combination.gpus if combination.driver else ():
-        first, final = tables.first_cuda(bare_capability(gpu.capability)), tables.last_driver(gpu.capability)
+        first, final = tables.first_cuda_row(bare_capability(gpu.capability)), tables.last_driver_row(gpu.capability)
         row = tables.oldest_driver_row(first["first"]) if first else None
         assert combination.driver is not None, "checked above"
         if (
             final is not None
-            and version_ranges.numbers(combination.driver)[0] > version_ranges.numbers(final["driver"])[0]
+            and version_ranges.version_numbers(combination.driver)[0]
+            > version_ranges.version_numbers(final["driver"])[0]
         ):
             reason = f"drivers after {final['driver']} do not serve {gpu.text}, and {combination.driver} is one of them"
             yield finding_of("driver and GPU", CANNOT, reason, final, *gpu.rows)
@@ -99,7 +100,7 @@ def driver_and_kernel_module(combination: Combination) -> Iterator[Finding]:
     if combination.driver is None or combination.loaded is None:
         return
     rule = "driver and kernel"
-    if version_ranges.agree(combination.driver, combination.loaded):
+    if version_ranges.versions_agree(combination.driver, combination.loaded):
         yield finding_of(rule, WORKS, f"libcuda and the kernel's module are both {combination.driver}")
     else:
         reason = (

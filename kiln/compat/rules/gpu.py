@@ -27,13 +27,13 @@ def cuda_and_gpu(combination: Combination) -> Iterator[Finding]:
         return
     for gpu in combination.gpus:
         assert row is not None, "checked above, when there is a GPU"
-        yield _cuda_and_gpu(rule, combination.cuda, row, gpu)
+        yield _judge_cuda_and_gpu(rule, combination.cuda, row, gpu)
 
 
-def _cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Finding:
+def _judge_cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Finding:
     capabilities = [int(number) for number in row["capabilities"].split()]
     number = bare_capability(gpu.capability)
-    if tables.first_cuda(number) is None:
+    if tables.first_cuda_row(number) is None:
         return unknown_finding(rule, f"no table has a CUDA that compiles for {gpu.text}")
     lowest, highest = (dotted_capability(str(capabilities[index])) for index in (0, -1))
     reach = f"CUDA {cuda} compiles for {lowest} to {highest}"
@@ -72,12 +72,12 @@ def target_capabilities_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Judge a build by its machine code of the GPU's generation, or its PTX for the GPU or an older one."""
     for name, capabilities, rows in _capabilities_to_judge(combination):
         for gpu in combination.gpus:
-            yield _build_and_gpu(name, capabilities, rows, gpu)
+            yield _judge_build_and_gpu(name, capabilities, rows, gpu)
 
 
-def _build_and_gpu(name: str, capabilities: tuple[str, ...], rows: tuple[Row, ...], gpu: Gpu) -> Finding:
+def _judge_build_and_gpu(name: str, capabilities: tuple[str, ...], rows: tuple[Row, ...], gpu: Gpu) -> Finding:
     rule, number, listed = "what is built and GPU", bare_capability(gpu.capability), ",".join(capabilities)
-    if tables.first_cuda(number) is None:
+    if tables.first_cuda_row(number) is None:
         return unknown_finding(rule, f"no table has a CUDA that compiles for {gpu.text}")
     if any(bare_capability(code) // 10 == number // 10 and bare_capability(code) <= number for code in capabilities):
         return finding_of(rule, WORKS, f"{name} has machine code for {gpu.text} ({listed})", *rows, *gpu.rows)
@@ -100,13 +100,13 @@ def _capabilities_to_judge(combination: Combination) -> Iterator[tuple[str, tupl
         yield f"Serving {combination.serving} as released", tuple(row["capabilities"].split(",")), (row,)
     elif (
         combination.tf
-        and (row := tables.newest_row(tables.rows_including(tables.table("upstream"), combination.tf)))
+        and (row := tables.newest_row(tables.rows_including(tables.table_rows("upstream"), combination.tf)))
         and _is_upstream_build(row, combination)
     ):
         yield f"upstream's TensorFlow {combination.tf}", tuple(row["capabilities"].split(",")), (row,)
 
 
-def known_failure(combination: Combination) -> Iterator[Finding]:
+def known_wheel_failures(combination: Combination) -> Iterator[Finding]:
     """Refuse upstream's wheels on the GPUs on which they are known to fail, whatever their lists of targets say."""
     own = tables.tensorflow_row(combination.tf) if combination.tf else None
     if combination.tf is None or combination.built_for or own is None or not _is_upstream_build(own, combination):
@@ -114,20 +114,20 @@ def known_failure(combination: Combination) -> Iterator[Finding]:
     for gpu in combination.gpus:
         rows = [
             row
-            for row in tables.table("known_failure")
+            for row in tables.table_rows("known_failure")
             if version_ranges.overlaps(gpu.capability, row["capability_first"], row["capability_last"])
         ]
         failures = tables.rows_including(rows, combination.tf)
         what = f"upstream's wheel of TensorFlow {combination.tf}"
         if failures:
-            cuda = tables.first_cuda(bare_capability(gpu.capability))
+            cuda = tables.first_cuda_row(bare_capability(gpu.capability))
             instead = f"; a build with machine code for it needs CUDA {cuda['first']} or newer" if cuda else ""
             reason = f"{what} is known to fail on {gpu.text}: {failures[0]['symptom']}{instead}"
             yield finding_of("known failure", CANNOT, reason, *failures, *gpu.rows)
         elif rows and all(version_ranges.below(combination.tf, row["first"]) for row in rows):
             reason = f"later wheels than that of TensorFlow {combination.tf} are known to fail on {gpu.text}"
             yield finding_of("known failure", UNKNOWN, reason, *rows[:1], *gpu.rows)
-        elif older := _failing_on_older(combination.tf, gpu):
+        elif older := _failures_on_older_gpus(combination.tf, gpu):
             reason = (
                 f"{what} is known to fail on older GPUs, up to {older[0]['capability_last']}, and nothing is known "
                 f"about {gpu.text}"
@@ -135,15 +135,15 @@ def known_failure(combination: Combination) -> Iterator[Finding]:
             yield finding_of("known failure", UNKNOWN, reason, *older[:1], *gpu.rows)
 
 
-def _failing_on_older(tf: str, gpu: Gpu) -> list[Row]:
+def _failures_on_older_gpus(tf: str, gpu: Gpu) -> list[Row]:
     """Return the failures of a wheel on GPUs that are all older than this one."""
-    failures = tables.rows_including(tables.table("known_failure"), tf)
+    failures = tables.rows_including(tables.table_rows("known_failure"), tf)
     return [row for row in failures if bare_capability(row["capability_last"]) < bare_capability(gpu.capability)]
 
 
 def _is_upstream_build(row: Row, combination: Combination) -> bool:
     """Return whether a combination is upstream's build: another CUDA means another build."""
-    return combination.cuda is None or version_ranges.agree(row["cuda"], combination.cuda)
+    return combination.cuda is None or version_ranges.versions_agree(row["cuda"], combination.cuda)
 
 
 def cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 def single_part_findings(combination: Combination) -> Iterator[Finding]:
     """Yield a finding for each part that no rule combines with another."""
-    yield from _cuda(combination)
-    yield from _gpus(combination)
+    yield from _cuda_findings(combination)
+    yield from _gpu_findings(combination)
     if combination.driver is not None:
         yield from _accepted_cuda_range("driver", f"driver {combination.driver} runs", cuda_and_driver, combination)
     compiler = combination.host or combination.compiler
@@ -40,7 +40,7 @@ def single_part_findings(combination: Combination) -> Iterator[Finding]:
         )
 
 
-def discontinued_machines(combination: Combination) -> Iterator[Finding]:
+def discontinued_machine_findings(combination: Combination) -> Iterator[Finding]:
     """Yield a finding for a machine that its provider does not sell any more."""
     for gpu in combination.gpus:
         for row in gpu.rows:
@@ -49,7 +49,7 @@ def discontinued_machines(combination: Combination) -> Iterator[Finding]:
                 yield finding_of("cloud", WORKS, reason, row)
 
 
-def _cuda(combination: Combination) -> Iterator[Finding]:
+def _cuda_findings(combination: Combination) -> Iterator[Finding]:
     if combination.cuda is None:
         return
     compiler, driver = tables.cuda_compiler_row(combination.cuda), tables.oldest_driver_row(combination.cuda)
@@ -67,9 +67,9 @@ def _cuda(combination: Combination) -> Iterator[Finding]:
     yield finding_of("CUDA", WORKS, f"CUDA {combination.cuda} came with driver {driver['driver']}{minor}", *rows)
 
 
-def _gpus(combination: Combination) -> Iterator[Finding]:
+def _gpu_findings(combination: Combination) -> Iterator[Finding]:
     for gpu in combination.gpus:
-        rows, last = tables.cuda_compiler_rows(bare_capability(gpu.capability)), tables.last_driver(gpu.capability)
+        rows, last = tables.cuda_compiler_rows(bare_capability(gpu.capability)), tables.last_driver_row(gpu.capability)
         if not rows:
             yield unknown_finding("GPU", f"no table has a CUDA that compiles for {gpu.text}")
             continue
@@ -95,7 +95,7 @@ def _accepted_cuda_range(name: str, words: str, rule: Rule, combination: Combina
     yield finding_of(name, WORKS, f"{words} CUDA {oldest} to {newest}", *rows)
 
 
-def accepting_releases(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Finding]:
+def accepting_release_findings(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Finding]:
     """Yield the releases of TensorFlow that accept all parts; without one, that this is not documented."""
     if (
         combination.tf is not None
@@ -105,15 +105,15 @@ def accepting_releases(combination: Combination, rules: tuple[Rule, ...]) -> Ite
         return
     if combination.cuda is not None and tables.oldest_driver_row(combination.cuda) is None:
         return  # the tables do not have that CUDA
-    verdicts = [(row, _verdict_with(combination, row, rules)) for row in tables.table("tensorflow")]
+    verdicts = [(row, _verdict_with_release(combination, row, rules)) for row in tables.table_rows("tensorflow")]
     for good, words in ((WORKS, "as upstream tests them"), (COSTS, "with a cost")):
         fitting = [row for row, verdict in verdicts if verdict is good]
         if fitting:
             yield finding_of(
-                "releases", good, _range_of_releases(fitting, words), *dict.fromkeys((fitting[0], fitting[-1]))
+                "releases", good, _release_range_text(fitting, words), *dict.fromkeys((fitting[0], fitting[-1]))
             )
             return
-    newest = tables.table("tensorflow")[0]
+    newest = tables.table_rows("tensorflow")[0]
     if cuda := _newest_accepted_cuda(combination, newest, rules):
         reason = (
             f"TensorFlow {newest['tf']} accepts it when it is built with CUDA {cuda}, which upstream's wheel is not"
@@ -127,14 +127,15 @@ def _newest_accepted_cuda(combination: Combination, row: Row, rules: tuple[Rule,
     """Return the newest CUDA, of the major version of a release's, with which it accepts the GPUs and other parts."""
     if combination.cuda is not None or not combination.gpus:
         return None
-    major = version_ranges.numbers(row["cuda"])[:1]
-    lines = (cuda for cuda in tables.cuda_minor_versions() if version_ranges.numbers(cuda)[:1] == major)
+    major = version_ranges.version_numbers(row["cuda"])[:1]
+    lines = (cuda for cuda in tables.cuda_minor_versions() if version_ranges.version_numbers(cuda)[:1] == major)
     return next(
-        (cuda for cuda in lines if _verdict_with(combination.with_versions(cuda=cuda), row, rules) is COSTS), None
+        (cuda for cuda in lines if _verdict_with_release(combination.with_versions(cuda=cuda), row, rules) is COSTS),
+        None,
     )
 
 
-def _verdict_with(combination: Combination, row: Row, rules: tuple[Rule, ...]) -> Verdict:
+def _verdict_with_release(combination: Combination, row: Row, rules: tuple[Rule, ...]) -> Verdict:
     """Return the verdict on a release with the parts, at most COSTS; the release's CUDA replaces one left open."""
     whole, worst = combination.with_versions(tf=row["tf"], cuda=combination.cuda or row["cuda"]), WORKS
     for finding in (finding for rule in rules for finding in rule(whole)):
@@ -144,7 +145,7 @@ def _verdict_with(combination: Combination, row: Row, rules: tuple[Rule, ...]) -
     return worst
 
 
-def _range_of_releases(fitting: list[Row], words: str) -> str:
+def _release_range_text(fitting: list[Row], words: str) -> str:
     newest, oldest = fitting[0]["tf"], fitting[-1]["tf"]
     older = "" if newest == oldest else f", {oldest} the oldest"
     return f"of TensorFlow's releases, {words}, {newest} is the newest that accepts it{older}"

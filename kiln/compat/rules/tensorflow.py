@@ -36,13 +36,13 @@ def tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
     row, rule = tables.tensorflow_row(combination.tf), "TensorFlow and CUDA"
     if row is None:
         yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
-    elif version_ranges.agree(row["cuda"], combination.cuda):
+    elif version_ranges.versions_agree(row["cuda"], combination.cuda):
         yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}", row)
     elif builds := _third_party_builds_with_cuda(combination):
         pair = f"TensorFlow {combination.tf} with CUDA {row['cuda']}"
         reason = f"upstream tests {pair}; with {combination.cuda} conda-forge built it"
         yield finding_of(rule, COSTS, reason, row, *builds)
-    elif version_ranges.numbers(row["cuda"])[0] == version_ranges.numbers(combination.cuda)[0]:
+    elif version_ranges.version_numbers(row["cuda"])[0] == version_ranges.version_numbers(combination.cuda)[0]:
         reason = (
             f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}; {combination.cuda} is of the same major "
             "version, and untested"
@@ -66,13 +66,13 @@ def tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
         yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
         return
     tested = row["cudnn"]
-    if version_ranges.numbers(tested)[0] != version_ranges.numbers(combination.cudnn)[0]:
+    if version_ranges.version_numbers(tested)[0] != version_ranges.version_numbers(combination.cudnn)[0]:
         reason = (
             f"TensorFlow {combination.tf} is tested with cuDNN {tested}; {combination.cudnn} is of another major "
             "version, which upstream's wheel refuses"
         )
         yield finding_of(rule, UNKNOWN, reason, row)
-    elif version_ranges.agree(tested, combination.cudnn) or version_ranges.at_least(combination.cudnn, tested):
+    elif version_ranges.versions_agree(tested, combination.cudnn) or version_ranges.at_least(combination.cudnn, tested):
         yield finding_of(
             rule,
             WORKS,
@@ -133,7 +133,10 @@ def tensorflow_and_compiler(combination: Combination) -> Iterator[Finding]:
         yield unknown_finding(rule, f"no table has the compiler of TensorFlow {combination.tf}")
         return
     (name, version), (tested, tested_version) = combination.compiler.split(), row["compiler"].split()
-    if name == tested and version_ranges.numbers(version)[0] == version_ranges.numbers(tested_version)[0]:
+    if (
+        name == tested
+        and version_ranges.version_numbers(version)[0] == version_ranges.version_numbers(tested_version)[0]
+    ):
         yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with {row['compiler']}", row)
     else:
         yield finding_of(
@@ -148,8 +151,8 @@ def _third_party_builds(combination: Combination) -> list[Row]:
     """Return the known builds of a release by others than upstream."""
     return [
         row
-        for row in tables.table("built")
-        if row["tf"] and combination.tf and version_ranges.agree(row["tf"], combination.tf)
+        for row in tables.table_rows("built")
+        if row["tf"] and combination.tf and version_ranges.versions_agree(row["tf"], combination.tf)
     ]
 
 
@@ -157,7 +160,7 @@ def _third_party_builds_with_cuda(combination: Combination) -> list[Row]:
     return [
         row
         for row in _third_party_builds(combination)
-        if combination.cuda and version_ranges.agree(row["cuda"], combination.cuda)
+        if combination.cuda and version_ranges.versions_agree(row["cuda"], combination.cuda)
     ][:1]
 
 
@@ -165,7 +168,7 @@ def wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
     """Accept the glibc in the file name of upstream's wheel, and newer ones."""
     if combination.tf is None or combination.glibc is None:
         return
-    row, rule = tables.newest_row(tables.rows_including(tables.table("wheel"), combination.tf)), "wheel and glibc"
+    row, rule = tables.newest_row(tables.rows_including(tables.table_rows("wheel"), combination.tf)), "wheel and glibc"
     if row is None:
         yield unknown_finding(rule, f"no table has the glibc of TensorFlow {combination.tf}")
     elif version_ranges.at_least(combination.glibc, row["glibc"]):
@@ -185,7 +188,7 @@ def wheel_and_processor(combination: Combination) -> Iterator[Finding]:
     """Refuse a processor without AVX, which upstream's wheels need since 1.6."""
     if combination.tf is None or combination.avx is not False:
         return
-    row = next(iter(tables.rows_including(tables.table("processor"), combination.tf)), None)
+    row = next(iter(tables.rows_including(tables.table_rows("processor"), combination.tf)), None)
     if row is not None:
         reason = (
             f"upstream's wheel of TensorFlow {combination.tf} uses AVX, which this processor does not have; "

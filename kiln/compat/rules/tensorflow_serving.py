@@ -24,12 +24,12 @@ def serving_and_tensorflow_cuda_cudnn(combination: Combination) -> Iterator[Find
     if row is None:
         yield unknown_finding(rule, f"no table has Serving {combination.serving}")
         return
-    yield from _serving_and_tensorflow(combination.serving, combination.tf, row)
+    yield from _judge_serving_and_tensorflow(combination.serving, combination.tf, row)
     for name, title in (("cuda", "CUDA"), ("cudnn", "cuDNN")):
         version = getattr(combination, name)
         if version is None:
             continue
-        if version_ranges.agree(version, row[name]):
+        if version_ranges.versions_agree(version, row[name]):
             yield finding_of(
                 f"{rule} and {title}", WORKS, f"Serving {combination.serving} is built with {title} {row[name]}", row
             )
@@ -40,7 +40,7 @@ def serving_and_tensorflow_cuda_cudnn(combination: Combination) -> Iterator[Find
 
 
 def _version_mismatch_verdict(serving: str, title: str, version: str, own: str) -> tuple[Verdict, str]:
-    if version_ranges.numbers(version)[0] == version_ranges.numbers(own)[0]:
+    if version_ranges.version_numbers(version)[0] == version_ranges.version_numbers(own)[0]:
         return (
             COSTS,
             f"Serving {serving} is built with {title} {own}; {version} is of the same major version, and untested",
@@ -48,9 +48,9 @@ def _version_mismatch_verdict(serving: str, title: str, version: str, own: str) 
     return UNKNOWN, f"Serving {serving} is built with {title} {own}; whether it can be with {version} is not documented"
 
 
-def _serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Iterator[Finding]:
+def _judge_serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Iterator[Finding]:
     rule = "Serving and TensorFlow"
-    if tf and version_ranges.numbers(tf)[:2] != version_ranges.numbers(serving)[:2]:
+    if tf and version_ranges.version_numbers(tf)[:2] != version_ranges.version_numbers(serving)[:2]:
         yield finding_of(rule, CANNOT, f"Serving {serving} contains TensorFlow of its own minor version, not {tf}", row)
         return
     own = tables.tensorflow_row(serving)
@@ -60,7 +60,7 @@ def _serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Iterator[
     differ = [
         f"{title} {row[name]} (TensorFlow: {own[name]})"
         for name, title in (("cuda", "CUDA"), ("cudnn", "cuDNN"))
-        if not version_ranges.agree(row[name], own[name])
+        if not version_ranges.versions_agree(row[name], own[name])
     ]
     if differ:
         yield finding_of(

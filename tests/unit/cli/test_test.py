@@ -26,7 +26,7 @@ def test_tests_on_a_gpu_are_refused_without_one(
     def no_library(_: str = "") -> None:
         raise OSError("no libnvidia-ml")
 
-    monkeypatch.setattr(probe, "nvml", no_library)
+    monkeypatch.setattr(probe, "driver_and_gpus_from_nvml", no_library)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cli.run(["-C", str(SMALL), "test", "--gpu", str(package)]) == UnsupportedPlatform.exit_code
     error = capsys.readouterr().err
@@ -35,7 +35,11 @@ def test_tests_on_a_gpu_are_refused_without_one(
 
 
 def test_the_gpus_are_named_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "nvml", lambda: ("550.1", (probe.Card(name="Tesla T4", capability="7.5", memory=1),)))
+    monkeypatch.setattr(
+        probe,
+        "driver_and_gpus_from_nvml",
+        lambda: ("550.1", (probe.GpuCard(name="Tesla T4", capability="7.5", memory=1),)),
+    )
     assert probe.gpu_descriptions({}) == (("Tesla T4 (7.5), driver 550.1",), ())
 
 

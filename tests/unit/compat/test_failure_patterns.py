@@ -213,6 +213,6 @@ def test_where_a_piece_ends_does_not_matter(size: int, before: int) -> None:
 def test_of_a_file_its_end_can_be_enough(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"Illegal instruction\n" + b"line\n" * 1000)
-    assert [each.name for each in failure_patterns.failures_at_end(log)] == ["illegal instruction"]
-    assert failure_patterns.failures_at_end(log, most=1000) == ()
-    assert failure_patterns.failures_at_end(tmp_path / "none") == ()
+    assert [each.name for each in failure_patterns.failures_at_log_end(log)] == ["illegal instruction"]
+    assert failure_patterns.failures_at_log_end(log, most=1000) == ()
+    assert failure_patterns.failures_at_log_end(tmp_path / "none") == ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.compat import Verdict, probe, runnable_versions
-from kiln.compat.probe import Card, MachineFacts
+from kiln.compat.probe import GpuCard, MachineFacts
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MACHINES = sorted((Path(__file__).parents[2] / "fixtures" / "machines").glob("*.
 
 def facts_from(data: Mapping[str, Any]) -> MachineFacts:
     """Return the facts that ``to_json`` made data of."""
-    cards = tuple(Card(**card) for card in data["cards"])
+    cards = tuple(GpuCard(**card) for card in data["cards"])
     return MachineFacts(**{**data, "cards": cards, "notes": tuple(data["notes"])})
 
 
@@ -57,8 +57,8 @@ def test_the_table_of_nvidia_smi_is_parsed() -> None:
     assert probe.parse_nvidia_smi_output(text) == (
         "535.104.05",
         (
-            Card(name="Tesla V100-SXM2-16GB", capability="7.0", memory=16 << 30),
-            Card(name="NVIDIA GH200", capability="9.0", memory=0),
+            GpuCard(name="Tesla V100-SXM2-16GB", capability="7.0", memory=16 << 30),
+            GpuCard(name="NVIDIA GH200", capability="9.0", memory=0),
         ),
     )
     with pytest.raises(ValueError, match="nvidia-smi answers"):
@@ -82,20 +82,20 @@ def test_the_drivers_part_in_the_kernel(tmp_path: Path, text: str, version: str 
 def test_the_processors_flags(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("processor : 0\nflags\t\t: fpu sse4_2\n")
     (tmp_path / "new").write_text("processor : 0\nflags\t\t: fpu sse4_2 avx avx2\n")
-    answers = [probe._avx(tmp_path / name) for name in ("old", "new", "nothing")]
+    answers = [probe._has_avx(tmp_path / name) for name in ("old", "new", "nothing")]
     assert answers == [False, True, None]
 
 
 def test_a_library_that_is_not_there_is_an_error_of_the_system() -> None:
     with pytest.raises(OSError, match="libnothing"):
-        probe.nvml("libnothing.so.1")
+        probe.driver_and_gpus_from_nvml("libnothing.so.1")
     with pytest.raises(OSError, match="the library has no nvmlInit_v2"):
-        probe.nvml("libc.so.6")
+        probe.driver_and_gpus_from_nvml("libc.so.6")
 
 
 @pytest.mark.processes
 def test_this_machine_is_looked_at() -> None:
-    result = probe.probe(os.environ)
+    result = probe.probe_machine(os.environ)
     assert result.system.endswith(os.uname().machine)
     assert result.glibc is None or float(result.glibc) > 2
     assert (result.driver is None) is any("CUDA's driver library" in note for note in result.notes)

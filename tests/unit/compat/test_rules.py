@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.compat import Verdict, judge, tables
+from kiln.compat import Verdict, judge_combination, tables
 from kiln.compat.combination import VERSIONS, combination_from_options
 from kiln.compat.rules import findings
 from kiln.errors import UsageError
@@ -180,19 +180,19 @@ def test_a_rule(rule: str, asked: dict[str, str], verdict: str, reason: str, tab
     assert [row.table for row in result.rows[:1]] == ([table] if table else [])
 
 
-@pytest.mark.parametrize("row", tables.table("tensorflow"), ids=lambda row: row["tf"])
+@pytest.mark.parametrize("row", tables.table_rows("tensorflow"), ids=lambda row: row["tf"])
 def test_every_release_works_with_its_tested_versions(row: tables.Row) -> None:
     pythons: list[str | None] = [*row["python"].replace("-", " ").split()] or [None]
     for python in pythons:
         asked = {name: row[name] or None for name in ("tf", "cuda", "cudnn", "bazel", "compiler")}
-        answer = judge(combination_from_options({**asked, "python": python}), suggest=False)
+        answer = judge_combination(combination_from_options({**asked, "python": python}), suggest=False)
         assert answer.verdict is Verdict.WORKS, [f.reason for f in answer.findings if f.verdict is not Verdict.WORKS]
 
 
-@pytest.mark.parametrize("row", tables.table("serving"), ids=lambda row: row["last"])
+@pytest.mark.parametrize("row", tables.table_rows("serving"), ids=lambda row: row["last"])
 def test_no_release_of_serving_is_refused_with_its_own_versions(row: tables.Row) -> None:
     asked = {"serving": row["last"], **{name: row[name] for name in ("cuda", "cudnn", "bazel")}}
-    assert judge(combination_from_options(asked), suggest=False).verdict in {Verdict.WORKS, Verdict.COSTS}
+    assert judge_combination(combination_from_options(asked), suggest=False).verdict in {Verdict.WORKS, Verdict.COSTS}
 
 
 def test_the_p3_case() -> None:
@@ -205,15 +205,18 @@ def test_the_p3_case() -> None:
         "compiler": "gcc-4.8",
         "bazel": "0.15.0",
     }
-    answer = judge(combination_from_options(asked))
+    answer = judge_combination(combination_from_options(asked))
     assert answer.verdict is Verdict.WORKS
     assert answer.variants[:2] == ("cuda_compiler_version:", '  - "9.0"')
 
 
 def test_the_worst_finding_decides() -> None:
-    assert judge(combination_from_options({"tf": "2.18", "cuda": "13.0", "gpu": "p3"})).verdict is Verdict.CANNOT
-    assert judge(combination_from_options({"tf": "2.18", "cuda": "13.0"})).verdict is Verdict.UNKNOWN
-    assert judge(combination_from_options({"tf": "2.18", "cuda": "12.6"})).verdict is Verdict.COSTS
+    assert (
+        judge_combination(combination_from_options({"tf": "2.18", "cuda": "13.0", "gpu": "p3"})).verdict
+        is Verdict.CANNOT
+    )
+    assert judge_combination(combination_from_options({"tf": "2.18", "cuda": "13.0"})).verdict is Verdict.UNKNOWN
+    assert judge_combination(combination_from_options({"tf": "2.18", "cuda": "12.6"})).verdict is Verdict.COSTS
 
 
 ALONE = {
@@ -234,32 +237,35 @@ ALONE = {
 @pytest.mark.parametrize("name", ALONE)
 def test_a_single_part_yields_the_facts_of_the_tables(name: str) -> None:
     value, verdict, reason = ALONE[name]
-    answer = judge(combination_from_options({name: value}), suggest=False)
+    answer = judge_combination(combination_from_options({name: value}), suggest=False)
     assert answer.verdict.value == verdict
     assert any(reason in finding.reason for finding in answer.findings), [item.reason for item in answer.findings]
 
 
 def test_a_cuda_that_there_is_not_has_a_near_one() -> None:
-    answer = judge(combination_from_options({"cuda": "12.7"}))
+    answer = judge_combination(combination_from_options({"cuda": "12.7"}))
     assert [(item.verdict, item.reason) for item in answer.findings] == [(Verdict.UNKNOWN, "no table has CUDA 12.7")]
     assert answer.nearest[0].combination.cuda == "12.5"
 
 
 def test_parts_that_only_a_release_connects_are_unknown_without_one() -> None:
-    answer = judge(combination_from_options({"cuda": "12.5", "python": "3.6", "gpu": "p3"}))
+    answer = judge_combination(combination_from_options({"cuda": "12.5", "python": "3.6", "gpu": "p3"}))
     assert (answer.verdict, answer.nearest[0].combination.python) == (Verdict.UNKNOWN, "3.6")
-    assert judge(combination_from_options({"cuda": "12.5", "python": "3.9", "gpu": "p3"})).verdict is Verdict.WORKS
+    assert (
+        judge_combination(combination_from_options({"cuda": "12.5", "python": "3.9", "gpu": "p3"})).verdict
+        is Verdict.WORKS
+    )
 
 
 def test_a_c_library_and_a_driver_need_no_release() -> None:
     asked = {"cuda": "13.2", "driver": "580.159.04", "glibc": "2.39", "gpu": "H200"}
-    assert judge(combination_from_options(asked)).verdict is Verdict.COSTS
+    assert judge_combination(combination_from_options(asked)).verdict is Verdict.COSTS
 
 
 def test_a_gpu_that_no_table_knows_stays_unknown() -> None:
-    assert {item.verdict for item in judge(combination_from_options({"tf": "2.20", "gpu": "99.9"})).findings} == {
-        Verdict.UNKNOWN
-    }
+    assert {
+        item.verdict for item in judge_combination(combination_from_options({"tf": "2.20", "gpu": "99.9"})).findings
+    } == {Verdict.UNKNOWN}
 
 
 def test_a_gpu_that_is_nearly_one_is_asked_back() -> None:
@@ -286,20 +292,22 @@ def test_an_unknown_gpu_is_not_taken_for_one_of_another_maker(name: str, hint: s
 
 
 def test_a_machine_that_is_no_longer_sold_is_named_and_changes_no_verdict() -> None:
-    answer = judge(combination_from_options({"tf": "2.18", "gpu": "p3"}))
+    answer = judge_combination(combination_from_options({"tf": "2.18", "gpu": "p3"}))
     assert answer.verdict is Verdict.WORKS
     assert "AWS does not sell p3 any more" in [finding.reason for finding in answer.findings]
 
 
 def test_a_gpu_on_which_every_wheel_fails_is_served_by_a_build_with_another_cuda() -> None:
     (release,) = [
-        item for item in judge(combination_from_options({"gpu": "RTX 5090"})).findings if item.rule == "releases"
+        item
+        for item in judge_combination(combination_from_options({"gpu": "RTX 5090"})).findings
+        if item.rule == "releases"
     ]
     assert release.reason.startswith("TensorFlow 2.21.0 accepts it when it is built with CUDA 12.9")
 
 
 def test_of_nothing_nothing_is_said() -> None:
-    assert judge(combination_from_options({})).findings == ()
+    assert judge_combination(combination_from_options({})).findings == ()
 
 
 def test_a_single_release_yields_its_tested_versions() -> None:

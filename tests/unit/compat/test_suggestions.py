@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiln.compat import Verdict, judge, tables
+from kiln.compat import Verdict, judge_combination, tables
 from kiln.compat.combination import combination_from_options
 from kiln.compat.variant_conversion import combinations_of_variant
 
 
 def column(name: str, table: str = "tensorflow") -> list[str]:
-    return sorted({row[name] for row in tables.table(table) if row[name]})
+    return sorted({row[name] for row in tables.table_rows(table) if row[name]})
 
 
 ASKED = st.fixed_dictionaries(
@@ -34,9 +34,9 @@ ASKED = st.fixed_dictionaries(
 @settings(max_examples=12, deadline=None)
 @given(ASKED)
 def test_suggestions_work_on_the_same_machine(asked: dict[str, str]) -> None:
-    answer = judge(combination_from_options(asked))
+    answer = judge_combination(combination_from_options(asked))
     for suggestion in answer.nearest:
-        again = judge(suggestion.combination, suggest=False)
+        again = judge_combination(suggestion.combination, suggest=False)
         assert again.verdict is suggestion.verdict
         assert again.verdict in {Verdict.WORKS, Verdict.COSTS}
         assert again.verdict.rank < answer.verdict.rank
@@ -57,43 +57,43 @@ def test_suggestions_work_on_the_same_machine(asked: dict[str, str]) -> None:
 
 
 def test_a_cuda_that_left_volta_behind_gives_way_to_the_tested_one() -> None:
-    first = judge(combination_from_options({"tf": "2.18", "cuda": "13.0", "gpu": "p3"})).nearest[0]
+    first = judge_combination(combination_from_options({"tf": "2.18", "cuda": "13.0", "gpu": "p3"})).nearest[0]
     assert (first.changes, first.combination.cuda, first.verdict) == (("cuda",), "12.5", Verdict.WORKS)
     assert first.variants[:4] == ("cuda_compiler_version:", '  - "12.5"', "cudnn:", '  - "9.3"')
 
 
 def test_kepler_gets_the_newest_tensorflow_that_still_serves_it() -> None:
-    first = judge(combination_from_options({"tf": "2.18", "cuda": "12.5", "gpu": "p2"})).nearest[0]
+    first = judge_combination(combination_from_options({"tf": "2.18", "cuda": "12.5", "gpu": "p2"})).nearest[0]
     assert (first.combination.tf, first.combination.cuda) == ("2.14.0", "11.8")
     assert '  - "sm_37,compute_37"' in first.variants
 
 
 def test_a_newer_driver_is_one_of_the_ways() -> None:
-    nearest = judge(
+    nearest = judge_combination(
         combination_from_options({"tf": "2.21", "cuda": "12.5", "gpu": "B200", "driver": "535.54.03"})
     ).nearest
     assert [(item.changes, item.combination.driver) for item in nearest] == [(("driver",), "570.26")]
 
 
 def test_a_driver_that_has_left_the_gpu_behind_gives_way_to_the_last_that_serves_it() -> None:
-    first = judge(combination_from_options({"cuda": "12.9", "gpu": "p3", "driver": "595.71.05"})).nearest[0]
+    first = judge_combination(combination_from_options({"cuda": "12.9", "gpu": "p3", "driver": "595.71.05"})).nearest[0]
     assert (first.changes, first.combination.driver) == (("driver",), "580")
 
 
 def test_a_compiler_that_cuda_refuses_is_replaced_by_the_newest_that_it_takes() -> None:
-    first = judge(combination_from_options({"cuda": "12.5", "host": "gcc-14"})).nearest[0]
+    first = judge_combination(combination_from_options({"cuda": "12.5", "host": "gcc-14"})).nearest[0]
     assert (first.changes, first.combination.host) == (("host",), "gcc 13")
 
 
 def test_a_list_that_leaves_the_gpu_out_is_completed() -> None:
     asked = {"cuda": "12.9", "gpu": "p3", "built_for": "sm_60,sm_80,compute_90"}
-    (only,) = judge(combination_from_options(asked)).nearest
+    (only,) = judge_combination(combination_from_options(asked)).nearest
     assert only.changes == ("built_for",)
     assert '  - "sm_60,sm_70,sm_80,sm_90,compute_90"' in only.variants
 
 
 def test_a_gpu_on_which_the_wheel_fails_gets_a_build_with_machine_code_for_it() -> None:
-    nearest = judge(combination_from_options({"tf": "2.21", "gpu": "RTX 5090"})).nearest
+    nearest = judge_combination(combination_from_options({"tf": "2.21", "gpu": "RTX 5090"})).nearest
     assert [(item.changes, item.combination.cuda, item.verdict) for item in nearest] == [
         (("cuda",), "12.8", Verdict.COSTS)
     ]
@@ -101,7 +101,7 @@ def test_a_gpu_on_which_the_wheel_fails_gets_a_build_with_machine_code_for_it() 
 
 
 def test_the_newest_release_that_a_driver_runs_comes_before_an_older_one_without_a_cost() -> None:
-    nearest = judge(combination_from_options({"tf": "2.21", "driver": "470"})).nearest
+    nearest = judge_combination(combination_from_options({"tf": "2.21", "driver": "470"})).nearest
     assert [(item.combination.tf, item.verdict) for item in nearest] == [
         ("2.14.0", Verdict.COSTS),
         ("2.11.0", Verdict.WORKS),
@@ -109,7 +109,7 @@ def test_the_newest_release_that_a_driver_runs_comes_before_an_older_one_without
 
 
 def test_nothing_is_suggested_where_nothing_is_wrong() -> None:
-    assert judge(combination_from_options({"tf": "2.18", "cuda": "12.5", "gpu": "p3"})).nearest == ()
+    assert judge_combination(combination_from_options({"tf": "2.18", "cuda": "12.5", "gpu": "p3"})).nearest == ()
 
 
 VARIANT = {
@@ -135,11 +135,13 @@ def test_an_invalid_version_is_left_open(value: str) -> None:
 
 
 def test_beyond_the_newest_release_the_newest_is_near() -> None:
-    assert [item.combination.tf for item in judge(combination_from_options({"tf": "99"})).nearest] == ["2.21.0"]
+    assert [item.combination.tf for item in judge_combination(combination_from_options({"tf": "99"})).nearest] == [
+        "2.21.0"
+    ]
 
 
 def test_a_major_version_of_cuda_is_completed_for_the_recipe() -> None:
-    assert judge(combination_from_options({"cuda": "12", "gpu": "T4"})).variants[:2] == (
+    assert judge_combination(combination_from_options({"cuda": "12", "gpu": "T4"})).variants[:2] == (
         "cuda_compiler_version:",
         '  - "12.9"',
     )

@@ -36,7 +36,7 @@ def test_every_table_is_counted() -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_every_row_has_a_source_and_none_stands_twice(name: str) -> None:
-    rows = tables.table(name)
+    rows = tables.table_rows(name)
     assert len(rows) >= ROWS[name]
     assert [row.place for row in rows if len(row.source) < 8] == []
     assert len({row.cells for row in rows}) == len(rows)
@@ -47,8 +47,10 @@ def test_every_row_has_a_source_and_none_stands_twice(name: str) -> None:
     "name", ["cuda_compiler", "cuda_driver", "driver_gpu", "known_failure", "serving", "upstream", "wheel"]
 )
 def test_ranges_do_not_overlap(name: str) -> None:
-    rows = sorted(tables.table(name), key=lambda row: version_ranges.numbers(row["first"]))
-    assert all(version_ranges.numbers(row["first"]) <= version_ranges.numbers(row["last"]) for row in rows)
+    rows = sorted(tables.table_rows(name), key=lambda row: version_ranges.version_numbers(row["first"]))
+    assert all(
+        version_ranges.version_numbers(row["first"]) <= version_ranges.version_numbers(row["last"]) for row in rows
+    )
     pairs = itertools.pairwise(rows)
     assert [
         (a.text, b.text) for a, b in pairs if not version_ranges.below(a["last"], b["first"]) and not _patches(a, b)
@@ -57,25 +59,27 @@ def test_ranges_do_not_overlap(name: str) -> None:
 
 def _patches(one: tables.Row, other: tables.Row) -> bool:
     """True if two rows are of patch releases of one line, ``8.0.44`` and ``8.0.61``."""
-    return version_ranges.numbers(one["last"]) < version_ranges.numbers(other["first"])
+    return version_ranges.version_numbers(one["last"]) < version_ranges.version_numbers(other["first"])
 
 
 def test_a_newer_cuda_came_with_a_newer_driver_and_takes_a_newer_gcc() -> None:
-    drivers = sorted(tables.table("cuda_driver"), key=lambda row: version_ranges.numbers(row["first"]))
+    drivers = sorted(tables.table_rows("cuda_driver"), key=lambda row: version_ranges.version_numbers(row["first"]))
     assert all(
-        version_ranges.numbers(a["driver"]) < version_ranges.numbers(b["driver"])
+        version_ranges.version_numbers(a["driver"]) < version_ranges.version_numbers(b["driver"])
         for a, b in itertools.pairwise(drivers)
     )
-    compilers = [row for row in tables.table("cuda_compiler") if row["gcc_below"]]
-    assert [row["first"] for row in tables.table("cuda_compiler") if row not in compilers] == ["13.3"]
+    compilers = [row for row in tables.table_rows("cuda_compiler") if row["gcc_below"]]
+    assert [row["first"] for row in tables.table_rows("cuda_compiler") if row not in compilers] == ["13.3"]
     assert all(
-        version_ranges.numbers(a["gcc_below"]) <= version_ranges.numbers(b["gcc_below"])
+        version_ranges.version_numbers(a["gcc_below"]) <= version_ranges.version_numbers(b["gcc_below"])
         for a, b in itertools.pairwise(compilers)
     )
 
 
 def test_every_cuda_that_is_tested_or_shipped_has_its_compiler_and_its_driver() -> None:
-    expected = {row["cuda"] for name in ("tensorflow", "serving", "built", "upstream") for row in tables.table(name)}
+    expected = {
+        row["cuda"] for name in ("tensorflow", "serving", "built", "upstream") for row in tables.table_rows(name)
+    }
     assert [
         cuda
         for cuda in (*expected, *tables.cuda_minor_versions())
@@ -84,8 +88,8 @@ def test_every_cuda_that_is_tested_or_shipped_has_its_compiler_and_its_driver() 
 
 
 def test_every_gpu_of_a_cloud_is_a_gpu_that_some_cuda_compiles_for() -> None:
-    for machine in tables.table("cloud"):
-        assert tables.first_cuda(bare_capability(find_gpu(machine["machine"]).capability)) is not None
+    for machine in tables.table_rows("cloud"):
+        assert tables.first_cuda_row(bare_capability(find_gpu(machine["machine"]).capability)) is not None
 
 
 @pytest.mark.parametrize(
@@ -159,7 +163,7 @@ def test_the_capabilities_of_each_cuda(cuda: str, lowest: int, highest: int, gcc
 
 
 def test_v100_is_compiled_for_by_cuda_9_0_to_12_9() -> None:
-    knowing = [row for row in tables.table("cuda_compiler") if "70" in row["capabilities"].split()]
+    knowing = [row for row in tables.table_rows("cuda_compiler") if "70" in row["capabilities"].split()]
     assert (knowing[0]["first"], knowing[-1]["last"]) == ("9.0", "12.9")
 
 
@@ -189,7 +193,7 @@ def test_the_driver_that_came_with_cuda(cuda: str, driver: str) -> None:
 
 
 def test_a_row_has_its_place_and_its_text() -> None:
-    row = tables.table("cuda_minor")[1]
+    row = tables.table_rows("cuda_minor")[1]
     assert row.place == "cuda_minor.csv:3"
     assert row.text == "cuda 12, driver 525"
     assert (tables.DATA / "cuda_minor.csv").read_text().splitlines()[2].startswith("12,525,")
@@ -198,5 +202,5 @@ def test_a_row_has_its_place_and_its_text() -> None:
 def test_the_reference_has_every_table_and_every_rule_in_their_own_words() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "compatibility.md").read_text()
     for name in ROWS:
-        assert f"(../../kiln/compat/data/{name}.csv) | {len(tables.table(name))} |" in page
+        assert f"(../../kiln/compat/data/{name}.csv) | {len(tables.table_rows(name))} |" in page
     assert [rule.__name__ for rule in RULES if f"| {str(rule.__doc__).splitlines()[0]} |" not in page] == []

@@ -16,7 +16,7 @@ VERSIONS = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda parts
     [("12.5", "12.5.1", True), ("9", "9.0", True), ("12.5", "12.50", False), ("7.4.1.5", "7.4", True)],
 )
 def test_versions_agree_as_far_as_both_go(one: str, other: str, same: bool) -> None:
-    assert version_ranges.agree(one, other) is same
+    assert version_ranges.versions_agree(one, other) is same
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ def test_ranges_are_written_as_in_the_tables() -> None:
 @pytest.mark.parametrize("text", ["", "12.", "12.x", "-1", "1" * 12, "1.2.3.4.5.6.7", "12 5"])
 def test_an_invalid_version_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a version"):
-        version_ranges.numbers(text)
+        version_ranges.version_numbers(text)
 
 
 @given(VERSIONS, VERSIONS)
 def test_a_version_is_at_least_a_bound_or_below_it(version: str, bound: str) -> None:
     assert version_ranges.at_least(version, bound) is not (
-        version_ranges.below(version, bound) and not version_ranges.agree(version, bound)
+        version_ranges.below(version, bound) and not version_ranges.versions_agree(version, bound)
     )
 
 
 @given(VERSIONS)
 def test_a_version_is_between_itself_and_itself(version: str) -> None:
     assert version_ranges.overlaps(version, version, version)
-    assert version_ranges.agree(version, version)
+    assert version_ranges.versions_agree(version, version)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def version(overrides: Mapping[str, str], *capabilities: str, has_cuda: bool = True) -> str | None:
-    return virtual_cuda_arch.version(overrides, has_cuda=has_cuda, capabilities=lambda: capabilities)
+    return virtual_cuda_arch.cuda_arch_version(overrides, has_cuda=has_cuda, capabilities=lambda: capabilities)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,11 @@ def test_gpus_are_not_detected_where_the_answer_does_not_depend_on_them() -> Non
     def detect() -> tuple[str, ...]:
         raise AssertionError
 
-    assert virtual_cuda_arch.version({"CONDA_OVERRIDE_CUDA_ARCH": "8.6"}, has_cuda=True, capabilities=detect) == "8.6"
-    assert virtual_cuda_arch.version({}, has_cuda=False, capabilities=detect) is None
+    assert (
+        virtual_cuda_arch.cuda_arch_version({"CONDA_OVERRIDE_CUDA_ARCH": "8.6"}, has_cuda=True, capabilities=detect)
+        == "8.6"
+    )
+    assert virtual_cuda_arch.cuda_arch_version({}, has_cuda=False, capabilities=detect) is None
 
 
 @pytest.mark.parametrize("value", ["nine", "9", "sm_90", "9.0a", "9.0=0", "9.0\n"])

@@ -109,7 +109,7 @@ def test_the_doctor_lets_every_config_through(config: str, verdict: Verdict) -> 
     """Upstream builds with CUDA 12.5 alone, so 12.9 is of the same major version and untested."""
     for combination in compatibility.version_combinations(feedstock_loader.load(ROOT), config):
         assert combination.serving is not None
-        assert compat.judge(combination, suggest=False).verdict is verdict
+        assert compat.judge_combination(combination, suggest=False).verdict is verdict
 
 
 @pytest.mark.parametrize("key", sorted(releases()), ids="-".join)
