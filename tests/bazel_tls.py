@@ -51,7 +51,7 @@ def netty_source(folder: Path) -> Path:
     """Fetch Debian's source of Netty with this machine's mirrors; return the archive of its first author."""
     (folder / "lists" / "partial").mkdir(parents=True)
     trust = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
-    lines = apt_sources.sources("trixie", env=os.environ)
+    lines = apt_sources.sources_list_lines("trixie", env=os.environ)
     sources = [line.replace("deb ", f"deb-src {trust}", 1) for line in lines]
     (folder / "sources.list").write_text("".join(f"{line}\n" for line in sources))
     settings = {

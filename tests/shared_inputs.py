@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import image
-from kiln.container import choose
+from kiln.container import choose_engine
 from kiln.operating_system import file_locks
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def docker_engine() -> Engine:
     Raises:
         MissingTool: where it does not answer.
     """
-    engine = choose("docker", env=os.environ).engine
+    engine = choose_engine("docker", env=os.environ).engine
     assert engine is not None
     return engine
 

@@ -119,7 +119,8 @@ def fetch_debian(suite: str, packages: Iterable[str], folder: Path) -> None:
     (lists / "lists" / "partial").mkdir(parents=True)
     trust = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
     lines = (
-        line.replace("deb ", f"deb {trust}", 1) + " non-free" for line in apt_sources.sources(suite, env=os.environ)
+        line.replace("deb ", f"deb {trust}", 1) + " non-free"
+        for line in apt_sources.sources_list_lines(suite, env=os.environ)
     )
     (lists / "sources.list").write_text("".join(f"{line}\n" for line in lines))
     settings = {

@@ -142,7 +142,7 @@ def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
     from kiln.image import slim_image, slim_image_kinds
 
     engine = _required_engine(options.load) if options.load else None
-    image_kind = slim_image_kinds.read_kind(options.kind)
+    image_kind = slim_image_kinds.read_image_kind(options.kind)
     request = slim_image.ImageRequest(
         kind=image_kind,
         channels=tuple(options.channels or ["conda-forge"]),
@@ -152,7 +152,7 @@ def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
         cuda=options.cuda,
     )
     steps = run_view.steps_view()
-    result = slim_image.make(
+    result = slim_image.make_slim_image(
         request,
         options.output,
         tag=options.tag,
@@ -185,10 +185,10 @@ def _print_slim_image(image: SlimImage, *, as_json: bool) -> None:
 
 
 def _required_engine(name: str | None) -> Engine:
-    from kiln.container import choose
+    from kiln.container import choose_engine
     from kiln.errors import MissingTool
 
-    choice = choose(name, env=os.environ, executable=os.environ.get("DOCKER_EXECUTABLE") or None)
+    choice = choose_engine(name, env=os.environ, executable=os.environ.get("DOCKER_EXECUTABLE") or None)
     if choice.engine is None:
         raise MissingTool(
             "this image requires Docker or Podman, and neither works",

@@ -267,7 +267,7 @@ def _program_version(
 def _container_engine_and_gpu_support(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, str]:
     """Return the container engine that answers, and how its containers get GPUs."""
     try:
-        choice = container.choose(None, env=env)
+        choice = container.choose_engine(None, env=env)
     except KilnError as error:
         notes.append(f"container engine: {error.what}")
         return None, ""

@@ -1,7 +1,7 @@
 """Run a container with Docker or Podman: its mounts, limits and network are a plan; it is removed at the block's end.
 
-``choose`` finds an engine that answers; an installed program does not suffice. ``Container`` runs a plan, which is a
-`kiln.model.container.ContainerRun`.
+``choose_engine`` finds an engine that answers; an installed program does not suffice. ``Container`` runs a plan, which
+is a `kiln.model.container.ContainerRun`.
 
 A plan grants, everything else is withheld: no network, no capabilities, no new privileges, read-only mounts, no swap.
 Files written on mounts belong to ``user``, in rootless engines too. A bad exit code is returned, not raised; a refusal
@@ -20,12 +20,23 @@ from typing import TYPE_CHECKING
 from kiln.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from kiln.container.container import Container, remove_leftovers
-    from kiln.container.engine import ON_THE_HOST, Engine, EngineChoice, EngineKind, choose
+    from kiln.container.container import Container, remove_orphaned_containers
+    from kiln.container.engine import ON_THE_HOST, Engine, EngineChoice, EngineKind, choose_engine
 
-__all__ = ["ON_THE_HOST", "Container", "Engine", "EngineChoice", "EngineKind", "choose", "remove_leftovers"]
+__all__ = [
+    "ON_THE_HOST",
+    "Container",
+    "Engine",
+    "EngineChoice",
+    "EngineKind",
+    "choose_engine",
+    "remove_orphaned_containers",
+]
 
 __getattr__ = lazy_exports(
     __name__,
-    {"container": "Container remove_leftovers", "engine": "ON_THE_HOST Engine EngineChoice EngineKind choose"},
+    {
+        "container": "Container remove_orphaned_containers",
+        "engine": "ON_THE_HOST Engine EngineChoice EngineKind choose_engine",
+    },
 )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NAME = lazy_pattern(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 
 
-def create(engine: Engine, run: ContainerRun, *, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+def create_command(engine: Engine, run: ContainerRun, *, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command line that creates the container ``name`` for ``run`` without starting it.
 
     Unless ``run`` grants them, these are withheld: capabilities, new privileges, the network, fetching an image.
@@ -33,14 +33,14 @@ def create(engine: Engine, run: ContainerRun, *, name: str, labels: Mapping[str,
         *engine.options,
         *([] if run.platform is None else ["--platform", run.platform]),
         *_pair_options("--label", {**labels, **run.labels}),
-        *_privileges(engine, run),
-        *user(engine, run.user),
+        *_privilege_options(engine, run),
+        *user_options(engine, run.user),
         *([] if run.network else ["--network", "none"]),
         *(["--interactive"] if run.interactive else []),
         *(["--tty"] if run.terminal else []),
-        *_limits(run.limits),
-        *(word for mount in run.mounts for word in ("--mount", _mount(mount))),
-        *variables(run.environment, run.secrets),
+        *_limit_options(run.limits),
+        *(word for mount in run.mounts for word in ("--mount", _mount_option(mount))),
+        *variable_options(run.environment, run.secrets),
         *(["--workdir", run.workdir] if run.workdir else []),
         *run.options,
         run.image,
@@ -58,7 +58,7 @@ def require_image_name(image: str) -> None:
         raise UsageError(f"{image!r} is not a valid name of a container image", hint="[REGISTRY/]NAME[:TAG][@DIGEST]")
 
 
-def start(engine: Engine, name: str, *, interactive: bool = False) -> tuple[str, ...]:
+def start_command(engine: Engine, name: str, *, interactive: bool = False) -> tuple[str, ...]:
     """Return the command line that starts a container and passes on its output and input until it ends.
 
     Podman's client would pass a SIGTERM on to the program and wait for it; Docker's ends.
@@ -68,7 +68,7 @@ def start(engine: Engine, name: str, *, interactive: bool = False) -> tuple[str,
     return (engine.executable, "start", "--attach", *reads, *no_proxy, name)
 
 
-def user(engine: Engine, owner: User | None) -> tuple[str, ...]:
+def user_options(engine: Engine, owner: User | None) -> tuple[str, ...]:
     """Return the options with which files written on mounts belong to ``owner``.
 
     Rootless Podman can map its own user to the same number; in rootless Docker the caller is root.
@@ -82,12 +82,12 @@ def user(engine: Engine, owner: User | None) -> tuple[str, ...]:
     return ("--user", "0:0")
 
 
-def variables(environment: Mapping[str, str], secrets: Mapping[str, str]) -> tuple[str, ...]:
+def variable_options(environment: Mapping[str, str], secrets: Mapping[str, str]) -> tuple[str, ...]:
     """Return the options of environment variables; the engine's client reads secrets from its own environment."""
     return (*_pair_options("--env", environment), *(word for name in secrets for word in ("--env", name)))
 
 
-def _privileges(engine: Engine, run: ContainerRun) -> Iterator[str]:
+def _privilege_options(engine: Engine, run: ContainerRun) -> Iterator[str]:
     yield from ("--cap-drop", "ALL")
     for capability in run.capabilities:
         yield from ("--cap-add", capability)
@@ -96,7 +96,7 @@ def _privileges(engine: Engine, run: ContainerRun) -> Iterator[str]:
         yield from ("--security-opt", "label=disable")
 
 
-def _limits(limits: ContainerLimits) -> Iterator[str]:
+def _limit_options(limits: ContainerLimits) -> Iterator[str]:
     if limits.cores is not None:
         yield from ("--cpus", f"{limits.cores:g}")
     if limits.memory is not None:  # both the same: no swap, or a build that is too large would only become slow
@@ -105,7 +105,7 @@ def _limits(limits: ContainerLimits) -> Iterator[str]:
         yield from ("--pids-limit", str(limits.processes))
 
 
-def _mount(mount: Mount) -> str:
+def _mount_option(mount: Mount) -> str:
     for path in (str(mount.source), mount.target):
         if "," in path or not path.startswith("/"):
             raise UsageError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import process_runner
 from kiln.container import arguments, engine_workarounds, images, memory_watch
 from kiln.container.engine import ASIDE, Engine, EngineKind
-from kiln.container.owner_labels import LABEL, Owner, is_gone
+from kiln.container.owner_labels import LABEL, OwnerProcess, is_owner_gone
 from kiln.errors import ContainerFault
 from kiln.model.container import ContainerResult, ContainerRun
 
@@ -48,26 +48,28 @@ class Container:
             DownloadFailed: when the image is missing and cannot be fetched.
             ContainerFault: when the engine refuses.
         """
-        remove_leftovers(self.engine)
+        remove_orphaned_containers(self.engine)
         if not engine_workarounds.has_known_options(self.engine):
-            images.fetch_if_missing(self.engine, self.plan.image)
+            images.pull_if_missing(self.engine, self.plan.image)
         self.engine = engine_workarounds.workable_engine(self.engine, self.plan.image)
         try:
-            self._create()
+            self._create_container()
         except BaseException:
             self.remove()
             raise
         return self
 
-    def _create(self) -> None:
+    def _create_container(self) -> None:
         """Create the container; look for the image only when the engine lacks it, since each query takes time."""
         argv = self.plan.argv if self.plan.interactive else memory_watch.watched_command(self.plan.argv)
         plan = dataclasses.replace(self.plan, argv=argv)
-        words = arguments.create(self.engine, plan, name=self.name, labels={LABEL: str(Owner.of_this_process())})
-        result = self._run_client(words)
-        if images.is_missing(result):
-            images.fetch_if_missing(self.engine, plan.image)
-            result = self._run_client(words)
+        words = arguments.create_command(
+            self.engine, plan, name=self.name, labels={LABEL: str(OwnerProcess.of_this_process())}
+        )
+        result = self._run_engine_client(words)
+        if images.is_missing_image_failure(result):
+            images.pull_if_missing(self.engine, plan.image)
+            result = self._run_engine_client(words)
         self._require_success("create", result)
 
     def __exit__(self, *_: object) -> None:
@@ -89,15 +91,19 @@ class Container:
         Raises:
             ContainerFault: when the engine could not start it.
         """
-        hear = None if on_line is None else lambda line: None if memory_watch.is_figure_line(line) else on_line(line)
-        words = arguments.start(self.engine, self.name)
-        result = self._run_client(words, log=log, timeout=timeout, on_line=hear, own=own)
-        if result.exit_code == process_runner.TIMED_OUT and self._state()["Status"] != "exited":
+        hear = (
+            None
+            if on_line is None
+            else lambda line: None if memory_watch.is_memory_figure_line(line) else on_line(line)
+        )
+        words = arguments.start_command(self.engine, self.name)
+        result = self._run_engine_client(words, log=log, timeout=timeout, on_line=hear, own=own)
+        if result.exit_code == process_runner.TIMED_OUT and self._inspect_state()["Status"] != "exited":
             self.stop()  # it may not even have started
             return ContainerResult(exit_code=process_runner.TIMED_OUT, tail=result.tail)
-        tail, peak, kills = memory_watch.parse_figures(result.tail)
+        tail, peak, kills = memory_watch.parse_memory_figures(result.tail)
         # Success with figures from the watcher needs no query to the engine.
-        state = UNASKED if result.ok and peak is not None else self._state()
+        state = UNASKED if result.ok and peak is not None else self._inspect_state()
         if state["Status"] in {"created", "configured"}:  # Docker, Podman: never started
             raise self._refusal_error("start", result)
         return ContainerResult(
@@ -109,7 +115,7 @@ class Container:
 
     def run_on_terminal(self) -> int:
         """Run the plan's program with this process's standard streams; return its exit code."""
-        argv = arguments.start(self.engine, self.name, interactive=True)
+        argv = arguments.start_command(self.engine, self.name, interactive=True)
         return process_runner.run_on_terminal(argv, env={**self.engine.environment, **self.plan.secrets}, cwd=ASIDE)
 
     def stop(self) -> None:
@@ -117,7 +123,7 @@ class Container:
         with contextlib.suppress(ContainerFault):  # it may just have ended
             self._require_success("kill", self.engine.run_command("kill", self.name))
 
-    def variables(self) -> tuple[str, ...]:
+    def variable_names(self) -> tuple[str, ...]:
         """Return the names of the container's variables, with those that the engine's client sets."""
         result = self.engine.run_command(
             "inspect", "--type", "container", "--format", "{{json .Config.Env}}", self.name
@@ -134,19 +140,19 @@ class Container:
         quiet = ["--quiet"] if self.engine.kind is EngineKind.PODMAN else []
         options = [word for change in changes for word in ("--change", change)]
         words = (self.engine.executable, "commit", *quiet, *options, self.name, tag)
-        self._require_success("make an image of", self._run_client(words))
+        self._require_success("make an image of", self._run_engine_client(words))
 
     def remove(self) -> None:
         """Remove the container with its programs, if it exists."""
-        _remove(self.engine, self.name)
+        _remove_container(self.engine, self.name)
 
-    def _state(self) -> Mapping[str, Any]:
+    def _inspect_state(self) -> Mapping[str, Any]:
         result = self.engine.run_command("inspect", "--type", "container", "--format", "{{json .State}}", self.name)
         self._require_success("inspect", result)
         state: Mapping[str, Any] = json.loads(result.stdout)
         return state
 
-    def _run_client(
+    def _run_engine_client(
         self,
         argv: Sequence[str],
         *,
@@ -178,14 +184,14 @@ class Container:
         return self.engine.refusal_error(f"{verb} a container from the image {self.plan.image}", output, hint=hint)
 
 
-def remove_leftovers(engine: Engine) -> tuple[str, ...]:
+def remove_orphaned_containers(engine: Engine) -> tuple[str, ...]:
     """Remove the containers of kiln's killed processes, and return the containers' names."""
-    here = Owner.of_this_process()
+    here = OwnerProcess.of_this_process()
     removed = []
     for name, label in _owned_containers(engine):
-        owner = Owner.parse(label)
-        if owner is not None and is_gone(owner, here, Owner.of_process(owner.pid)):
-            _remove(engine, name)
+        owner = OwnerProcess.parse(label)
+        if owner is not None and is_owner_gone(owner, here, OwnerProcess.of_process(owner.pid)):
+            _remove_container(engine, name)
             removed.append(name)
     return tuple(removed)
 
@@ -199,6 +205,6 @@ def _owned_containers(engine: Engine) -> Iterator[tuple[str, str]]:
         yield name, text
 
 
-def _remove(engine: Engine, name: str) -> None:
+def _remove_container(engine: Engine, name: str) -> None:
     at_once = ["--time", "0"] if engine.kind is EngineKind.PODMAN else []  # else it waits ten seconds
     engine.run_command("rm", "--force", "--volumes", *at_once, name)

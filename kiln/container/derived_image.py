@@ -89,12 +89,12 @@ class DerivedImage:
         )
 
 
-def exists(engine: Engine, derived: DerivedImage) -> bool:
+def derived_image_exists(engine: Engine, derived: DerivedImage) -> bool:
     """Return whether the engine has a derived image."""
-    return images.inspect(engine, derived.tag) is not None
+    return images.inspect_image(engine, derived.tag) is not None
 
 
-def provide(
+def provide_derived_image(
     engine: Engine, derived: DerivedImage, *, on_line: Callable[[str], None] | None = None
 ) -> InstallRefusal | None:
     """Make a derived image unless the engine has it; return the reason if the packages can never be installed there.
@@ -103,9 +103,9 @@ def provide(
         DownloadFailed: the package manager fails for another reason.
         ContainerFault: the engine refuses.
     """
-    if exists(engine, derived):
+    if derived_image_exists(engine, derived):
         return None
-    below = images.inspect(engine, derived.image)
+    below = images.inspect_image(engine, derived.image)
     if below is None:
         raise ContainerFault(f"image not found: {derived.image}")
     if on_line is not None:
@@ -120,9 +120,11 @@ def provide(
     with Container(engine, derived.install_plan()) as container:
         result = container.run(on_line=record, timeout=SECONDS)
         if result.ok:
-            container.commit(derived.tag, changes=restore_instructions(below, container.variables(), derived.packages))
+            container.commit(
+                derived.tag, changes=restored_setting_instructions(below, container.variable_names(), derived.packages)
+            )
             return None
-    unknown = unknown_packages(lines)
+    unknown = packages_not_found(lines)
     if unknown or result.exit_code == NO_MANAGER:
         return InstallRefusal(unknown=unknown)
     raise DownloadFailed(
@@ -132,13 +134,15 @@ def provide(
     )
 
 
-def unknown_packages(lines: Iterable[str]) -> tuple[str, ...]:
+def packages_not_found(lines: Iterable[str]) -> tuple[str, ...]:
     """Return the packages that no repository has, from the messages of a package manager."""
     matches = (match for line in lines for match in _UNKNOWN.finditer(line))
     return tuple(dict.fromkeys(next(filter(None, match.groups())) for match in matches))
 
 
-def restore_instructions(below: Mapping[str, Any], variables: Iterable[str], packages: Iterable[str]) -> Iterator[str]:
+def restored_setting_instructions(
+    below: Mapping[str, Any], variables: Iterable[str], packages: Iterable[str]
+) -> Iterator[str]:
     """Yield the instructions that restore the settings of the image below, which a commit takes from the container.
 
     ``variables`` are the names of the container's: proxies, which may have passwords, do not stay in the image.
@@ -150,12 +154,12 @@ def restore_instructions(below: Mapping[str, Any], variables: Iterable[str], pac
     before = dict(entry.split("=", 1) for entry in config.get("Env") or () if "=" in entry)
     for name in sorted(set(variables)):
         if _PROXY.fullmatch(name):
-            yield f"ENV {name}={_quoted(before.get(name, ''))}"
+            yield f"ENV {name}={_quoted_dockerfile_value(before.get(name, ''))}"
     yield f"LABEL {OWNER}="
     yield f'LABEL {LABEL}="{" ".join(packages)}"'
 
 
-def _quoted(value: str) -> str:
+def _quoted_dockerfile_value(value: str) -> str:
     """Quote a value for an instruction of a Dockerfile."""
     return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
 

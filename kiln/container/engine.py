@@ -85,7 +85,7 @@ class EngineChoice:
     notes: tuple[str, ...]
 
 
-def choose(name: str | None, *, env: Mapping[str, str], executable: str | None = None) -> EngineChoice:
+def choose_engine(name: str | None, *, env: Mapping[str, str], executable: str | None = None) -> EngineChoice:
     """Return the engine called ``name``, none for ``none``, or the first that answers without a name.
 
     ``executable`` is the program to use for it (conda-forge's DOCKER_EXECUTABLE), ``env`` the variables of the
@@ -98,19 +98,19 @@ def choose(name: str | None, *, env: Mapping[str, str], executable: str | None =
     if name == "none":
         return EngineChoice(engine=None, notes=ON_THE_HOST)
     if name is not None or executable is not None:
-        engine = find(_kind(name), env=env, executable=executable)
+        engine = find_engine(_engine_kind_of_name(name), env=env, executable=executable)
         return EngineChoice(engine=engine, notes=engine.lacks)
     complaints = []
     for kind in EngineKind:
         try:
-            engine = find(kind, env=env)
+            engine = find_engine(kind, env=env)
             return EngineChoice(engine=engine, notes=engine.lacks)
         except MissingTool as error:
             complaints.append(f"{error.what}{f' ({error.why})' if error.why else ''}")
     return EngineChoice(engine=None, notes=(*complaints, *ON_THE_HOST))
 
 
-def _kind(name: str | None) -> EngineKind | None:
+def _engine_kind_of_name(name: str | None) -> EngineKind | None:
     if name is None:
         return None
     try:
@@ -119,7 +119,7 @@ def _kind(name: str | None) -> EngineKind | None:
         raise UsageError(f"no such container engine: {name!r}", hint="docker, podman or none") from None
 
 
-def find(kind: EngineKind | None, *, env: Mapping[str, str], executable: str | None = None) -> Engine:
+def find_engine(kind: EngineKind | None, *, env: Mapping[str, str], executable: str | None = None) -> Engine:
     """Return an engine that answers; the output of its program's ``--version`` decides its kind.
 
     Raises:
@@ -127,17 +127,17 @@ def find(kind: EngineKind | None, *, env: Mapping[str, str], executable: str | N
         UsageError: when the program is another engine than ``kind``.
     """
     program = executable or (kind or EngineKind.DOCKER).value
-    path = _find_program(program, env, is_named=executable is not None)
+    path = _find_engine_program(program, env, is_named=executable is not None)
     output = process_runner.capture([path, "--version"], env=env, timeout=ANSWER_SECONDS).stdout.lower()
     actual = next((engine_kind for engine_kind in EngineKind if output.startswith(engine_kind.value)), None)
     if actual is None:
         raise MissingTool(f"{path} is neither Docker nor Podman", why=f"it calls itself {output.strip()!r}")
     if kind is not None and kind is not actual:
         raise UsageError(f"{program} is {actual.value}, not {kind.value}", hint=f"--container {actual.value}")
-    return engine_from_info(actual, path, _information(path, env), environment=env)
+    return engine_from_info(actual, path, _engine_info(path, env), environment=env)
 
 
-def _find_program(program: str, env: Mapping[str, str], *, is_named: bool) -> str:
+def _find_engine_program(program: str, env: Mapping[str, str], *, is_named: bool) -> str:
     """Return the path of an engine's program; ``is_named`` when the user has named it."""
     try:
         return str(process_runner.find(program, env=env))
@@ -148,7 +148,7 @@ def _find_program(program: str, env: Mapping[str, str], *, is_named: bool) -> st
         raise
 
 
-def _information(path: str, env: Mapping[str, str]) -> Mapping[str, Any]:
+def _engine_info(path: str, env: Mapping[str, str]) -> Mapping[str, Any]:
     """Return the output of ``docker info`` or ``podman info``."""
     result = process_runner.capture([path, "info", "--format", "{{json .}}"], env=env, timeout=ANSWER_SECONDS)
     try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class KnownRefusal:
     """A refusal, recognized by the engine's message, and the options that avoid it."""
 
     words: re.Pattern[str]
@@ -35,10 +35,10 @@ PODMANS_OWN = {"nofile": 1 << 20, "nproc": 1 << 15}
 
 
 def _attainable_limit_options(_engine: Engine) -> tuple[str, ...]:
-    return tuple(_ulimits({name: machine_resources.hard_limit(name) for name in PODMANS_OWN}))
+    return tuple(_ulimit_options({name: machine_resources.hard_limit(name) for name in PODMANS_OWN}))
 
 
-def _ulimits(hard: Mapping[str, int]) -> Iterator[str]:
+def _ulimit_options(hard: Mapping[str, int]) -> Iterator[str]:
     """Yield options for this process's hard limits, or Podman's own where those are lower."""
     for name, limit in hard.items():
         most = min(limit, PODMANS_OWN[name])
@@ -58,12 +58,12 @@ def _runc_options(engine: Engine) -> tuple[str, ...]:
 
 
 REFUSALS = (
-    Refusal(
+    KnownRefusal(
         words=re.compile(r"setting rlimit|setrlimit", re.IGNORECASE),
         note="raising the limits on open files and processes is refused here; containers get those of this process",
         options=_attainable_limit_options,
     ),
-    Refusal(
+    KnownRefusal(
         words=re.compile(r"cgroups in hybrid mode not supported"),
         note="crun refuses to run where both versions of cgroups are mounted; runc is used",
         options=_runc_options,
@@ -119,7 +119,7 @@ def _find_workable_engine(engine: Engine, image: str, platform: str | None = Non
         engine = avoid_refusal(engine, refusal)
 
 
-def avoid_refusal(engine: Engine, refusal: Refusal) -> Engine:
+def avoid_refusal(engine: Engine, refusal: KnownRefusal) -> Engine:
     """Return the engine with the options that avoid a refusal."""
     return dataclasses.replace(
         engine, options=(*engine.options, *refusal.options(engine)), notes=(*engine.notes, refusal.note)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LOCAL = "localhost/"
 
 
-def inspect(engine: Engine, image: str) -> Mapping[str, Any] | None:
+def inspect_image(engine: Engine, image: str) -> Mapping[str, Any] | None:
     """Return the engine's description of an image, or None when it does not have it.
 
     Raises:
@@ -29,17 +29,17 @@ def inspect(engine: Engine, image: str) -> Mapping[str, Any] | None:
     if result.ok:
         described: Mapping[str, Any] = json.loads(result.stdout)[0]
         return described
-    if is_missing(result):
+    if is_missing_image_failure(result):
         return None
     raise engine.refusal_error(f"inspect the image {image}", result.tail)
 
 
-def is_missing(result: process_runner.Result) -> bool:
+def is_missing_image_failure(result: process_runner.Result) -> bool:
     """Return whether an engine failed because it lacks the image."""
     return not result.ok and any(sign in result.tail.lower() for sign in ("no such image", "image not known"))
 
 
-def digest(engine: Engine, image: str) -> str:
+def image_digest(engine: Engine, image: str) -> str:
     """Return ``sha256:...`` of a present image: the same on every machine for an image from a registry.
 
     An image that was made here has no registry's digest; its id, the hash of its configuration, is used instead.
@@ -47,7 +47,7 @@ def digest(engine: Engine, image: str) -> str:
     Raises:
         ContainerFault: when the image is missing.
     """
-    described = inspect(engine, image)
+    described = inspect_image(engine, image)
     if described is None:
         raise ContainerFault(f"image not found: {image}")
     return described_digest(described)
@@ -84,23 +84,23 @@ def require_fetchable(image: str, present: str, platform: str) -> None:
         )
 
 
-def labels(engine: Engine, image: str) -> Mapping[str, str]:
+def image_labels(engine: Engine, image: str) -> Mapping[str, str]:
     """Return the labels of an image; empty when it is missing."""
-    described = inspect(engine, image) or {}
+    described = inspect_image(engine, image) or {}
     return (described.get("Config") or {}).get("Labels") or described.get("Labels") or {}
 
 
-def fetch_if_missing(engine: Engine, image: str) -> None:
+def pull_if_missing(engine: Engine, image: str) -> None:
     """Fetch an image unless it is present.
 
     Raises:
         DownloadFailed: when it is missing and cannot be fetched, with a hint.
     """
-    if inspect(engine, image) is None:
-        pull(engine, image)
+    if inspect_image(engine, image) is None:
+        pull_image(engine, image)
 
 
-def pull(
+def pull_image(
     engine: Engine, image: str, *, platform: str | None = None, on_line: Callable[[str], None] | None = None
 ) -> str:
     """Fetch an image from its registry, for a platform if it is given, and return its digest.
@@ -111,7 +111,7 @@ def pull(
     """
     require_image_name(image)
     if image.startswith(LOCAL):  # an engine would look for a registry on this machine, thrice
-        raise unavailable_error(
+        raise image_unavailable_error(
             engine, image, "images named localhost/... are made on this machine, and none has this name"
         )
     if on_line is not None:
@@ -119,11 +119,11 @@ def pull(
     options = () if platform is None else ("--platform", platform)
     result = process_runner.run([engine.executable, "pull", *options, image], env=engine.environment, on_line=on_line)
     if not result.ok:
-        raise unavailable_error(engine, image, result.tail)
-    return digest(engine, image)
+        raise image_unavailable_error(engine, image, result.tail)
+    return image_digest(engine, image)
 
 
-def unavailable_error(engine: Engine, image: str, output: str) -> DownloadFailed:
+def image_unavailable_error(engine: Engine, image: str, output: str) -> DownloadFailed:
     """Return the failure of an image that is missing and cannot be fetched, from the engine's output."""
     output = output.strip()
     last = output.splitlines()[-1] if output else "no reason was given"
@@ -155,7 +155,7 @@ def import_rootfs(engine: Engine, archive: Path, tag: str, *, changes: Sequence[
     result = process_runner.run([engine.executable, "import", *quiet, *options, archive, tag], env=engine.environment)
     if not result.ok:
         raise engine.refusal_error(f"import {archive} as {tag}", result.tail)
-    return digest(engine, tag)
+    return image_digest(engine, tag)
 
 
 def load_archive(engine: Engine, archive: Path) -> None:

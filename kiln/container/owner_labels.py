@@ -13,7 +13,7 @@ LABEL = "kiln.owner"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class OwnerProcess:
     """A process, identified uniquely on this machine over time, as far as the system allows."""
 
     machine: str
@@ -26,7 +26,7 @@ class Owner:
         return "/".join((self.machine, self.boot, self.namespace, str(self.pid), self.started))
 
     @classmethod
-    def parse(cls, text: str) -> Owner | None:
+    def parse(cls, text: str) -> OwnerProcess | None:
         """Return the owner that a label names; None for another label."""
         parts = text.split("/")
         if len(parts) != 5 or not parts[3].isdecimal():
@@ -34,7 +34,7 @@ class Owner:
         return cls(machine=parts[0], boot=parts[1], namespace=parts[2], pid=int(parts[3]), started=parts[4])
 
     @classmethod
-    def of_process(cls, pid: int) -> Owner | None:
+    def of_process(cls, pid: int) -> OwnerProcess | None:
         """Return the running process ``pid``, or None."""
         import platform
 
@@ -50,14 +50,14 @@ class Owner:
         )
 
     @classmethod
-    def of_this_process(cls) -> Owner:
+    def of_this_process(cls) -> OwnerProcess:
         """Return this process."""
         me = cls.of_process(os.getpid())
         assert me is not None, "this process runs"
         return me
 
 
-def is_gone(owner: Owner, here: Owner, now: Owner | None) -> bool:
+def is_owner_gone(owner: OwnerProcess, here: OwnerProcess, now: OwnerProcess | None) -> bool:
     """Return whether ``owner`` has ended, seen from ``here``; ``now`` is the process with its number at present.
 
     Another machine's processes, and those of another process namespace, cannot be seen: they count as running.

@@ -114,7 +114,7 @@ class ContainerExecutor:
     def run_on_terminal(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
         """Run a program in a container on the terminal."""
         job = self.task.job
-        engine = container.choose(job.container, env=os.environ, executable=job.options.executable).engine
+        engine = container.choose_engine(job.container, env=os.environ, executable=job.options.executable).engine
         assert engine is not None, "an engine was requested"
         plan = self.plan_container(engine, words, self.mounted_folders())
         environment = {**plan.environment, **(terminal or {})}

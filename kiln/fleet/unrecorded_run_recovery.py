@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.container.owner_labels import Owner, is_gone
+from kiln.container.owner_labels import OwnerProcess, is_owner_gone
 from kiln.errors import AlreadyRunning, BudgetSpent, MachinesUnknown
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.log_stream import job_status
@@ -37,7 +37,7 @@ WORKER = re.compile(r"kiln-[a-z0-9-]+")  # the names of workers, which are tags 
 
 def write_note(run: FleetRun, folder: Path) -> None:
     """Write what a run's folder says about it, should the ledger be lost, and which process has the run."""
-    data = {**{name: getattr(run, name) for name in NOTED}, "owner": str(Owner.of_this_process())}
+    data = {**{name: getattr(run, name) for name in NOTED}, "owner": str(OwnerProcess.of_this_process())}
     files.write_text(folder / FILE, json.dumps(data))
 
 
@@ -50,11 +50,11 @@ def unrecorded_run_notes(folder: Path, *, known: Iterable[str]) -> Iterator[Flee
         MachinesUnknown: a note is damaged.
         AlreadyRunning: another process, or another computer, has the run.
     """
-    ids, here = set(known), Owner.of_this_process()
+    ids, here = set(known), OwnerProcess.of_this_process()
     for path in sorted(folder.glob(f"*/{FILE}")):
         data = read_json(path)
         if path.parent.name not in ids and data.get("id") == path.parent.name:
-            owner = Owner.parse(str(data.pop("owner", "")))
+            owner = OwnerProcess.parse(str(data.pop("owner", "")))
             try:
                 note = from_json_values(FleetRun, {**data, "finished": None, "number": 0, "lives": False})
             except TypeError as error:
@@ -64,12 +64,16 @@ def unrecorded_run_notes(folder: Path, *, known: Iterable[str]) -> Iterator[Flee
                     why=str(error),
                     hint=f"run 'kiln fleet down {name} --provider PROVIDER', which terminates its workers",
                 ) from error
-            if owner is not None and owner != here and not is_gone(owner, here, Owner.of_process(owner.pid)):
+            if (
+                owner is not None
+                and owner != here
+                and not is_owner_gone(owner, here, OwnerProcess.of_process(owner.pid))
+            ):
                 raise _owned_error(note, owner, here, path)
             yield note
 
 
-def _owned_error(note: FleetRun, owner: Owner, here: Owner, path: Path) -> AlreadyRunning:
+def _owned_error(note: FleetRun, owner: OwnerProcess, here: OwnerProcess, path: Path) -> AlreadyRunning:
     """Return the error for the folder of a run that a living process has, or one of another computer may have."""
     where = "in another process" if owner.machine == here.machine else f"on the computer {owner.machine}"
     return AlreadyRunning(

@@ -9,20 +9,20 @@ if TYPE_CHECKING:
         ENGINE_HOME,
         SUITE,
         ImageRecipe,
-        ImageResult,
+        ProvidedImage,
         base_image_recipe,
         base_image_tag,
         provide_image,
     )
     from kiln.image.local_worker_container_image import worker_recipe, worker_tag
-    from kiln.image.worker_vm_disk_image import Disk, disk_recipe, provide_disk
+    from kiln.image.worker_vm_disk_image import WorkerDisk, disk_recipe, provide_disk
 
 __all__ = [
     "ENGINE_HOME",
     "SUITE",
-    "Disk",
     "ImageRecipe",
-    "ImageResult",
+    "ProvidedImage",
+    "WorkerDisk",
     "base_image_recipe",
     "base_image_tag",
     "disk_recipe",
@@ -36,9 +36,9 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "build_container_image": (
-            "ENGINE_HOME SUITE ImageRecipe ImageResult base_image_tag provide_image base_image_recipe"
+            "ENGINE_HOME SUITE ImageRecipe ProvidedImage base_image_tag provide_image base_image_recipe"
         ),
-        "worker_vm_disk_image": "Disk disk_recipe provide_disk",
+        "worker_vm_disk_image": "WorkerDisk disk_recipe provide_disk",
         "local_worker_container_image": "worker_recipe worker_tag",
     },
 )

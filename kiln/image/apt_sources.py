@@ -16,16 +16,16 @@ _SETTINGS = re.compile(r"Acquire::(?:https?|Retries|ForceIPv[46]|Check-Valid-Unt
 _TARGETS = "$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)"
 
 
-def sources(suite: str, *, env: Mapping[str, str]) -> tuple[str, ...]:
+def sources_list_lines(suite: str, *, env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the lines of a sources.list for a suite of Debian, with this machine's mirrors.
 
     Empty if this machine is not Debian: mmdebstrap has a default mirror.
     """
-    targets = _output(("apt-get", "indextargets", "--format", _TARGETS, "Created-By: Packages"), env)
-    return parsed_sources(suite, targets, codename=codename(system_package_advice.os_release()))
+    targets = _apt_output(("apt-get", "indextargets", "--format", _TARGETS, "Created-By: Packages"), env)
+    return parse_index_targets(suite, targets, codename=debian_codename(system_package_advice.os_release()))
 
 
-def parsed_sources(suite: str, targets: str, *, codename: str) -> tuple[str, ...]:
+def parse_index_targets(suite: str, targets: str, *, codename: str) -> tuple[str, ...]:
     """Return the sources among the output of ``apt-get indextargets``: Debian's, with this machine's suite replaced."""
     components: dict[tuple[str, str], list[str]] = {}
     for row in targets.splitlines():
@@ -41,7 +41,7 @@ def parsed_sources(suite: str, targets: str, *, codename: str) -> tuple[str, ...
 
 def apt_conf(*, env: Mapping[str, str]) -> str:
     """Return apt's settings on proxies, certificates and dates, in apt.conf's language."""
-    return connection_settings(_output(("apt-config", "dump"), env))
+    return connection_settings(_apt_output(("apt-config", "dump"), env))
 
 
 def connection_settings(dump: str) -> str:
@@ -49,22 +49,22 @@ def connection_settings(dump: str) -> str:
     return "".join(f"{line}\n" for line in dump.splitlines() if _SETTINGS.match(line))
 
 
-def codename(os_release: Mapping[str, str]) -> str:
+def debian_codename(os_release: Mapping[str, str]) -> str:
     """Return the codename in the values of Debian's os-release file; empty for other systems."""
     return os_release.get("VERSION_CODENAME", "") if os_release.get("ID") == "debian" else ""
 
 
-def known_packages(*, env: Mapping[str, str]) -> frozenset[str]:
+def packages_known_to_apt(*, env: Mapping[str, str]) -> frozenset[str]:
     """Return the names of all packages that this machine's apt knows."""
-    return frozenset(_output(("apt-cache", "pkgnames"), env).split())
+    return frozenset(_apt_output(("apt-cache", "pkgnames"), env).split())
 
 
-def unknown_packages(output: str) -> tuple[str, ...]:
+def packages_not_found(output: str) -> tuple[str, ...]:
     """Return the packages that apt did not find."""
     return tuple(re.findall(r"^E: Unable to locate package (\S+)$", output, re.MULTILINE))
 
 
-def _output(argv: tuple[str, ...], env: Mapping[str, str]) -> str:
+def _apt_output(argv: tuple[str, ...], env: Mapping[str, str]) -> str:
     """Return the output of apt; empty if apt is missing."""
     try:
         return process_runner.capture(argv, env=env, timeout=60).stdout

@@ -120,7 +120,7 @@ class ImageRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageResult:
+class ProvidedImage:
     """An image in an engine; ``reused`` if it existed before."""
 
     tag: str
@@ -147,7 +147,7 @@ def provide_image(
     env: Mapping[str, str],
     fresh: bool = False,
     on_line: Callable[[str], None] | None = None,
-) -> ImageResult:
+) -> ProvidedImage:
     """Provide the image in the engine as ``tag``: reuse it, or import its archive in ``folder``, made if necessary.
 
     The archive of the root file system stays in ``folder`` for the other engine; ``fresh`` makes it again, with
@@ -162,28 +162,28 @@ def provide_image(
     """
     if not tag.startswith(images.LOCAL):
         raise UsageError(f"{tag!r} is not a name of a local image", hint=f"{images.LOCAL}{tag}")
-    if not fresh and images.labels(engine, tag).get(LABEL) == image.key:
-        return ImageResult(tag=tag, digest=images.digest(engine, tag), reused=True)
+    if not fresh and images.image_labels(engine, tag).get(LABEL) == image.key:
+        return ProvidedImage(tag=tag, digest=images.image_digest(engine, tag), reused=True)
     with files.locked(folder / ".lock"):
         files.remove_leftovers(folder)
-        archive = provide_archive(image, folder, env=env, fresh=fresh, on_line=on_line)
+        archive = provide_rootfs_archive(image, folder, env=env, fresh=fresh, on_line=on_line)
         digest = images.import_rootfs(engine, archive, tag, changes=(*image.changes, f"LABEL {LABEL}={image.key}"))
-    return ImageResult(tag=tag, digest=digest, reused=False)
+    return ProvidedImage(tag=tag, digest=digest, reused=False)
 
 
-def provide_archive(
+def provide_rootfs_archive(
     image: ImageRecipe, folder: Path, *, env: Mapping[str, str], fresh: bool, on_line: Callable[[str], None] | None
 ) -> Path:
     """Return the archive of a root file system; make it, and that of the image below, if it is not in ``folder``."""
     archive = folder / image.archive_name
     if fresh or not archive.exists():
         if image.below is not None:
-            provide_archive(image.below, folder, env=env, fresh=False, on_line=on_line)
-        write_archive(image, archive, env=env, on_line=on_line)
+            provide_rootfs_archive(image.below, folder, env=env, fresh=False, on_line=on_line)
+        write_rootfs_archive(image, archive, env=env, on_line=on_line)
     return archive
 
 
-def write_archive(
+def write_rootfs_archive(
     image: ImageRecipe, archive: Path, *, env: Mapping[str, str], on_line: Callable[[str], None] | None = None
 ) -> None:
     """Write the root file system as a tar archive, completely or not at all.
@@ -199,9 +199,9 @@ def write_archive(
     with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.replacing(archive) as part:
         sources, settings, keyring = write_apt_files(image.suite, Path(scratch), env=env)
         words = mmdebstrap_argv(image, part, sources=sources, settings=settings, keyring=keyring)
-        unknown = set(image.packages) - {*PACKAGES, *apt_sources.known_packages(env=env)}
+        unknown = set(image.packages) - {*PACKAGES, *apt_sources.packages_known_to_apt(env=env)}
         if image.below is None and unknown:  # an early error, not one after everything else is installed
-            _require_packages(words, image, env=env, on_line=on_line)
+            _require_known_packages(words, image, env=env, on_line=on_line)
         variables = {PYTHON: sys.executable, LOCK: str(image.lock), PROJECT: str(ROOT)}
         if image.below is not None:
             variables[BELOW] = str(archive.parent / image.below.archive_name)
@@ -219,13 +219,13 @@ def write_apt_files(suite: str, folder: Path, *, env: Mapping[str, str]) -> tupl
 
     The third file is Debian's keyring, where this machine has it.
     """
-    lines = apt_sources.sources(suite, env=env)
-    sources = write_private(folder / "sources.list", "".join(f"{line}\n" for line in lines)) if lines else None
-    settings = write_private(folder / "apt.conf", apt_sources.apt_conf(env=env))
+    lines = apt_sources.sources_list_lines(suite, env=env)
+    sources = write_private_file(folder / "sources.list", "".join(f"{line}\n" for line in lines)) if lines else None
+    settings = write_private_file(folder / "apt.conf", apt_sources.apt_conf(env=env))
     return sources, settings, KEYRING if KEYRING.exists() else None
 
 
-def _require_packages(
+def _require_known_packages(
     words: tuple[str, ...], image: ImageRecipe, *, env: Mapping[str, str], on_line: Callable[[str], None] | None
 ) -> None:
     """Simulate mmdebstrap to find the packages on the suite's mirrors; the real run reports other errors.
@@ -234,9 +234,9 @@ def _require_packages(
         UsageError: if the suite has no package of a name.
     """
     simulation = process_runner.run((words[0], "--simulate", *words[1:]), env=env, on_line=on_line)
-    missing = apt_sources.unknown_packages(simulation.tail)
+    missing = apt_sources.packages_not_found(simulation.tail)
     if missing:
-        suggestion = did_you_mean(missing[0], apt_sources.known_packages(env=env), most=2)
+        suggestion = did_you_mean(missing[0], apt_sources.packages_known_to_apt(env=env), most=2)
         raise UsageError(
             f"Debian {image.suite} has no package {' and no package '.join(missing)}",
             hint=suggestion or "find packages with apt-cache search",
@@ -265,7 +265,7 @@ def mmdebstrap_argv(
     )
 
 
-def write_private(path: Path, text: str) -> Path:
+def write_private_file(path: Path, text: str) -> Path:
     """Write a file that may contain the password of a proxy or mirror."""
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")

@@ -17,7 +17,7 @@ CACHE = "__pycache__"
 _MODULE = re.compile(r".*/lib/python3\.\d+/.*\.py")
 
 
-def compile_all(entries: Iterable[LayerEntry], prefix: Path, *, seen_at: str) -> None:
+def compile_modules(entries: Iterable[LayerEntry], prefix: Path, *, seen_at: str) -> None:
     """Compile the modules among the entries in place with the prefix's Python, if it has one.
 
     One process compiles all of them in a fixed order with a fixed hash seed, for the result depends on these. Invalid
@@ -27,7 +27,7 @@ def compile_all(entries: Iterable[LayerEntry], prefix: Path, *, seen_at: str) ->
         BuildFailed: if that Python cannot be run.
     """
     python = prefix / "bin" / "python"
-    modules = sorted({entry.source for entry in entries if entry.source is not None and _is_module(entry)})
+    modules = sorted({entry.source for entry in entries if entry.source is not None and _is_python_module(entry)})
     if not modules or not python.exists():
         return
     for cache in {module.parent / CACHE for module in modules}:
@@ -40,20 +40,20 @@ def compile_all(entries: Iterable[LayerEntry], prefix: Path, *, seen_at: str) ->
         raise BuildFailed("the image's Python cannot compile its modules", why=with_margin(result.tail))
 
 
-def with_compiled(entries: Iterable[LayerEntry]) -> tuple[LayerEntry, ...]:
+def with_compiled_modules(entries: Iterable[LayerEntry]) -> tuple[LayerEntry, ...]:
     """Return entries with the compiled modules added."""
-    return tuple(item for entry in entries for item in (entry, *_compiled_entries(entry)))
+    return tuple(item for entry in entries for item in (entry, *_compiled_module_entries(entry)))
 
 
-def _compiled_entries(entry: LayerEntry) -> Iterator[LayerEntry]:
-    if entry.source is None or not _is_module(entry):
+def _compiled_module_entries(entry: LayerEntry) -> Iterator[LayerEntry]:
+    if entry.source is None or not _is_python_module(entry):
         return
     folder = entry.path.rpartition("/")[0]
     for file in (entry.source.parent / CACHE).glob(f"{entry.source.stem}.*.pyc"):
         yield LayerEntry(path=f"{folder}/{CACHE}/{file.name}", mode=FILE, source=file)
 
 
-def _is_module(entry: LayerEntry) -> bool:
+def _is_python_module(entry: LayerEntry) -> bool:
     return entry.source is not None and _MODULE.fullmatch(entry.path) is not None
 
 

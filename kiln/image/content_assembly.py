@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
     from kiln.console.command_steps import Step
-    from kiln.image.debian import Deb
+    from kiln.image.debian import DebPackage
     from kiln.image.file_selection import InstalledPackage
     from kiln.image.slim_image_kinds import ImageKind
 
@@ -64,12 +64,12 @@ class ImageContents:
 
     layers: tuple[Layer, ...]
     packages: tuple[InstalledPackage, ...]
-    debs: tuple[Deb, ...]
+    debs: tuple[DebPackage, ...]
 
     @property
     def epoch(self) -> int:
         """The time of the newest package in seconds since 1970, used for the image and all of its files."""
-        return epoch_of(self.packages)
+        return newest_package_time(self.packages)
 
     @property
     def version(self) -> str:
@@ -88,21 +88,22 @@ def assemble_contents(
     """Download, solve and install the packages, and return the files that programs need."""
     names = (*SYSTEM, *request.kind.debian, *request.debian)
     with step(f"fetch {len(names)} packages of Debian {request.suite}") as progress:
-        debs = debian.fetch(request.suite, names, folder=work, env=env, on_line=progress.line)
+        debs = debian.fetch_packages(request.suite, names, folder=work, env=env, on_line=progress.line)
     with step("solve"):
-        records = _solve(request, debs)
+        records = _solve_packages(request, debs)
     prefix = scratch / "prefix"
     with step(f"install {len(records)} packages"):
         solve_and_install.install(records, prefix, cache=work / "cache", seen_at=PREFIX)
-    packages = _requested_first(file_selection.installed(prefix), request.specs)
+    packages = _requested_packages_first(file_selection.installed_packages(prefix), request.specs)
     with step("select the files that programs need"):
         selection = file_selection.read_selection().with_excluded_packages(request.kind.left_out)
         contents = {
-            package: tuple(file_selection.entries(prefix, package, selection, below=PREFIX)) for package in packages
+            package: tuple(file_selection.included_entries(prefix, package, selection, below=PREFIX))
+            for package in packages
         }
     with step("compile Python's modules"):
-        bytecode.compile_all(itertools.chain.from_iterable(contents.values()), prefix, seen_at=PREFIX)
-        contents = {package: bytecode.with_compiled(entries) for package, entries in contents.items()}
+        bytecode.compile_modules(itertools.chain.from_iterable(contents.values()), prefix, seen_at=PREFIX)
+        contents = {package: bytecode.with_compiled_modules(entries) for package, entries in contents.items()}
     dead = dead_links(itertools.chain.from_iterable(contents.values()), below=PREFIX)
     contents = {
         package: tuple(entry for entry in entries if entry.path not in dead) for package, entries in contents.items()
@@ -152,7 +153,7 @@ def split_into_layers(
     return tuple(layer for layer in layers if layer.entries)
 
 
-def _solve(request: ImageRequest, debs: Iterable[Deb]) -> list[RepoDataRecord]:
+def _solve_packages(request: ImageRequest, debs: Iterable[DebPackage]) -> list[RepoDataRecord]:
     glibc = next(deb.upstream_version for deb in debs if deb.name == "libc6")
     try:
         return solve_and_install.solve(
@@ -164,21 +165,23 @@ def _solve(request: ImageRequest, debs: Iterable[Deb]) -> list[RepoDataRecord]:
         raise SolveFailed(error.what, why=error.why, hint="for machines with a GPU: --cuda 12.9") from error
 
 
-def _requested_first(packages: Sequence[InstalledPackage], specs: Sequence[str]) -> tuple[InstalledPackage, ...]:
+def _requested_packages_first(
+    packages: Sequence[InstalledPackage], specs: Sequence[str]
+) -> tuple[InstalledPackage, ...]:
     requested = {re.split(r"[\s=<>!~\[]", spec.split("::")[-1])[0]: index for index, spec in enumerate(specs)}
     return tuple(sorted(packages, key=lambda package: requested.get(package.name, len(requested))))
 
 
 def _add_missing_debian_packages(
     request: ImageRequest,
-    debs: tuple[Deb, ...],
+    debs: tuple[DebPackage, ...],
     contents: Mapping[InstalledPackage, tuple[LayerEntry, ...]],
     scratch: Path,
     work: Path,
     *,
     env: Mapping[str, str],
     progress: Step,
-) -> tuple[tuple[LayerEntry, ...], tuple[Deb, ...]]:
+) -> tuple[tuple[LayerEntry, ...], tuple[DebPackage, ...]]:
     """Add Debian packages until no library and no license is missing; return files and packages.
 
     Packages of a conda channel include all libraries but glibc. A rehearsal's Python uses libraries of the machine that
@@ -189,7 +192,7 @@ def _add_missing_debian_packages(
     for _ in range(_ROUNDS):
         system = debian.system_entries(debs, scratch / "debian", env=env)
         missing = shared_libraries.missing_libraries((*system, *conda))
-        owners = {soname: debian.library_package(soname, request.suite, env=env) for soname in missing}
+        owners = {soname: debian.package_of_library(soname, request.suite, env=env) for soname in missing}
         others = debian.missing_license_packages(system)
         if not missing and not others:
             return system, debs
@@ -198,7 +201,7 @@ def _add_missing_debian_packages(
         added = sorted({*others, *(owner for owner in owners.values() if owner is not None)})
         progress.note(f"from Debian: {', '.join(added)}")
         names = (*(deb.name for deb in debs), *added)
-        debs = debian.fetch(request.suite, names, folder=work, env=env, on_line=progress.line)
+        debs = debian.fetch_packages(request.suite, names, folder=work, env=env, on_line=progress.line)
     raise _missing_libraries_error(missing, request.suite)
 
 
@@ -218,12 +221,12 @@ def _kiln_entries(kind: ImageKind, packages: Sequence[InstalledPackage]) -> Iter
         yield LayerEntry(path=path, mode=PROGRAM, source=script)
     names = ("name", "version", "build", "sha256", "license")
     records = [{name: getattr(package, name) for name in names} for package in packages]
-    yield LayerEntry(path=PACKAGE_LIST, mode=0o644, data=_encoded(records))
+    yield LayerEntry(path=PACKAGE_LIST, mode=0o644, data=_indented_json(records))
     yield LayerEntry(path=BILL, mode=0o644, data=_bill_of_materials(kind, packages))
     for package, record in zip(packages, records, strict=True):  # scanners look for conda packages there
         file = f"{PREFIX}/conda-meta/{package.name}-{package.version}-{package.build}.json"
         yield LayerEntry(
-            path=file, mode=0o644, data=_encoded({**record, "fn": package.file_name, "depends": package.depends})
+            path=file, mode=0o644, data=_indented_json({**record, "fn": package.file_name, "depends": package.depends})
         )
 
 
@@ -232,13 +235,13 @@ def _bill_of_materials(kind: ImageKind, packages: Sequence[InstalledPackage]) ->
     names = ("name", "version", "build", "subdir", "url", "sha256")
     resolved = [package_from_record("run", {name: getattr(item, name) for name in names}) for item in packages]
     licenses = {item.name: item.license for item in packages}
-    return cyclonedx.bill_of_installed_packages(kind.name, resolved, licenses, epoch_of(packages))
+    return cyclonedx.bill_of_installed_packages(kind.name, resolved, licenses, newest_package_time(packages))
 
 
-def epoch_of(packages: Iterable[InstalledPackage]) -> int:
+def newest_package_time(packages: Iterable[InstalledPackage]) -> int:
     """Return the time of the newest package in seconds since 1970."""
     return max((package.timestamp for package in packages), default=0) // 1000
 
 
-def _encoded(value: object) -> bytes:
+def _indented_json(value: object) -> bytes:
     return f"{json.dumps(value, indent=1)}\n".encode()

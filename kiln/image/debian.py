@@ -43,7 +43,7 @@ _ACCOUNTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deb:
+class DebPackage:
     """A Debian package file."""
 
     path: Path
@@ -65,14 +65,14 @@ class Deb:
         return plain.rpartition("-")[0] or plain
 
 
-def fetch(
+def fetch_packages(
     suite: str,
     names: Sequence[str],
     *,
     folder: Path,
     env: Mapping[str, str],
     on_line: Callable[[str], None] | None = None,
-) -> tuple[Deb, ...]:
+) -> tuple[DebPackage, ...]:
     """Return packages of a suite of Debian, downloaded to a folder, sorted by name.
 
     apt verifies their signatures. Existing files are reused, so an image made again is the same.
@@ -82,11 +82,11 @@ def fetch(
         BuildFailed: if apt cannot download them.
     """
     store = folder / f"debian-{suite}"
-    debs = _newest(store)
+    debs = _newest_packages(store)
     if not debs.keys() >= set(names):
         require_mmdebstrap(env)
-        _download(suite, names, store, env=env, on_line=on_line)
-        debs = _newest(store)
+        _download_packages(suite, names, store, env=env, on_line=on_line)
+        debs = _newest_packages(store)
     if missing := sorted(set(names) - debs.keys()):
         raise BuildFailed(
             f"Debian {suite} has no package {', '.join(missing)}",
@@ -96,14 +96,14 @@ def fetch(
     return tuple(debs[name] for name in sorted(set(names)))
 
 
-def system_entries(debs: Iterable[Deb], scratch: Path, *, env: Mapping[str, str]) -> tuple[LayerEntry, ...]:
+def system_entries(debs: Iterable[DebPackage], scratch: Path, *, env: Mapping[str, str]) -> tuple[LayerEntry, ...]:
     """Unpack packages and return their files, with the accounts, folders and certificates of a system.
 
     Documentation is excluded, except licenses. Raises BuildFailed if a package cannot be unpacked or read.
     """
     system: list[LayerEntry] = list(_base_entries())
     for deb in debs:
-        root = _unpacked(deb, scratch, env=env)
+        root = _unpacked_package(deb, scratch, env=env)
         system += entries_of_tree(root, _included_paths(root), below="")
         system.append(_dpkg_status_entry(deb, env=env))
     bundle = tuple(_certificate_bundle(system))
@@ -111,7 +111,7 @@ def system_entries(debs: Iterable[Deb], scratch: Path, *, env: Mapping[str, str]
     return tuple(_with_merged_usr_path(entry) for entry in (*system, *bundle) if not entry.path.startswith(single))
 
 
-def _unpacked(deb: Deb, scratch: Path, *, env: Mapping[str, str]) -> Path:
+def _unpacked_package(deb: DebPackage, scratch: Path, *, env: Mapping[str, str]) -> Path:
     root = scratch / deb.path.name
     if not root.exists():
         root.mkdir(parents=True)
@@ -135,7 +135,7 @@ def missing_license_packages(system: Iterable[LayerEntry]) -> set[str]:
     }
 
 
-def _dpkg_status_entry(deb: Deb, *, env: Mapping[str, str]) -> LayerEntry:
+def _dpkg_status_entry(deb: DebPackage, *, env: Mapping[str, str]) -> LayerEntry:
     """Return a package's record in dpkg's database, without the list of files."""
     result = process_runner.capture(("dpkg-deb", "--field", deb.path, *_FIELDS), env=env)
     if not result.ok:
@@ -145,9 +145,9 @@ def _dpkg_status_entry(deb: Deb, *, env: Mapping[str, str]) -> LayerEntry:
     return LayerEntry(path=f"{_STATUS}/{deb.name}", mode=0o644, data=text.encode())
 
 
-def library_package(soname: str, suite: str, *, env: Mapping[str, str]) -> str | None:
+def package_of_library(soname: str, suite: str, *, env: Mapping[str, str]) -> str | None:
     """Return the package that contains a shared library on this machine, if the machine has the same suite."""
-    if apt_sources.codename(system_package_advice.os_release()) != suite:
+    if apt_sources.debian_codename(system_package_advice.os_release()) != suite:
         return None
     try:
         output = process_runner.capture(("dpkg-query", "--search", f"*/{soname}"), env=env, timeout=60).stdout
@@ -176,7 +176,7 @@ def download_argv(
     ]
 
 
-def _download(
+def _download_packages(
     suite: str,
     names: Sequence[str],
     store: Path,
@@ -202,10 +202,10 @@ def _download(
                 files.link_or_copy(deb, store / deb.name)
 
 
-def _newest(store: Path) -> dict[str, Deb]:
+def _newest_packages(store: Path) -> dict[str, DebPackage]:
     """Return the packages in a folder by name, the newest file of each."""
     debs = sorted(store.glob("*.deb"), key=lambda path: path.stat().st_mtime_ns)
-    return {deb.name: deb for deb in (Deb(path=path) for path in debs)}
+    return {deb.name: deb for deb in (DebPackage(path=path) for path in debs)}
 
 
 def _included_paths(root: Path) -> Iterator[str]:

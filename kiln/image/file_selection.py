@@ -41,37 +41,39 @@ class InstalledPackage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class FileSelection:
     """The packages and files that are excluded from an image, as fnmatch patterns."""
 
     packages: frozenset[str]
     files: tuple[str, ...]
 
-    def with_excluded_packages(self, names: Iterable[str]) -> Selection:
+    def with_excluded_packages(self, names: Iterable[str]) -> FileSelection:
         """Return the selection with more packages excluded."""
-        return Selection(packages=self.packages | frozenset(names), files=self.files)
+        return FileSelection(packages=self.packages | frozenset(names), files=self.files)
 
     def includes(self, path: str) -> bool:
         """Return whether the image includes the file at a path in the prefix."""
-        return _pattern(self.files).fullmatch(path) is None
+        return _any_of_patterns(self.files).fullmatch(path) is None
 
 
-def read_selection(table: Path = LEFT_OUT) -> Selection:
+def read_selection(table: Path = LEFT_OUT) -> FileSelection:
     """Read the table of excluded packages and files."""
     rows = files.csv_rows(table)
-    return Selection(
+    return FileSelection(
         packages=frozenset(row["pattern"] for row in rows if row["kind"] == "package"),
         files=tuple(row["pattern"] for row in rows if row["kind"] == "file"),
     )
 
 
-def installed(prefix: Path) -> tuple[InstalledPackage, ...]:
+def installed_packages(prefix: Path) -> tuple[InstalledPackage, ...]:
     """Return the packages in a prefix, sorted by name."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in (prefix / "conda-meta").glob("*.json")]
     return tuple(sorted(map(_package_from_record, records), key=lambda package: package.name))
 
 
-def entries(prefix: Path, package: InstalledPackage, selection: Selection, *, below: str) -> Iterator[LayerEntry]:
+def included_entries(
+    prefix: Path, package: InstalledPackage, selection: FileSelection, *, below: str
+) -> Iterator[LayerEntry]:
     """Yield the files of a package that the image includes, in its folder ``below``."""
     if package.name not in selection.packages:
         yield from entries_of_tree(prefix, filter(selection.includes, sorted(package.files)), below=below)
@@ -89,17 +91,17 @@ def _package_from_record(record: dict[str, Any]) -> InstalledPackage:
         constrains=tuple(record.get("constrains") or ()),
         timestamp=int(record.get("timestamp") or 0),
         files=tuple(record.get("files") or ()),
-        rehearsal=_is_rehearsal(Path(record.get("extracted_package_dir") or "")),
+        rehearsal=_is_rehearsal_package(Path(record.get("extracted_package_dir") or "")),
         subdir=record.get("subdir") or "",
         url=record.get("url") or "",
     )
 
 
-def _is_rehearsal(package: Path) -> bool:
+def _is_rehearsal_package(package: Path) -> bool:
     about = package / "info" / "about.json"
     return about.is_file() and bool(json.loads(about.read_text(encoding="utf-8")).get("extra", {}).get("rehearsal"))
 
 
 @functools.cache
-def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
+def _any_of_patterns(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(fnmatch.translate, patterns)))

@@ -73,7 +73,7 @@ class PackedLayer:
     size: int
 
 
-class _Hashing(io.RawIOBase):
+class _HashingStream(io.RawIOBase):
     """A stream that hashes the data written to it."""
 
     def __init__(self, target: BinaryIO | gzip.GzipFile) -> None:
@@ -92,21 +92,21 @@ class _Hashing(io.RawIOBase):
         return f"sha256:{self.hash.hexdigest()}"
 
 
-def pack(layer: Layer, path: Path, *, epoch: int) -> PackedLayer:
+def pack_layer(layer: Layer, path: Path, *, epoch: int) -> PackedLayer:
     """Write a layer to ``path``, with ``epoch`` (seconds) as the time of all files, and with parent folders."""
     with path.open("wb") as file:
-        outer = _Hashing(file)
+        outer = _HashingStream(file)
         with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, mtime=0, fileobj=outer) as zipped:
-            inner = _Hashing(zipped)
+            inner = _HashingStream(zipped)
             with tarfile.open(fileobj=inner, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-                for entry in with_folders(layer.entries):
-                    _add(archive, entry, epoch)
+                for entry in with_parent_folders(layer.entries):
+                    _add_to_archive(archive, entry, epoch)
     return PackedLayer(
         title=layer.title, path=path, digest=outer.digest, diff_id=inner.digest, size=path.stat().st_size
     )
 
 
-def with_folders(entries: Iterable[LayerEntry]) -> Iterator[LayerEntry]:
+def with_parent_folders(entries: Iterable[LayerEntry]) -> Iterator[LayerEntry]:
     """Yield entries sorted by path, with their parent folders; the last entry of a path counts."""
     by_path = {entry.path: entry for entry in entries}
     folders = {str(parent) for path in by_path for parent in PurePosixPath(path).parents} - {"/"}
@@ -116,20 +116,20 @@ def with_folders(entries: Iterable[LayerEntry]) -> Iterator[LayerEntry]:
 
 def dead_links(entries: Iterable[LayerEntry], *, below: str) -> frozenset[str]:
     """Return the paths of links whose targets are below a folder, but not among the entries."""
-    by_path = {entry.path: entry for entry in with_folders(entries)}
+    by_path = {entry.path: entry for entry in with_parent_folders(entries)}
     links = {path: entry.link for path, entry in by_path.items() if entry.link}
-    ends = {path: _resolved(path, links) for path in links}
+    ends = {path: _resolved_link_path(path, links) for path in links}
     return frozenset(path for path, end in ends.items() if end.startswith(f"{below}/") and end not in by_path)
 
 
-def _resolved(path: str, links: Mapping[str, str], *, most: int = 40) -> str:
+def _resolved_link_path(path: str, links: Mapping[str, str], *, most: int = 40) -> str:
     """Return a path with links resolved, at most as many as Linux follows."""
     resolved = ""
     for part in PurePosixPath(path).parts[1:]:
         resolved = f"{resolved}/{part}"
         if resolved in links and most:
             target = posixpath.normpath(posixpath.join(posixpath.dirname(resolved), links[resolved]))
-            resolved = _resolved(target, links, most=most - 1)
+            resolved = _resolved_link_path(target, links, most=most - 1)
     return resolved
 
 
@@ -148,7 +148,7 @@ def entries_of_tree(root: Path, paths: Iterable[str], *, below: str) -> Iterator
             yield LayerEntry(path=f"{below}/{path}", mode=mode, source=source)
 
 
-def _add(archive: tarfile.TarFile, entry: LayerEntry, epoch: int) -> None:
+def _add_to_archive(archive: tarfile.TarFile, entry: LayerEntry, epoch: int) -> None:
     member = tarfile.TarInfo(entry.path.lstrip("/"))
     member.mode, member.mtime, member.uid = entry.mode, epoch, entry.owner
     if entry.link:

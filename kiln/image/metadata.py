@@ -21,10 +21,10 @@ INIT = ("/usr/bin/tini", "-s", "--")
 _CUDA = re.compile(r"__cuda(?:\s+>=?\s*(\d+(?:\.\d+)?))?")
 
 
-def configuration(request: ImageRequest, contents: ImageContents) -> oci.Config:
+def image_configuration(request: ImageRequest, contents: ImageContents) -> oci.ImageConfig:
     """Return the configuration that an engine runs the image."""
     kind = request.kind
-    return oci.Config(
+    return oci.ImageConfig(
         entrypoint=(*INIT, *kind.entrypoint),
         environment={
             "HOME": debian.HOME,
@@ -37,12 +37,12 @@ def configuration(request: ImageRequest, contents: ImageContents) -> oci.Config:
         user=f"{debian.NONROOT}:{debian.NONROOT}",
         folder=kind.folder,
         ports=kind.ports,
-        labels=labels(request, contents),
+        labels=image_labels(request, contents),
         health_check=kind.health,
     )
 
 
-def labels(request: ImageRequest, contents: ImageContents) -> dict[str, str]:
+def image_labels(request: ImageRequest, contents: ImageContents) -> dict[str, str]:
     """Return the labels: the first requested package, the Debian packages, and the version of kiln."""
     product = contents.packages[0]
     values = {
@@ -56,12 +56,12 @@ def labels(request: ImageRequest, contents: ImageContents) -> dict[str, str]:
         "kiln.packages": PACKAGE_LIST,
         "kiln.debian": " ".join(f"{deb.name}={deb.version}" for deb in contents.debs),
         "kiln.rehearsal": "true" if any(package.rehearsal for package in contents.packages) else "",
-        **(_driver_labels(least_cuda(contents.packages)) if request.cuda else {}),
+        **(_driver_labels(lowest_required_cuda(contents.packages)) if request.cuda else {}),
     }
     return {name: value for name, value in values.items() if value}
 
 
-def least_cuda(packages: Iterable[InstalledPackage]) -> str:
+def lowest_required_cuda(packages: Iterable[InstalledPackage]) -> str:
     """Return the lowest CUDA version that satisfies all packages' ``__cuda`` specs, or an empty text."""
     specs = [spec for package in packages for spec in (*package.depends, *package.constrains)]
     versions = [match.group(1) for spec in specs if (match := _CUDA.match(spec))]
@@ -76,7 +76,7 @@ def _driver_labels(cuda: str) -> dict[str, str]:
 
 def _gpu_variables(packages: Iterable[InstalledPackage]) -> dict[str, str]:
     """Return the variables by which NVIDIA's container toolkit refuses to start the image on a too old driver."""
-    least = least_cuda(packages)
+    least = lowest_required_cuda(packages)
     return {
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",

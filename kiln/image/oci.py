@@ -33,7 +33,7 @@ _SECOND = 1_000_000_000  # Docker counts the times of a health check in nanoseco
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class ImageConfig:
     """The configuration of an image: how an engine runs it.
 
     ``health_check`` is a program whose exit code is 0 for a healthy container.
@@ -56,13 +56,15 @@ class WrittenImage:
     config_digest: str
 
 
-def require_name(tag: str) -> None:
+def require_valid_image_name(tag: str) -> None:
     """Raise UsageError for an invalid name of an image."""
     if len(tag) > _LONGEST or not _NAME.fullmatch(tag):
         raise UsageError(f"{tag!r} is not a valid name of an image", hint="--tag localhost/mine:1")
 
 
-def write(folder: Path, layers: Sequence[PackedLayer], config: Config, *, tag: str, epoch: int) -> WrittenImage:
+def write_image_layout(
+    folder: Path, layers: Sequence[PackedLayer], config: ImageConfig, *, tag: str, epoch: int
+) -> WrittenImage:
     """Complete a folder with packed layers in ``blobs/sha256`` to an image layout."""
     image = _write_blob(folder, config_document(config, layers, epoch=epoch))
     manifest = _write_blob(
@@ -90,7 +92,7 @@ def write(folder: Path, layers: Sequence[PackedLayer], config: Config, *, tag: s
     return WrittenImage(digest=manifest["digest"], config_digest=image["digest"])
 
 
-def config_document(config: Config, layers: Sequence[PackedLayer], *, epoch: int) -> dict[str, Any]:
+def config_document(config: ImageConfig, layers: Sequence[PackedLayer], *, epoch: int) -> dict[str, Any]:
     """Return the configuration of the image in the format of the OCI specification."""
     created = iso_timestamp(epoch)
     settings = {
@@ -119,7 +121,7 @@ def config_document(config: Config, layers: Sequence[PackedLayer], *, epoch: int
     }
 
 
-def write_archive(folder: Path, target: Path) -> None:
+def write_layout_archive(folder: Path, target: Path) -> None:
     """Write an image layout as a reproducible tar archive, completely or not at all."""
     with files.full_disk_as_error(target.parent), files.replacing(target) as part, tarfile.open(part, "w") as file:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):

@@ -17,7 +17,7 @@ from kiln.compat import version_ranges
 from kiln.errors import NotWritable, UsageError
 from kiln.image import content_assembly, metadata, oci
 from kiln.image.content_assembly import ImageContents, ImageRequest
-from kiln.image.layers import pack
+from kiln.image.layers import pack_layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from kiln.console.command_steps import Step
 
-__all__ = ["ImageRequest", "SlimImage", "make"]
+__all__ = ["ImageRequest", "SlimImage", "make_slim_image"]
 
 REQUIRED_SPACE = 8_000_000_000  # bytes: packages, prefix and layers of the largest image, one with CUDA
 _INVALID_IN_TAGS = re.compile(r"[^A-Za-z0-9_.-]")  # in versions such as 1!2.0+local
@@ -44,7 +44,7 @@ class SlimImage:
     packages: int
 
 
-def make(
+def make_slim_image(
     request: ImageRequest,
     output: Path | None,
     *,
@@ -63,7 +63,7 @@ def make(
         NotWritable: if ``output`` cannot be written.
         UsageError: for an invalid name or CUDA version.
     """
-    _require_valid(request, tag)
+    _require_valid_request(request, tag)
     files.require_space(work, REQUIRED_SPACE if request.cuda else REQUIRED_SPACE // 3, for_what="making the image")
     with files.locked(work / ".lock"):
         files.remove_leftovers(work)
@@ -87,10 +87,10 @@ def make(
             )
 
 
-def _require_valid(request: ImageRequest, tag: str | None) -> None:
+def _require_valid_request(request: ImageRequest, tag: str | None) -> None:
     """Refuse invalid values before the work begins."""
     if tag is not None:
-        oci.require_name(tag)
+        oci.require_valid_image_name(tag)
     if request.cuda and not version_ranges.is_version(request.cuda):
         raise UsageError(f"--cuda {request.cuda!r} is not a version", hint="--cuda 12.9, as nvidia-smi shows it")
 
@@ -103,9 +103,11 @@ def _write_layout(
     blobs.mkdir(parents=True)
     packed = []
     for number, layer in enumerate(image.layers):
-        blob = pack(layer, blobs / f"{number}.part", epoch=image.epoch)
+        blob = pack_layer(layer, blobs / f"{number}.part", epoch=image.epoch)
         packed.append(replace(blob, path=blob.path.rename(oci.blob_path(layout, blob.digest))))
-    written = oci.write(layout, packed, metadata.configuration(request, image), tag=tag, epoch=image.epoch)
+    written = oci.write_image_layout(
+        layout, packed, metadata.image_configuration(request, image), tag=tag, epoch=image.epoch
+    )
     return layout, written
 
 
@@ -113,7 +115,7 @@ def _write_output(layout: Path, target: Path) -> None:
     """Write a layout to the target, replacing an earlier image."""
     try:
         if target.suffix == ".tar":
-            oci.write_archive(layout, target)
+            oci.write_layout_archive(layout, target)
             return
         if target.exists() and not (target / "oci-layout").is_file():
             raise NotWritable(f"{target} exists and is not an image", hint="use another folder, or a .tar file")

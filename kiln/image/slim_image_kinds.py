@@ -39,7 +39,7 @@ class ImageKind:
     health: tuple[str, ...]
 
 
-def read_kind(name: str) -> ImageKind:
+def read_image_kind(name: str) -> ImageKind:
     """Read a kind."""
     data = json.loads((KINDS / f"{name}.json").read_text(encoding="utf-8"))
     scripts = {path: str(KINDS / script) for path, script in data["scripts"].items()}

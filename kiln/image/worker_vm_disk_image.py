@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
 from kiln.errors import BuildFailed, MissingTool, with_margin
-from kiln.image.build_container_image import AFTER, BEFORE, SUITE, ImageRecipe, provide_archive
+from kiln.image.build_container_image import AFTER, BEFORE, SUITE, ImageRecipe, provide_rootfs_archive
 from kiln.image.local_worker_container_image import UNPACK, worker_recipe
 from kiln.operating_system import users
 
@@ -64,7 +64,7 @@ rm -rf root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disk:
+class WorkerDisk:
     """A folder with a disk, its kernel and its initial file system; ``reused`` if it existed before."""
 
     folder: Path
@@ -91,7 +91,7 @@ def provide_disk(
     env: Mapping[str, str],
     fresh: bool = False,
     on_line: Callable[[str], None] | None = None,
-) -> Disk:
+) -> WorkerDisk:
     """Return the disk of a recipe in ``folder``, made if necessary; ``fresh`` makes it again, with Debian's updates.
 
     Running machines keep the disk that they have.
@@ -104,25 +104,25 @@ def provide_disk(
     target = folder / f"{image.name}-{image.suite}"
     with files.locked(folder / ".lock"):
         files.remove_leftovers(folder)
-        if not fresh and _recorded_key(target) == image.key:
-            return Disk(folder=target, reused=True)
+        if not fresh and _recorded_recipe_key(target) == image.key:
+            return WorkerDisk(folder=target, reused=True)
         files.require_space(folder, REQUIRED_SPACE, for_what="making the disk")
-        archive = provide_archive(image, folder, env=env, fresh=fresh, on_line=on_line)
+        archive = provide_rootfs_archive(image, folder, env=env, fresh=fresh, on_line=on_line)
         with files.replacing(target) as part:
             part.mkdir(mode=0o755)
-            _make(archive, part, env=env, on_line=on_line)
+            _make_disk(archive, part, env=env, on_line=on_line)
             files.write_text(part / KEY, f"{image.key}\n")
             files.remove(target)
         files.remove(archive)
-    return Disk(folder=target, reused=False)
+    return WorkerDisk(folder=target, reused=False)
 
 
-def _recorded_key(folder: Path) -> str:
+def _recorded_recipe_key(folder: Path) -> str:
     file = folder / KEY
     return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 
-def _make(archive: Path, part: Path, *, env: Mapping[str, str], on_line: Callable[[str], None] | None) -> None:
+def _make_disk(archive: Path, part: Path, *, env: Mapping[str, str], on_line: Callable[[str], None] | None) -> None:
     result = process_runner.run(
         (*_fakeroot_prefix(env), "sh", "-euc", MAKE, "sh", archive.absolute()), env=env, cwd=part, on_line=on_line
     )

@@ -135,7 +135,7 @@ class Ledger(Database):
 
     def begin_run(self, report: MatrixReport) -> int:
         """Store that a run of this process begins, with all of its configs, and return its number."""
-        from kiln.container.owner_labels import Owner
+        from kiln.container.owner_labels import OwnerProcess
         from kiln.ledger import run_json_conversion
 
         with self._writing() as connection:
@@ -144,7 +144,7 @@ class Ledger(Database):
                 (
                     report.command,
                     report.started,
-                    str(Owner.of_this_process()),
+                    str(OwnerProcess.of_this_process()),
                     run_json_conversion.detail_json(report, run_json_conversion.RUN_FIELDS),
                 ),
             )
@@ -287,10 +287,12 @@ class Ledger(Database):
 
     @staticmethod
     def _is_owner_alive(label: str) -> bool:
-        from kiln.container.owner_labels import Owner, is_gone
+        from kiln.container.owner_labels import OwnerProcess, is_owner_gone
 
-        owner = Owner.parse(label)
-        return owner is not None and not is_gone(owner, Owner.of_this_process(), Owner.of_process(owner.pid))
+        owner = OwnerProcess.parse(label)
+        return owner is not None and not is_owner_gone(
+            owner, OwnerProcess.of_this_process(), OwnerProcess.of_process(owner.pid)
+        )
 
 
 def _write_config(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun, detail: str) -> None:

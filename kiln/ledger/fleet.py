@@ -9,7 +9,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.container.owner_labels import Owner
+from kiln.container.owner_labels import OwnerProcess
 from kiln.ledger import Ledger, schema
 from kiln.ledger.damage_repair import decoding_errors_as_damage, retry_after_repair
 from kiln.model.fleet import GONE, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
@@ -40,7 +40,7 @@ class FleetLedger(Ledger):
             run.type,
             run.started,
             run.finished,
-            str(Owner.of_this_process()),
+            str(OwnerProcess.of_this_process()),
             run.number,
             run.key,
         )

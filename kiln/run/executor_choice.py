@@ -60,7 +60,7 @@ def choose_engine(options: RunOptions) -> EngineChoice:
         raise UsageError("--rehearse requires --engine rattler-build", hint="remove --engine, or --rehearse")
     if options.build.rehearsal and options.container in {None, HOST}:
         return EngineChoice(engine=None, notes=())
-    return container.choose(options.container, env=options.client, executable=options.build.executable)
+    return container.choose_engine(options.container, env=options.client, executable=options.build.executable)
 
 
 def locate_builds(
@@ -108,18 +108,18 @@ def _platform_by_image(images_of_configs: Iterable[tuple[str, str]]) -> dict[str
 def _image_digest(
     name: str, platform: str, options: RunOptions, engine: Engine, on_line: Callable[[str], None] | None
 ) -> str:
-    described = images.inspect(engine, name)
+    described = images.inspect_image(engine, name)
     if described is not None and images.described_platform(described) in {platform, ""}:
         return images.described_digest(described)
     if described is not None:
         images.require_fetchable(name, images.described_platform(described), platform)
-    return images.pull(engine, name, platform=platform, on_line=on_line) if options.fetch else "unknown"
+    return images.pull_image(engine, name, platform=platform, on_line=on_line) if options.fetch else "unknown"
 
 
 def _with_base_image(options: RunOptions, engine: Engine) -> tuple[RunOptions, tuple[str, ...]]:
     """Use kiln's base image for a rehearsal if it is present: conda-forge's images lack the engine."""
     base = image.base_image_tag(image.SUITE)
-    if not options.build.rehearsal or options.image is not None or images.inspect(engine, base) is None:
+    if not options.build.rehearsal or options.image is not None or images.inspect_image(engine, base) is None:
         return options, ()
     note = f"rehearsing in {base}, which is present (DOCKER_IMAGE names another)"
     return dataclasses.replace(options, image=base), (note,)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.bazel.watch import EVENTS, PROFILE, BuildEventFile, BuildWatch, StallDetector
-from kiln.container import choose
+from kiln.container import choose_engine
 from tests import small_tensorflow
 from tests.bench.timing import ROOT
 
@@ -30,7 +30,7 @@ MAY_BE = {2: 1.15, 4: 1.3}
 
 def rows() -> list[Row]:
     """Compile every config; return the ratios, their terms, and the cost of jobs without a shared cache."""
-    engine = choose("docker", env=os.environ).engine
+    engine = choose_engine("docker", env=os.environ).engine
     assert engine is not None, "the small workspace compiles in Docker"
     store = small_tensorflow.ready(engine)
     with tempfile.TemporaryDirectory(prefix="kiln-bench-compile-") as scratch:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.container import choose
+from kiln.container import choose_engine
 from kiln.errors import MissingTool
 from tests import shared_inputs
 from tests.bench.timing import ROOT, build, seconds
@@ -55,7 +55,7 @@ def with_scripts_apart(feedstock: Path) -> Path:
 def usable(name: str) -> bool:
     """Return whether an engine answers, after making sure that it has kiln's base image."""
     try:
-        engine = choose(name, env=os.environ).engine
+        engine = choose_engine(name, env=os.environ).engine
         assert engine is not None
         shared_inputs.base_image(engine)
     except MissingTool:

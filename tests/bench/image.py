@@ -56,7 +56,7 @@ def naive(folder: Path, requirement: str) -> int:
     """Return the bytes of all files in Debian's smallest system with a Python into which pip installed TensorFlow."""
     wheels, archive, sources = folder / "wheels", folder / "naive.tar", folder / "sources.list"
     settings = folder / "apt.conf"
-    sources.write_text("".join(f"{line}\n" for line in apt_sources.sources("bookworm", env=os.environ)))
+    sources.write_text("".join(f"{line}\n" for line in apt_sources.sources_list_lines("bookworm", env=os.environ)))
     settings.write_text(apt_sources.apt_conf(env=os.environ))
     pip = (sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--python-version", "3.11")
     platforms = [word for minor in (17, 27, 28) for word in ("--platform", f"manylinux_2_{minor}_x86_64")]

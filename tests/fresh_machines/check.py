@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import image, process_runner
-from kiln.container import choose
+from kiln.container import choose_engine
 from kiln.errors import UnsupportedPython
 from kiln.image.build_container_image import AFTER, ImageRecipe
 from kiln.rehearse import PYTHONS
@@ -79,7 +79,7 @@ class FreshMachine:
 
 def image_of(suite: str) -> str:
     """Return the image of a release, built if it does not exist or is older than a week."""
-    engine = choose("docker", env=os.environ).engine
+    engine = choose_engine("docker", env=os.environ).engine
     assert engine is not None
     what = ImageRecipe(
         suite=suite,

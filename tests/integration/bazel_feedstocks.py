@@ -66,7 +66,7 @@ def bazel_feedstock(folder: Path) -> Feedstock:
         engine = shared_inputs.docker_engine()
     except MissingTool as missing:
         pytest.skip(missing.what)
-    if not apt_sources.sources("trixie", env=os.environ):
+    if not apt_sources.sources_list_lines("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
     store = small_tensorflow.ready(engine)
     return Feedstock(root=small_tensorflow.feedstock(folder, store), store=store)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import bootstrap
-from kiln.container import Engine, choose
+from kiln.container import Engine, choose_engine
 from kiln.errors import MissingTool
 from tests import shared_inputs
 from tests.conftest import lack_of
@@ -49,7 +49,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each container engine in turn; a test is skipped where one is missing."""
     try:
-        result = choose(request.param, env=os.environ).engine
+        result = choose_engine(request.param, env=os.environ).engine
     except MissingTool as missing:
         pytest.skip(f"{missing.what}{f': {missing.why}' if missing.why else ''}")
     assert result is not None

@@ -122,7 +122,7 @@ def bazel_image() -> None:
         engine = shared_inputs.docker_engine()
     except MissingTool as missing:
         pytest.skip(missing.what)
-    if not apt_sources.sources("trixie", env=os.environ):
+    if not apt_sources.sources_list_lines("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
     recipe = image.base_image_recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
     shared_inputs.provide_image(engine, recipe, small_tensorflow.IMAGE)

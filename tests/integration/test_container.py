@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import Container, Engine, choose, remove_leftovers
-from kiln.container.arguments import create
-from kiln.container.owner_labels import LABEL, Owner
+from kiln.container import Container, Engine, choose_engine, remove_orphaned_containers
+from kiln.container.arguments import create_command
+from kiln.container.owner_labels import LABEL, OwnerProcess
 from kiln.errors import ContainerFault, DownloadFailed
 from kiln.model.container import ContainerLimits, ContainerRun, Mount, User
 from tests.waiting import CEILING
@@ -63,7 +63,7 @@ def names(engine: Engine) -> set[str]:
 
 
 def test_an_engine_that_answers_is_found(engine: Engine) -> None:
-    match = choose(None, env=os.environ).engine
+    match = choose_engine(None, env=os.environ).engine
     assert match is not None
     assert engine.version
 
@@ -285,14 +285,16 @@ def test_the_container_of_a_machine_that_restarted_is_removed_and_another_machin
 ) -> None:
     earlier, elsewhere = (f"{Container(engine, plan('true')).name}-{word}" for word in ("earlier", "elsewhere"))
     owners = {
-        earlier: dataclasses.replace(Owner.of_this_process(), boot="earlier"),
-        elsewhere: dataclasses.replace(Owner.of_this_process(), machine="elsewhere", pid=1 << 22),
+        earlier: dataclasses.replace(OwnerProcess.of_this_process(), boot="earlier"),
+        elsewhere: dataclasses.replace(OwnerProcess.of_this_process(), machine="elsewhere", pid=1 << 22),
     }
     try:
         for name, owner in owners.items():
-            result = engine.run_command(*create(engine, plan("true"), name=name, labels={LABEL: str(owner)})[1:])
+            result = engine.run_command(
+                *create_command(engine, plan("true"), name=name, labels={LABEL: str(owner)})[1:]
+            )
             assert result.ok, result.tail
-        remove_leftovers(engine)  # or another process of kiln has, that has begun meanwhile
+        remove_orphaned_containers(engine)  # or another process of kiln has, that has begun meanwhile
         assert earlier not in names(engine)
         assert elsewhere in names(engine)
     finally:

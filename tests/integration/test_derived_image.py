@@ -27,19 +27,21 @@ TAG = "localhost/kiln-test-commit:1"
 
 
 def test_an_image_of_a_container_has_its_files_and_the_given_settings(engine: Engine, base_image: str) -> None:
-    below = images.inspect(engine, base_image)
+    below = images.inspect_image(engine, base_image)
     assert below is not None
     plan = ContainerRun(image=base_image, argv=("touch", MADE), options=("--entrypoint", "", "--user", "0:0"))
     try:
         with Container(engine, plan) as container:
             assert container.run().ok
-            container.commit(TAG, changes=derived_image.restore_instructions(below, ("http_proxy",), ("a", "b")))
-        described = images.inspect(engine, TAG)
+            container.commit(
+                TAG, changes=derived_image.restored_setting_instructions(below, ("http_proxy",), ("a", "b"))
+            )
+        described = images.inspect_image(engine, TAG)
         assert described is not None
         config = described["Config"]
         assert (config["User"], config.get("Entrypoint") or [], config["Cmd"]) == ("0:0", [], ["/bin/bash"])
         assert [entry for entry in config["Env"] if "proxy" in entry] == ["http_proxy="]
-        assert images.labels(engine, TAG)[derived_image.LABEL] == "a b"
+        assert images.image_labels(engine, TAG)[derived_image.LABEL] == "a b"
         with Container(engine, ContainerRun(image=TAG, argv=("ls", MADE))) as container:
             assert container.run().tail == MADE
     finally:
@@ -49,9 +51,9 @@ def test_an_image_of_a_container_has_its_files_and_the_given_settings(engine: En
 def test_an_image_without_yum_is_refused_unless_the_caller_has_chosen_it(
     engine: Engine, base_image: str, tmp_path: Path
 ) -> None:
-    digest = images.digest(engine, base_image)
+    digest = images.image_digest(engine, base_image)
     derived = DerivedImage(image=base_image, digest=digest, packages=("libX11",))
-    assert derived_image.provide(engine, derived) == InstallRefusal()
+    assert derived_image.provide_derived_image(engine, derived) == InstallRefusal()
     meta = "package:\n  name: a\n  version: 1\n"
     feedstock = written(tmp_path, meta, files={"recipe/yum_requirements.txt": "libX11\n"})
     places = {"linux_64_": BuildLocation(image=base_image, digest=digest)}
@@ -62,4 +64,4 @@ def test_an_image_without_yum_is_refused_unless_the_caller_has_chosen_it(
     chosen = dataclasses.replace(options, image=base_image)
     result, notes = yum_requirements.add_to_images(feedstock, places, chosen, engine, None)
     assert (result, ["must have libX11" in note for note in notes]) == (places, [True])
-    assert not derived_image.exists(engine, derived)
+    assert not derived_image.derived_image_exists(engine, derived)

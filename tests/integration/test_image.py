@@ -26,7 +26,7 @@ STRANGER = User(uid=54321, gid=54321)
 def test_the_image_is_found_again(engine: Engine, base_image: str, capsys: pytest.CaptureFixture[str]) -> None:
     with shared_inputs.turn("images"):
         assert cli.run(["-C", str(ROOT), "image", "base", "--container", engine.kind.value]) == 0
-    assert capsys.readouterr().out == f"{base_image} {images.digest(engine, base_image)} (cached)\n"
+    assert capsys.readouterr().out == f"{base_image} {images.image_digest(engine, base_image)} (cached)\n"
 
 
 def test_the_archive_of_the_first_engine_serves_the_second(engine: Engine, base_image: str, tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_the_archive_of_the_first_engine_serves_the_second(engine: Engine, base_
                 engine, image.base_image_recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)}
             )
         assert not made.reused
-        assert images.labels(engine, tag) == images.labels(engine, base_image)
+        assert images.image_labels(engine, tag) == images.image_labels(engine, base_image)
     finally:
         engine.run_command("rmi", tag)
 
@@ -69,21 +69,21 @@ def test_nothing_of_this_machine_is_in_the_image(engine: Engine, base_image: str
 
 @pytest.mark.needs("mmdebstrap")
 def test_a_suite_that_debian_does_not_have_leaves_nothing_half_made(tmp_path: Path) -> None:
-    from kiln.image.build_container_image import write_archive
+    from kiln.image.build_container_image import write_rootfs_archive
 
     with pytest.raises(BuildFailed, match="could not make Debian nosuchsuite") as caught:
-        write_archive(image.base_image_recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ)
+        write_rootfs_archive(image.base_image_recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ)
     assert "nosuchsuite" in caught.value.why
     assert list((tmp_path / "images").iterdir()) == []
 
 
 @pytest.mark.needs("mmdebstrap")
 def test_a_package_that_debian_does_not_have_is_told_before_anything_is_installed(tmp_path: Path) -> None:
-    from kiln.image.build_container_image import write_archive
+    from kiln.image.build_container_image import write_rootfs_archive
 
     said: list[str] = []
     expected = image.base_image_recipe("bookworm", ["gcc-kiln-nosuch", "make"])
     with pytest.raises(UsageError, match=r"Debian bookworm has no package gcc-kiln-nosuch\n"):
-        write_archive(expected, tmp_path / "images" / "a.tar", env=os.environ, on_line=said.append)
+        write_rootfs_archive(expected, tmp_path / "images" / "a.tar", env=os.environ, on_line=said.append)
     assert any("--dry-run" in line for line in said)
     assert list((tmp_path / "images").iterdir()) == []

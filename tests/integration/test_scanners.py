@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.image import content_assembly, metadata, oci
-from kiln.image.layers import Layer, pack
+from kiln.image.layers import Layer, pack_layer
 from kiln.model.provenance import ExternalRepository, ResolvedPackage
 from kiln.provenance import bundled_third_party_components, cyclonedx, spdx
 from tests.left_out import MISSING
@@ -46,11 +46,13 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     layer = Layer(title="package list", entries=tuple(content_assembly._kiln_entries(REQUEST.kind, packages)))
     layout = folder / "layout"
     (layout / "blobs" / "sha256").mkdir(parents=True)
-    blob = pack(layer, folder / "layer", epoch=1)
+    blob = pack_layer(layer, folder / "layer", epoch=1)
     blob = dataclasses.replace(blob, path=blob.path.rename(oci.blob_path(layout, blob.digest)))
     image_contents = content_assembly.ImageContents(layers=(layer,), packages=packages, debs=())
-    oci.write(layout, [blob], metadata.configuration(REQUEST, image_contents), tag="localhost/a:1", epoch=1)
-    oci.write_archive(layout, folder / "image.tar")
+    oci.write_image_layout(
+        layout, [blob], metadata.image_configuration(REQUEST, image_contents), tag="localhost/a:1", epoch=1
+    )
+    oci.write_layout_archive(layout, folder / "image.tar")
     return folder
 
 

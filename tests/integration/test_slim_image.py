@@ -55,7 +55,7 @@ def quiet(title: str) -> Any:
 
 
 def serving(channel: LocalChannel, **more: Any) -> slim_image.ImageRequest:
-    chosen = slim_image_kinds.read_kind("serving")
+    chosen = slim_image_kinds.read_image_kind("serving")
     said: dict[str, Any] = {"specs": chosen.specs, "suite": "bookworm", **more}
     return slim_image.ImageRequest(kind=chosen, channels=(channel.url,), **said)
 
@@ -63,7 +63,7 @@ def serving(channel: LocalChannel, **more: Any) -> slim_image.ImageRequest:
 def make(request: slim_image.ImageRequest, output: Path) -> slim_image.SlimImage:
     tag = f"localhost/kiln-test-serving:{os.getpid()}"
     with shared_inputs.turn("images"):  # the folder is the clone's, where kiln refuses a second process
-        return slim_image.make(request, output, tag=tag, work=WORK, env=os.environ, step=quiet)
+        return slim_image.make_slim_image(request, output, tag=tag, work=WORK, env=os.environ, step=quiet)
 
 
 @pytest.fixture(scope="session")
@@ -121,7 +121,7 @@ def test_a_scanner_finds_what_is_installed(archive: slim_image.SlimImage) -> Non
     assert "opt/conda/conda-meta/tensorflow-serving-2.20.0-cpu_h0_0.json" in paths
     assert {"etc/os-release", "usr/lib/os-release"} <= paths
     system = {Path(path).name for path in paths if path.startswith("var/lib/dpkg/status.d/")}
-    assert system == {*content_assembly.SYSTEM, *slim_image_kinds.read_kind("serving").debian}
+    assert system == {*content_assembly.SYSTEM, *slim_image_kinds.read_image_kind("serving").debian}
 
 
 def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: slim_image.SlimImage) -> None:
@@ -178,7 +178,7 @@ def test_the_server_starts_as_any_plain_user_is_found_well_and_ends_when_asked(
 
 
 def test_the_image_says_what_it_is(loaded: Engine, archive: slim_image.SlimImage) -> None:
-    told = images.inspect(loaded, archive.tag)
+    told = images.inspect_image(loaded, archive.tag)
     assert told is not None
     assert told["Config"]["Labels"]["org.opencontainers.image.version"] == "2.20.0"
     assert set(told["Config"]["ExposedPorts"]) == {"8500/tcp", "8501/tcp"}
@@ -190,7 +190,7 @@ def test_the_image_says_what_it_is(loaded: Engine, archive: slim_image.SlimImage
 def test_docker_asks_for_its_health(engine: Engine, loaded: Engine, archive: slim_image.SlimImage) -> None:
     if engine.kind.value != "docker":
         pytest.skip("Podman takes health checks from Docker's own format alone")
-    told = images.inspect(loaded, archive.tag)
+    told = images.inspect_image(loaded, archive.tag)
     assert told is not None
     assert told["Config"]["Healthcheck"]["Test"] == ["CMD", "/usr/bin/models-are-served"]
 
@@ -248,7 +248,7 @@ def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:
 
 def test_what_is_no_channel_is_told(tmp_path: Path) -> None:
     request = slim_image.ImageRequest(
-        kind=slim_image_kinds.read_kind("serving"), channels=("[x",), specs=("x",), suite="bookworm"
+        kind=slim_image_kinds.read_image_kind("serving"), channels=("[x",), specs=("x",), suite="bookworm"
     )
     with pytest.raises(UsageError, match=r"one of \[x is not a channel"):
         make(request, tmp_path / "x.tar")
@@ -288,7 +288,7 @@ print(urllib.request.urlopen("http://127.0.0.1:8501/v1/models/sum:predict", data
 
 @pytest.mark.needs("docker")
 @pytest.mark.skipif(
-    apt_sources.codename(system_package_advice.os_release()) != "bookworm",
+    apt_sources.debian_codename(system_package_advice.os_release()) != "bookworm",
     reason="a rehearsal's Python needs the libraries of its own system",
 )
 def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str, Any], tmp_path: Path) -> None:  # noqa: F811
@@ -325,7 +325,7 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
 
         until(answered, "it answers", pause=0.2)
         assert json.loads(answers[-1]) == {"predictions": [[6.0], [15.0]]}
-        assert (images.labels(engine, tag))["kiln.rehearsal"] == "true"
+        assert (images.image_labels(engine, tag))["kiln.rehearsal"] == "true"
     finally:
         engine.run_command("rm", "--force", named)
         engine.run_command("rmi", "--force", tag)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import image
-from kiln.container import choose
+from kiln.container import choose_engine
 from kiln.image import apt_sources
 from kiln.store import remote_executor_credentials
 from tests import bazel_tls, remote_execution, shared_inputs, small_tensorflow
@@ -151,9 +151,9 @@ def require() -> None:
     """Have the image with Bazel; skip the test where a part of the engine is missing."""
     if reason := remote_execution.missing():
         pytest.skip(reason)
-    if not apt_sources.sources("trixie", env=os.environ):
+    if not apt_sources.sources_list_lines("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
-    engine = choose("docker", env=os.environ).engine
+    engine = choose_engine("docker", env=os.environ).engine
     assert engine is not None
     recipe = image.base_image_recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
     shared_inputs.provide_image(engine, recipe, small_tensorflow.IMAGE)

@@ -26,7 +26,7 @@ from typing import Any
 
 from kiln import bootstrap
 from kiln.conda_package.reader import read_info_json
-from kiln.container import choose
+from kiln.container import choose_engine
 from kiln.ledger.fleet import FleetLedger
 from tests import shared_inputs, small_tensorflow
 from tests.integration.fleet.helpers import existing_machines
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--static", action="store_true", help="compile on containers as machines that exist already")
     parser.add_argument("--waiting", metavar="N,...", default="", help="run actions that wait on so many workers")
     options = parser.parse_args()
-    engine = choose("docker", env=os.environ).engine
+    engine = choose_engine("docker", env=os.environ).engine
     assert engine is not None
     shared_inputs.worker_image(engine)
     store = small_tensorflow.ready(engine)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files, image
-from kiln.container import choose
+from kiln.container import choose_engine
 from kiln.image.build_container_image import AFTER, BEFORE
 from kiln.image.local_worker_container_image import UNPACK
 from kiln.model.fleet import JobState
@@ -115,7 +115,7 @@ def feedstock(folder: Path) -> Path:
 
 def provide_image() -> None:
     """Have the image of workers with Debian's Bazel, which takes some minutes once."""
-    engine = choose("docker", env={**ENVIRONMENT}).engine
+    engine = choose_engine("docker", env={**ENVIRONMENT}).engine
     assert engine is not None
     below = image.worker_recipe()
     recipe = replace(

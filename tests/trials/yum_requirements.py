@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import image
-from kiln.container import Container, Engine, choose, derived_image, images
+from kiln.container import Container, Engine, choose_engine, derived_image, images
 from kiln.model.container import ContainerRun
 from kiln.model.feedstock import Feedstock
 from tests.feedstocks import written
@@ -100,7 +100,7 @@ def main() -> None:
 
 def trial(name: str) -> list[str]:
     """Build with one engine, print the seconds, and return what went wrong."""
-    engine = choose(name, env=os.environ).engine
+    engine = choose_engine(name, env=os.environ).engine
     assert engine is not None
     faults = []
     prepare(engine)
@@ -176,13 +176,13 @@ def derived(engine: Engine) -> set[str]:
 
 def of_image(engine: Engine, tag: str) -> Iterator[str]:
     """Yield what is wrong with a derived image: it has the settings of the image below."""
-    described = images.inspect(engine, tag) or {}
+    described = images.inspect_image(engine, tag) or {}
     config = described["Config"]
     settings = (config["User"], config["Entrypoint"], config["Cmd"])
     if settings != ("conda", ["/no/such/program"], ["/bin/bash"]):
         yield f"settings {json.dumps(settings)}"
-    if images.labels(engine, tag)[derived_image.LABEL] != "kiln-hello":
-        yield f"labels {images.labels(engine, tag)}"
+    if images.image_labels(engine, tag)[derived_image.LABEL] != "kiln-hello":
+        yield f"labels {images.image_labels(engine, tag)}"
     if leaks := [entry for entry in config["Env"] if "proxy" in entry.lower() and not entry.endswith("=")]:
         yield f"proxies {leaks}"
 

@@ -15,7 +15,7 @@ import pytest
 
 from kiln import image
 from kiln.conda_package.reader import read_info_json
-from kiln.container import choose
+from kiln.container import choose_engine
 from kiln.errors import MissingTool
 from kiln.ledger import Ledger
 from kiln.local_channel import LocalChannel
@@ -41,7 +41,7 @@ HOLD = (
 def usable(name: str) -> str:
     """An engine that answers and has the base image; a test is skipped where it does not."""
     try:
-        engine = choose(name, env=os.environ).engine
+        engine = choose_engine(name, env=os.environ).engine
         if engine is not None:
             shared_inputs.base_image(engine)
     except MissingTool as missing:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import choose
+from kiln.container import choose_engine
 from kiln.errors import (
     DiskFull,
     OutOfMemory,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def test_a_config_that_runs_out_of_memory_is_reported_as_such(small: Path, docker: str) -> None:
-    engine = choose(docker, env=os.environ).engine
+    engine = choose_engine(docker, env=os.environ).engine
     assert engine is not None
     if engine.lacks:
         pytest.skip(engine.lacks[0])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kiln import files
-from kiln.container import choose
+from kiln.container import choose_engine
 from kiln.errors import (
     AlreadyRunning,
     Interrupted,
@@ -66,7 +66,7 @@ def test_a_killed_run_continues_where_it_was_and_leaves_nothing(small: Path, whe
     }
     assert_whole(small)
     if where != "none":
-        engine = choose(where, env=os.environ).engine
+        engine = choose_engine(where, env=os.environ).engine
         assert engine is not None
         running = engine.run_command("ps", "--all", "--filter", "label=kiln.owner", "--format", "{{.Mounts}}").stdout
         assert str(small) not in running

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kiln.container import Engine, EngineKind, images
-from kiln.container.arguments import create, start
+from kiln.container.arguments import create_command, start_command
 from kiln.errors import UsageError
 from kiln.model.container import ContainerLimits, ContainerRun, Mount, User
 
@@ -25,7 +25,7 @@ END = ("image:tag", "bash", "-c", "make it")
 
 def words(engine: Engine = DOCKER, **changes: object) -> tuple[str, ...]:
     plan = dataclasses.replace(PLAN, **changes)  # type: ignore[arg-type]
-    return create(engine, plan, name="kiln-1", labels={"kiln.owner": "me"})
+    return create_command(engine, plan, name="kiln-1", labels={"kiln.owner": "me"})
 
 
 def test_a_plan_that_grants_nothing_gets_nothing() -> None:
@@ -33,8 +33,8 @@ def test_a_plan_that_grants_nothing_gets_nothing() -> None:
 
 
 def test_a_client_ends_on_a_signal_whatever_the_program_does() -> None:
-    assert start(DOCKER, "kiln-1") == ("/usr/bin/docker", "start", "--attach", "kiln-1")
-    assert start(PODMAN, "kiln-1") == ("/usr/bin/podman", "start", "--attach", "--sig-proxy=false", "kiln-1")
+    assert start_command(DOCKER, "kiln-1") == ("/usr/bin/docker", "start", "--attach", "kiln-1")
+    assert start_command(PODMAN, "kiln-1") == ("/usr/bin/podman", "start", "--attach", "--sig-proxy=false", "kiln-1")
 
 
 def test_podman_has_the_same_arguments() -> None:
@@ -106,7 +106,7 @@ def test_selinux_lets_mounts_be_read_without_relabelling_them() -> None:
 
 def test_secrets_are_in_no_command_line_and_no_representation() -> None:
     plan = dataclasses.replace(PLAN, secrets={"TOKEN": "hidden"})
-    assert not any("hidden" in word for word in create(DOCKER, plan, name="n", labels={}))
+    assert not any("hidden" in word for word in create_command(DOCKER, plan, name="n", labels={}))
     assert "hidden" not in repr(plan)
 
 
@@ -115,7 +115,7 @@ def test_a_variant_file_cannot_pass_an_option_for_an_image(image: str) -> None:
     with pytest.raises(UsageError, match="not a valid name of a container image"):
         words(image=image)
     with pytest.raises(UsageError, match="not a valid name of a container image"):
-        images.fetch_if_missing(DOCKER, image)
+        images.pull_if_missing(DOCKER, image)
 
 
 def test_real_names_of_images_pass() -> None:

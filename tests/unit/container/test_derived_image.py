@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from kiln.container.arguments import create
-from kiln.container.derived_image import INSTALL, DerivedImage, restore_instructions, unknown_packages
+from kiln.container.arguments import create_command
+from kiln.container.derived_image import INSTALL, DerivedImage, packages_not_found, restored_setting_instructions
 from tests.unit.container.test_arguments import DOCKER
 
 IMAGE = DerivedImage(image="anvil:1", digest="sha256:1", packages=("libX11", "mesa-libGL"))
@@ -22,7 +22,7 @@ def test_the_name_depends_on_the_digest_and_the_set_of_packages() -> None:
 def test_packages_are_installed_as_root_with_the_network_and_nothing_of_this_machine() -> None:
     plan = IMAGE.install_plan()
     assert (plan.network, plan.mounts, dict(plan.environment), plan.user) == (True, (), {}, None)
-    words = create(DOCKER, plan, name="n", labels={})
+    words = create_command(DOCKER, plan, name="n", labels={})
     assert words[words.index("--cap-drop") + 1] == "ALL"
     assert "no-new-privileges" in words
     as_root = ("--entrypoint", "", "--user", "0:0", "anvil:1")
@@ -38,15 +38,15 @@ def test_names_that_no_repository_has_are_read_from_the_output() -> None:
         "error: No package matches 'third'",
         "No match for argument: kiln-helo",
     )
-    assert unknown_packages(lines) == ("kiln-helo", "other", "third")
-    assert unknown_packages(("Error: Failed to download metadata for repo 'appstream'",)) == ()
+    assert packages_not_found(lines) == ("kiln-helo", "other", "third")
+    assert packages_not_found(("Error: Failed to download metadata for repo 'appstream'",)) == ()
 
 
 def test_the_image_keeps_the_settings_of_the_one_below_and_no_proxy() -> None:
     variables = ['LANG="C.UTF-8"', 'no_proxy=a "$b\\']
     below = {"Config": {"User": "conda", "Entrypoint": ["/opt/entry", "--"], "Cmd": None, "Env": variables}}
     names = ("PATH", "no_proxy", "https_proxy", "HTTP_PROXY", "LANG")
-    assert list(restore_instructions(below, names, ("libX11", "mesa-libGL"))) == [
+    assert list(restored_setting_instructions(below, names, ("libX11", "mesa-libGL"))) == [
         "USER conda",
         'ENTRYPOINT ["/opt/entry", "--"]',
         "CMD []",
@@ -56,4 +56,4 @@ def test_the_image_keeps_the_settings_of_the_one_below_and_no_proxy() -> None:
         "LABEL kiln.owner=",
         'LABEL kiln.system-packages="libX11 mesa-libGL"',
     ]
-    assert next(iter(restore_instructions({}, (), ()))) == "USER 0:0"
+    assert next(iter(restored_setting_instructions({}, (), ()))) == "USER 0:0"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import ON_THE_HOST, EngineKind, choose
-from kiln.container.engine import Engine, engine_from_info, find
+from kiln.container import ON_THE_HOST, EngineKind, choose_engine
+from kiln.container.engine import Engine, engine_from_info, find_engine
 from kiln.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def program(folder: Path, name: str, version: str, info: str, code: int = 0) -> 
 
 
 def test_the_host_is_chosen_by_name_and_notes_the_missing_isolation() -> None:
-    choice = choose("none", env={})
+    choice = choose_engine("none", env={})
     assert choice.engine is None
     assert choice.notes == ON_THE_HOST
     assert {word for note in choice.notes for word in ("file system", "network", "memory") if word in note} == {
@@ -39,7 +39,7 @@ def test_the_host_is_chosen_by_name_and_notes_the_missing_isolation() -> None:
 
 
 def test_without_an_engine_the_host_is_used_with_the_reasons(tmp_path: Path) -> None:
-    choice = choose(None, env={"PATH": str(tmp_path)})
+    choice = choose_engine(None, env={"PATH": str(tmp_path)})
     assert choice.engine is None
     assert [note.split(" is ")[0] for note in choice.notes[:2]] == ["'docker'", "'podman'"]
     assert choice.notes[2:] == ON_THE_HOST
@@ -47,18 +47,18 @@ def test_without_an_engine_the_host_is_used_with_the_reasons(tmp_path: Path) -> 
 
 def test_an_unknown_engine_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="no such container engine: 'lxc'"):
-        choose("lxc", env={})
+        choose_engine("lxc", env={})
 
 
 def test_a_missing_named_program_is_reported_with_its_variable(tmp_path: Path) -> None:
     with pytest.raises(MissingTool) as told:
-        choose("docker", env={"PATH": str(tmp_path)}, executable="/nope")
+        choose_engine("docker", env={"PATH": str(tmp_path)}, executable="/nope")
     assert told.value.hint.startswith("let DOCKER_EXECUTABLE name a program that is here")
 
 
 def test_an_engine_that_is_requested_by_name_must_exist(tmp_path: Path) -> None:
     with pytest.raises(MissingTool, match="'podman' is not on this machine"):
-        choose("podman", env={"PATH": str(tmp_path)})
+        choose_engine("podman", env={"PATH": str(tmp_path)})
 
 
 @pytest.mark.processes
@@ -66,11 +66,11 @@ def test_a_client_without_its_daemon_is_passed_over_for_the_next_engine(tmp_path
     program(tmp_path, "docker", "Docker version 28.2.2", '{"ServerErrors":["Cannot connect to the daemon"]}', 1)
     program(tmp_path, "podman", "podman version 4.3.1", json.dumps(PODMAN_INFO))
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    choice = choose(None, env=env)
+    choice = choose_engine(None, env=env)
     assert choice.engine is not None
     assert (choice.engine.kind, choice.engine.version, choice.engine.rootless) == (EngineKind.PODMAN, "4.3.1", True)
     with pytest.raises(MissingTool, match="does not answer") as caught:
-        choose("docker", env=env)
+        choose_engine("docker", env=env)
     assert caught.value.why == "Cannot connect to the daemon"
 
 
@@ -79,10 +79,10 @@ def test_a_program_is_what_it_calls_itself_whatever_its_name(tmp_path: Path) -> 
     program(tmp_path, "docker", "podman version 4.3.1", "", 1)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     with pytest.raises(UsageError, match="docker is podman, not docker"):
-        find(EngineKind.DOCKER, env=env)
+        find_engine(EngineKind.DOCKER, env=env)
     program(tmp_path, "docker", "something else", "")
     with pytest.raises(MissingTool, match="neither Docker nor Podman"):
-        find(None, env=env, executable="docker")
+        find_engine(None, env=env, executable="docker")
 
 
 def test_an_engine_that_cannot_bound_memory_has_a_note() -> None:

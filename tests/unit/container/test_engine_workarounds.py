@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.container import Engine, EngineKind
-from kiln.container.engine_workarounds import REFUSALS, Refusal, _ulimits, avoid_refusal, trial_command
+from kiln.container.engine_workarounds import REFUSALS, KnownRefusal, _ulimit_options, avoid_refusal, trial_command
 from kiln.errors import MissingTool
 from kiln.operating_system import machine_resources
 
@@ -29,7 +29,7 @@ def engine(path: str = "") -> Engine:
 
 
 @pytest.mark.parametrize(("said", "expected"), SAID)
-def test_a_refusal_is_known_by_its_words(said: str, expected: Refusal | None) -> None:
+def test_a_refusal_is_known_by_its_words(said: str, expected: KnownRefusal | None) -> None:
     assert [item for item in REFUSALS if item.words.search(said)] == ([expected] if expected else [])
 
 
@@ -42,11 +42,11 @@ def test_an_answer_adds_options_to_every_run_and_a_note() -> None:
 
 
 def test_limits_are_this_processs_but_not_above_what_podman_leaves_itself() -> None:
-    assert tuple(_ulimits({"nofile": 20000, "nproc": 96365})) == (
+    assert tuple(_ulimit_options({"nofile": 20000, "nproc": 96365})) == (
         *("--ulimit", "nofile=20000:20000"),
         *("--ulimit", "nproc=32768:32768"),
     )
-    assert tuple(_ulimits({"nofile": machine_resources.UNLIMITED})) == ("--ulimit", "nofile=1048576:1048576")
+    assert tuple(_ulimit_options({"nofile": machine_resources.UNLIMITED})) == ("--ulimit", "nofile=1048576:1048576")
 
 
 def test_runc_takes_cruns_place(tmp_path: Path) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from kiln.container import Engine, EngineKind
-from kiln.container.images import described_digest, described_platform, pull, require_fetchable, unavailable_error
+from kiln.container.images import (
+    described_digest,
+    described_platform,
+    image_unavailable_error,
+    pull_image,
+    require_fetchable,
+)
 from kiln.errors import DownloadFailed, UsageError
 
 ENGINE = Engine(kind=EngineKind.DOCKER, executable="docker", version="20.10", environment={})
@@ -28,7 +34,7 @@ REFUSED = (
 
 @pytest.mark.parametrize(("image", "said", "hints"), REFUSED)
 def test_an_image_that_cannot_be_fetched_is_an_error_with_a_hint(image: str, said: str, hints: tuple[str, ...]) -> None:
-    failure = unavailable_error(ENGINE, image, said)
+    failure = image_unavailable_error(ENGINE, image, said)
     assert image in failure.what
     assert failure.why == (said or "no reason was given")
     for hint in hints:
@@ -37,7 +43,7 @@ def test_an_image_that_cannot_be_fetched_is_an_error_with_a_hint(image: str, sai
 
 def test_a_local_image_is_not_fetched_from_a_registry() -> None:
     with pytest.raises(DownloadFailed, match="localhost/none:1"):
-        pull(ENGINE, "localhost/none:1")
+        pull_image(ENGINE, "localhost/none:1")
 
 
 @pytest.mark.parametrize(

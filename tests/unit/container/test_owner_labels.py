@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.container.owner_labels import Owner, is_gone
+from kiln.container.owner_labels import OwnerProcess, is_owner_gone
 
-HERE = Owner(machine="here", boot="boot", namespace="pid:[1]", pid=7, started="100")
+HERE = OwnerProcess(machine="here", boot="boot", namespace="pid:[1]", pid=7, started="100")
 OTHER = dataclasses.replace(HERE, pid=8, started="50")
 
 
@@ -31,8 +31,8 @@ OTHER = dataclasses.replace(HERE, pid=8, started="50")
     ],
     ids=["me", "runs", "ended", "number reused", "rebooted", "elsewhere", "elsewhere, its boot", "cannot be seen"],
 )
-def test_who_is_gone(owner: Owner, now: Owner | None, expected: bool) -> None:
-    assert is_gone(owner, HERE, now) is expected
+def test_who_is_gone(owner: OwnerProcess, now: OwnerProcess | None, expected: bool) -> None:
+    assert is_owner_gone(owner, HERE, now) is expected
 
 
 WORDS = st.text(st.characters(exclude_characters="/", exclude_categories=("Cs", "Cc")))
@@ -40,29 +40,29 @@ WORDS = st.text(st.characters(exclude_characters="/", exclude_categories=("Cs", 
 
 @given(machine=WORDS, boot=WORDS, namespace=WORDS, pid=st.integers(min_value=1), started=WORDS)
 def test_an_owner_survives_being_a_label(machine: str, boot: str, namespace: str, pid: int, started: str) -> None:
-    owner = Owner(machine=machine, boot=boot, namespace=namespace, pid=pid, started=started)
-    assert Owner.parse(str(owner)) == owner
+    owner = OwnerProcess(machine=machine, boot=boot, namespace=namespace, pid=pid, started=started)
+    assert OwnerProcess.parse(str(owner)) == owner
 
 
 @pytest.mark.parametrize("label", ["", "somebody else's", "a/b/c/x/e", "a/b/c/1"])
 def test_another_label_has_no_owner(label: str) -> None:
-    assert Owner.parse(label) is None
+    assert OwnerProcess.parse(label) is None
 
 
 def test_this_process_is_here() -> None:
-    assert Owner.of_this_process() == Owner.of_process(os.getpid())
+    assert OwnerProcess.of_this_process() == OwnerProcess.of_process(os.getpid())
 
 
 @pytest.mark.processes
 def test_a_zombie_is_gone() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        owner = Owner.of_process(process.pid)
+        owner = OwnerProcess.of_process(process.pid)
         assert owner is not None
-        assert not is_gone(owner, Owner.of_this_process(), Owner.of_process(process.pid))
+        assert not is_owner_gone(owner, OwnerProcess.of_this_process(), OwnerProcess.of_process(process.pid))
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and still in the table
-        assert is_gone(owner, Owner.of_this_process(), Owner.of_process(process.pid))
+        assert is_owner_gone(owner, OwnerProcess.of_this_process(), OwnerProcess.of_process(process.pid))
     finally:
         process.kill()
         process.communicate()

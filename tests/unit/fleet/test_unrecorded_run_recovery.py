@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln.container.owner_labels import Owner
+from kiln.container.owner_labels import OwnerProcess
 from kiln.errors import AlreadyRunning, MachinesUnknown
 from kiln.fleet import run as fleet
 from kiln.fleet import unrecorded_run_recovery
@@ -227,7 +227,7 @@ def test_a_copy_of_a_runs_folder_is_not_taken_for_the_run(tmp_path: Path, change
     folder.mkdir()
     write_note(NOTE, folder)
     assert [note.id for note in unrecorded_run_notes(tmp_path, known=())] == ["r1"], "this process is the run's own"
-    owner = Owner.of_this_process() if "machine" in change else Owner.of_process(change["pid"])
+    owner = OwnerProcess.of_this_process() if "machine" in change else OwnerProcess.of_process(change["pid"])
     assert owner is not None
     data = json.loads((folder / FILE).read_text())
     data["owner"] = str(dataclasses.replace(owner, **change))
@@ -236,7 +236,7 @@ def test_a_copy_of_a_runs_folder_is_not_taken_for_the_run(tmp_path: Path, change
         list(unrecorded_run_notes(tmp_path, known=()))
     assert str(folder) in caught.value.hint
     assert list(unrecorded_run_notes(tmp_path, known=("r1",))) == []
-    data["owner"] = str(dataclasses.replace(owner, machine=Owner.of_this_process().machine, started="0"))
+    data["owner"] = str(dataclasses.replace(owner, machine=OwnerProcess.of_this_process().machine, started="0"))
     (folder / FILE).write_text(json.dumps(data))
     assert [note.id for note in unrecorded_run_notes(tmp_path, known=())] == ["r1"], "its process has ended"
     del data["owner"]

@@ -23,7 +23,7 @@ NUMPY = replace(
     PACKAGE, name="numpy", version="2.4.6", depends=("__glibc >=2.17", "__cuda"), constrains=(), timestamp=5_000
 )
 REQUEST = content_assembly.ImageRequest(
-    kind=slim_image_kinds.read_kind("tensorflow"),
+    kind=slim_image_kinds.read_image_kind("tensorflow"),
     channels=("c",),
     specs=("tensorflow",),
     suite="bookworm",

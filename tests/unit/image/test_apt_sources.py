@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.image.apt_sources import codename, connection_settings, parsed_sources, unknown_packages
+from kiln.image.apt_sources import connection_settings, debian_codename, packages_not_found, parse_index_targets
 from kiln.system_package_advice import parse_os_release
 
 TARGETS = """\
@@ -18,7 +18,7 @@ OS_RELEASE = parse_os_release('PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVER
 
 
 def test_debians_own_sources_are_taken_and_nobody_elses() -> None:
-    assert parsed_sources("bookworm", TARGETS, codename="bookworm") == (
+    assert parse_index_targets("bookworm", TARGETS, codename="bookworm") == (
         "deb http://mirror.example/debian/ bookworm main contrib",
         "deb http://mirror.example/debian/ bookworm-updates main",
         "deb http://mirror.example/debian-security/ bookworm-security main",
@@ -26,7 +26,7 @@ def test_debians_own_sources_are_taken_and_nobody_elses() -> None:
 
 
 def test_another_suite_comes_from_the_same_mirrors() -> None:
-    assert [line.split()[2] for line in parsed_sources("trixie", TARGETS, codename="bookworm")] == [
+    assert [line.split()[2] for line in parse_index_targets("trixie", TARGETS, codename="bookworm")] == [
         "trixie",
         "trixie-updates",
         "trixie-security",
@@ -34,9 +34,9 @@ def test_another_suite_comes_from_the_same_mirrors() -> None:
 
 
 def test_a_system_that_is_no_debian_has_no_sources_of_debians() -> None:
-    assert codename(OS_RELEASE) == "bookworm"
-    assert codename({**OS_RELEASE, "ID": "ubuntu"}) == ""
-    assert parsed_sources("bookworm", TARGETS, codename="") == ()
+    assert debian_codename(OS_RELEASE) == "bookworm"
+    assert debian_codename({**OS_RELEASE, "ID": "ubuntu"}) == ""
+    assert parse_index_targets("bookworm", TARGETS, codename="") == ()
 
 
 def test_settings_are_those_that_decide_whether_a_mirror_is_reached() -> None:
@@ -53,5 +53,5 @@ def test_settings_are_those_that_decide_whether_a_mirror_is_reached() -> None:
 
 def test_packages_that_there_are_not_are_found_in_what_apt_says() -> None:
     said = "Building dependency tree...\nE: Unable to locate package gxx\nE: Unable to locate package foo-1.0\nE: setup"
-    assert unknown_packages(said) == ("gxx", "foo-1.0")
-    assert unknown_packages("E: Failed to fetch http://mirror.example/") == ()
+    assert packages_not_found(said) == ("gxx", "foo-1.0")
+    assert packages_not_found("E: Failed to fetch http://mirror.example/") == ()

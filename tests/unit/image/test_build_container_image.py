@@ -11,7 +11,7 @@ import pytest
 from kiln.container import Engine, EngineKind
 from kiln.errors import MissingTool, UsageError
 from kiln.image import base_image_recipe, base_image_tag, provide_image
-from kiln.image.build_container_image import AFTER, mmdebstrap_argv, write_archive
+from kiln.image.build_container_image import AFTER, mmdebstrap_argv, write_rootfs_archive
 
 ENGINE = Engine(kind=EngineKind.DOCKER, executable="docker", version="20.10", environment={})
 
@@ -62,7 +62,7 @@ def test_a_name_that_engines_read_differently_is_refused(tag: str, tmp_path: Pat
 
 def test_without_mmdebstrap_its_package_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingTool, match="mmdebstrap") as caught:
-        write_archive(base_image_recipe(), tmp_path / "a.tar", env={"PATH": str(tmp_path)})
+        write_rootfs_archive(base_image_recipe(), tmp_path / "a.tar", env={"PATH": str(tmp_path)})
     assert "mmdebstrap" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
 

@@ -19,7 +19,7 @@ def test_compiled_modules_are_added_next_to_their_sources(tmp_path: Path) -> Non
     (tmp_path / "__pycache__" / "m.cpython-311.pyc").touch()
     (tmp_path / "__pycache__" / "mm.cpython-311.pyc").touch()
     entry = LayerEntry(path="/opt/conda/lib/python3.11/site-packages/m.py", mode=0o644, source=source)
-    assert [re.sub(r".*site-packages", "", entry.path) for entry in bytecode.with_compiled([entry])] == [
+    assert [re.sub(r".*site-packages", "", entry.path) for entry in bytecode.with_compiled_modules([entry])] == [
         "/m.py",
         "/__pycache__/m.cpython-311.pyc",
     ]

@@ -51,11 +51,15 @@ def test_an_excluded_package_has_no_entries(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     selection = file_selection.read_selection()
-    assert [entry.path for entry in file_selection.entries(tmp_path, PACKAGE, selection, below="/opt")] == [
+    assert [entry.path for entry in file_selection.included_entries(tmp_path, PACKAGE, selection, below="/opt")] == [
         "/opt/bin/tool",
         "/opt/lib/libx.so",
     ]
     assert (
-        list(file_selection.entries(tmp_path, PACKAGE, selection.with_excluded_packages(["tensorflow"]), below="/opt"))
+        list(
+            file_selection.included_entries(
+                tmp_path, PACKAGE, selection.with_excluded_packages(["tensorflow"]), below="/opt"
+            )
+        )
         == []
     )

@@ -8,7 +8,15 @@ import os
 import tarfile
 from typing import TYPE_CHECKING
 
-from kiln.image.layers import Layer, LayerEntry, PackedLayer, dead_links, entries_of_tree, pack, with_folders
+from kiln.image.layers import (
+    Layer,
+    LayerEntry,
+    PackedLayer,
+    dead_links,
+    entries_of_tree,
+    pack_layer,
+    with_parent_folders,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +33,7 @@ def tree(root: Path, *, mode: int) -> tuple[LayerEntry, ...]:
 
 
 def packed(entries: tuple[LayerEntry, ...], path: Path) -> PackedLayer:
-    return pack(Layer(title="t", entries=entries), path, epoch=1_700_000_000)
+    return pack_layer(Layer(title="t", entries=entries), path, epoch=1_700_000_000)
 
 
 def test_neither_time_nor_order_nor_umask_is_in_a_layer(tmp_path: Path) -> None:
@@ -62,7 +70,7 @@ def test_all_can_read_and_the_time_is_the_given_one(tmp_path: Path) -> None:
 
 def test_a_folder_of_ones_own_keeps_its_mode_and_owner() -> None:
     entries = (LayerEntry(path="/a/b", mode=0o700, owner=7), LayerEntry(path="/a/b/c", mode=0o644, data=b""))
-    assert [(entry.path, entry.mode, entry.owner) for entry in with_folders(entries)] == [
+    assert [(entry.path, entry.mode, entry.owner) for entry in with_parent_folders(entries)] == [
         ("/a", 0o755, 0),
         ("/a/b", 0o700, 7),
         ("/a/b/c", 0o644, 0),

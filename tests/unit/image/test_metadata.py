@@ -10,13 +10,13 @@ from tests.unit.image.packages import NUMPY, PACKAGE, REQUEST
 
 def test_an_image_for_gpus_names_the_required_driver() -> None:
     image = content_assembly.ImageContents(layers=(), packages=(PACKAGE, NUMPY), debs=())
-    config = metadata.configuration(REQUEST, image)
+    config = metadata.image_configuration(REQUEST, image)
     assert config.environment["NVIDIA_REQUIRE_CUDA"] == "cuda>=12.5"
     assert (config.labels["kiln.cuda"], config.labels["kiln.cuda.driver"]) == ("12.5", ">=525")
     assert config.labels["org.opencontainers.image.version"] == "2.21.0"
     assert config.user == "65532:65532"
-    plain = metadata.configuration(replace(REQUEST, cuda=""), image)
+    plain = metadata.image_configuration(replace(REQUEST, cuda=""), image)
     assert not any(name.startswith("NVIDIA") for name in plain.environment)
     assert "kiln.rehearsal" not in config.labels
     rehearsal = replace(image, packages=(PACKAGE, replace(NUMPY, rehearsal=True)))
-    assert metadata.labels(REQUEST, rehearsal)["kiln.rehearsal"] == "true"
+    assert metadata.image_labels(REQUEST, rehearsal)["kiln.rehearsal"] == "true"

@@ -11,12 +11,12 @@ import pytest
 
 from kiln.errors import UsageError
 from kiln.image import oci
-from kiln.image.layers import Layer, LayerEntry, pack
+from kiln.image.layers import Layer, LayerEntry, pack_layer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CONFIG = oci.Config(
+CONFIG = oci.ImageConfig(
     entrypoint=("/usr/bin/x",),
     environment={"B": "2", "A": "1"},
     user="65532:65532",
@@ -29,9 +29,11 @@ CONFIG = oci.Config(
 def written(folder: Path) -> oci.WrittenImage:
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-    layer = pack(Layer(title="all", entries=(LayerEntry(path="/f", mode=0o644, data=b"x"),)), blobs / "part", epoch=0)
+    layer = pack_layer(
+        Layer(title="all", entries=(LayerEntry(path="/f", mode=0o644, data=b"x"),)), blobs / "part", epoch=0
+    )
     layer.path.rename(oci.blob_path(folder, layer.digest))
-    return oci.write(folder, (layer,), CONFIG, tag="localhost/x:1.2", epoch=0)
+    return oci.write_image_layout(folder, (layer,), CONFIG, tag="localhost/x:1.2", epoch=0)
 
 
 def read(path: Path) -> Any:
@@ -73,7 +75,7 @@ def test_the_configuration_holds_what_the_image_is_to_do(tmp_path: Path) -> None
 def test_an_archive_of_a_layout_is_the_same_each_time(tmp_path: Path) -> None:
     written(tmp_path / "layout")
     for name in ("1.tar", "2.tar"):
-        oci.write_archive(tmp_path / "layout", tmp_path / name)
+        oci.write_layout_archive(tmp_path / "layout", tmp_path / name)
     assert (tmp_path / "1.tar").read_bytes() == (tmp_path / "2.tar").read_bytes()
     with tarfile.open(tmp_path / "1.tar") as archive:
         assert {"oci-layout", "index.json", "manifest.json"} < set(archive.getnames())
@@ -81,10 +83,10 @@ def test_an_archive_of_a_layout_is_the_same_each_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["localhost/x:1", "registry.example.org:5000/a/b-c_d:2.21.0-1", "x:latest"])
 def test_names_that_engines_take(name: str) -> None:
-    oci.require_name(name)
+    oci.require_valid_image_name(name)
 
 
 @pytest.mark.parametrize("name", ["", "x", "BAD:1", "a/../b:1", "x:TAG:y", "x:", "x:" + "y" * 129, "x y:1", "x:1\n"])
 def test_names_that_engines_refuse(name: str) -> None:
     with pytest.raises(UsageError, match="is not a valid name of an image"):
-        oci.require_name(name)
+        oci.require_valid_image_name(name)

@@ -18,5 +18,5 @@ if TYPE_CHECKING:
 def test_invalid_requests_are_refused_before_any_download(tmp_path: Path) -> None:
     for request, tag in ((replace(REQUEST, cuda="twelve"), None), (REQUEST, "NO NAME")):
         with pytest.raises(UsageError):
-            slim_image.make(request, None, tag=tag, work=tmp_path / "work", env={}, step=pytest.fail)
+            slim_image.make_slim_image(request, None, tag=tag, work=tmp_path / "work", env={}, step=pytest.fail)
     assert not (tmp_path / "work").exists()
