@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     use_utf8_output()
     sys.excepthook = show_traceback
-    home_fallback.add_missing_variables()
+    home_fallback.add_missing_home_variables()
     code = run(sys.argv[1:] if arguments is None else arguments)
     flush_and_exit(code)
 

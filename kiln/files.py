@@ -40,7 +40,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield part
         file_operations.flush_to_disk(part)
-        file_operations.replace(part, path)
+        file_operations.replace_path(part, path)
         file_operations.flush_to_disk(path.parent)
     finally:
         # Also after success: renaming onto another hard link of the same file leaves both names.
@@ -59,7 +59,7 @@ def atomic_folder_change(folder: Path) -> Iterator[Path]:
         shutil.copytree(folder, part, symlinks=True, copy_function=_link_unless_conda_meta)
         yield part
         try:
-            file_operations.exchange(part, folder)
+            file_operations.exchange_folders(part, folder)
         except OSError as error:
             why, hint = error.strerror or str(error), "use a prefix on a local disk"
             raise NotWritable(f"{folder} cannot be exchanged", why=why, hint=hint) from error
@@ -131,7 +131,7 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
             for part in parts.values():
                 file_operations.flush_to_disk(part)
             for path, part in parts.items():
-                file_operations.replace(part, path)
+                file_operations.replace_path(part, path)
             file_operations.flush_to_disk(folder)
         finally:
             for part in parts.values():
@@ -256,7 +256,7 @@ def path_of_file_url(url_path: str) -> Path:
 
 def folds_case(folder: Path) -> bool:
     """Return whether the file system of ``folder`` ignores case in names."""
-    there = file_operations.nearest_existing(folder)
+    there = file_operations.nearest_existing_path(folder)
     place = next((place for place in (there, *there.parents) if place.name.swapcase() != place.name), there)
     other = place.with_name(place.name.swapcase()) if place.name else place
     return bool(place.name) and other.exists() and other.samefile(place)
@@ -284,7 +284,7 @@ def size_on_disk(folder: Path) -> int:
 
 def require_space(folder: Path, needed: int, *, for_what: str) -> None:
     """Raise DiskFull, with both numbers, when fewer than ``needed`` bytes are free on the disk of ``folder``."""
-    free = shutil.disk_usage(file_operations.nearest_existing(folder)).free
+    free = shutil.disk_usage(file_operations.nearest_existing_path(folder)).free
     if free < needed:
         raise DiskFull(
             f"{for_what} needs {size_text(needed)} in {folder}",
@@ -367,7 +367,7 @@ def locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         try:
-            file_locks.acquire(file.fileno(), wait=False)
+            file_locks.acquire_lock(file.fileno(), wait=False)
         except BlockingIOError as error:
             file.seek(0)
             raise _already_running_error(path, file.read().strip()) from error
@@ -377,18 +377,18 @@ def locked(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            file_locks.release(file.fileno())
+            file_locks.release_lock(file.fileno())
 
 
 @contextlib.contextmanager
 def folder_locked(folder: Path) -> Iterator[None]:
     """Hold a lock on a folder during the block, waiting for it; for short work, without a lock file."""
-    descriptor = file_locks.open_for_folder(folder)
+    descriptor = file_locks.open_folder_lock(folder)
     try:
-        file_locks.acquire(descriptor, wait=True)
+        file_locks.acquire_lock(descriptor, wait=True)
         yield
     finally:
-        file_locks.release(descriptor)
+        file_locks.release_lock(descriptor)
         os.close(descriptor)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.errors import AlreadyRunning
 from kiln.operating_system import file_locks, file_operations
-from kiln.operating_system.process_groups import is_running
+from kiln.operating_system.process_groups import is_process_running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[int]:
         yield descriptor
     finally:
         if _is_same_file(descriptor, lock):
-            file_locks.remove_and_close(descriptor, lock)
+            file_locks.remove_lock_file(descriptor, lock)
         else:
             os.close(descriptor)
 
@@ -73,7 +73,7 @@ def temporary_folder(store: Path, prefix: str) -> Iterator[Path]:
         for leftover in store.glob(f"{prefix}*"):
             _remove_unless_held(leftover)
         folder = Path(tempfile.mkdtemp(dir=store, prefix=prefix))
-        descriptor = file_locks.open_for_folder(folder)
+        descriptor = file_locks.open_folder_lock(folder)
         _try_acquire(descriptor)
     try:
         yield folder
@@ -87,7 +87,7 @@ def _remove_unless_held(folder: Path) -> None:
     with contextlib.suppress(OSError):
         if folder.is_symlink() or not folder.is_dir():
             return
-        descriptor = file_locks.open_for_folder(folder)
+        descriptor = file_locks.open_folder_lock(folder)
         try:
             if _try_acquire(descriptor):
                 files.remove(folder)
@@ -98,7 +98,7 @@ def _remove_unless_held(folder: Path) -> None:
 def _try_acquire(descriptor: int) -> bool:
     """Return whether a lock can be acquired at once, and hold it then."""
     try:
-        file_locks.acquire(descriptor, wait=False)
+        file_locks.acquire_lock(descriptor, wait=False)
     except OSError:
         return False
     return True
@@ -122,7 +122,7 @@ def _acquire_lock_file(lock: Path, wait: float) -> tuple[int, bool]:
     while True:
         descriptor = _open_lock_file(lock)
         try:
-            file_locks.acquire(descriptor, wait=False)
+            file_locks.acquire_lock(descriptor, wait=False)
         except BlockingIOError:
             _wait_for_holder(lock, descriptor, wait, time.monotonic() - begun)
         except OSError as error:
@@ -167,7 +167,7 @@ def _wait_for_holder(lock: Path, descriptor: int, wait: float, waited: float) ->
     """Wait a moment for the holder, or for the processes of a killed one; raises AlreadyRunning after long enough."""
     holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
     os.close(descriptor)
-    if waited >= (wait if holder.isdecimal() and is_running(int(holder)) else max(wait, ENDING)):
+    if waited >= (wait if holder.isdecimal() and is_process_running(int(holder)) else max(wait, ENDING)):
         who = f"process {holder}" if holder.isdecimal() else "another process"
         hint = "wait until it has ended, or end it; then run the same command again"
         raise AlreadyRunning(f"{who} holds {lock}", hint=hint)

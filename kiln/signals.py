@@ -36,7 +36,7 @@ def end_tree_on_signal(number: signal.Signals = signal.SIGTERM) -> None:
     Python's own handlers wait until a library's call has returned, which may take long; a thread does not.
     """
     wakeup, trigger = os.pipe()
-    process_groups.set_not_blocking(trigger)
+    process_groups.make_nonblocking(trigger)
 
     def end() -> None:
         os.read(wakeup, 1)

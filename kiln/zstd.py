@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import IO
 
-from kiln.operating_system.machine_resources import Resources
+from kiln.operating_system.machine_resources import MachineResources
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -24,7 +24,7 @@ def packing_file(sink: IO[bytes], *, level: int) -> zstd.ZstdFile:
 
     The bytes depend on the level, not on the number of cores.
     """
-    here = Resources.here()
+    here = MachineResources.here()
     parameter = zstd.CompressionParameter
     options: dict[int, int] = {
         parameter.compression_level: level,

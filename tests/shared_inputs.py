@@ -44,7 +44,7 @@ def turn(name: str) -> Iterator[None]:
     """Wait for other processes of the tests that make the same input, and keep them waiting during the block."""
     ARTIFACTS.mkdir(exist_ok=True)
     with (ARTIFACTS / f".tests-{name}.lock").open("a") as file:
-        file_locks.acquire(file.fileno(), wait=True)
+        file_locks.acquire_lock(file.fileno(), wait=True)
         yield
 
 

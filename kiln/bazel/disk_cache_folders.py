@@ -72,7 +72,7 @@ class DiskCaches:
         """Open a key's note, locked against removal; retry if it was removed before it was locked."""
         while True:
             note = os.open(self._purpose_note_path(key), os.O_RDWR | os.O_CREAT | file_operations.PRIVATE, 0o666)
-            file_locks.acquire(note, wait=True, shared=True)
+            file_locks.acquire_lock(note, wait=True, shared=True)
             if os.fstat(note).st_nlink:
                 return note
             os.close(note)
@@ -110,7 +110,7 @@ class DiskCaches:
 
     def free_disk_space(self, needed: int, *, keep: Collection[str]) -> int:
         """Remove whole caches, none of ``keep``, until ``needed`` bytes of disk are free; return the bytes freed."""
-        excess = needed - shutil.disk_usage(file_operations.nearest_existing(self.root)).free
+        excess = needed - shutil.disk_usage(file_operations.nearest_existing_path(self.root)).free
         if excess <= 0:
             return 0
         return sum(self.remove_cache(entry) for entry in caches_to_remove(self.all_caches(), excess, keep=keep))
@@ -147,7 +147,7 @@ class DiskCaches:
             return
         with note:
             try:
-                file_locks.acquire(note.fileno(), wait=False)
+                file_locks.acquire_lock(note.fileno(), wait=False)
             except BlockingIOError:
                 yield False
             else:

@@ -88,7 +88,7 @@ def _bounded_folder_entries(folder: Path, most: int) -> tuple[list[os.DirEntry[s
 def _bounded_content(folder: Path, path: str, largest: int) -> bytes | None:
     """Return the content of a regular file, None for one that is larger or cannot be read."""
     try:
-        with os.fdopen(file_operations.open_regular(folder / path), "rb") as file:
+        with os.fdopen(file_operations.open_regular_file(folder / path), "rb") as file:
             data = file.read(largest + 1)
     except (OSError, ValueError):
         return None

@@ -33,7 +33,7 @@ def enter(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoRetur
     The entry scripts call this before there is a command line, so failures are printed and mapped to exit codes here.
     The interpreter runs isolated: neither PYTHONPATH nor the current folder can replace one of kiln's modules.
     """
-    home_fallback.add_missing_variables()
+    home_fallback.add_missing_home_variables()
     try:
         python = ensure_environment(root, locks=locks, say=_print_line)
     except KeyboardInterrupt:

@@ -225,14 +225,14 @@ def _environment_lock(folder: Path, say: Say) -> Iterator[int]:
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
-            file_locks.acquire(lock, wait=False)
+            file_locks.acquire_lock(lock, wait=False)
         except BlockingIOError:
             say(f"another process is setting up {folder.name}: waiting for it")
-            file_locks.acquire(lock, wait=True)
+            file_locks.acquire_lock(lock, wait=True)
         yield lock
     finally:
         with suppress(OSError):  # an error before the lock was held
-            file_locks.release(lock)
+            file_locks.release_lock(lock)
         os.close(lock)
 
 

@@ -23,7 +23,7 @@ from kiln.build.script_variables import cuda_override, exportable_variables, scr
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.build_steps import BuildStep, CompileStep
-from kiln.model.engine_package_settings import PackageSettings, Platforms
+from kiln.model.engine_package_settings import BuildPlatforms, PackageSettings
 from kiln.recipe_script_launch_commands import exports, run_lines, untraced
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def test_only_files(output: Output) -> frozenset[str]:
     return frozenset(name for test in tests for name in (*test.files, *test.scripts.values()))
 
 
-def target_and_build_platforms(rendered: RenderedConfig) -> Platforms:
+def target_and_build_platforms(rendered: RenderedConfig) -> BuildPlatforms:
     """Return the platforms of a config: those of its packages and of the machine that builds them."""
     config = rendered.config
-    return Platforms(target=config.platform, build=config.build_platform or config.platform)
+    return BuildPlatforms(target=config.platform, build=config.build_platform or config.platform)

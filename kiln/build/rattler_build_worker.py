@@ -26,7 +26,7 @@ from kiln.build.unpackable_prefix_files import (
     message_naming_files,
     special_files_listed_by_script,
 )
-from kiln.model.engine_package_settings import PackageSettings, Platforms
+from kiln.model.engine_package_settings import BuildPlatforms, PackageSettings
 from kiln.zstd import FAST
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def build_package_of_job(job: dict[str, Any]) -> Path:
         job["recipe"],
         folder,
         job["channels"],
-        Platforms(**job["platforms"]),
+        BuildPlatforms(**job["platforms"]),
         channel_priority=settings.channel_priority,
     ).packages
     bazel_repository_record.write_repository_record(folder)
@@ -163,7 +163,7 @@ def prepare_script_of_job(job: dict[str, Any]) -> dict[str, str]:
 
     folder, settings = Path(job["folder"]), PackageSettings(**job["settings"])
     paths = DebugSession.create(
-        render_variant(job["recipe"], folder, Platforms(**job["platforms"])),
+        render_variant(job["recipe"], folder, BuildPlatforms(**job["platforms"])),
         tool_config=tool_configuration(settings.channel_priority),
         output_dir=folder / "output",
         channels=job["channels"],
@@ -178,7 +178,7 @@ def prepare_script_of_job(job: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def render_variant(recipe: dict[str, Any], folder: Path, platforms: Platforms) -> RenderedVariant:
+def render_variant(recipe: dict[str, Any], folder: Path, platforms: BuildPlatforms) -> RenderedVariant:
     """Return a concrete recipe as rattler-build renders it: exactly one variant.
 
     The engine takes a build's platforms from the keys of its variant, which must be used to be there.
@@ -203,7 +203,7 @@ def run_rattler_build(
     recipe: dict[str, Any],
     folder: Path,
     channels: list[str],
-    platforms: Platforms,
+    platforms: BuildPlatforms,
     *,
     channel_priority: str = "strict",
 ) -> BuildResult:

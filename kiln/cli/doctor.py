@@ -142,17 +142,17 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
 def show_machine(root: Path, *, as_json: bool) -> int:
     """Print this machine's properties, and what runs and builds on it."""
     from kiln.compat import probe, runnable_versions, virtual_cuda_arch
-    from kiln.operating_system.file_operations import nearest_existing
-    from kiln.operating_system.machine_resources import Resources
+    from kiln.operating_system.file_operations import nearest_existing_path
+    from kiln.operating_system.machine_resources import MachineResources
     from kiln.serialization import to_json
 
-    facts, resources = probe.probe_machine(os.environ), Resources.here()
+    facts, resources = probe.probe_machine(os.environ), MachineResources.here()
     arch = virtual_cuda_arch.cuda_arch_version(
         os.environ,
         has_cuda=virtual_cuda_arch.has_cuda(os.environ, facts.cuda),
         capabilities=lambda: [card.capability for card in facts.cards],
     )
-    disk = shutil.disk_usage(nearest_existing(root)).free
+    disk = shutil.disk_usage(nearest_existing_path(root)).free
     answers = runnable_versions.newest_tensorflow_results(facts)
     cudas = runnable_versions.cuda_verdicts(facts)
     if as_json:

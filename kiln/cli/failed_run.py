@@ -31,7 +31,7 @@ def failed_run_error(
     """Return the error of a run in which configs are neither built nor cached, with the commands to try next."""
     from kiln.console.text import quantity
     from kiln.model.run import GOOD, ConfigState
-    from kiln.operating_system.shell_quoting import joined
+    from kiln.operating_system.shell_quoting import joined_command_line
 
     failures = [config for config in report.configs if config.state not in GOOD]
     locked = [config for config in failures if config.state is ConfigState.LOCKED]
@@ -47,7 +47,7 @@ def failed_run_error(
         (*program, "--failed", *repeated),
         *((*program, name, "--debug", *repeated) for name in debugged[:1]),
     ]
-    hint = "\n       ".join(map(joined, commands))
+    hint = "\n       ".join(map(joined_command_line, commands))
     return class_of_code(exit_code)(f"{total} not built: {_first_config_names(failures)}", hint=hint)
 
 

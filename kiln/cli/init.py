@@ -14,7 +14,7 @@ from kiln.cli.allowed_environment_variables import git_output_or_empty, tool_env
 from kiln.cli.failed_run import kiln_command
 from kiln.cli.pasteable_commands import pasteable
 from kiln.errors import KilnError, UsageError
-from kiln.operating_system.shell_quoting import joined
+from kiln.operating_system.shell_quoting import joined_command_line
 
 if TYPE_CHECKING:
     import argparse
@@ -82,7 +82,7 @@ class InitReport:
 
     def lines(self, name: str | None) -> list[str]:
         """Return the report as lines, with the next commands."""
-        kiln = joined((*kiln_command(), "-C", str(self.folder)))
+        kiln = joined_command_line((*kiln_command(), "-C", str(self.folder)))
         return [
             f"{'made' if name else 'completed'} the feedstock in {self.folder}",
             *(f"  added  {path}" for path in self.added),

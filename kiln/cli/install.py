@@ -12,7 +12,7 @@ from kiln.cli import common_arguments, values
 from kiln.errors import UsageError
 from kiln.matchspec_notation import invalid_spec_reason, package_name, strict
 from kiln.operating_system import users
-from kiln.operating_system.shell_quoting import path_export_line, quoted
+from kiln.operating_system.shell_quoting import path_export_line, quoted_word
 
 if TYPE_CHECKING:
     import argparse
@@ -142,7 +142,7 @@ def channel_or_empty(text: str) -> str:
 
 def activation_commands(prefix: Path, name: str | None = None) -> str:
     """Return the commands that make the programs of a prefix available in a shell, with conda and without."""
-    return f"activate  conda activate {quoted(name or str(prefix))}\n      or  {path_export_line(prefix)}"
+    return f"activate  conda activate {quoted_word(name or str(prefix))}\n      or  {path_export_line(prefix)}"
 
 
 def default_cache(environment: Mapping[str, str]) -> Path:

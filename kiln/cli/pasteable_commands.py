@@ -20,10 +20,10 @@ def pasteable(text: str, root: Path) -> str:
     if not _COMMAND.search(text):
         return text
     from kiln.cli.failed_run import kiln_command
-    from kiln.operating_system.shell_quoting import joined
+    from kiln.operating_system.shell_quoting import joined_command_line
 
     folder = () if root.absolute() == Path.cwd() else ("-C", str(root))
-    program = joined((*kiln_command(), *folder))
+    program = joined_command_line((*kiln_command(), *folder))
     return _COMMAND.sub(lambda _: program, text)
 
 

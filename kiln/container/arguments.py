@@ -12,7 +12,7 @@ from kiln.lazy_pattern import lazy_pattern
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kiln.model.container import ContainerLimits, ContainerRun, Mount, User
+    from kiln.model.container import ContainerLimits, ContainerRun, ContainerUser, Mount
 
 _NAME = lazy_pattern(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 
@@ -68,7 +68,7 @@ def start_command(engine: Engine, name: str, *, interactive: bool = False) -> tu
     return (engine.executable, "start", "--attach", *reads, *no_proxy, name)
 
 
-def user_options(engine: Engine, owner: User | None) -> tuple[str, ...]:
+def user_options(engine: Engine, owner: ContainerUser | None) -> tuple[str, ...]:
     """Return the options with which files written on mounts belong to ``owner``.
 
     Rootless Podman can map its own user to the same number; in rootless Docker the caller is root.

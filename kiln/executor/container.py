@@ -18,7 +18,7 @@ from kiln.executor.build_process_outcome import ProcessOutcome, build_process_er
 from kiln.executor.mounts import MountedFolders
 from kiln.job.messages import StepReporter
 from kiln.job.required_channels_and_network import needs_network
-from kiln.model.container import ContainerLimits, ContainerRun, Mount, User
+from kiln.model.container import ContainerLimits, ContainerRun, ContainerUser, Mount
 from kiln.operating_system import users
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
@@ -150,7 +150,7 @@ class ContainerExecutor:
             platform=job.image_platform,
             environment={**job.variables, **conda_forge_env.INSIDE},
             secrets={**task.caller_script_variables, **task.compile_secrets},
-            user=User(uid=users.uid(), gid=users.gid()),
+            user=ContainerUser(uid=users.uid(), gid=users.gid()),
             limits=ContainerLimits()
             if engine.lacks
             else ContainerLimits(

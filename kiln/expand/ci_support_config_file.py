@@ -12,7 +12,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.names import PLATFORMS, is_config_name
-from kiln.operating_system.file_operations import content_stamp
+from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe_v1.format_detection import FORGE, is_v1
 from kiln.variants.files import VariantSource, as_list, check_variant_source, zip_groups
 from kiln.yamltext import PlacedText, ScalarTypes, ci_support_text, parse, read_text
@@ -80,7 +80,7 @@ def _path(feedstock: Feedstock, config: str) -> Path:
 
 def _stamp_or_empty(path: Path) -> tuple[int, ...]:
     try:
-        return content_stamp(path)
+        return file_content_stamp(path)
     except OSError:
         return ()
 

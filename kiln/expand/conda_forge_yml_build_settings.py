@@ -13,7 +13,7 @@ from kiln.conda_forge_yml.schema import types_by_name
 from kiln.errors import RecipeFault
 from kiln.expand.secret_names import secret_names
 from kiln.model.engine_package_settings import PackageSettings
-from kiln.operating_system.file_operations import content_stamp
+from kiln.operating_system.file_operations import file_content_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -193,7 +193,7 @@ def ci_secret_names(path: Path) -> tuple[str, ...]:
 
 
 def _read_settings(path: Path) -> TypedSettings:
-    return _cached_settings(path, content_stamp(path) if path.exists() else ())
+    return _cached_settings(path, file_content_stamp(path) if path.exists() else ())
 
 
 @lru_cache(maxsize=4)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, json_messages, process_runner
 from kiln.fleet import stale_processes
-from kiln.operating_system.machine_resources import Resources
+from kiln.operating_system.machine_resources import MachineResources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -133,7 +133,7 @@ class PlaybookRunner:
         Those of the provider do not wait for a slot: they are few, and what they end costs money.
         """
         self.site = site
-        self._slots = threading.Semaphore(slots_for_memory(Resources.here().memory) if slots is None else slots)
+        self._slots = threading.Semaphore(slots_for_memory(MachineResources.here().memory) if slots is None else slots)
         self._running: dict[int, int] = {}
         self._number = itertools.count(1)
         self._lock = threading.Lock()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import NotWritable, UsageError
 from kiln.model.source_position import Place
-from kiln.operating_system.file_operations import nearest_existing
+from kiln.operating_system.file_operations import nearest_existing_path
 from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
@@ -92,5 +92,5 @@ def _expanded(text: str, env: Mapping[str, str], home: Path) -> Path:
 
 
 def _is_writable(folder: Path) -> bool:
-    existing = nearest_existing(folder)
+    existing = nearest_existing_path(folder)
     return existing.is_dir() and os.access(existing, os.W_OK)

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from kiln.errors import LedgerFault
-from kiln.operating_system.file_operations import content_stamp
+from kiln.operating_system.file_operations import file_content_stamp
 
 LOG = "-wal"
 ATTEMPTS = 5  # to copy both files while nobody writes them
@@ -53,10 +53,10 @@ def in_memory(path: Path) -> sqlite3.Connection:
 def _copy_unless_changed(path: Path, copy: Path) -> bool:
     """Copy a ledger and its log; return whether neither changed meanwhile."""
     pairs = ((path, copy), (_log_of(path), _log_of(copy)))
-    before = [content_stamp(source) for source, _ in pairs]
+    before = [file_content_stamp(source) for source, _ in pairs]
     for source, target in pairs:
         shutil.copyfile(source, target)
-    return [content_stamp(source) for source, _ in pairs] == before
+    return [file_content_stamp(source) for source, _ in pairs] == before
 
 
 def _log_of(path: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln.model.engine_package_settings import PackageSettings, Platforms
+from kiln.model.engine_package_settings import BuildPlatforms, PackageSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ class BuildStep:
     folder: Path
     channels: tuple[str, ...]
     environment: Mapping[str, str]
-    platforms: Platforms = field(default_factory=Platforms)
+    platforms: BuildPlatforms = field(default_factory=BuildPlatforms)
     index: Mapping[str, Any]
     edits: Mapping[str, Any] = field(default_factory=dict)
     pins: tuple[tuple[str, Pin], ...] = ()
@@ -69,7 +69,7 @@ class CompileStep:
     folder: Path
     channels: tuple[str, ...]
     environment: Mapping[str, str]
-    platforms: Platforms = field(default_factory=Platforms)
+    platforms: BuildPlatforms = field(default_factory=BuildPlatforms)
     settings: PackageSettings = field(default_factory=PackageSettings)
     secrets: tuple[str, ...] = ()
     fetched: tuple[FetchedSource, ...] = ()

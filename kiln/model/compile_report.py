@@ -62,14 +62,14 @@ def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
         misses=sum(report.misses for report in reports),
         internal=sum(report.internal for report in reports),
         seconds=sum(report.seconds for report in reports),
-        work=_sum(report.work for report in reports),
+        work=_sum_of_known(report.work for report in reports),
         remote=sum(report.remote for report in reports),
-        critical=_sum(report.critical for report in reports),
-        queued=_sum(report.queued for report in reports),
+        critical=_sum_of_known(report.critical for report in reports),
+        queued=_sum_of_known(report.queued for report in reports),
     )
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
+def _sum_of_known(values: Iterable[float | None]) -> float | None:
     """Return the sum of the values that are known, None without any."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) if numbers else None

@@ -29,7 +29,7 @@ class ContainerLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class ContainerUser:
     """The ids of a user and a group on the host, who then own the files that the container writes on its mounts."""
 
     uid: int
@@ -53,7 +53,7 @@ class ContainerRun:
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     mounts: tuple[Mount, ...] = ()
-    user: User | None = None
+    user: ContainerUser | None = None
     limits: ContainerLimits = ContainerLimits()
     network: bool = False
     workdir: str | None = None

@@ -17,7 +17,7 @@ class PackageSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Platforms:
+class BuildPlatforms:
     """The subdirs of a build: of its packages, and of the machine that makes them."""
 
     target: str = "linux-64"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leak:
+class ContentLeak:
     """Content that a package's file must not hold: what it is, its first byte, and how to keep it out.
 
     ``text`` is empty for secrets.
@@ -47,7 +47,7 @@ class PackageContents:
     about: Mapping[str, Any]
     paths: tuple[str, ...] = ()
     licenses: tuple[str, ...] = ()
-    leaks: tuple[Leak, ...] = ()
+    leaks: tuple[ContentLeak, ...] = ()
     escapes: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
 

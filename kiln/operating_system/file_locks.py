@@ -17,7 +17,7 @@ if sys.platform == "win32":
     _PAUSE = 0.05  # seconds
     _HELD = frozenset({errno.EACCES, errno.EDEADLK, errno.EDEADLOCK})
 
-    def acquire(descriptor: int, *, wait: bool, shared: bool = False) -> None:  # noqa: ARG001
+    def acquire_lock(descriptor: int, *, wait: bool, shared: bool = False) -> None:  # noqa: ARG001
         """Lock an open file; Windows has no shared locks here, so ``shared`` ones exclude each other, too.
 
         Raises:
@@ -35,7 +35,7 @@ if sys.platform == "win32":
             else:
                 return
 
-    def open_for_folder(folder: Path) -> int:
+    def open_folder_lock(folder: Path) -> int:
         """Open what is locked for a folder: Windows opens no folders, so it is a file of the user's temporary ones."""
         import hashlib
 
@@ -44,14 +44,14 @@ if sys.platform == "win32":
         locks.mkdir(exist_ok=True)
         return os.open(locks / name, os.O_RDWR | os.O_CREAT | os.O_NOINHERIT | os.O_BINARY, 0o600)
 
-    def remove_and_close(descriptor: int, lock: Path) -> None:
+    def remove_lock_file(descriptor: int, lock: Path) -> None:
         """Remove a lock file that this process holds; Windows removes no open file, so another holder keeps it."""
-        release(descriptor)
+        release_lock(descriptor)
         os.close(descriptor)
         with suppress(OSError):
             lock.unlink()
 
-    def release(descriptor: int) -> None:
+    def release_lock(descriptor: int) -> None:
         """Release a lock: Windows does so some time after the file was closed."""
         _lock_or_unlock_byte(descriptor, msvcrt.LK_UNLCK)
 
@@ -66,7 +66,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def acquire(descriptor: int, *, wait: bool, shared: bool = False) -> None:
+    def acquire_lock(descriptor: int, *, wait: bool, shared: bool = False) -> None:
         """Lock an open file; other holders of a ``shared`` lock may be there.
 
         Raises:
@@ -75,15 +75,15 @@ else:
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
 
-    def open_for_folder(folder: Path) -> int:
+    def open_folder_lock(folder: Path) -> int:
         """Open what is locked for a folder: itself."""
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def remove_and_close(descriptor: int, lock: Path) -> None:
+    def remove_lock_file(descriptor: int, lock: Path) -> None:
         """Remove a lock file that this process holds."""
         with suppress(OSError):  # another user's, left in a folder where only owners remove
             lock.unlink()
         os.close(descriptor)
 
-    def release(descriptor: int) -> None:
+    def release_lock(descriptor: int) -> None:
         """Leave the lock to the file's end: a process that has inherited the open file still holds it."""

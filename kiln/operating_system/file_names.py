@@ -7,7 +7,7 @@ import sys
 if sys.platform == "win32":
     _DEVICES = frozenset({"CON", "PRN", "AUX", "NUL", *(f"{kind}{n}" for kind in ("COM", "LPT") for n in range(1, 10))})
 
-    def is_special(path: str) -> bool:
+    def is_special_path(path: str) -> bool:
         """Return whether Windows would write elsewhere than this path says: drives, streams, devices, other separators.
 
         Source: learn.microsoft.com/windows/win32/fileio/naming-a-file.
@@ -19,6 +19,6 @@ if sys.platform == "win32":
 
 else:
 
-    def is_special(path: str) -> bool:  # noqa: ARG001
+    def is_special_path(path: str) -> bool:  # noqa: ARG001
         """Return False: a path means what it says."""
         return False

@@ -53,7 +53,7 @@ if sys.platform == "win32":
             return
         writable = os.access(path, os.W_OK)
         if writable:  # only a file opened for writing can be flushed
-            _flush(path, os.O_RDWR | PRIVATE)
+            _flush_file(path, os.O_RDWR | PRIVATE)
 
     def make_removable(path: Path) -> bool:
         """Let a file, or all files in a folder, be removed: Windows keeps read-only ones; return whether it exists."""
@@ -73,7 +73,7 @@ if sys.platform == "win32":
             raise OSError(errno.ENOTSUP, "links cannot be linked", source)
         os.link(source, target)
 
-    def exchange(one: Path, other: Path) -> None:
+    def exchange_folders(one: Path, other: Path) -> None:
         """Exchange two folders, in three steps: an interrupted exchange leaves ``other`` next to its place.
 
         Raises:
@@ -100,7 +100,7 @@ if sys.platform == "win32":
         """
         raise OSError(errno.ENOTSUP, "Windows has no named pipes in folders", str(path))
 
-    def replace(source: Path, target: Path) -> None:
+    def replace_path(source: Path, target: Path) -> None:
         """Rename a file or folder onto another; an empty folder is removed first, which Windows does not replace."""
         if source.is_dir() and target.is_dir() and not target.is_symlink():
             target.rmdir()
@@ -130,7 +130,7 @@ else:
 
     def flush_to_disk(path: Path) -> None:
         """Flush a file or a folder to the disk."""
-        _flush(path, os.O_RDONLY)
+        _flush_file(path, os.O_RDONLY)
 
     def make_removable(path: Path) -> bool:
         """Make a folder and those below it writable for their owner, no link is followed; return whether it is one."""
@@ -159,7 +159,7 @@ else:
         """Make a named pipe."""
         os.mkfifo(path)
 
-    def replace(source: Path, target: Path) -> None:
+    def replace_path(source: Path, target: Path) -> None:
         """Rename a file or folder onto another, or onto an empty folder."""
         source.replace(target)
 
@@ -171,7 +171,7 @@ else:
         _IN_MEMORY: Callable[[str], int] | None = None
         _EXCHANGE = ("renameatx_np", -2, 2)  # AT_FDCWD of macOS's fcntl.h, and rename(2)'s RENAME_SWAP
 
-    def exchange(one: Path, other: Path) -> None:
+    def exchange_folders(one: Path, other: Path) -> None:
         """Exchange two folders atomically.
 
         Raises:
@@ -186,7 +186,7 @@ else:
             raise OSError(code, os.strerror(code), str(other))
 
 
-def _flush(path: Path, flags: int) -> None:
+def _flush_file(path: Path, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -229,7 +229,7 @@ def file_with_content(data: bytes) -> Iterator[Path]:
             Path(path).unlink()
 
 
-def open_regular(path: Path) -> int:
+def open_regular_file(path: Path) -> int:
     """Open a regular file for reading, and return its descriptor; a link at its name is not followed.
 
     Raises:
@@ -243,7 +243,7 @@ def open_regular(path: Path) -> int:
     return descriptor
 
 
-def content_stamp(path: Path) -> tuple[int, int, int]:
+def file_content_stamp(path: Path) -> tuple[int, int, int]:
     """Return the facts of a file that change with its content; while they are the same, it need not be read again.
 
     Raises:
@@ -253,6 +253,6 @@ def content_stamp(path: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def nearest_existing(path: Path) -> Path:
+def nearest_existing_path(path: Path) -> Path:
     """Return a path if it exists, else the nearest folder above it that does."""
     return next(place for place in (path, *path.absolute().parents) if place.exists())

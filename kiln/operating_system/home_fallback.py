@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # in the order of Python's getpass
 
 
-def missing_variables(environment: Mapping[str, str], uid: int) -> dict[str, str]:
+def missing_home_variables(environment: Mapping[str, str], uid: int) -> dict[str, str]:
     """Return the missing variables of a user's environment: HOME without a writable home, LOGNAME without a name."""
     variables = {}
-    if not _is_usable(environment.get("HOME") or users.recorded_home(uid)):
+    if not _is_usable_home(environment.get("HOME") or users.recorded_home(uid)):
         variables["HOME"] = str(_substitute_home(uid))
     if not any(environment.get(name) for name in NAMES) and not users.recorded_name(uid):
         variables["LOGNAME"] = f"uid{uid}"
     return variables
 
 
-def add_missing_variables() -> None:
+def add_missing_home_variables() -> None:
     """Add the missing variables to this process's environment, which its child processes inherit."""
-    os.environ.update(missing_variables(os.environ, users.uid()))
+    os.environ.update(missing_home_variables(os.environ, users.uid()))
 
 
-def _is_usable(home: str) -> bool:
+def _is_usable_home(home: str) -> bool:
     """Return whether a folder is writable or can be created."""
     if not Path(home).is_absolute():
         return False

@@ -17,16 +17,16 @@ UNLIMITED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class MachineResources:
     """The resources of a machine: cores, and bytes of memory."""
 
     cores: int
     memory: int
 
     @classmethod
-    def here(cls) -> Resources:
+    def here(cls) -> MachineResources:
         """Return the resources that this process may use, within its control group's limits."""
-        return cls(cores=cores(), memory=min(machine_memory(), _cgroup_memory_limit()))
+        return cls(cores=core_count(), memory=min(machine_memory(), _cgroup_memory_limit()))
 
 
 def _cgroup_memory_limit() -> int:
@@ -44,7 +44,7 @@ if sys.platform == "win32":
 
     from kiln.operating_system import windows_api as api
 
-    def cores() -> int:
+    def core_count() -> int:
         """Return the number of cores."""
         return os.cpu_count() or 1
 
@@ -52,10 +52,10 @@ if sys.platform == "win32":
         """Return the bytes of memory of this machine."""
         status = api.MemoryStatus()
         status.size = ctypes.sizeof(status)
-        api.call("GlobalMemoryStatusEx", ctypes.byref(status))
+        api.call_kernel32("GlobalMemoryStatusEx", ctypes.byref(status))
         return int(status.total)
 
-    def processor() -> str:
+    def processor_name() -> str:
         """Return the name of the processor."""
         return os.environ.get("PROCESSOR_IDENTIFIER", "")
 
@@ -65,15 +65,15 @@ if sys.platform == "win32":
 
     def private_memory() -> int:
         """Return the bytes of memory that are this process's alone."""
-        counters = api.MemoryCounters()
+        counters = api.ProcessMemoryCounters()
         counters.size = size = ctypes.sizeof(counters)
-        api.call("K32GetProcessMemoryInfo", api.this_process(), ctypes.byref(counters), size)
+        api.call_kernel32("K32GetProcessMemoryInfo", api.current_process_handle(), ctypes.byref(counters), size)
         return int(counters.private)
 
     def bytes_written() -> int:
         """Return the number of bytes that this process has written since it started."""
         counters = (ctypes.c_uint64 * 6)()  # IO_COUNTERS
-        api.call("GetProcessIoCounters", api.this_process(), ctypes.byref(counters))
+        api.call_kernel32("GetProcessIoCounters", api.current_process_handle(), ctypes.byref(counters))
         return int(counters[4])
 
     def free_file_count(folder: Path) -> int:  # noqa: ARG001
@@ -84,7 +84,7 @@ if sys.platform == "win32":
         """Return the most that this process may have of ``nofile`` or ``nproc``."""
         return UNLIMITED
 
-    class _Job:
+    class _MemoryLimitJob:
         """The job of this process, which limits its memory; made at the first limit, and kept."""
 
         handle: int | None = None
@@ -93,26 +93,28 @@ if sys.platform == "win32":
         def limit(cls, memory: int | None) -> None:
             """Have the system refuse this process more bytes of memory than ``memory``; None for no limit."""
             if cls.handle is None:
-                cls.handle = api.call("CreateJobObjectW", None, None)
-                api.call("AssignProcessToJobObject", cls.handle, api.this_process())
-            limits = api.ExtendedLimits()
+                cls.handle = api.call_kernel32("CreateJobObjectW", None, None)
+                api.call_kernel32("AssignProcessToJobObject", cls.handle, api.current_process_handle())
+            limits = api.JobExtendedLimits()
             if memory is not None:
                 limits.basic.flags, limits.process_memory = api.LIMIT_PROCESS_MEMORY, memory
             size = ctypes.sizeof(limits)
-            api.call("SetInformationJobObject", cls.handle, api.EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), size)
+            api.call_kernel32(
+                "SetInformationJobObject", cls.handle, api.EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), size
+            )
 
     def limit_process_permanently(*, memory: int, file_size: int | None) -> None:  # noqa: ARG001
         """Have the system limit this process's memory; Windows has no limit on the size of its files."""
-        _Job.limit(memory)
+        _MemoryLimitJob.limit(memory)
 
     @contextlib.contextmanager
     def additional_memory_limit(amount: int) -> Iterator[None]:
         """Have the system refuse more than ``amount`` further bytes of memory during the block."""
-        _Job.limit(private_memory() + amount)
+        _MemoryLimitJob.limit(private_memory() + amount)
         try:
             yield
         finally:
-            _Job.limit(None)
+            _MemoryLimitJob.limit(None)
 
 else:
     import resource
@@ -158,11 +160,11 @@ else:
         _ANONYMOUS = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
         _WRITTEN = re.compile(r"^wchar: (\d+)$", re.MULTILINE)
 
-        def cores() -> int:
+        def core_count() -> int:
             """Return the number of cores that this process may use."""
             return len(os.sched_getaffinity(0))
 
-        def processor() -> str:
+        def processor_name() -> str:
             """Return the model name of the processor; empty where the kernel gives none."""
             lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
             return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
@@ -179,11 +181,11 @@ else:
 
     else:
 
-        def cores() -> int:
+        def core_count() -> int:
             """Return the number of cores."""
             return os.cpu_count() or 1
 
-        def processor() -> str:
+        def processor_name() -> str:
             """Return the model name of the processor, which macOS gives to programs alone: none."""
             return ""
 

@@ -23,7 +23,7 @@ if sys.platform == "win32":
             self._chunks: queue.SimpleQueue[tuple[IO[bytes], bytes]] = queue.SimpleQueue()
             self._open = set(pipes)
             for pipe in self._open:
-                threading.Thread(target=self._read, args=(pipe,), daemon=True).start()
+                threading.Thread(target=self._read_pipe, args=(pipe,), daemon=True).start()
 
         @property
         def is_open(self) -> bool:
@@ -43,7 +43,7 @@ if sys.platform == "win32":
         def close(self) -> None:
             """Leave the threads to the end of the processes that they read."""
 
-        def _read(self, pipe: IO[bytes]) -> None:
+        def _read_pipe(self, pipe: IO[bytes]) -> None:
             chunk = b"."
             while chunk:
                 try:

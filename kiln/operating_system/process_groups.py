@@ -47,13 +47,15 @@ if sys.platform == "win32":
 
         def __init__(self, process: subprocess.Popen[Any]) -> None:
             self._process = process
-            self._job = api.call("CreateJobObjectW", None, None)
-            limits = api.ExtendedLimits()
+            self._job = api.call_kernel32("CreateJobObjectW", None, None)
+            limits = api.JobExtendedLimits()
             limits.basic.flags = api.LIMIT_KILL_ON_JOB_CLOSE  # when this process ends, and its handle with it
             size = ctypes.sizeof(limits)
-            api.call("SetInformationJobObject", self._job, api.EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), size)
+            api.call_kernel32(
+                "SetInformationJobObject", self._job, api.EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), size
+            )
             with suppress(OSError):  # it has already ended
-                api.call("AssignProcessToJobObject", self._job, int(process._handle))  # type: ignore[attr-defined]  # noqa: SLF001
+                api.call_kernel32("AssignProcessToJobObject", self._job, int(process._handle))  # type: ignore[attr-defined]  # noqa: SLF001
 
         def terminate(self) -> None:
             """Have the process end itself: Ctrl-Break is all that reaches a group."""
@@ -63,32 +65,32 @@ if sys.platform == "win32":
         def kill(self) -> None:
             """End the process and its descendants at once."""
             with suppress(OSError):
-                api.call("TerminateJobObject", self._job, 1)
+                api.call_kernel32("TerminateJobObject", self._job, 1)
 
         def close(self) -> None:
             """Forget the group, which ends those of its processes that still run."""
             job, self._job = self._job, 0
             if job:
-                api.close(job)
+                api.close_handle(job)
 
-    def is_running(pid: int) -> bool:
+    def is_process_running(pid: int) -> bool:
         """Return whether a process runs."""
         try:
-            handle = api.call("OpenProcess", api.PROCESS_QUERY_LIMITED_INFORMATION | api.SYNCHRONIZE, 0, pid)
+            handle = api.call_kernel32("OpenProcess", api.PROCESS_QUERY_LIMITED_INFORMATION | api.SYNCHRONIZE, 0, pid)
         except OSError as error:
             return isinstance(error, PermissionError)  # another user's
         try:
-            return api.call("WaitForSingleObject", handle, 0) == api.WAIT_TIMEOUT
+            return api.call_kernel32("WaitForSingleObject", handle, 0) == api.WAIT_TIMEOUT
         except OSError:  # a result of 0: it has ended
             return False
         finally:
-            api.close(handle)
+            api.close_handle(handle)
 
-    def is_parent(pid: int) -> bool:
+    def is_parent_process(pid: int) -> bool:
         """Return whether this process's parent still runs: Windows keeps the number of one that has ended."""
-        return is_running(pid)
+        return is_process_running(pid)
 
-    process_exists = is_running  # no number belongs to a process that has ended, unless a handle of it is open
+    process_exists = is_process_running  # no number belongs to a process that has ended, unless a handle of it is open
 
     def die_with_parent(number: signal.Signals) -> None:
         """Do nothing: the job of `ProcessGroup` ends with the parent."""
@@ -102,7 +104,7 @@ if sys.platform == "win32":
             signal.signal(signal.SIGINT, before)
         sys.exit(code)
 
-    def set_not_blocking(descriptor: int) -> None:
+    def make_nonblocking(descriptor: int) -> None:
         """Do nothing: writes of a byte into an empty pipe do not block."""
 
     def inherited_file_arguments(descriptor: int) -> dict[str, Any]:  # noqa: ARG001
@@ -144,16 +146,16 @@ else:
 
         def terminate(self) -> None:
             """Have the processes end themselves."""
-            self._signal(signal.SIGTERM)
+            self._send_signal(signal.SIGTERM)
 
         def kill(self) -> None:
             """End the processes at once."""
-            self._signal(signal.SIGKILL)
+            self._send_signal(signal.SIGKILL)
 
         def close(self) -> None:
             """Forget the group; nothing is held."""
 
-        def _signal(self, number: signal.Signals) -> None:
+        def _send_signal(self, number: signal.Signals) -> None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
@@ -171,11 +173,11 @@ else:
         """Replace this process by a program."""
         os.execv(program, [str(program), *arguments])  # noqa: S606 - it needs no shell
 
-    def set_not_blocking(descriptor: int) -> None:
+    def make_nonblocking(descriptor: int) -> None:
         """Have writes to a full pipe fail instead of waiting."""
         os.set_blocking(descriptor, False)
 
-    def is_parent(pid: int) -> bool:
+    def is_parent_process(pid: int) -> bool:
         """Return whether a process is still this process's parent."""
         return os.getppid() == pid
 
@@ -204,7 +206,7 @@ else:
             finally:
                 prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
-        def is_running(pid: int) -> bool:
+        def is_process_running(pid: int) -> bool:
             """Return whether a process of this computer runs and is not a zombie: a zombie has no command line."""
             with suppress(OSError):
                 return bool(Path("/proc", str(pid), "cmdline").read_bytes())
@@ -221,7 +223,7 @@ else:
             return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     else:
-        is_running = process_exists
+        is_process_running = process_exists
 
         @contextmanager
         def adopt_orphans() -> Iterator[None]:

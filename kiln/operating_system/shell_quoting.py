@@ -19,7 +19,7 @@ if sys.platform == "win32":
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
 
-    def quoted(word: str) -> str:
+    def quoted_word(word: str) -> str:
         """Return a word as it is written on a command line."""
         return subprocess.list2cmdline([word])
 
@@ -33,7 +33,7 @@ else:
     def use_utf8_output() -> None:
         """Leave the output as the user's locale has it."""
 
-    def quoted(word: str) -> str:
+    def quoted_word(word: str) -> str:
         """Return a word as it is written on a command line."""
         import shlex
 
@@ -41,9 +41,9 @@ else:
 
     def path_export_line(prefix: Path) -> str:
         """Return the line that makes a prefix's programs available without conda."""
-        return f"export PATH={quoted(f'{prefix}/bin')}:$PATH"
+        return f"export PATH={quoted_word(f'{prefix}/bin')}:$PATH"
 
 
-def joined(words: Iterable[str]) -> str:
+def joined_command_line(words: Iterable[str]) -> str:
     """Return words as a command line."""
-    return " ".join(map(quoted, words))
+    return " ".join(map(quoted_word, words))

@@ -13,7 +13,7 @@ _RETURN_HANDLES = frozenset({"CreateJobObjectW", "GetCurrentProcess", "OpenProce
 LIMIT_PROCESS_MEMORY, LIMIT_KILL_ON_JOB_CLOSE = 0x0100, 0x2000  # JOB_OBJECT_LIMIT_...
 
 
-class BasicLimits(ctypes.Structure):
+class JobBasicLimits(ctypes.Structure):
     """JOBOBJECT_BASIC_LIMIT_INFORMATION."""
 
     _fields_ = (
@@ -29,11 +29,11 @@ class BasicLimits(ctypes.Structure):
     )
 
 
-class ExtendedLimits(ctypes.Structure):
+class JobExtendedLimits(ctypes.Structure):
     """JOBOBJECT_EXTENDED_LIMIT_INFORMATION; ``io`` are the counters of IO_COUNTERS, which are not set."""
 
     _fields_ = (
-        ("basic", BasicLimits),
+        ("basic", JobBasicLimits),
         ("io", ctypes.c_uint64 * 6),
         ("process_memory", ctypes.c_size_t),
         ("job_memory", ctypes.c_size_t),
@@ -42,7 +42,7 @@ class ExtendedLimits(ctypes.Structure):
     )
 
 
-class MemoryCounters(ctypes.Structure):
+class ProcessMemoryCounters(ctypes.Structure):
     """PROCESS_MEMORY_COUNTERS_EX: ``private`` is the memory that is the process's alone."""
 
     _fields_ = (
@@ -67,7 +67,7 @@ class MemoryStatus(ctypes.Structure):
 
 if sys.platform == "win32":
 
-    def call(name: str, *arguments: Any) -> int:
+    def call_kernel32(name: str, *arguments: Any) -> int:
         """Call a function of kernel32 and return its result; integers are handles.
 
         Raises:
@@ -81,10 +81,10 @@ if sys.platform == "win32":
             raise ctypes.WinError(ctypes.get_last_error())
         return int(result)
 
-    def this_process() -> int:
+    def current_process_handle() -> int:
         """Return the handle of this process."""
-        return call("GetCurrentProcess")
+        return call_kernel32("GetCurrentProcess")
 
-    def close(handle: int) -> None:
+    def close_handle(handle: int) -> None:
         """Close a handle."""
-        call("CloseHandle", handle)
+        call_kernel32("CloseHandle", handle)

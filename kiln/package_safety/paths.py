@@ -6,7 +6,7 @@ import posixpath
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.operating_system.file_names import is_special
+from kiln.operating_system.file_names import is_special_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ def resolve_links(path: str, links: Mapping[str, str]) -> str | None:
             destination = links.get("/".join(position))
             if destination is not None:
                 hops += 1
-                if hops > HOPS or destination.startswith("/") or is_special(destination):
+                if hops > HOPS or destination.startswith("/") or is_special_path(destination):
                     return None
                 position.pop()
                 parts += destination.split("/")[::-1]
@@ -97,7 +97,7 @@ class PrefixTree:
 
 def is_outside_prefix(path: str) -> bool:
     """Return whether a path cannot be a package's: it is absolute, goes up, or leads elsewhere on this system."""
-    return path.startswith("/") or ".." in path.split("/") or is_special(path)
+    return path.startswith("/") or ".." in path.split("/") or is_special_path(path)
 
 
 def is_in_conda_meta(path: str) -> bool:

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 from kiln import files, masking
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
-from kiln.model.release import Leak, PackageContents
+from kiln.model.release import ContentLeak, PackageContents
 from kiln.package_safety.paths import duplicate_paths, is_in_conda_meta, resolve_links
 from kiln.publish import build_path_leak_hints
 
@@ -85,7 +85,7 @@ class _PackageInspection:
     prefixes: Mapping[str, bytes]
     paths: list[str] = field(default_factory=list)
     licenses: list[str] = field(default_factory=list)
-    leaks: dict[tuple[str, str], Leak] = field(default_factory=dict)
+    leaks: dict[tuple[str, str], ContentLeak] = field(default_factory=dict)
     escapes: list[str] = field(default_factory=list)
     links: dict[str, str] = field(default_factory=dict)
 
@@ -126,7 +126,7 @@ class _PackageInspection:
                     cure = (
                         build_path_leak_hints.HINTS[kind] if secret.what == BUILD_PATH else build_path_leak_hints.SECRET
                     )
-                    leak = Leak(file=name, what=secret.what, offset=start + offset, text=remedy, cure=cure)
+                    leak = ContentLeak(file=name, what=secret.what, offset=start + offset, text=remedy, cure=cure)
                     self.leaks.setdefault((name, secret.what), leak)
             start, rest = start + len(text), text[-max(OVERLAP, len(placeholder)) :]
             start -= len(rest)

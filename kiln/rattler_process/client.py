@@ -183,7 +183,7 @@ def _remove_unfinished_package(folder: Path, *, whole: bool) -> None:
     ``whole`` package goes, too: the process may have ended between its last file and the check of its limits.
     """
     with contextlib.suppress(OSError), (folder.parent / ".cache.lock").open("ab") as lock:
-        file_locks.acquire(lock.fileno(), wait=False)
+        file_locks.acquire_lock(lock.fileno(), wait=False)
         for part in folder.parent.glob(f".{glob.escape(folder.name)}??????"):
             files.remove(part)
         if whole:

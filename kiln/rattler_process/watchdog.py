@@ -16,7 +16,7 @@ from kiln.files import size_text
 from kiln.operating_system import machine_resources
 from kiln.operating_system.file_operations import open_descriptors
 from kiln.operating_system.machine_resources import bytes_written, private_memory
-from kiln.operating_system.process_groups import is_parent
+from kiln.operating_system.process_groups import is_parent_process
 from kiln.rattler_process.failures import out_of_memory_error
 from kiln.rattler_process.limits_in_force import VARIABLE, doubled, raise_limit_hint
 
@@ -63,7 +63,7 @@ class Watchdog(threading.Thread):
     def run(self) -> None:
         """Check the limits until stopped."""
         while not self.stopped.wait(INTERVAL):
-            if not is_parent(self.parent):
+            if not is_parent_process(self.parent):
                 os._exit(1)
             breach = self._stall_error() or self._timeout_error() or self.exceeded_limit_error()
             if breach is not None:

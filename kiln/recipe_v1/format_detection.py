@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.errors import RecipeFault
-from kiln.operating_system.file_operations import content_stamp
+from kiln.operating_system.file_operations import file_content_stamp
 from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def is_v1(feedstock: Feedstock) -> bool:
 def _rattler_build_setting_place(path: Path) -> Place | None:
     """Return where the settings ask for rattler-build, None where they do not."""
     try:
-        stamp = content_stamp(path)
+        stamp = file_content_stamp(path)
     except OSError:
         return None
     return _cached_setting_place(path, stamp)

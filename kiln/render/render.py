@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import RecipeFault, raise_all
 from kiln.model.rendered import RenderedConfig
-from kiln.operating_system.file_operations import content_stamp
+from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
@@ -139,7 +139,7 @@ def _shared_recipe_source(feedstock: Feedstock, known: frozenset[str], *, alone:
     which is not here. Unless the feedstock stands ``alone``, it has a pinning, and a near miss may be right.
     """
     known |= _keys_of_all_configs(feedstock)
-    return _cached_recipe_source(feedstock.meta, content_stamp(feedstock.meta), known, alone=alone)
+    return _cached_recipe_source(feedstock.meta, file_content_stamp(feedstock.meta), known, alone=alone)
 
 
 @lru_cache(maxsize=1)
@@ -150,7 +150,7 @@ def _cached_recipe_source(path: Path, _stamp: tuple[int, ...], known: frozenset[
 def _keys_of_all_configs(feedstock: Feedstock) -> frozenset[str]:
     """Return the keys of the other configs, which this one may lack without a mistake."""
     files = [*feedstock.config_folder.glob("*.yaml"), *(feedstock.config_folder / "migrations").glob("*.yaml")]
-    return frozenset[str]().union(*(_variant_file_keys(path, content_stamp(path)) for path in files))
+    return frozenset[str]().union(*(_variant_file_keys(path, file_content_stamp(path)) for path in files))
 
 
 @lru_cache(maxsize=4096)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.model.rendered import Output, Pin, RenderedConfig, Requirements
 from kiln.names import invalid_name_reason
-from kiln.operating_system.file_operations import content_stamp
+from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe_v1.identity import BuildIdentities
 from kiln.recipe_v1.node_evaluation import RECIPE
 from kiln.recipe_v1.recipe import RecipeV1, versions_from_variant
@@ -78,7 +78,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
 
 def shared_recipe(feedstock: Feedstock) -> RecipeV1:
     """Return the recipe, shared between the configs of one process while it does not change."""
-    key = (feedstock.recipe_v1, content_stamp(feedstock.recipe_v1))
+    key = (feedstock.recipe_v1, file_content_stamp(feedstock.recipe_v1))
     if key not in _SHARED:
         _SHARED.clear()
         _SHARED[key] = RecipeV1.read(feedstock.recipe_v1)

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 from kiln.console.run_state import TRACED_VARIABLE
 from kiln.console.text import shown_line
 from kiln.lazy_pattern import lazy_pattern
-from kiln.operating_system.file_operations import open_regular
+from kiln.operating_system.file_operations import open_regular_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def open_log(log: Path) -> IO[bytes]:
     Raises:
         OSError: it is missing, or not a regular file.
     """
-    return open(open_regular(log), "rb")  # noqa: PTH123 - a descriptor has no path
+    return open(open_regular_file(log), "rb")  # noqa: PTH123 - a descriptor has no path
 
 
 def tail(log: Path) -> str:

@@ -12,7 +12,7 @@ from kiln.executor import conda_forge_env
 from kiln.job.job_descriptions import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.operating_system import users
-from kiln.operating_system.machine_resources import Resources
+from kiln.operating_system.machine_resources import MachineResources
 from kiln.run import executor_choice, plan_inputs, remote_executor_option_checks, resource_check
 from kiln.run.options import HOST
 from kiln.scheduling import local_build_order
@@ -80,7 +80,7 @@ def make_run_plan(
             IncompatibleVersions for a config that cannot work, DiskFull, DownloadFailed for an image that cannot be
             fetched, MissingTool for an engine.
     """
-    resources = Resources.here()
+    resources = MachineResources.here()
     run_inputs = plan_inputs.look_up(feedstock, options, machine, resources, on_line)
     inputs = {} if options.build.rebuilds_finished else run_inputs.inputs
     finished = build_cache.finished_configs(ledger, layout, inputs)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import RenderedConfig
-    from kiln.operating_system.machine_resources import Resources
+    from kiln.operating_system.machine_resources import MachineResources
     from kiln.run.executor_choice import BuildLocation
     from kiln.run.options import RunOptions
     from kiln.run.resource_check import ResourceShare
@@ -70,7 +70,7 @@ def look_up(
     feedstock: Feedstock,
     options: RunOptions,
     machine: HostMachine,
-    resources: Resources,
+    resources: MachineResources,
     on_line: Callable[[str], None] | None,
 ) -> RunInputs:
     """Look up the inputs of a run's plan; ``on_line`` gets the progress of images that are fetched.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from kiln.builder.rehearsal_input_choice import RehearsalInputs
     from kiln.ledger import Ledger
-    from kiln.operating_system.machine_resources import Resources
+    from kiln.operating_system.machine_resources import MachineResources
     from kiln.run.options import RunOptions
     from kiln.store.layout import ArtifactLayout
 
@@ -31,7 +31,7 @@ class ResourceShare:
     memory: int
 
 
-def divide_resources(resources: Resources, *, jobs: int, cores: int | None, memory: int | None) -> ResourceShare:
+def divide_resources(resources: MachineResources, *, jobs: int, cores: int | None, memory: int | None) -> ResourceShare:
     """Divide a machine among jobs; ``cores`` and ``memory`` are requested for each.
 
     Raises:

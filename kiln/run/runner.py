@@ -101,7 +101,7 @@ class MatrixRun:
             command=plan.options.command,
             started=self.started,
             finished=finished,
-            machine=f"{platform.node()}, {machine_resources.processor() or platform.machine()}",
+            machine=f"{platform.node()}, {machine_resources.processor_name() or platform.machine()}",
             cores=plan.cores,
             jobs=plan.options.jobs,
             engine=plan.options.build.engine,

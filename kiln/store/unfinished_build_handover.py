@@ -118,7 +118,7 @@ def pack_archive(folder: Path, entries: Iterable[tuple[str, Path]]) -> PackedArc
                     count, size = count + 1, size + added
         digest = files.sha256(part)
     target = folder / f"made-{digest[:16]}.tar.zst"
-    file_operations.replace(path, target)
+    file_operations.replace_path(path, target)
     archive = HandoverArchive(name=target.name, size=target.stat().st_size, unpacked=size, files=count, sha256=digest)
     return PackedArchive(archive=archive, unreadable=tuple(unreadable))
 

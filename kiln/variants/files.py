@@ -11,7 +11,7 @@ from kiln.errors import MalformedYaml, VariantFault, did_you_mean, raise_all
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.names import HIDDEN, PLATFORMS, is_subdir
-from kiln.operating_system.file_operations import content_stamp
+from kiln.operating_system.file_operations import file_content_stamp
 from kiln.serialization import mapping_or_empty
 from kiln.template.namespace import Namespace
 from kiln.template.selectors import SelectableText
@@ -112,7 +112,7 @@ def _cached_variant_file(path: Path, name: str, _stamp: tuple[int, ...]) -> Vari
 def load_variant_file(path: Path, name: str) -> VariantFile:
     """Return the variant file at a path, cached until the file changes."""
     try:
-        stamp = content_stamp(path)
+        stamp = file_content_stamp(path)
     except OSError as error:
         raise VariantFault(f"cannot read {name}", why=error.strerror or str(error)) from error
     return _cached_variant_file(path, name, stamp)

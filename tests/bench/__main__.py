@@ -10,7 +10,7 @@ from importlib import import_module
 
 from kiln.__main__ import flush_and_exit
 from kiln.console.text import table
-from kiln.operating_system.machine_resources import processor
+from kiln.operating_system.machine_resources import processor_name
 
 SECTIONS = (
     "start",
@@ -42,7 +42,7 @@ def main() -> None:
     if unknown := set(sections) - set(SECTIONS):
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
     rows = [row for section in sections for row in import_module(f"tests.bench.{section}").rows()]
-    machine = processor() or platform.machine()
+    machine = processor_name() or platform.machine()
     print(f"{dt.datetime.now(tz=dt.timezone.utc):%Y-%m-%d}, {machine}, {os.cpu_count()} cores,")
     print(f"Python {platform.python_version()}\n")
     print(table(("what", "measured", "may take"), rows, right=(1, 2)))

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from kiln.build.rattler_build_worker import render_variant
-from kiln.model.engine_package_settings import Platforms
+from kiln.model.engine_package_settings import BuildPlatforms
 
 if __name__ == "__main__":
-    recipes = [render_variant(recipe, Path(sys.argv[1]), Platforms()).recipe for recipe in json.load(sys.stdin)]
+    recipes = [render_variant(recipe, Path(sys.argv[1]), BuildPlatforms()).recipe for recipe in json.load(sys.stdin)]
     json.dump([[item.package.name, str(item.package.version), item.build.string] for item in recipes], sys.stdout)

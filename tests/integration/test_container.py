@@ -16,7 +16,7 @@ from kiln.container import Container, Engine, choose_engine, remove_orphaned_con
 from kiln.container.arguments import create_command
 from kiln.container.owner_labels import LABEL, OwnerProcess
 from kiln.errors import ContainerFault, DownloadFailed
-from kiln.model.container import ContainerLimits, ContainerRun, Mount, User
+from kiln.model.container import ContainerLimits, ContainerRun, ContainerUser, Mount
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 MEGABYTE = 1 << 20
 
 # Somebody who is not root, so that what is seen to be theirs cannot be root's by accident.
-SOMEBODY = User(uid=os.getuid() or 4321, gid=os.getgid() or 4321)
+SOMEBODY = ContainerUser(uid=os.getuid() or 4321, gid=os.getgid() or 4321)
 
 
 @pytest.fixture

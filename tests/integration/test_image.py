@@ -11,7 +11,7 @@ import pytest
 from kiln import cli, image
 from kiln.container import Container, images
 from kiln.errors import BuildFailed, UsageError
-from kiln.model.container import ContainerRun, User
+from kiln.model.container import ContainerRun, ContainerUser
 from kiln.model.feedstock import Feedstock
 from tests import shared_inputs
 from tests.waiting import CEILING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kiln.container import Engine
 
 ROOT = Path(__file__).parents[2]
-STRANGER = User(uid=54321, gid=54321)
+STRANGER = ContainerUser(uid=54321, gid=54321)
 
 
 def test_the_image_is_found_again(engine: Engine, base_image: str, capsys: pytest.CaptureFixture[str]) -> None:

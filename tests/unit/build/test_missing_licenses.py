@@ -9,7 +9,7 @@ import pytest
 from kiln.build import engine_run, missing_licenses
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
 from kiln.model.build_steps import BuildStep
-from kiln.model.engine_package_settings import Platforms
+from kiln.model.engine_package_settings import BuildPlatforms
 from kiln.model.rendered import Output, Requirements, Script
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def a_step(tmp_path: Path, entries: object) -> BuildStep:
         channels=(),
         environment={},
         index={},
-        platforms=Platforms(target="linux-64", build="linux-64"),
+        platforms=BuildPlatforms(target="linux-64", build="linux-64"),
         recipe_folder=recipe,
     )
 

@@ -28,7 +28,7 @@ from kiln.build.engine_secrets import (
 from kiln.errors import BuildFailed
 from kiln.model.build_config import BuildConfig
 from kiln.model.build_steps import RunExport, StagedFiles
-from kiln.model.engine_package_settings import PackageSettings, Platforms
+from kiln.model.engine_package_settings import BuildPlatforms, PackageSettings
 from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.rendered import Output, OutputTest, Pin, RenderedConfig, Requirements, Script, Source, Staging
 from kiln.recipe_script_launch_commands import untraced
@@ -219,7 +219,10 @@ def test_packages_of_a_release_have_its_level_and_those_of_a_rehearsal_the_fast_
 def test_a_cross_compiled_config_has_two_platforms(tmp_path: Path) -> None:
     cross = dataclasses.replace(CPU, platform="linux-aarch64", build_platform="linux-64")
     assert (cross.is_cross, CPU.is_cross) == (True, False)
-    for config, expected in ((cross, Platforms(target="linux-aarch64", build="linux-64")), (CPU, Platforms())):
+    for config, expected in (
+        (cross, BuildPlatforms(target="linux-aarch64", build="linux-64")),
+        (CPU, BuildPlatforms()),
+    ):
         rendered = RenderedConfig(config=config, outputs=(LIB,))
         compiling = plan_compile(
             rendered,

@@ -4,7 +4,7 @@ import random
 from typing import TYPE_CHECKING
 
 from kiln.conda_package.rewriter import rewrite_info
-from kiln.operating_system.machine_resources import Resources
+from kiln.operating_system.machine_resources import MachineResources
 from tests.packages import conda_package
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ def test_the_number_of_cores_makes_no_difference_to_the_bytes(tmp_path: Path, mo
     old = conda_package(tmp_path / "old.conda", {"index.json": {}}, payload=payload)
     packages = []
     for cores, memory in ((1, 1 << 40), (3, 1 << 40), (64, 1)):
-        here = Resources(cores=cores, memory=memory)
-        monkeypatch.setattr(Resources, "here", lambda here=here: here)
+        here = MachineResources(cores=cores, memory=memory)
+        monkeypatch.setattr(MachineResources, "here", lambda here=here: here)
         rewrite_info(old, tmp_path / "new.conda", lambda _, data: data, mtime=1, level=3)
         packages.append((tmp_path / "new.conda").read_bytes())
     assert packages[0] == packages[1] == packages[2]

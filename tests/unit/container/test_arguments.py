@@ -10,7 +10,7 @@ import pytest
 from kiln.container import Engine, EngineKind, images
 from kiln.container.arguments import create_command, start_command
 from kiln.errors import UsageError
-from kiln.model.container import ContainerLimits, ContainerRun, Mount, User
+from kiln.model.container import ContainerLimits, ContainerRun, ContainerUser, Mount
 
 DOCKER = Engine(kind=EngineKind.DOCKER, executable="/usr/bin/docker", version="20.10", environment={})
 PODMAN = dataclasses.replace(DOCKER, kind=EngineKind.PODMAN, executable="/usr/bin/podman")
@@ -49,7 +49,7 @@ def test_all_that_a_plan_grants_stands_in_its_place() -> None:
             Mount(source=Path("/feed/recipe"), target="/home/conda/recipe_root"),
             Mount(source=Path("/feed/out"), target="/out", read_only=False),
         ),
-        user=User(uid=1000, gid=100),
+        user=ContainerUser(uid=1000, gid=100),
         limits=ContainerLimits(cores=1.5, memory=64 << 20, processes=50),
         network=True,
         workdir="/home/conda",
@@ -93,7 +93,7 @@ def test_files_are_the_callers_in_every_kind_of_engine(
     kind: EngineKind, rootless: bool, expected: tuple[str, ...]
 ) -> None:
     engine = dataclasses.replace(DOCKER, kind=kind, rootless=rootless)
-    assert words(engine, user=User(uid=1000, gid=100)) == (
+    assert words(engine, user=ContainerUser(uid=1000, gid=100)) == (
         *("/usr/bin/docker", *HEAD, *OWNER, *NOTHING, *expected, *OFFLINE),
         *END,
     )

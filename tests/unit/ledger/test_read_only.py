@@ -185,6 +185,6 @@ def test_files_that_are_written_meanwhile_are_not_taken_for_a_ledger(
 ) -> None:
     written(folder, tmp_path / "source", tables_in_log=False)
     stamps = itertools.count()
-    monkeypatch.setattr(memory_copy, "content_stamp", lambda _: (next(stamps), 0, 0))
+    monkeypatch.setattr(memory_copy, "file_content_stamp", lambda _: (next(stamps), 0, 0))
     with pytest.raises(LedgerFault, match="is being written by another process"):
         memory_copy.in_memory(folder / LEDGER)

@@ -86,9 +86,9 @@ def test_windows_structures_have_their_documented_sizes() -> None:
     sizes = [
         ctypes.sizeof(kind)
         for kind in (
-            windows_api.BasicLimits,
-            windows_api.ExtendedLimits,
-            windows_api.MemoryCounters,
+            windows_api.JobBasicLimits,
+            windows_api.JobExtendedLimits,
+            windows_api.ProcessMemoryCounters,
             windows_api.MemoryStatus,
         )
     ]

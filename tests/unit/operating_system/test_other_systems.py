@@ -37,15 +37,15 @@ def loaded(name: str, system: str, monkeypatch: pytest.MonkeyPatch) -> ModuleTyp
     "path", ["C:/x", "a:b", "a\\..\\b", "NUL", "share/nul.txt", "lib/COM1", "share/name.", "share/name ", "con /x"]
 )
 def test_windows_writes_elsewhere_than_such_a_path_says(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert loaded("file_names", "win32", monkeypatch).is_special(path)
-    assert not loaded("file_names", "linux", monkeypatch).is_special(path)
+    assert loaded("file_names", "win32", monkeypatch).is_special_path(path)
+    assert not loaded("file_names", "linux", monkeypatch).is_special_path(path)
 
 
 @pytest.mark.parametrize(
     "path", ["lib/python3.12/site-packages/a.py", "./a", "a/../b", "console.txt", "nullable", ".a"]
 )
 def test_windows_takes_other_paths_as_they_are(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not loaded("file_names", "win32", monkeypatch).is_special(path)
+    assert not loaded("file_names", "win32", monkeypatch).is_special_path(path)
 
 
 def test_an_environment_has_its_program_where_the_system_has_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +59,8 @@ def test_an_environment_has_its_program_where_the_system_has_programs(monkeypatc
 
 def test_lines_for_the_shell_are_those_of_cmd_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     windows = loaded("shell_quoting", "win32", monkeypatch)
-    assert windows.joined([r"C:\a b\kiln.cmd", "rerender"]) == r'"C:\a b\kiln.cmd" rerender'
-    assert windows.quoted("a b") == '"a b"'
+    assert windows.joined_command_line([r"C:\a b\kiln.cmd", "rerender"]) == r'"C:\a b\kiln.cmd" rerender'
+    assert windows.quoted_word("a b") == '"a b"'
     line = windows.path_export_line(Path("p"))
     assert line.startswith('set "PATH=p;')
     assert line.endswith(';%PATH%"')
@@ -102,7 +102,7 @@ time.sleep(600)
 
 def test_on_macos_numbers_of_this_process_are_plausible(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = loaded("machine_resources", "darwin", monkeypatch)
-    assert usage.cores() >= 1
+    assert usage.core_count() >= 1
     assert usage.machine_memory() > 1 << 20
     assert usage.private_memory() > 1 << 10
     assert usage.bytes_written() >= 0
@@ -123,17 +123,17 @@ def test_a_link_and_a_pipe_are_not_opened(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "link").symlink_to("file")
     os.mkfifo(tmp_path / "pipe")
-    with os.fdopen(file_operations.open_regular(tmp_path / "file"), "rb") as file:
+    with os.fdopen(file_operations.open_regular_file(tmp_path / "file"), "rb") as file:
         assert file.read() == b"x"
     for name in ("link", "pipe", "missing"):
         with pytest.raises(OSError, match=name):
-            file_operations.open_regular(tmp_path / name)
+            file_operations.open_regular_file(tmp_path / name)
 
 
 def test_a_lock_is_held_until_its_file_is_closed(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open("w") as other:
-        file_locks.acquire(one.fileno(), wait=False)
+        file_locks.acquire_lock(one.fileno(), wait=False)
         with pytest.raises(BlockingIOError):
-            file_locks.acquire(other.fileno(), wait=False)
+            file_locks.acquire_lock(other.fileno(), wait=False)
         one.close()
-        file_locks.acquire(other.fileno(), wait=False)
+        file_locks.acquire_lock(other.fileno(), wait=False)

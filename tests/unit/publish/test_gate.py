@@ -10,7 +10,7 @@ import pytest
 
 from kiln.errors import BrokenPackage, ReleaseRefused
 from kiln.model.build_results import TestVerdict
-from kiln.model.release import Leak
+from kiln.model.release import ContentLeak
 from kiln.model.rendered import Pin
 from kiln.model.run import ConfigState
 from kiln.publish import package_inspection
@@ -64,7 +64,7 @@ def test_the_matrix_and_the_channel_decide(changed: Mapping[str, Any], expected:
         ({"about": {"license": "MIT", "extra": {"rehearsal": True}}}, [RefusalKind.REHEARSAL]),
         ({"about": {}}, [RefusalKind.NO_LICENSE]),
         ({"licenses": ()}, [RefusalKind.NO_LICENSE]),
-        ({"leaks": (Leak(file="bin/x", what="a private key", offset=3),)}, [RefusalKind.LEAK]),
+        ({"leaks": (ContentLeak(file="bin/x", what="a private key", offset=3),)}, [RefusalKind.LEAK]),
         ({"escapes": ("../../etc/passwd",)}, [RefusalKind.ESCAPE]),
     ],
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kiln.errors import OutOfMemory, UsageError
-from kiln.operating_system.machine_resources import Resources
+from kiln.operating_system.machine_resources import MachineResources
 from kiln.run.resource_check import LEAST_DISK, ResourceShare, disk_needed, divide_resources, require_memory
 
 GB = 10**9
-MACHINE = Resources(cores=8, memory=20 * GB)
+MACHINE = MachineResources(cores=8, memory=20 * GB)
 
 
 def test_jobs_share_cores_and_memory_and_the_system_keeps_some() -> None:
@@ -53,6 +53,6 @@ def test_the_disk_of_a_run_is_that_of_its_largest_configs_at_once() -> None:
 
 
 def test_this_machine_has_something() -> None:
-    here = Resources.here()
+    here = MachineResources.here()
     assert here.cores >= 1
     assert here.memory > 10**8
