@@ -80,7 +80,7 @@ def channel(folder: Path) -> LocalChannel:
         channel.add([(release_package(folder / "made", name), "linux-64")])
     for name in ("strengths", "tools"):
         channel.add([(exporting(folder / "made", name), "linux-64")])
-    interpreter = rehearse.probe(Path(sys.executable), env=os.environ)
+    interpreter = rehearse.probe_interpreter(Path(sys.executable), env=os.environ)
     channel.add((made, "linux-64") for made in rehearse.python_packages(interpreter, folder / "made", env=os.environ))
     return channel
 

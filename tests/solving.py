@@ -16,7 +16,7 @@ from packaging.version import Version
 from kiln import expand, feedstock_loader, rehearse, render
 from kiln.matchspec_notation import package_name
 from kiln.rehearse import conda_names
-from kiln.rehearse.wheel_package import run_exports
+from kiln.rehearse.wheel_package import library_run_exports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -114,7 +114,7 @@ def exported(output: Output) -> Iterator[str]:
     cuda = next((spec.split()[1] for spec in output.requirements.host if spec.startswith("cuda-version ")), "")
     for wheel in rehearse.plan_from_locks(python="3.12", cuda=cuda.removesuffix(".*")).dependencies if cuda else ():
         if conda_names.exporting_package(wheel.name) in host:
-            yield from run_exports(wheel.name, Version(wheel.version))["weak"]
+            yield from library_run_exports(wheel.name, Version(wheel.version))["weak"]
 
 
 def stand_ins(records: Iterable[Record]) -> Iterator[Record]:

@@ -65,16 +65,16 @@ def fetch_wheels_and_sources(
     """
     from kiln.rehearse import source_archives_by_hash, wheel_download
 
-    size = sum(wheel.size for wheel in wheel_download.missing(wheels.wheels, layout.wheels))
+    size = sum(wheel.size for wheel in wheel_download.wheels_not_in_store(wheels.wheels, layout.wheels))
     title = f"fetch wheels, {files.size_text(size)}" if size else "verify the fetched wheels"
     with reporter.step(title) as step, build_cache.hold_lock(layout.lock, seconds=build_cache.LONG):
-        wheel_download.fetch(wheels.wheels, layout.wheels, env=env, log=log, on_line=step.pass_on_line)
+        wheel_download.fetch_wheels(wheels.wheels, layout.wheels, env=env, log=log, on_line=step.pass_on_line)
     if not wheels.sources:
         return
-    size = sum(source.size for source in source_archives_by_hash.missing(wheels.sources, layout.sources))
+    size = sum(source.size for source in source_archives_by_hash.missing_sources(wheels.sources, layout.sources))
     title = f"fetch sources, {files.size_text(size)}" if size else "verify the fetched sources"
     with reporter.step(title) as step, build_cache.hold_lock(layout.lock, seconds=build_cache.LONG):
-        source_archives_by_hash.fetch(wheels.sources, layout.sources, env=env, on_line=step.pass_on_line)
+        source_archives_by_hash.fetch_sources(wheels.sources, layout.sources, env=env, on_line=step.pass_on_line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class Rehearsal:
             recipe_folder=self.job.recipe,
             folder=self.layout.work,
             channels=(self.layout.channel.url,),
-            wheel=rehearse.upstream_wheel(self.wheels, self.layout.wheels),
+            wheel=rehearse.verified_upstream_wheel(self.wheels, self.layout.wheels),
         )
 
     def fill_channel(self, dependencies: tuple[Path, ...], outputs: Iterable[Output]) -> None:

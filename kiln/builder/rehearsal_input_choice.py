@@ -203,7 +203,11 @@ def missing_wheels_size(inputs: Mapping[str, RehearsalInputs], store: Path) -> i
     from kiln.rehearse import wheel_download
 
     plans = [rehearsal.wheels.wheels for rehearsal in inputs.values()]
-    return sum({wheel.file: wheel.size for wheels in plans for wheel in wheel_download.missing(wheels, store)}.values())
+    return sum(
+        {
+            wheel.file: wheel.size for wheels in plans for wheel in wheel_download.wheels_not_in_store(wheels, store)
+        }.values()
+    )
 
 
 def cpu_config_for_machine(feedstock: Feedstock, machine: HostMachine, names: Iterable[str] | None = None) -> str:
@@ -217,7 +221,7 @@ def cpu_config_for_machine(feedstock: Feedstock, machine: HostMachine, names: It
     """
     try:
         return cpu_config_for_python(
-            feedstock, rehearse.probe(machine.python, env=machine.environment).minor_version, names
+            feedstock, rehearse.probe_interpreter(machine.python, env=machine.environment).minor_version, names
         ).name
     except UnsupportedPython:
         if machine.insists:

@@ -62,9 +62,9 @@ class RehearsalPlanner:
             preferred = (_preferred_or_newest_python(pythons, preferred), *preferred)
             rendered = dataclasses.replace(rendered, outputs=rehearse.outputs_for_python(rendered, preferred[0]))
         required = required_packages(rendered, test_specs=required_specs_of_tests(rendered))
-        python = rehearse.python_for(required, preferred)
+        python = rehearse.fitting_python(required, preferred)
         projects = dict.fromkeys((rendered.name, *(output.name for output in rendered.outputs)))
-        return rehearse.config_plan(
+        return rehearse.plan_config_rehearsal(
             rendered,
             required,
             python=python,
@@ -86,7 +86,7 @@ class RehearsalPlanner:
             return (named_python_version(self.machine),)
         pythons = []
         with contextlib.suppress(UnsupportedPython):
-            pythons.append(rehearse.probe(self.machine.python, env=self.machine.environment).minor_version)
+            pythons.append(rehearse.probe_interpreter(self.machine.python, env=self.machine.environment).minor_version)
         newest = rehearse.first_available_interpreter(env=self.machine.environment)
         return (*pythons, *([] if newest is None else [newest.minor_version]))
 
@@ -102,7 +102,9 @@ def named_python_version(machine: HostMachine) -> str:
     Raises:
         UnsupportedPython: when it cannot be used.
     """
-    return rehearse.probe(machine.python, env=machine.environment, pythons=rehearse.PACKAGED_PYTHONS).minor_version
+    return rehearse.probe_interpreter(
+        machine.python, env=machine.environment, pythons=rehearse.PACKAGED_PYTHONS
+    ).minor_version
 
 
 def _preferred_or_newest_python(pythons: Collection[str], preferred: Iterable[str]) -> str:

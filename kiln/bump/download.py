@@ -103,7 +103,7 @@ def _urls_on_package_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Ite
         project, name = package_index.project_of_url(url), PurePosixPath(unquote(urlsplit(url).path)).name
         for index in package_index.configured_indexes(env) if project else ():
             with contextlib.suppress(http_client.HttpError):
-                yield from (file.url for file in package_index.files_of(project, index) if file.name == name)
+                yield from (file.url for file in package_index.project_files(project, index) if file.name == name)
 
 
 def _commit_of_revision(

@@ -101,10 +101,10 @@ def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts 
         if not located or located[0].size > _LARGEST:
             return None
         try:
-            source_archives_by_hash.fetch(located, Path(folder), env=env, on_line=lambda _: None)
+            source_archives_by_hash.fetch_sources(located, Path(folder), env=env, on_line=lambda _: None)
         except DownloadFailed:
             return None
-        return sdist.read(source_archives_by_hash.stored_path(located[0], Path(folder)))
+        return sdist.read(source_archives_by_hash.stored_source_path(located[0], Path(folder)))
 
 
 def _generator_error(name: str, version: str | None, text: str) -> DownloadFailed:

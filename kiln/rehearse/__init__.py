@@ -1,9 +1,10 @@
 """The parts of a rehearsal, which runs without a conda channel.
 
 Python packages are made from wheels, ``python`` from an interpreter of this machine, compilers and programs from this
-machine's; for TensorFlow, upstream's wheel replaces the compile. The order: ``rehearsal_wheels``, with upstream's
-wheel, or ``config_plan``, then ``wheel_download.fetch``, ``python_packages`` and ``convert_dependencies``, whose files
-all belong in the channel's ``SUBDIR``. A package's name identifies its content, so one that exists is used again.
+machine's; for TensorFlow, upstream's wheel replaces the compile. The order: ``plan_from_locks``, with upstream's
+wheel, or ``plan_config_rehearsal``, then ``wheel_download.fetch_wheels``, ``python_packages`` and
+``convert_dependencies``, whose files all belong in the channel's ``SUBDIR``. A package's name identifies its content,
+so one that exists is used again.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
     from kiln.rehearse.python_interpreter_packages import python_packages
     from kiln.rehearse.required_packages import outputs_for_python
     from kiln.rehearse.source_archives_by_hash import SourceSearch
-    from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, config_plan
-    from kiln.rehearse.substitution_plan import fitting_python as python_for
-    from kiln.rehearse.usable_python_search import Interpreter, find_interpreter, first_available_interpreter, probe
+    from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, fitting_python, plan_config_rehearsal
+    from kiln.rehearse.usable_python_search import (
+        Interpreter,
+        find_interpreter,
+        first_available_interpreter,
+        probe_interpreter,
+    )
     from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, plan_from_locks, wheel_gaps
 
 __all__ = [
@@ -36,46 +41,46 @@ __all__ = [
     "PythonRequest",
     "RehearsalPlan",
     "SourceSearch",
-    "config_plan",
     "convert_dependencies",
     "cuda_versions",
     "fetch_python",
     "fetched_pythons",
     "find_interpreter",
     "first_available_interpreter",
+    "fitting_python",
     "has_upstream_wheel",
     "outputs_for_python",
+    "plan_config_rehearsal",
     "plan_from_locks",
-    "probe",
-    "python_for",
+    "probe_interpreter",
     "python_packages",
-    "upstream_wheel",
+    "verified_upstream_wheel",
     "wheel_gaps",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "usable_python_search": "Interpreter find_interpreter first_available_interpreter probe",
+        "usable_python_search": "Interpreter find_interpreter first_available_interpreter probe_interpreter",
         "plan_types": "RehearsalPlan",
         "python_download": "DEFAULT_CHANNEL NO_CHANNEL PythonRequest fetch_python fetched_pythons",
         "python_interpreter_packages": "python_packages",
         "required_packages": "outputs_for_python",
         "source_archives_by_hash": "SourceSearch",
-        "substitution_plan": "PACKAGED_PYTHONS config_plan python_for=fitting_python",
+        "substitution_plan": "PACKAGED_PYTHONS plan_config_rehearsal fitting_python",
         "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel plan_from_locks wheel_gaps",
     },
 )
 
 
-def upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:
+def verified_upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:
     """Return the fetched wheel that replaces the compile; raises HashMismatch when it is not the lock's."""
     from kiln.rehearse import wheel_download
 
     upstream = rehearsal_plan.upstream
     if upstream is None:
         raise ValueError("the plan has no wheel that replaces the compile")
-    wheel_download.verify([upstream], store)
+    wheel_download.verify_wheels([upstream], store)
     return store / upstream.file
 
 
@@ -88,19 +93,19 @@ def convert_dependencies(rehearsal_plan: RehearsalPlan, store: Path, folder: Pat
     """
     from kiln.conda_package.writer import write_metadata_package
     from kiln.rehearse import wheel_download
-    from kiln.rehearse.stand_in_writer import cuda_metadata, microarch_level_metadata, stand_in_package
-    from kiln.rehearse.wheel_package import PackageTarget, convert_all
+    from kiln.rehearse.stand_in_writer import cuda_metadata, microarch_level_metadata, write_stand_in_package
+    from kiln.rehearse.wheel_package import PackageTarget, convert_wheels
 
     wheels = rehearsal_plan.dependencies
-    wheel_download.verify(wheels, store)
+    wheel_download.verify_wheels(wheels, store)
     compiled = rehearsal_plan.upstream is None
     target = PackageTarget(python=rehearsal_plan.python, cuda=rehearsal_plan.cuda, as_conda_forge=compiled)
     wheel_files = [(store / wheel.file, wheel.sha256) for wheel in wheels]
     return (
-        *convert_all(wheel_files, folder, target),
+        *convert_wheels(wheel_files, folder, target),
         *(
             write_metadata_package(folder, facts)
             for facts in (*cuda_metadata(wheels, target), *microarch_level_metadata())
         ),
-        *(stand_in_package(stand_in, folder) for stand_in in rehearsal_plan.stand_ins),
+        *(write_stand_in_package(stand_in, folder) for stand_in in rehearsal_plan.stand_ins),
     )

@@ -93,20 +93,20 @@ SYSROOT = "sysroot_linux-64"
 _PLATFORM = "_linux-64"
 
 
-def is_toolchain(name: str) -> bool:
+def is_toolchain_package(name: str) -> bool:
     """Return whether a package is a compiler, its runtime library, binutils or the C library's headers."""
     return name == SYSROOT or name in _RUNTIMES or name.removesuffix(_PLATFORM) in {*_COMPILERS, "binutils"}
 
 
-def missing_program(name: str, env: Mapping[str, str]) -> str:
+def missing_toolchain_program(name: str, env: Mapping[str, str]) -> str:
     """Return the program that a stand-in for a package of the toolchain needs and this machine lacks; else empty."""
     base = name.removesuffix(_PLATFORM)
     program = {SYSROOT: "gcc", "binutils": "ld", "binutils_linux-64": "ld"}.get(name, "")
     program = program or (_COMPILERS[base].program if base in _COMPILERS else _RUNTIMES[name][0])
-    return "" if machine_programs.paths((program,), env) else program
+    return "" if machine_programs.program_paths((program,), env) else program
 
 
-def stand_ins(required: Mapping[str, Iterable[str]], env: Mapping[str, str]) -> tuple[StandIn, ...]:
+def toolchain_stand_ins(required: Mapping[str, Iterable[str]], env: Mapping[str, str]) -> tuple[StandIn, ...]:
     """Return the stand-ins for packages of the toolchain, each with its version constraints, and what they export."""
     constraints = {name: tuple(texts) for name, texts in required.items()}
     packages = [
@@ -118,7 +118,7 @@ def stand_ins(required: Mapping[str, Iterable[str]], env: Mapping[str, str]) -> 
     )
     while missing := {more for name in runtimes for more in _REQUIRED_RUNTIMES.get(name, ())} - runtimes:
         runtimes |= missing
-    own = machine_programs.find("gcc", env)
+    own = machine_programs.find_program("gcc", env)
     version = max(versions, key=Version) if versions else own.version if own else machine_programs.UNKNOWN_VERSION
     packages += [_runtime_stand_in(name, version, constraints.get(name, ()), env) for name in sorted(runtimes)]
     return tuple(packages)
@@ -135,16 +135,18 @@ def _toolchain_stand_in(name: str, constraints: tuple[str, ...], env: Mapping[st
     base = name.removesuffix(_PLATFORM)
     if base == "binutils":
         return StandIn(
-            name=name, version=machine_programs.fitting_version("2", constraints), programs=_triplet_binutils(env)
+            name=name,
+            version=machine_programs.fitting_stand_in_version("2", constraints),
+            programs=_triplet_binutils(env),
         )
     return _compiler_stand_in(name, _COMPILERS[base], constraints, env)
 
 
 def _compiler_stand_in(name: str, compiler: _Compiler, constraints: tuple[str, ...], env: Mapping[str, str]) -> StandIn:
-    program = machine_programs.find(compiler.program, env)
+    program = machine_programs.find_program(compiler.program, env)
     own = machine_programs.UNKNOWN_VERSION if program is None else program.version
-    version = machine_programs.fitting_version(own, constraints)
-    there = machine_programs.paths(sorted(set(compiler.programs.values())), env)
+    version = machine_programs.fitting_stand_in_version(own, constraints)
+    there = machine_programs.program_paths(sorted(set(compiler.programs.values())), env)
     programs = {f"{TRIPLET}-{alias}": there[real] for alias, real in compiler.programs.items() if real in there}
     variables = " ".join(f'{key}="{TRIPLET}-{tool}"' for key, tool in compiler.variables.items())
     tools = " ".join(f'{tool.upper()}="{TRIPLET}-{tool}"' for tool in ("ar", "ld", "nm", "objcopy", "objdump"))
@@ -170,12 +172,12 @@ def _compiler_stand_in(name: str, compiler: _Compiler, constraints: tuple[str, .
 
 
 def _triplet_binutils(env: Mapping[str, str]) -> dict[str, str]:
-    there = machine_programs.paths((*_BINUTILS, *_STRIPPING), env)
+    there = machine_programs.program_paths((*_BINUTILS, *_STRIPPING), env)
     return {f"{TRIPLET}-{name}": path for name, path in there.items()}
 
 
 def _sysroot_stand_in(constraints: tuple[str, ...]) -> StandIn:
-    version = machine_programs.fitting_version("2.17", constraints)
+    version = machine_programs.fitting_stand_in_version("2.17", constraints)
     return StandIn(
         name=SYSROOT,
         version=version,
@@ -187,7 +189,7 @@ def _sysroot_stand_in(constraints: tuple[str, ...]) -> StandIn:
 
 def _runtime_stand_in(name: str, version: str, constraints: tuple[str, ...], env: Mapping[str, str]) -> StandIn:
     program, libraries = _RUNTIMES[name]
-    version = machine_programs.fitting_version(version, constraints)
+    version = machine_programs.fitting_stand_in_version(version, constraints)
     required = _REQUIRED_RUNTIMES.get(name, ())
     return StandIn(
         name=name,
@@ -201,7 +203,7 @@ def _runtime_stand_in(name: str, version: str, constraints: tuple[str, ...], env
 def _shared_library_paths(program: str, libraries: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
     """Return the paths of those shared libraries that a compiler finds; none without the compiler."""
     there: dict[str, str] = {}
-    if not machine_programs.paths((program,), env):
+    if not machine_programs.program_paths((program,), env):
         return there
     for library in libraries:
         result = process_runner.capture((program, f"-print-file-name={library}"), env=env, timeout=_SECONDS)

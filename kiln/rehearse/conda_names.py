@@ -168,7 +168,7 @@ def _normalized_version(version: str) -> str:
 
 
 @cache
-def _pypi_names() -> Mapping[str, tuple[str, ...]]:
+def _pypi_names_by_conda_name() -> Mapping[str, tuple[str, ...]]:
     names: dict[str, list[str]] = {}
     for pypi, row in known_names().items():
         if row.layout is WheelLayout.PYTHON:
@@ -178,7 +178,7 @@ def _pypi_names() -> Mapping[str, tuple[str, ...]]:
 
 def known_pypi_names(conda: str) -> tuple[str, ...]:
     """Return the PyPI projects that names.csv has for a conda package, the preferred one first."""
-    return _pypi_names().get(conda, ())
+    return _pypi_names_by_conda_name().get(conda, ())
 
 
 def pypi_name(conda: str) -> str:
@@ -204,11 +204,11 @@ def pip_specifiers(constraint: str) -> tuple[str, ...]:
     """Return the PEP 440 specifiers of a version constraint in conda's notation, in which ``1.2`` is exact."""
     if not constraint or "|" in constraint or "(" in constraint:
         return ()
-    clauses = [_specifier(*match.groups()) for part in constraint.split(",") if (match := _CLAUSE.fullmatch(part))]
+    clauses = [_pip_specifier(*match.groups()) for part in constraint.split(",") if (match := _CLAUSE.fullmatch(part))]
     return tuple(clause for clause in clauses if clause and _is_valid_specifier(clause))
 
 
-def _specifier(sign: str | None, version: str) -> str:
+def _pip_specifier(sign: str | None, version: str) -> str:
     starred, bare = version.endswith("*"), version.removesuffix("*").removesuffix(".")
     if not bare:
         return ""

@@ -49,9 +49,9 @@ def program_packages() -> Mapping[str, ProgramPackage]:
     }
 
 
-def find(name: str, env: Mapping[str, str]) -> MachineProgram | None:
+def find_program(name: str, env: Mapping[str, str]) -> MachineProgram | None:
     """Return a program of PATH, or of the running Python's folder, with its version, or None."""
-    path = paths((name,), env).get(name)
+    path = program_paths((name,), env).get(name)
     if path is None:
         return None
     try:
@@ -62,7 +62,7 @@ def find(name: str, env: Mapping[str, str]) -> MachineProgram | None:
     return MachineProgram(path=Path(path), version=match[1] if match else UNKNOWN_VERSION)
 
 
-def paths(names: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
+def program_paths(names: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
     """Return the paths of those programs that this machine has, by their names."""
     search = f"{env.get('PATH', '')}:{Path(sys.executable).parent}"
     located = ((name, shutil.which(name, path=search)) for name in names)
@@ -77,7 +77,7 @@ def satisfies_constraints(version: str, constraints: Iterable[str]) -> bool:
         return False
 
 
-def fitting_version(own: str, constraints: Iterable[str]) -> str:
+def fitting_stand_in_version(own: str, constraints: Iterable[str]) -> str:
     """Return the version for a stand-in: its own if that satisfies the constraints, else one of theirs that does.
 
     Without any, the own version is returned, and the solver refuses the package.

@@ -76,7 +76,7 @@ def project_of_url(url: str) -> str:
     return re.split(r"-v?\d", match["file"], maxsplit=1)[0] if match else ""
 
 
-def files_of(project: str, index: str) -> Iterator[IndexFile]:
+def project_files(project: str, index: str) -> Iterator[IndexFile]:
     """Yield the files of a project that have a SHA-256.
 
     Raises:
@@ -120,7 +120,7 @@ def _files_from_json(data: bytes, base: str) -> Iterator[IndexFile]:
 
 
 def _files_from_html(data: bytes, base: str) -> Iterator[IndexFile]:
-    links = _Links()
+    links = _LinkCollector()
     links.feed(data.decode("utf-8", "replace"))
     for address in links.addresses:
         parts = urlsplit(urljoin(base, address))
@@ -129,7 +129,7 @@ def _files_from_html(data: bytes, base: str) -> Iterator[IndexFile]:
             yield IndexFile(name=unquote(Path(parts.path).name), url=url, sha256=match[1])
 
 
-class _Links(HTMLParser):
+class _LinkCollector(HTMLParser):
     """The addresses of all links of a page."""
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ class StandIn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unavailable:
+class UnavailableItem:
     """A source that cannot be found, or a requested project without a fitting wheel, with the reason."""
 
     name: str

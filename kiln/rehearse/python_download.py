@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from kiln import files, process_runner, solve_and_install, system_package_advice, virtual_packages
 from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, NotWritable, UnsupportedPython
-from kiln.rehearse.python_interpreter_packages import build_suffix
-from kiln.rehearse.usable_python_search import probe
+from kiln.rehearse.python_interpreter_packages import python_build_suffix
+from kiln.rehearse.usable_python_search import probe_interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -68,7 +68,7 @@ def fetch_python(
     for name, attempt in _download_methods(request, env):
         say(f"no usable Python {request.python} on this machine: fetching it from {name}")
         try:
-            return probe(attempt(request, env), env=env)
+            return probe_interpreter(attempt(request, env), env=env)
         except (AlreadyRunning, DiskFull, NotWritable):
             raise
         except KilnError as error:
@@ -81,9 +81,9 @@ def fetch_python(
 def _download_methods(
     request: PythonRequest, env: Mapping[str, str]
 ) -> Iterator[tuple[str, Callable[[PythonRequest, Mapping[str, str]], Path]]]:
-    yield request.channel, _from_channel
-    if _on_path("uv", env):
-        yield "uv", _by_uv
+    yield request.channel, _install_from_channel
+    if _is_on_path("uv", env):
+        yield "uv", _install_with_uv
 
 
 def _no_python_error(request: PythonRequest, reasons: Iterable[str], env: Mapping[str, str]) -> UnsupportedPython:
@@ -98,23 +98,23 @@ def _no_python_error(request: PythonRequest, reasons: Iterable[str], env: Mappin
 def install_command(python: str, *, env: Mapping[str, str]) -> str:
     """Return the command that installs a Python of a minor version on this system."""
     manager = system_package_advice.manager()
-    if manager == "dnf" or (manager == "apt" and _apt_has(f"python{python}", env)):
+    if manager == "dnf" or (manager == "apt" and _is_available_in_apt(f"python{python}", env)):
         return system_package_advice.command([f"python{python}"], manager)
-    if _on_path("pyenv", env):
+    if _is_on_path("pyenv", env):
         return f"pyenv install {python}"
-    conda = next((name for name in ("conda", "mamba", "micromamba") if _on_path(name, env)), None)
+    conda = next((name for name in ("conda", "mamba", "micromamba") if _is_on_path(name, env)), None)
     if conda is not None:
         return f"{conda} create --name py{python} --channel conda-forge python={python}"
-    if _on_path("uv", env):
+    if _is_on_path("uv", env):
         return f"uv python install {python}"
     return f"python3 -m venv ~/.uv && ~/.uv/bin/pip install uv && ~/.uv/bin/uv python install {python}"
 
 
-def _from_channel(request: PythonRequest, env: Mapping[str, str]) -> Path:
+def _install_from_channel(request: PythonRequest, env: Mapping[str, str]) -> Path:
     """Install a channel's Python into a prefix, atomically."""
     python, prefix = request.python, files.safe_path_inside(request.folder / request.python, request.folder)
     unusable = solve_and_install.folder_identity(prefix)
-    specs = [f"python {python}.* *_{build_suffix(python)}"]
+    specs = [f"python {python}.* *_{python_build_suffix(python)}"]
     records = solve_and_install.solve(
         [request.channel], specs, virtual_packages=virtual_packages.machine_virtual_packages(env)
     )
@@ -122,7 +122,7 @@ def _from_channel(request: PythonRequest, env: Mapping[str, str]) -> Path:
     return prefix / "bin" / f"python{python}"
 
 
-def _by_uv(request: PythonRequest, env: Mapping[str, str]) -> Path:
+def _install_with_uv(request: PythonRequest, env: Mapping[str, str]) -> Path:
     """Install a Python into the folder with uv."""
     folder = files.safe_path_inside(request.folder / "uv", request.folder)
     uv_variables = {"UV_PYTHON_INSTALL_DIR": str(folder), "UV_PYTHON_INSTALL_BIN": "0"}
@@ -139,7 +139,7 @@ def _uv_installed_pythons(python: str, folder: Path) -> list[Path]:
     return sorted((folder / "uv").glob(f"cpython-{python}.*/bin/python{python}"))
 
 
-def _apt_has(name: str, env: Mapping[str, str]) -> bool:
+def _is_available_in_apt(name: str, env: Mapping[str, str]) -> bool:
     """Return whether this machine's apt can install a package."""
     try:
         answer = process_runner.capture(
@@ -150,7 +150,7 @@ def _apt_has(name: str, env: Mapping[str, str]) -> bool:
     return "Candidate: " in answer.stdout and "Candidate: (none)" not in answer.stdout
 
 
-def _on_path(program: str, env: Mapping[str, str]) -> bool:
+def _is_on_path(program: str, env: Mapping[str, str]) -> bool:
     return shutil.which(program, path=env.get("PATH", "")) is not None
 
 

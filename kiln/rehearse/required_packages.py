@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import Output, RenderedConfig
 
 
-class Section(str, Enum):
+class RequirementSection(str, Enum):
     """A section of requirements, in the order in which a build solves them."""
 
     BUILD = "build"
@@ -29,7 +29,7 @@ class RequiredPackage:
 
     name: str
     spec: str
-    section: Section
+    section: RequirementSection
     output: str
 
     @property
@@ -61,35 +61,37 @@ def required_packages(
     """
     outputs = [output for output in rendered.outputs if not output.skip]
     own = {output.name for output in outputs}
-    distinct = dict.fromkeys((*_of_stagings(rendered), *_of_outputs(outputs), *_of_tests(test_specs)))
+    distinct = dict.fromkeys(
+        (*_packages_of_stagings(rendered), *_packages_of_outputs(outputs), *_packages_of_tests(test_specs))
+    )
     return tuple(entry for entry in distinct if entry.name not in own and not entry.name.startswith("__"))
 
 
-def _of_stagings(rendered: RenderedConfig) -> Iterator[RequiredPackage]:
+def _packages_of_stagings(rendered: RenderedConfig) -> Iterator[RequiredPackage]:
     for staging in rendered.stagings:
-        for section in (Section.BUILD, Section.HOST):
+        for section in (RequirementSection.BUILD, RequirementSection.HOST):
             specs = staging.requirements.specs_to_solve(section)
             yield from _required_packages_of_specs(
                 specs, section, rendered.name or staging.name, exact=staging.settings.by_engine
             )
 
 
-def _of_outputs(outputs: Iterable[Output]) -> Iterator[RequiredPackage]:
+def _packages_of_outputs(outputs: Iterable[Output]) -> Iterator[RequiredPackage]:
     for output in outputs:
-        for section in (Section.BUILD, Section.HOST, Section.RUN):
-            exact = output.settings.by_engine or section is Section.RUN
+        for section in (RequirementSection.BUILD, RequirementSection.HOST, RequirementSection.RUN):
+            exact = output.settings.by_engine or section is RequirementSection.RUN
             yield from _required_packages_of_specs(
                 output.requirements.specs_to_solve(section), section, output.name, exact=exact
             )
 
 
-def _of_tests(test_specs: Iterable[tuple[str, str]]) -> Iterator[RequiredPackage]:
+def _packages_of_tests(test_specs: Iterable[tuple[str, str]]) -> Iterator[RequiredPackage]:
     for output, spec in test_specs:
-        yield from _required_packages_of_specs([spec], Section.TEST, output, exact=True)
+        yield from _required_packages_of_specs([spec], RequirementSection.TEST, output, exact=True)
 
 
 def _required_packages_of_specs(
-    specs: Iterable[str], section: Section, output: str, *, exact: bool
+    specs: Iterable[str], section: RequirementSection, output: str, *, exact: bool
 ) -> Iterator[RequiredPackage]:
     for text in specs:
         spec = text if exact else with_star(text)

@@ -19,7 +19,7 @@ from kiln import channel_url_credentials, http_client, process_runner
 from kiln.errors import DownloadFailed, RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import conda_names, pip_without_child_processes
-from kiln.rehearse.plan_types import LockedWheel, Unavailable
+from kiln.rehearse.plan_types import LockedWheel, UnavailableItem
 from kiln.rehearse.wheel_package import PackageTarget
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ _GLIBC = lazy_pattern(r"(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
+class WheelResolution:
     """The wheels that satisfy requirements together, and the requested projects that none satisfies."""
 
     wheels: tuple[LockedWheel, ...]
-    unavailable: tuple[Unavailable, ...] = ()
+    unavailable: tuple[UnavailableItem, ...] = ()
 
 
 class RequirementsConflict(Exception):
     """The requirements contradict each other; the text is pip's explanation."""
 
 
-def resolve(requirements: Iterable[str], *, python: str, glibc: str, env: Mapping[str, str]) -> Resolution:
+def resolve_wheels(requirements: Iterable[str], *, python: str, glibc: str, env: Mapping[str, str]) -> WheelResolution:
     """Return the wheels of requirements with all that they require, for a Python and a C library's version.
 
     A requirement that no wheel satisfies is left out, and the others are resolved again. ``env`` is pip's environment.
@@ -57,9 +57,9 @@ def resolve(requirements: Iterable[str], *, python: str, glibc: str, env: Mappin
         KilnError: DownloadFailed when pip cannot reach its index, RehearsalRefused when it would have to build one.
     """
     specs = sorted(requirements)
-    unavailable: list[Unavailable] = []
+    unavailable: list[UnavailableItem] = []
     while specs:
-        report, output = _ask_pip(specs, python=python, glibc=glibc, env=env)
+        report, output = _resolve_with_pip(specs, python=python, glibc=glibc, env=env)
         if report is not None:
             without_wheels = {failure.name for failure in unavailable}
             overlooked = {
@@ -70,14 +70,14 @@ def resolve(requirements: Iterable[str], *, python: str, glibc: str, env: Mappin
             if more := sorted(overlooked - set(specs)):
                 specs = [*specs, *more]
                 continue
-            return Resolution(wheels=_wheels_from_report(report, python), unavailable=tuple(unavailable))
+            return WheelResolution(wheels=_wheels_from_report(report, python), unavailable=tuple(unavailable))
         failure = _unavailable_project(output, specs)
         unavailable.append(failure)
         specs = [text for text in specs if _project_name(text) != failure.name]
-    return Resolution(wheels=(), unavailable=tuple(unavailable))
+    return WheelResolution(wheels=(), unavailable=tuple(unavailable))
 
 
-def resolve_command(requirements: Path, report: Path, *, python: str, glibc: str) -> tuple[str, ...]:
+def pip_resolve_command(requirements: Path, report: Path, *, python: str, glibc: str) -> tuple[str, ...]:
     """Return the argv of kiln's own pip that chooses wheels for a Python and for this machine's C library."""
     return (
         *(sys.executable, pip_without_child_processes.__file__),
@@ -101,14 +101,14 @@ def platform_tags(glibc: str) -> tuple[str, ...]:
     return (*names, "linux_x86_64")
 
 
-def _ask_pip(
+def _resolve_with_pip(
     requirements: Sequence[str], *, python: str, glibc: str, env: Mapping[str, str]
 ) -> tuple[dict[str, Any] | None, str]:
     """Return pip's report, None when it fails, and its messages."""
     with tempfile.TemporaryDirectory(prefix="kiln-resolve-") as folder:
         file, report = Path(folder) / "requirements.txt", Path(folder) / "report.json"
         file.write_text("".join(f"{text}\n" for text in requirements), encoding="utf-8")
-        argv = resolve_command(file, report, python=python, glibc=glibc)
+        argv = pip_resolve_command(file, report, python=python, glibc=glibc)
         result = process_runner.run(argv, env={**env, "TMPDIR": folder}, timeout=_SECONDS, tail_lines=400)
         if not result.ok:
             return None, result.tail
@@ -134,7 +134,7 @@ def _requirements_missed_by_pip(report: Mapping[str, Any], python: str) -> set[s
         for requirement in requirements
         if requirement.marker is not None
         and requirement.marker.evaluate(environment)
-        and not _is_met(requirement, versions.get(canonicalize_name(requirement.name)))
+        and not _is_requirement_met(requirement, versions.get(canonicalize_name(requirement.name)))
     }
 
 
@@ -145,11 +145,11 @@ def _requirement_or_none(text: str) -> Requirement | None:
         return None
 
 
-def _is_met(requirement: Requirement, version: str | None) -> bool:
+def _is_requirement_met(requirement: Requirement, version: str | None) -> bool:
     return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
-def _unavailable_project(output: str, requirements: Sequence[str]) -> Unavailable:
+def _unavailable_project(output: str, requirements: Sequence[str]) -> UnavailableItem:
     """Return the requested project that pip could not provide."""
     projects = {_project_name(text) for text in requirements}
     for match in _UNAVAILABLE.finditer(output):
@@ -161,7 +161,7 @@ def _unavailable_project(output: str, requirements: Sequence[str]) -> Unavailabl
         for candidate in (_project_name(text), *(_project_name(part) for part in parents.split("->"))):
             if candidate in projects:
                 because = "" if candidate == _project_name(text) else f"{candidate} requires "
-                return Unavailable(name=candidate, reason=f"{because}{reason}")
+                return UnavailableItem(name=candidate, reason=f"{because}{reason}")
     lines = [line.removeprefix("ERROR: ") for line in output.splitlines() if not line.startswith("WARNING")]
     if pip_without_child_processes.REFUSAL in output:
         raise RehearsalRefused(

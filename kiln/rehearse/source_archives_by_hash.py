@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from kiln import files, folder_lock, http_client, source_download
 from kiln.errors import DownloadFailed, HashMismatch
 from kiln.rehearse import package_index
-from kiln.rehearse.plan_types import SourceFile, Unavailable
+from kiln.rehearse.plan_types import SourceFile, UnavailableItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,32 +37,36 @@ class SourceSearch:
     projects: tuple[str, ...]
     env: Mapping[str, str]
 
-    def locate(self, sources: Iterable[Source]) -> tuple[tuple[SourceFile, ...], tuple[Unavailable, ...]]:
+    def locate(self, sources: Iterable[Source]) -> tuple[tuple[SourceFile, ...], tuple[UnavailableItem, ...]]:
         """Return where each source file is, and those that cannot be had; nothing is downloaded."""
         located: dict[str, SourceFile] = {}
-        missing: list[Unavailable] = []
+        missing: list[UnavailableItem] = []
         indexes: list[str] | None = None
         for source in sources:
             repository = source.git_url if source.checkout is None else source.checkout.url
             if repository is not None and not repository.startswith((".", "/", "file:")):
-                missing.append(Unavailable(name=repository, reason="a repository has no hash to find it by"))
-            if not is_remote(source) or source.sha256 in located:
+                missing.append(UnavailableItem(name=repository, reason="a repository has no hash to find it by"))
+            if not is_remote_source(source) or source.sha256 in located:
                 continue
             if source.sha256 is None:
-                missing.append(Unavailable(name=source.url[0], reason="the recipe has no sha256 to find it by"))
+                missing.append(UnavailableItem(name=source.url[0], reason="the recipe has no sha256 to find it by"))
                 continue
-            here = self._in_folders(source, source.sha256)
+            here = self._find_in_folders(source, source.sha256)
             if here is None and indexes is None:
                 indexes = list(package_index.configured_indexes(self.env))
-            file = here or self._on_indexes(source, source.sha256, indexes or []) or self._on_web(source, source.sha256)
+            file = (
+                here
+                or self._find_on_indexes(source, source.sha256, indexes or [])
+                or self._find_on_web(source, source.sha256)
+            )
             if file is None:
-                missing.append(Unavailable(name=source.url[0], reason="no index has its hash, no address answers"))
+                missing.append(UnavailableItem(name=source.url[0], reason="no index has its hash, no address answers"))
             else:
                 located[source.sha256] = file
         return tuple(located.values()), tuple(missing)
 
-    def _in_folders(self, source: Source, sha256: str) -> SourceFile | None:
-        for name in file_names(source):
+    def _find_in_folders(self, source: Source, sha256: str) -> SourceFile | None:
+        for name in source_file_names(source):
             for folder in filter(None, (self.store / sha256, self.folder)):
                 path = folder / name
                 if path.is_file() and files.sha256(path) == sha256:
@@ -72,21 +76,21 @@ class SourceSearch:
                     )
         return None
 
-    def _on_indexes(self, source: Source, sha256: str, indexes: Iterable[str]) -> SourceFile | None:
+    def _find_on_indexes(self, source: Source, sha256: str, indexes: Iterable[str]) -> SourceFile | None:
         for index in indexes:
-            for project in projects_of(source, self.projects):
+            for project in possible_projects_of_source(source, self.projects):
                 try:
-                    matches = [file for file in package_index.files_of(project, index) if file.sha256 == sha256]
+                    matches = [file for file in package_index.project_files(project, index) if file.sha256 == sha256]
                 except http_client.HttpError:
                     continue
                 if matches:
-                    (match, name) = matches[0], next(iter(file_names(source)))
+                    (match, name) = matches[0], next(iter(source_file_names(source)))
                     origin = f"{match.name} of {project} on {urlsplit(index).hostname or index}"
                     return SourceFile(name=name, sha256=sha256, url=match.url, origin=origin, size=match.size)
         return None
 
-    def _on_web(self, source: Source, sha256: str) -> SourceFile | None:
-        for url, name in self._addresses(source):
+    def _find_on_web(self, source: Source, sha256: str) -> SourceFile | None:
+        for url, name in self._addresses_and_names(source):
             try:
                 with http_client.send_request(
                     url, method="HEAD", headers={"User-Agent": "kiln"}, timeout=_TIMEOUT
@@ -97,7 +101,7 @@ class SourceSearch:
             return SourceFile(name=name, sha256=sha256, url=url, origin=urlsplit(url).hostname or url, size=size)
         return None
 
-    def _addresses(self, source: Source) -> Iterator[tuple[str, str]]:
+    def _addresses_and_names(self, source: Source) -> Iterator[tuple[str, str]]:
         for url in source.url:
             parts = urlsplit(url)
             if parts.scheme in {"http", "https"}:
@@ -107,34 +111,34 @@ class SourceSearch:
                 yield url, name
 
 
-def is_remote(source: Source) -> bool:
+def is_remote_source(source: Source) -> bool:
     """Return whether a source is a file to download."""
     return any(url.startswith(("http://", "https://")) for url in source.url)
 
 
-def file_names(source: Source) -> tuple[str, ...]:
+def source_file_names(source: Source) -> tuple[str, ...]:
     """Return the names of a source's file at its addresses."""
     names = (Path(unquote(urlsplit(url).path)).name for url in source.url if url.startswith(("http://", "https://")))
     return tuple(dict.fromkeys(name for name in names if name not in {"", ".."}))
 
 
-def projects_of(source: Source, more: Iterable[str]) -> tuple[str, ...]:
+def possible_projects_of_source(source: Source, more: Iterable[str]) -> tuple[str, ...]:
     """Return the projects of an index that may have a source: those of its addresses first."""
     names = (*map(package_index.project_of_url, source.url), *more)
     return tuple(dict.fromkeys(canonicalize_name(name) for name in names if name))
 
 
-def missing(sources: Iterable[SourceFile], store: Path) -> tuple[SourceFile, ...]:
-    """Return the sources that ``fetch`` would download; existing files are not read."""
-    return tuple(source for source in sources if not stored_path(source, store).is_file())
+def missing_sources(sources: Iterable[SourceFile], store: Path) -> tuple[SourceFile, ...]:
+    """Return the sources that ``fetch_sources`` would download; existing files are not read."""
+    return tuple(source for source in sources if not stored_source_path(source, store).is_file())
 
 
-def stored_path(source: SourceFile, store: Path) -> Path:
+def stored_source_path(source: SourceFile, store: Path) -> Path:
     """Return the path of a source in ``store``: different sources have the same name, such as ``v1.0.tar.gz``."""
     return store / source.sha256 / source.name
 
 
-def fetch(
+def fetch_sources(
     sources: Iterable[SourceFile], store: Path, *, env: Mapping[str, str], on_line: Callable[[str], None]
 ) -> None:
     """Download or copy the sources that are missing from ``store``, and verify all.
@@ -146,17 +150,17 @@ def fetch(
     """
     store.mkdir(parents=True, exist_ok=True)
     sources = tuple(sources)
-    if any(not source.url.startswith("file:") for source in missing(sources, store)):
+    if any(not source.url.startswith("file:") for source in missing_sources(sources, store)):
         package_index.configured_indexes(env)  # which keeps their credentials
     for source in sources:
-        target = stored_path(source, store)
+        target = stored_source_path(source, store)
         if target.is_file() and files.sha256(target) == source.sha256:
             continue
         files.require_space(store, source.size, for_what=f"fetching {source.name}")
         on_line(f"{source.name}: {source.origin}")
         with folder_lock.temporary_folder(store, source_download.UNFINISHED) as folder:
             part = folder / "part"
-            _download(source, part)
+            _download_source(source, part)
             if (actual := files.sha256(part)) != source.sha256:
                 raise HashMismatch(
                     f"{source.name} is not the recipe's source; it is not used",
@@ -167,7 +171,7 @@ def fetch(
             part.replace(target)
 
 
-def _download(source: SourceFile, part: Path) -> None:
+def _download_source(source: SourceFile, part: Path) -> None:
     parts = urlsplit(source.url)
     if parts.scheme == "file":
         files.link_or_copy(Path(unquote(parts.path)), part)

@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from kiln.conda_package.writer import PackageMetadata, write_package
 from kiln.rehearse import conda_names
-from kiln.rehearse.wheel_package import CONVERTER, PackageTarget, run_exports
+from kiln.rehearse.wheel_package import CONVERTER, PackageTarget, library_run_exports
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ PROCESSORS = {
 }
 
 
-def stand_in_package(stand_in: StandIn, folder: Path) -> Path:
+def write_stand_in_package(stand_in: StandIn, folder: Path) -> Path:
     """Write the package of a stand-in into ``folder``, unless it exists, and return its path.
 
     Raises:
@@ -116,5 +116,5 @@ def cuda_metadata(wheels: Iterable[LockedWheel], target: PackageTarget) -> Itera
                 version=wheel.version,
                 build=build,
                 depends=(*target.cuda_requirements, f"{name} =={wheel.version}"),
-                run_exports=run_exports(wheel.name, Version(wheel.version)),
+                run_exports=library_run_exports(wheel.name, Version(wheel.version)),
             )

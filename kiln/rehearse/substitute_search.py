@@ -10,12 +10,12 @@ from packaging.utils import canonicalize_name
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import compilers, conda_names, machine_programs, resolution
 from kiln.rehearse.plan_types import StandIn
-from kiln.rehearse.required_packages import Section
+from kiln.rehearse.required_packages import RequirementSection
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from kiln.rehearse.plan_types import LockedWheel, Unavailable
+    from kiln.rehearse.plan_types import LockedWheel, UnavailableItem
     from kiln.rehearse.required_packages import RequiredPackage
 
 OF_INTERPRETER = frozenset({"python", "python_abi"})
@@ -34,7 +34,7 @@ class MissingPackage:
     @property
     def is_required_by_tests_only(self) -> bool:
         """True when tests alone require it."""
-        return bool(self.required) and all(entry.section is Section.TEST for entry in self.required)
+        return bool(self.required) and all(entry.section is RequirementSection.TEST for entry in self.required)
 
     @property
     def description(self) -> str:
@@ -88,9 +88,9 @@ class SubstituteSearch:
         for fault in unavailable:
             name = conda_of.get(fault.name, fault.name)
             missing.append(MissingPackage(name=name, required=tuple(by_name.get(name, ())), reason=fault.reason))
-        aliases = self._aliases(by_name.keys() - {entry.name for entry in missing}, wheels)
+        aliases = self._alias_packages(by_name.keys() - {entry.name for entry in missing}, wheels)
         return Substitutes(
-            stand_ins=(*compilers.stand_ins(toolchain, self.machine_env), *programs, *aliases),
+            stand_ins=(*compilers.toolchain_stand_ins(toolchain, self.machine_env), *programs, *aliases),
             wheels=tuple(wheel for wheel in wheels if self._duplicated_output(wheel) is None),
             missing=tuple(missing),
             notes=(*self.notes, *self._name_guess_notes(python_packages, {entry.name for entry in missing})),
@@ -109,8 +109,8 @@ class SubstituteSearch:
         for name, entries in sorted(by_name.items()):
             required, reason = tuple(entries), ""
             constraints = [entry.version_constraint for entry in entries]
-            if compilers.is_toolchain(name):
-                program = compilers.missing_program(name, self.machine_env)
+            if compilers.is_toolchain_package(name):
+                program = compilers.missing_toolchain_program(name, self.machine_env)
                 reason = f"this machine has no {program}" if program else ""
                 toolchain |= {} if program else {name: constraints}
             elif (row := machine_programs.program_packages().get(name)) is not None:
@@ -118,7 +118,7 @@ class SubstituteSearch:
                 programs += [stand_in] if stand_in else []
                 if stand_in is None and row.pypi and self.python:
                     python_packages[name], reason = required, ""
-            elif reason := self._why_not_python(name):
+            elif reason := self._reason_without_wheels(name):
                 pass
             else:
                 python_packages[name] = required
@@ -129,16 +129,16 @@ class SubstituteSearch:
         self, name: str, row: machine_programs.ProgramPackage, constraints: list[str]
     ) -> tuple[StandIn | None, str]:
         """Return the stand-in of a program's package; else the reason why this machine has none."""
-        program = machine_programs.find(row.programs[0], self.machine_env)
+        program = machine_programs.find_program(row.programs[0], self.machine_env)
         if program is None:
             return None, f"this machine has no {row.programs[0]}"
         if not machine_programs.satisfies_constraints(program.version, constraints):
             return None, f"this machine has {row.programs[0]} {program.version} only"
-        found_programs = machine_programs.paths(row.programs, self.machine_env)
+        found_programs = machine_programs.program_paths(row.programs, self.machine_env)
         origin = f"{program.path} {program.version}"
         return StandIn(name=name, version=program.version, programs=found_programs, origin=origin), ""
 
-    def _why_not_python(self, name: str) -> str:
+    def _reason_without_wheels(self, name: str) -> str:
         """Return why a package has no wheels; empty for a Python package, or what may be one.
 
         Other names must not reach pip, which would take a line that begins with a dash as an option.
@@ -155,34 +155,36 @@ class SubstituteSearch:
 
     def _resolve_by_environment(
         self, packages: Mapping[str, tuple[RequiredPackage, ...]]
-    ) -> tuple[tuple[LockedWheel, ...], list[Unavailable]]:
+    ) -> tuple[tuple[LockedWheel, ...], list[UnavailableItem]]:
         """Return wheels for all packages together; if that is impossible, for each environment on its own."""
         every = [entry for entries in packages.values() for entry in entries]
         try:
-            return self._resolve_together(every)
+            return self._resolve_wheels_together(every)
         except resolution.RequirementsConflict:
             self.notes.append("the requirements contradict each other: each environment gets wheels of its own")
         environments: dict[tuple[bool, str], list[RequiredPackage]] = {}
         for entry in every:
-            environments.setdefault((entry.section in {Section.RUN, Section.TEST}, entry.output), []).append(entry)
+            environments.setdefault(
+                (entry.section in {RequirementSection.RUN, RequirementSection.TEST}, entry.output), []
+            ).append(entry)
         wheels: dict[LockedWheel, None] = {}
-        unavailable: list[Unavailable] = []
+        unavailable: list[UnavailableItem] = []
         for entries in environments.values():
-            more, faults = self._resolve_together(entries)
+            more, faults = self._resolve_wheels_together(entries)
             wheels |= dict.fromkeys(more)
             unavailable += [fault for fault in faults if fault.name not in {old.name for old in unavailable}]
         return tuple(wheels), unavailable
 
-    def _resolve_together(
+    def _resolve_wheels_together(
         self, entries: Iterable[RequiredPackage]
-    ) -> tuple[tuple[LockedWheel, ...], list[Unavailable]]:
+    ) -> tuple[tuple[LockedWheel, ...], list[UnavailableItem]]:
         constraints: dict[str, list[str]] = {}
         for entry in entries:
             constraints.setdefault(entry.name, []).append(entry.version_constraint)
         texts = {conda_names.pip_requirement(name, versions) for name, versions in constraints.items()}
         if not texts:
             return (), []
-        answer = resolution.resolve(texts, python=self.python, glibc=self.glibc, env=self.env)
+        answer = resolution.resolve_wheels(texts, python=self.python, glibc=self.glibc, env=self.env)
         return answer.wheels, list(answer.unavailable)
 
     def _duplicated_output(self, wheel: LockedWheel) -> str | None:
@@ -190,7 +192,7 @@ class SubstituteSearch:
         names = {wheel.name, canonicalize_name(conda_names.conda_name(wheel.name))}
         return next((own for own in self.own if canonicalize_name(own) in names), None)
 
-    def _aliases(self, required: Collection[str], wheels: Iterable[LockedWheel]) -> list[StandIn]:
+    def _alias_packages(self, required: Collection[str], wheels: Iterable[LockedWheel]) -> list[StandIn]:
         """Return packages that only depend on another one: names of the channel that differ from the wheels'."""
         aliases: dict[tuple[str, str], StandIn] = {}
         for wheel in wheels:

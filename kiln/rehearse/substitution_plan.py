@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.model.rendered import RenderedConfig
-    from kiln.rehearse.plan_types import StandIn, Unavailable
+    from kiln.rehearse.plan_types import StandIn, UnavailableItem
     from kiln.rehearse.required_packages import RequiredPackage
     from kiln.rehearse.source_archives_by_hash import SourceSearch
 
@@ -24,7 +24,7 @@ _FREE_THREADED = lazy_pattern(r"_cp\d+t$")
 PACKAGED_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
 
-def config_plan(
+def plan_config_rehearsal(
     rendered: RenderedConfig,
     required: tuple[RequiredPackage, ...],
     *,
@@ -77,7 +77,7 @@ def config_plan(
 
 
 def incomplete_plan_error(
-    config: str, packages: Iterable[MissingPackage], sources: Iterable[Unavailable]
+    config: str, packages: Iterable[MissingPackage], sources: Iterable[UnavailableItem]
 ) -> RehearsalRefused:
     """Return the error that lists everything a rehearsal lacks."""
     lines = [package.description for package in packages]

@@ -51,17 +51,17 @@ class Interpreter:
         return self.version.rpartition(".")[0]
 
 
-def probe(executable: Path, *, env: Mapping[str, str], pythons: Sequence[str] = PYTHONS) -> Interpreter:
+def probe_interpreter(executable: Path, *, env: Mapping[str, str], pythons: Sequence[str] = PYTHONS) -> Interpreter:
     """Return the interpreter of an executable; for a virtual environment's, the Python that it was made from.
 
     Raises UnsupportedPython, with the reason and a hint, for all but CPython of one of ``pythons`` on Linux x86-64.
     """
-    facts = facts_of(executable, env=env)
-    require_supported(executable, facts, pythons)
+    facts = interpreter_facts(executable, env=env)
+    require_supported_interpreter(executable, facts, pythons)
     return interpreter_from_facts(facts)
 
 
-def facts_of(executable: Path, *, env: Mapping[str, str]) -> dict[str, Any]:
+def interpreter_facts(executable: Path, *, env: Mapping[str, str]) -> dict[str, Any]:
     """Return the probe's facts about an interpreter; for a virtual environment's, the Python that it was made from.
 
     Raises UnsupportedPython when it does not answer.
@@ -84,7 +84,7 @@ def _run_probe(executable: Path, env: Mapping[str, str]) -> dict[str, Any]:
     raise UnsupportedPython(f"{executable} does not answer as a Python 3", why=why, hint=supported_pythons_hint())
 
 
-def require_supported(executable: Path, facts: Mapping[str, Any], pythons: Sequence[str] = PYTHONS) -> None:
+def require_supported_interpreter(executable: Path, facts: Mapping[str, Any], pythons: Sequence[str] = PYTHONS) -> None:
     """Raise UnsupportedPython when a rehearsal cannot use an interpreter with these facts."""
     why = next(_unsupported_reasons(facts, pythons), None)
     if why is not None:
@@ -147,12 +147,14 @@ def interpreter_from_facts(facts: Mapping[str, Any]) -> Interpreter:
         stdlib=Path(facts["stdlib"]),
         lib_dynload=Path(facts["lib_dynload"][0]),
         include=include if include.is_dir() else None,
-        libraries=own_libraries((Path(path) for path in facts["mapped"]), base=base, stdlib=Path(facts["stdlib"])),
+        libraries=interpreter_libraries(
+            (Path(path) for path in facts["mapped"]), base=base, stdlib=Path(facts["stdlib"])
+        ),
         standard_layout=packages in facts["site_packages"] and Path(facts["scheme"]) == base / packages,
     )
 
 
-def own_libraries(mapped: Iterable[Path], *, base: Path, stdlib: Path) -> tuple[Path, ...]:
+def interpreter_libraries(mapped: Iterable[Path], *, base: Path, stdlib: Path) -> tuple[Path, ...]:
     """Return the mapped libraries that belong to the interpreter: those in its prefix, and libpython."""
     outside = (path for path in mapped if stdlib not in path.parents and path.name.partition(".so")[1])
     libraries = {
@@ -172,9 +174,9 @@ def find_interpreter(
     Raises UnsupportedPython when there is no usable one.
     """
     refusals = []
-    for executable in dict.fromkeys([*first, *candidates(python, env), *last]):
+    for executable in dict.fromkeys([*first, *candidate_executables(python, env), *last]):
         try:
-            interpreter = probe(executable, env=env, pythons=(*PYTHONS, python))
+            interpreter = probe_interpreter(executable, env=env, pythons=(*PYTHONS, python))
         except UnsupportedPython as error:
             refusals.append(f"{error.what}{f' ({error.why})' if error.why else ''}")
             continue
@@ -197,7 +199,7 @@ def first_available_interpreter(
     return None
 
 
-def candidates(python: str, env: Mapping[str, str]) -> Iterator[Path]:
+def candidate_executables(python: str, env: Mapping[str, str]) -> Iterator[Path]:
     """Yield the existing executables of a minor version's interpreters, best first.
 
     PATH comes first, then the system's folders, pyenv's versions, uv's, and conda's environments.
@@ -206,13 +208,13 @@ def candidates(python: str, env: Mapping[str, str]) -> Iterator[Path]:
     pyenv = Path(env.get("PYENV_ROOT") or home / ".pyenv")
     for folder in dict.fromkeys([*filter(None, env.get("PATH", "").split(":")), *SYSTEM_FOLDERS]):
         yield from Path(folder).glob(f"python{python}")
-    yield from _newest_first(pyenv.glob(f"versions/{python}.*/bin/python{python}"))
-    yield from _newest_first(_folder_of_uv(home, env).glob(f"cpython-{python}.*/bin/python{python}"))
-    for prefix in _prefixes_of_conda(home):
+    yield from _newest_version_first(pyenv.glob(f"versions/{python}.*/bin/python{python}"))
+    yield from _newest_version_first(_uv_python_folder(home, env).glob(f"cpython-{python}.*/bin/python{python}"))
+    for prefix in _conda_prefixes(home):
         yield from (prefix / "bin").glob(f"python{python}")
 
 
-def _folder_of_uv(home: Path, env: Mapping[str, str]) -> Path:
+def _uv_python_folder(home: Path, env: Mapping[str, str]) -> Path:
     """Return uv's folder of interpreters, as uv prints it; without uv, its default."""
     if shutil.which("uv", path=env.get("PATH", "")):
         with contextlib.suppress(MissingTool):
@@ -223,7 +225,7 @@ def _folder_of_uv(home: Path, env: Mapping[str, str]) -> Path:
     return Path(env.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python")
 
 
-def _prefixes_of_conda(home: Path) -> Iterator[Path]:
+def _conda_prefixes(home: Path) -> Iterator[Path]:
     """Yield the prefixes of the user's environments, which conda and mamba list in a file."""
     with contextlib.suppress(OSError):
         for line in (home / ".conda" / "environments.txt").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -231,7 +233,7 @@ def _prefixes_of_conda(home: Path) -> Iterator[Path]:
                 yield Path(line.strip())
 
 
-def _newest_first(paths: Iterable[Path]) -> list[Path]:
+def _newest_version_first(paths: Iterable[Path]) -> list[Path]:
     def numbers(path: Path) -> list[int]:
         return [int(number) for number in re.findall(r"\d+", path.parts[-3])]
 

@@ -35,12 +35,12 @@ _MISMATCH = lazy_pattern(
 )
 
 
-def missing(wheels: Iterable[LockedWheel], store: Path) -> tuple[LockedWheel, ...]:
+def wheels_not_in_store(wheels: Iterable[LockedWheel], store: Path) -> tuple[LockedWheel, ...]:
     """Return the wheels that are not in ``store``; existing files are not read."""
     return tuple(wheel for wheel in wheels if not (store / wheel.file).is_file())
 
 
-def fetch(
+def fetch_wheels(
     wheels: Sequence[LockedWheel],
     store: Path,
     *,
@@ -57,19 +57,19 @@ def fetch(
     store.mkdir(parents=True, exist_ok=True)
     for unfinished in store.glob(f"{_UNFINISHED}*"):
         files.remove(unfinished)
-    verify(wheels, store)
-    missing_wheels = missing(wheels, store)
+    verify_wheels(wheels, store)
+    missing_wheels = wheels_not_in_store(wheels, store)
     if missing_wheels:
         files.require_space(store, sum(wheel.size for wheel in missing_wheels), for_what="fetching the wheels")
-        for batch in _batches(missing_wheels):
+        for batch in _batches_with_distinct_projects(missing_wheels):
             with tempfile.TemporaryDirectory(dir=store, prefix=_UNFINISHED) as folder:
-                _download(batch, Path(folder), env=env, log=log, on_line=on_line)
+                _download_wheels(batch, Path(folder), env=env, log=log, on_line=on_line)
                 for wheel in batch:
                     _move_into_store(wheel, Path(folder) / wheel.file, store)
     return tuple(store / wheel.file for wheel in wheels)
 
 
-def _batches(wheels: Iterable[LockedWheel]) -> tuple[tuple[LockedWheel, ...], ...]:
+def _batches_with_distinct_projects(wheels: Iterable[LockedWheel]) -> tuple[tuple[LockedWheel, ...], ...]:
     """Return wheels in groups that have each project once, as pip downloads one version of a project at a time."""
     batches: list[dict[str, LockedWheel]] = []
     for wheel in wheels:
@@ -81,7 +81,7 @@ def _batches(wheels: Iterable[LockedWheel]) -> tuple[tuple[LockedWheel, ...], ..
     return tuple(tuple(batch.values()) for batch in batches)
 
 
-def verify(wheels: Iterable[LockedWheel], store: Path) -> None:
+def verify_wheels(wheels: Iterable[LockedWheel], store: Path) -> None:
     """Raise HashMismatch for a file of ``store`` that differs from the lock's, after removing it."""
     stamps = _read_verified_stamps(store)
     for wheel in wheels:
@@ -157,7 +157,7 @@ def _platform_tags(file: str) -> list[str]:
     return file.removesuffix(".whl").rpartition("-")[2].split(".")
 
 
-def _download(
+def _download_wheels(
     wheels: Sequence[LockedWheel],
     folder: Path,
     *,
@@ -226,13 +226,13 @@ def _pip_failure_error(
         return DiskFull(f"the disk became full while fetching wheels into {folder.parent}", hint="free some disk space")
     return DownloadFailed(
         "pip could not fetch the wheels",
-        why=_reason(output),
+        why=_reason_in_pip_output(output),
         hint="check the network; pip's own settings (PIP_INDEX_URL, PIP_PROXY, pip.conf) apply; finished downloads"
         " stay in pip's cache",
     )
 
 
-def _reason(output: str) -> str:
+def _reason_in_pip_output(output: str) -> str:
     """Return why pip failed: a broken connection before its consequences, errors before any other line."""
     if broken := _BROKEN.findall(output):
         return str(broken[-1])

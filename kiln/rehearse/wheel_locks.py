@@ -30,7 +30,7 @@ def cuda_versions() -> tuple[str, ...]:
 
 
 @cache
-def read(lock: str) -> tuple[LockedWheel, ...]:
+def read_lock(lock: str) -> tuple[LockedWheel, ...]:
     """Return the wheels of a lock, ``cpu`` or ``cuda12.9``."""
     rows = json.loads((LOCKS / f"{lock}.json").read_text(encoding="utf-8"))["wheels"]
     return tuple(LockedWheel(**{**row, "pythons": tuple(row["pythons"])}) for row in rows)
@@ -56,7 +56,7 @@ def plan_from_locks(*, python: str, cuda: str | None = None) -> RehearsalPlan:
             f"a rehearsal has no wheels for CUDA {cuda}",
             hint=f"rehearse a config with CUDA {' or '.join(cuda_versions())}, or one without CUDA",
         )
-    wheels = [wheel for wheel in read(f"cuda{cuda}" if cuda else "cpu") if python in wheel.pythons]
+    wheels = [wheel for wheel in read_lock(f"cuda{cuda}" if cuda else "cpu") if python in wheel.pythons]
     (upstream,) = (wheel for wheel in wheels if wheel.name in UPSTREAM)
     return RehearsalPlan(
         python=python,
@@ -83,7 +83,7 @@ class WheelGap:
 
 
 @cache
-def known_gaps() -> tuple[WheelGap, ...]:
+def known_wheel_gaps() -> tuple[WheelGap, ...]:
     """Return the rows of missing.csv."""
     return tuple(
         WheelGap(output=row["output"], lacks=row["lacks"], is_made=row["made"] == "yes", source=row["source"])
@@ -94,4 +94,4 @@ def known_gaps() -> tuple[WheelGap, ...]:
 def wheel_gaps(names: Iterable[str]) -> tuple[WheelGap, ...]:
     """Return the gaps of outputs, by the outputs' names."""
     names = frozenset(names)
-    return tuple(gap for gap in known_gaps() if gap.output in names)
+    return tuple(gap for gap in known_wheel_gaps() if gap.output in names)

@@ -16,7 +16,7 @@ from kiln.conda_package.writer import PLACEHOLDER, PackageMetadata, PackageWrite
 from kiln.errors import Interrupted
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import conda_names
-from kiln.rehearse.wheel_reader import EntryPoint, Member, Wheel, broken_wheel_error, license_files, opened
+from kiln.rehearse.wheel_reader import EntryPoint, Wheel, WheelMember, broken_wheel_error, license_files, open_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -88,13 +88,13 @@ class PackageTarget:
         }
 
 
-def convert(wheel: Path, sha256: str, folder: Path, target: PackageTarget, *, stop: Event | None = None) -> Path:
+def convert_wheel(wheel: Path, sha256: str, folder: Path, target: PackageTarget, *, stop: Event | None = None) -> Path:
     """Write a wheel as a conda package into ``folder``, unless it exists, and return its path.
 
     Its name identifies its content, see ``_content_key``. Raises BrokenPackage for a wheel that is damaged or writes
     outside its package, DiskFull, and Interrupted soon after ``stop`` is set.
     """
-    with opened(wheel) as source:
+    with open_wheel(wheel) as source:
         facts = package_metadata(source, sha256, target)
         path = folder / f"{facts.stem}.conda"
         if not path.is_file():
@@ -104,14 +104,14 @@ def convert(wheel: Path, sha256: str, folder: Path, target: PackageTarget, *, st
         return path
 
 
-def convert_all(wheels: Sequence[tuple[Path, str]], folder: Path, target: PackageTarget) -> tuple[Path, ...]:
+def convert_wheels(wheels: Sequence[tuple[Path, str]], folder: Path, target: PackageTarget) -> tuple[Path, ...]:
     """Convert wheels, each with its SHA-256, in parallel; return the packages in the same order."""
     stop = Event()
     # The largest first, so that no thread works alone at the end.
     order = sorted(range(len(wheels)), key=lambda index: -wheels[index][0].stat().st_size)
     with ThreadPoolExecutor(_WORKERS) as pool:
         try:
-            futures = {index: pool.submit(convert, *wheels[index], folder, target, stop=stop) for index in order}
+            futures = {index: pool.submit(convert_wheel, *wheels[index], folder, target, stop=stop) for index in order}
             done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
             for failed in (future for future in done if future.exception()):
                 failed.result()
@@ -157,10 +157,10 @@ def glibc_requirements(platforms: Iterable[str]) -> tuple[str, ...]:
 
 
 def _own_run_exports(wheel: Wheel, name: str) -> dict[str, tuple[str, ...]]:
-    return run_exports(wheel.name, wheel.version) if conda_names.exporting_package(wheel.name) == name else {}
+    return library_run_exports(wheel.name, wheel.version) if conda_names.exporting_package(wheel.name) == name else {}
 
 
-def run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:
+def library_run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:
     """Return a library's run exports: at least its version, below its next major version."""
     return {"weak": (f"{conda_names.conda_name(pypi)} >={version},<{version.release[0] + 1}.0a0",)}
 
@@ -184,7 +184,7 @@ def _write_members(archive: PackageWriter, wheel: Wheel, target: PackageTarget, 
     if as_libraries:
         _add_component_links(archive, wheel)
     else:
-        _add_scripts(archive, wheel.entry_points)
+        _add_console_scripts(archive, wheel.entry_points)
         _add_record(archive, wheel, target)
     for name, path in license_files(wheel).items():
         archive.add_info(f"licenses/{name}", wheel.read_member(path))
@@ -203,7 +203,7 @@ class _StoppableStream:
         return self.source.read(size)
 
 
-def _add_member(archive: PackageWriter, wheel: Wheel, member: Member, path: str, stop: Event) -> None:
+def _add_member(archive: PackageWriter, wheel: Wheel, member: WheelMember, path: str, stop: Event) -> None:
     if PurePosixPath(path).parts[0] == "info" or path in archive:
         raise broken_wheel_error(wheel.path, f"its member {member.path!r} would overwrite {path!r}")
     if path.startswith("bin/") and ".data/scripts/" in member.path:
@@ -214,7 +214,7 @@ def _add_member(archive: PackageWriter, wheel: Wheel, member: Member, path: str,
         archive.add(path, _StoppableStream(source=source, stop=stop), member.size, executable=member.executable)
 
 
-def _python_install_path(member: Member, wheel: Wheel, target: PackageTarget) -> str | None:
+def _python_install_path(member: WheelMember, wheel: Wheel, target: PackageTarget) -> str | None:
     """Return the path of a Python package's file: the wheel specification's install schemes in a conda prefix."""
     top, _, rest = member.path.partition("/")
     if member.path == f"{wheel.dist_info}/RECORD":
@@ -234,7 +234,7 @@ def _python_install_path(member: Member, wheel: Wheel, target: PackageTarget) ->
     return folders[scheme] + path
 
 
-def _library_install_path(member: Member) -> str | None:
+def _library_install_path(member: WheelMember) -> str | None:
     """Return the path of a CUDA library's file: ``nvidia/<component>/lib/x`` becomes ``lib/x`` of the prefix."""
     match = _COMPONENT.fullmatch(member.path)
     if match is None or PurePosixPath(member.path).name == "__init__.py":
@@ -249,13 +249,13 @@ def _add_component_links(archive: PackageWriter, wheel: Wheel) -> None:
         archive.add_link(f"nvidia/{component}", "..")
 
 
-def _add_scripts(archive: PackageWriter, entry_points: Iterable[EntryPoint]) -> None:
+def _add_console_scripts(archive: PackageWriter, entry_points: Iterable[EntryPoint]) -> None:
     for entry in entry_points:
         if f"bin/{entry.script}" not in archive:
-            archive.add_bytes(f"bin/{entry.script}", script_text(entry).encode(), executable=True)
+            archive.add_bytes(f"bin/{entry.script}", console_script_text(entry).encode(), executable=True)
 
 
-def script_text(entry: EntryPoint) -> str:
+def console_script_text(entry: EntryPoint) -> str:
     """Return the console script of an entry point; the installer writes the prefix into its first line."""
     return (
         f"#!{PLACEHOLDER}/bin/python\n"

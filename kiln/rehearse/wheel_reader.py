@@ -39,7 +39,7 @@ class EntryPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class WheelMember:
     """One file of a wheel: ``path`` is relative, normal and stays inside."""
 
     path: str
@@ -56,10 +56,10 @@ class Wheel:
         self._infos = {info.filename: info for info in archive.infolist() if not info.is_dir()}
         self.members = tuple(self._checked_member(info) for info in archive.infolist() if not info.is_dir())
         self.name, self.version, self.platforms = self._parse_file_name()
-        self.dist_info = self._dist_info()
-        self.metadata = self._metadata()
-        self.requirements = tuple(self._requirement(text) for text in self.metadata.get("requires_dist", ()))
-        self.entry_points = tuple(self._entry_points())
+        self.dist_info = self._find_dist_info()
+        self.metadata = self._parse_metadata()
+        self.requirements = tuple(self._parse_requirement(text) for text in self.metadata.get("requires_dist", ()))
+        self.entry_points = tuple(self._parse_entry_points())
         self._require_wheel_version()
 
     def read_member(self, path: str) -> bytes:
@@ -72,7 +72,7 @@ class Wheel:
         """Open a member for reading."""
         return self._archive.open(path)
 
-    def _checked_member(self, info: zipfile.ZipInfo) -> Member:
+    def _checked_member(self, info: zipfile.ZipInfo) -> WheelMember:
         pure = PurePosixPath(info.filename)
         mode = info.external_attr >> 16
         if pure.is_absolute() or ".." in pure.parts or str(pure) != info.filename or "\\" in info.filename:
@@ -81,7 +81,7 @@ class Wheel:
             self._raise_broken_wheel(f"its member {info.filename!r} is a symbolic link, which wheels cannot hold")
         if any(ord(letter) < 32 for letter in info.filename):
             self._raise_broken_wheel(f"it has a member {info.filename!r}, whose name holds control characters")
-        return Member(path=info.filename, size=info.file_size, executable=bool(mode & 0o111))
+        return WheelMember(path=info.filename, size=info.file_size, executable=bool(mode & 0o111))
 
     def _parse_file_name(self) -> tuple[NormalizedName, Version, frozenset[str]]:
         if len(self._infos) != len(self.members):
@@ -92,7 +92,7 @@ class Wheel:
             self._raise_broken_wheel(str(error))
         return name, version, frozenset(tag.platform for tag in tags)
 
-    def _dist_info(self) -> str:
+    def _find_dist_info(self) -> str:
         """Return the wheel's top-level ``.dist-info`` folder; vendored packages have theirs in subfolders."""
         folders = {member.path.split("/")[0] for member in self.members if "/" in member.path}
         dist_infos = sorted(folder for folder in folders if folder.endswith(".dist-info"))
@@ -100,7 +100,7 @@ class Wheel:
             self._raise_broken_wheel(f"it has {len(dist_infos)} folders *.dist-info, not one")
         return dist_infos[0]
 
-    def _metadata(self) -> RawMetadata:
+    def _parse_metadata(self) -> RawMetadata:
         raw, _ = parse_email(self._read_required_file("METADATA"))
         name, version = raw.get("name"), raw.get("version")
         if not name or not version:
@@ -113,7 +113,7 @@ class Wheel:
             self._raise_broken_wheel(f"its METADATA is that of {name} {version}")
         return raw
 
-    def _requirement(self, text: str) -> Requirement:
+    def _parse_requirement(self, text: str) -> Requirement:
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
@@ -122,7 +122,7 @@ class Wheel:
             self._raise_broken_wheel(f"it requires {requirement.name} from a URL, which a conda package cannot")
         return requirement
 
-    def _entry_points(self) -> Iterator[EntryPoint]:
+    def _parse_entry_points(self) -> Iterator[EntryPoint]:
         path = f"{self.dist_info}/entry_points.txt"
         if path not in self._infos:
             return
@@ -134,9 +134,9 @@ class Wheel:
             self._raise_broken_wheel(f"its entry_points.txt is malformed: {error}")
         for group in _GROUPS:
             for script, reference in parser.items(group) if parser.has_section(group) else ():
-                yield self._entry_point(script, reference)
+                yield self._parse_entry_point(script, reference)
 
-    def _entry_point(self, script: str, reference: str) -> EntryPoint:
+    def _parse_entry_point(self, script: str, reference: str) -> EntryPoint:
         module, _, attribute = (part.strip() for part in reference.partition("[")[0].partition(":"))
         names = [*module.split("."), *attribute.split(".")]
         if not all(name.isidentifier() for name in names) or "/" in script or script in {"", ".", ".."}:
@@ -165,7 +165,7 @@ def broken_wheel_error(path: Path, why: str) -> BrokenPackage:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Wheel]:
+def open_wheel(path: Path) -> Iterator[Wheel]:
     """Open a wheel; raises BrokenPackage, then or during reads, when the wheel is invalid or harmful."""
     try:
         with zipfile.ZipFile(path) as archive:

@@ -54,7 +54,7 @@ def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
         recipe_folder=feedstock.recipe,
         folder=bare / "work",
         channels=((bare / "channel").as_uri(),),
-        wheel=parts.upstream_wheel(parts.plan_from_locks(python=single_python_version(config)), shop.wheels),
+        wheel=parts.verified_upstream_wheel(parts.plan_from_locks(python=single_python_version(config)), shop.wheels),
     )
 
 

@@ -14,7 +14,7 @@ from kiln import files, rehearse
 from kiln.conda_package import reader
 from kiln.local_channel import LocalChannel
 from kiln.publish import package_inspection
-from kiln.rehearse.wheel_package import PackageTarget, convert_all
+from kiln.rehearse.wheel_package import PackageTarget, convert_wheels
 from tests.feedstocks import written
 
 ROOT = Path(__file__).parents[2]
@@ -71,11 +71,11 @@ def pip_wheel() -> Path:
 def channel(tmp_path_factory: pytest.TempPathFactory) -> LocalChannel:
     """A channel with this Python, and its own pip."""
     folder = tmp_path_factory.mktemp("python")
-    interpreter = rehearse.probe(Path(sys.executable), env=os.environ)
+    interpreter = rehearse.probe_interpreter(Path(sys.executable), env=os.environ)
     pip = pip_wheel()
     made = rehearse.python_packages(interpreter, folder / "made", env=os.environ)
     target = PackageTarget(python=interpreter.minor_version)
-    made += convert_all([(pip, files.sha256(pip))], folder / "made", target)
+    made += convert_wheels([(pip, files.sha256(pip))], folder / "made", target)
     channel = LocalChannel(root=folder / "channel")
     channel.add((package, rehearse.SUBDIR) for package in made)
     return channel

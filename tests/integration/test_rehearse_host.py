@@ -15,7 +15,7 @@ from kiln.matchspec_notation import strict
 from kiln.rehearse import conda_names
 from kiln.rehearse.stand_in_writer import cuda_metadata
 from kiln.rehearse.wheel_locks import plan_from_locks
-from kiln.rehearse.wheel_package import PackageTarget, run_exports
+from kiln.rehearse.wheel_package import PackageTarget, library_run_exports
 from kiln.solve_and_install import solve
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def libraries(wheels: tuple[LockedWheel, ...], folder: Path, target: PackageTarg
         name = conda_names.conda_name(wheel.name)
         if conda_names.wheel_layout(wheel.name) is conda_names.WheelLayout.LIBRARIES:
             exports = (
-                run_exports(wheel.name, Version(wheel.version))
+                library_run_exports(wheel.name, Version(wheel.version))
                 if conda_names.exporting_package(wheel.name) == name
                 else {}
             )
@@ -77,6 +77,6 @@ def test_the_host_of_a_cuda_config_solves_in_a_rehearsals_channel(tmp_path: Path
         "cuda-cudart",
         "nccl",
     } <= versions.keys()
-    exported = [spec for wheel in wheels for spec in run_exports(wheel.name, Version(wheel.version))["weak"]]
+    exported = [spec for wheel in wheels for spec in library_run_exports(wheel.name, Version(wheel.version))["weak"]]
     needed = [spec for spec in exported if spec.split()[0] in versions]
     assert solve([channel.url], [*run, *needed], virtual_packages={})

@@ -21,7 +21,7 @@ from kiln.local_channel import LocalChannel
 from kiln.rehearse import wheel_download
 from kiln.rehearse.plan_types import LockedWheel
 from kiln.rehearse.wheel_locks import PYTHONS, plan_from_locks
-from kiln.rehearse.wheel_package import PackageTarget, convert_all
+from kiln.rehearse.wheel_package import PackageTarget, convert_wheels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,12 +112,12 @@ def ran(prefix: Path, *words: str) -> str:
 
 @pytest.mark.parametrize("executable", interpreters(), ids=str)
 def test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix(executable: Path, store: Path, tmp_path: Path) -> None:
-    interpreter = rehearse.probe(executable, env=ENV)
+    interpreter = rehearse.probe_interpreter(executable, env=ENV)
     chosen = some(interpreter.minor_version)
-    paths = wheel_download.fetch(chosen, store, env=ENV)
+    paths = wheel_download.fetch_wheels(chosen, store, env=ENV)
     made = rehearse.python_packages(interpreter, tmp_path / "made", env=ENV)
     fetched = [(path, wheel.sha256) for path, wheel in zip(paths, chosen, strict=True)]
-    made += convert_all(fetched, tmp_path / "made", PackageTarget(python=interpreter.minor_version))
+    made += convert_wheels(fetched, tmp_path / "made", PackageTarget(python=interpreter.minor_version))
     prefix = installed(made, tmp_path)
 
     answer: dict[str, Any] = json.loads(ran(prefix, "python", "-c", STANDARD_LIBRARY))
@@ -136,20 +136,22 @@ SYSTEM = [path for path in interpreters() if path.parent == Path("/usr/bin")]
 @pytest.mark.parametrize("executable", SYSTEM, ids=str)
 def test_a_virtual_environment_of_the_systems_python_answers_as_that_does(executable: Path, tmp_path: Path) -> None:
     subprocess.run((executable, "-m", "venv", "--without-pip", tmp_path / "v"), check=True)
-    assert rehearse.probe(tmp_path / "v" / "bin" / "python", env=ENV) == rehearse.probe(executable, env=ENV)
+    assert rehearse.probe_interpreter(tmp_path / "v" / "bin" / "python", env=ENV) == rehearse.probe_interpreter(
+        executable, env=ENV
+    )
 
 
 def test_a_second_run_fetches_and_makes_nothing(store: Path, tmp_path: Path) -> None:
     python = PYTHONS[-1]
     chosen = some(python)
     lines: list[str] = []
-    paths = wheel_download.fetch(chosen, store, env=ENV)
-    assert wheel_download.fetch(chosen, store, env=ENV, on_line=lines.append) == paths
+    paths = wheel_download.fetch_wheels(chosen, store, env=ENV)
+    assert wheel_download.fetch_wheels(chosen, store, env=ENV, on_line=lines.append) == paths
     assert lines == []
     fetched = [(path, wheel.sha256) for path, wheel in zip(paths, chosen, strict=True)]
-    first = convert_all(fetched, tmp_path, PackageTarget(python=python))
+    first = convert_wheels(fetched, tmp_path, PackageTarget(python=python))
     inodes = [package.stat().st_ino for package in first]
-    assert convert_all(fetched, tmp_path, PackageTarget(python=python)) == first
+    assert convert_wheels(fetched, tmp_path, PackageTarget(python=python)) == first
     assert [package.stat().st_ino for package in first] == inodes
 
 
@@ -179,7 +181,7 @@ def test_pip_refuses_a_wheel_whose_hash_differs(tmp_path: Path) -> None:
     (six,) = (wheel for wheel in some("3.11") if wheel.name == "six")
     other = LockedWheel(name="six", version=six.version, file=six.file, size=1, sha256="a" * 64, pythons=six.pythons)
     with pytest.raises(HashMismatch, match=six.file) as caught:
-        wheel_download.fetch([other], tmp_path, env=ENV)
+        wheel_download.fetch_wheels([other], tmp_path, env=ENV)
     assert six.sha256 in caught.value.why
     assert list(tmp_path.glob("*.whl")) == []
 
@@ -195,6 +197,6 @@ def test_without_a_network_the_error_says_so_without_a_password(tmp_path: Path) 
         "PIP_RETRIES": "0",
     }
     with pytest.raises(DownloadFailed, match="pip could not fetch") as caught:
-        wheel_download.fetch([six], tmp_path, env=env, log=tmp_path / "log", on_line=lines.append)
+        wheel_download.fetch_wheels([six], tmp_path, env=env, log=tmp_path / "log", on_line=lines.append)
     assert "refused" in caught.value.why
     assert "hunter2" not in str(caught.value) + "".join(lines) + (tmp_path / "log").read_text()

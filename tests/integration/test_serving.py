@@ -96,7 +96,7 @@ def passed_tests(output: Output, package: Path, tensorflow: Path, folder: Path) 
 
 
 def test_the_api_is_packaged_installed_and_speaks_with_a_server(tensorflow: Path, tmp_path: Path) -> None:
-    (wheel,) = wheel_download.fetch([API], tmp_path / "wheels", env=os.environ)
+    (wheel,) = wheel_download.fetch_wheels([API], tmp_path / "wheels", env=os.environ)
     output, package = packaged("tensorflow-serving-api", wheel, (LocalChannel(root=tensorflow).url,), tmp_path)
     index = read_info_json(package, "index.json")
     assert (index["name"], index["version"], index["noarch"]) == ("tensorflow-serving-api", "2.20.0", "python")

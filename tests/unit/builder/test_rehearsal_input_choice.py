@@ -158,7 +158,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Interpret
         raise UnsupportedPython(f"{executable} cannot be used")
 
     monkeypatch.setattr(rehearse, "find_interpreter", find)
-    monkeypatch.setattr(rehearse, "probe", probe)
+    monkeypatch.setattr(rehearse, "probe_interpreter", probe)
     monkeypatch.setattr(
         rehearse,
         "first_available_interpreter",
@@ -223,7 +223,7 @@ def test_a_named_python_that_cannot_be_used_is_not_replaced(
     named = replace(own, machine=machine)
     with pytest.raises(UnsupportedPython, match="/calling cannot be used"):
         rehearsal_input_choice.require_rehearsal_inputs(configs(feedstock, "3.12"), named, on_host=True)
-    monkeypatch.setattr(rehearse, "probe", lambda *_, **__: interpreter_of("3.11"))
+    monkeypatch.setattr(rehearse, "probe_interpreter", lambda *_, **__: interpreter_of("3.11"))
     with pytest.raises(UnsupportedPython, match="/calling cannot be used for this rehearsal") as caught:
         rehearsal_input_choice.require_rehearsal_inputs(configs(feedstock, "3.12"), named, on_host=True)
     assert caught.value.why == "it is Python 3.11, the rehearsal requires Python 3.12"

@@ -23,7 +23,7 @@ def test_a_named_python_that_cannot_be_used_is_refused(insists: bool, monkeypatc
     def probe(executable: Path, **_: Any) -> rehearse.Interpreter:
         raise UnsupportedPython(f"{executable} cannot be used")
 
-    monkeypatch.setattr(rehearse, "probe", probe)
+    monkeypatch.setattr(rehearse, "probe_interpreter", probe)
     monkeypatch.setattr(rehearse, "first_available_interpreter", lambda **_: None)
     planner = RehearsalPlanner(
         feedstock=Feedstock(root=Path("/feedstock")),

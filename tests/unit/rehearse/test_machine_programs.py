@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.rehearse import compilers, machine_programs
-from kiln.rehearse.machine_programs import UNKNOWN_VERSION, find, fitting_version, paths, satisfies_constraints
+from kiln.rehearse.machine_programs import (
+    UNKNOWN_VERSION,
+    find_program,
+    fitting_stand_in_version,
+    program_paths,
+    satisfies_constraints,
+)
 from kiln.rehearse.plan_types import StandIn
-from kiln.rehearse.stand_in_writer import stand_in_metadata, stand_in_package
+from kiln.rehearse.stand_in_writer import stand_in_metadata, write_stand_in_package
 from tests.unit.rehearse.sample import content, info, unpacked
 
 if TYPE_CHECKING:
@@ -36,14 +42,14 @@ def program(folder: Path, name: str, output: str) -> dict[str, str]:
     ],
 )
 def test_the_version_of_a_program_is_what_it_prints(tmp_path: Path, output: str, version: str) -> None:
-    result = find("tool", program(tmp_path / "bin", "tool", output))
+    result = find_program("tool", program(tmp_path / "bin", "tool", output))
     assert result is not None
     assert (result.path, result.version) == (tmp_path / "bin" / "tool", version)
 
 
 def test_a_program_that_is_not_there_is_none(tmp_path: Path) -> None:
-    assert find("tool-of-nobody", {"PATH": str(tmp_path)}) is None
-    assert paths(["tool-of-nobody"], {"PATH": str(tmp_path)}) == {}
+    assert find_program("tool-of-nobody", {"PATH": str(tmp_path)}) is None
+    assert program_paths(["tool-of-nobody"], {"PATH": str(tmp_path)}) == {}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +63,7 @@ def test_a_program_that_is_not_there_is_none(tmp_path: Path) -> None:
     ],
 )
 def test_a_stand_in_has_its_own_version_or_one_that_fits(own: str, constraints: list[str], version: str) -> None:
-    assert fitting_version(own, constraints) == version
+    assert fitting_stand_in_version(own, constraints) == version
     assert satisfies_constraints("1.0", [">=1.0.0", "<2.0a0"])
     assert not satisfies_constraints("1.0", ["not a version spec"])
 
@@ -71,7 +77,7 @@ def test_each_row_of_the_table_has_programs() -> None:
 @pytest.mark.processes
 def test_a_compiler_stands_in_with_the_pinned_version_and_exports_its_runtime(tmp_path: Path) -> None:
     env = program(tmp_path / "bin", "gcc", "gcc (here) 12.2.0")
-    packages = compilers.stand_ins({"gcc_linux-64": ["14.*"], "sysroot_linux-64": ["2.17.*"]}, env)
+    packages = compilers.toolchain_stand_ins({"gcc_linux-64": ["14.*"], "sysroot_linux-64": ["2.17.*"]}, env)
     by_name = {package.name: package for package in packages}
     assert by_name.keys() == {"gcc_linux-64", "sysroot_linux-64", "libgcc"}
     compiler = by_name["gcc_linux-64"]
@@ -80,14 +86,14 @@ def test_a_compiler_stands_in_with_the_pinned_version_and_exports_its_runtime(tm
     assert any('CC="x86_64-conda-linux-gnu-cc"' in line for line in compiler.activation)
     assert by_name["sysroot_linux-64"].strong_exports == ("__glibc >=2.17,<3.0.a0",)
     assert by_name["libgcc"].version == "14"
-    assert compilers.missing_program("gfortran_linux-64", env) == "gfortran"
-    assert compilers.missing_program("gcc_linux-64", env) == ""
+    assert compilers.missing_toolchain_program("gfortran_linux-64", env) == "gfortran"
+    assert compilers.missing_toolchain_program("gcc_linux-64", env) == ""
 
 
 @pytest.mark.processes
 def test_a_compiler_of_the_required_version_is_no_difference(tmp_path: Path) -> None:
     env = program(tmp_path / "bin", "g++", "g++ (here) 14.2.0")
-    (compiler, *runtimes) = compilers.stand_ins({"gxx_linux-64": ["14.*"]}, env)
+    (compiler, *runtimes) = compilers.toolchain_stand_ins({"gxx_linux-64": ["14.*"]}, env)
     assert (compiler.version, compiler.differs) == ("14.2.0", False)
     assert [(package.name, package.version) for package in runtimes] == [("libgcc", "14.2.0"), ("libstdcxx", "14.2.0")]
 
@@ -103,7 +109,7 @@ def test_the_package_of_a_stand_in_is_marked_and_runs_the_machines_program(tmp_p
         strong_exports=("libx >=3",),
         origin="/opt/a tool 3",
     )
-    package = stand_in_package(stand_in, tmp_path)
+    package = write_stand_in_package(stand_in, tmp_path)
     assert content(package, "bin/tool") == b"#!/bin/sh\nexec '/opt/a tool' \"$@\"\n"
     assert unpacked(package)["bin/tool"].mode & 0o111
     assert content(package, "etc/conda/activate.d/tool.sh") == b"export TOOL=1\n"
@@ -112,4 +118,4 @@ def test_the_package_of_a_stand_in_is_marked_and_runs_the_machines_program(tmp_p
     assert info(package, "about")["extra"]["rehearsal"] is True
     assert info(package, "about")["extra"]["stand_in_for"] == "tool"
     assert "rehearsal" in stand_in_metadata(stand_in).build
-    assert stand_in_package(stand_in, tmp_path) == package
+    assert write_stand_in_package(stand_in, tmp_path) == package

@@ -11,7 +11,7 @@ from pip._internal.models.index import PyPI
 from kiln import channel_url_credentials, process_runner
 from kiln.http_client import HttpError
 from kiln.rehearse import package_index
-from kiln.rehearse.package_index import IndexFile, configured_indexes, files_of
+from kiln.rehearse.package_index import IndexFile, configured_indexes, project_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,11 +24,11 @@ def test_a_folder_is_an_index(tmp_path: Path) -> None:
     (tmp_path / "small-thing").mkdir()
     page = f"""<a href="../../files/small_thing-1.tar.gz#sha256={SHA}">one</a> <a href="other.whl">without a hash</a>"""
     (tmp_path / "small-thing" / "index.html").write_text(page)
-    (file,) = files_of("Small_Thing", tmp_path.as_uri())
+    (file,) = project_files("Small_Thing", tmp_path.as_uri())
     assert (file.name, file.sha256) == ("small_thing-1.tar.gz", SHA)
     assert file.url == (tmp_path.parent / "files" / "small_thing-1.tar.gz").as_uri()
     with pytest.raises(HttpError, match="No such file"):
-        list(files_of("another", tmp_path.as_uri()))
+        list(project_files("another", tmp_path.as_uri()))
 
 
 def test_an_answer_in_json_has_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def test_an_answer_in_json_has_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
         {"filename": "a-2.tar.gz", "url": "https://elsewhere.example/a-2.tar.gz", "hashes": {"md5": "0"}},
     ]
     monkeypatch.setattr(package_index, "_fetch_project_page", lambda _: (json.dumps({"files": entries}).encode(), True))
-    (file,) = files_of("a", "https://index.example/simple")
+    (file,) = project_files("a", "https://index.example/simple")
     assert file == IndexFile(name="a-1.tar.gz", url="https://index.example/packages/a-1.tar.gz", sha256=SHA, size=12)
 
 
@@ -45,7 +45,7 @@ def test_an_answer_in_json_has_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_answer_that_is_no_index_is_an_error(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package_index, "_fetch_project_page", lambda _: (answer, True))
     with pytest.raises(HttpError, match="not an index's"):
-        list(files_of("a", "https://index.example/simple"))
+        list(project_files("a", "https://index.example/simple"))
 
 
 @pytest.mark.parametrize(

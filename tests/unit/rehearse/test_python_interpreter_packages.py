@@ -16,11 +16,11 @@ from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BuildFailed, UnsupportedPython
 from kiln.rehearse import python_interpreter_packages
 from kiln.rehearse.python_interpreter_packages import (
-    movable_rpath,
     python_abi_metadata,
     python_metadata,
     python_packages,
-    with_conda_schemes,
+    relocatable_rpath,
+    with_conda_install_schemes,
 )
 from kiln.rehearse.usable_python_search import Interpreter
 from tests.unit.rehearse.sample import content, info, unpacked
@@ -204,7 +204,7 @@ def test_library_search_paths_are_made_relative(rpath: str, path: str, moved: st
         libraries=(base / "lib/libpython3.12.so",),
         standard_layout=True,
     )
-    assert movable_rpath(rpath, interpreter, path) == moved
+    assert relocatable_rpath(rpath, interpreter, path) == moved
 
 
 def test_another_layout_is_led_to_condas(tmp_path: Path, patchelf: Patchelf) -> None:
@@ -218,7 +218,7 @@ def test_another_layout_is_led_to_condas(tmp_path: Path, patchelf: Patchelf) -> 
 
 def test_an_unknown_way_to_prefer_schemes_is_refused() -> None:
     with pytest.raises(UnsupportedPython, match="/usr/bin/python3"):
-        with_conda_schemes("nothing known", Path("/usr/bin/python3"))
+        with_conda_install_schemes("nothing known", Path("/usr/bin/python3"))
 
 
 def test_the_site_folder_of_a_prefix_is_found_and_the_systems_is_not(

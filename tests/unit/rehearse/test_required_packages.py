@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, render
 from kiln.builder.rehearsal_planning import required_specs_of_tests
-from kiln.rehearse.required_packages import Section, required_packages
+from kiln.rehearse.required_packages import RequirementSection, required_packages
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def test_each_requirement_has_its_section_and_its_output(tmp_path: Path) -> None
     config = rendered(tmp_path)
     entries = required_packages(config, test_specs=required_specs_of_tests(config))
     assert {(entry.name, entry.version_constraint, entry.section, entry.output) for entry in entries} == {
-        ("make", "", Section.BUILD, "parent"),
-        ("zstd", "1.5.*", Section.HOST, "parent"),
-        ("tool", ">=3", Section.RUN, "library"),
-        ("pytest", "8.*", Section.TEST, "library"),
+        ("make", "", RequirementSection.BUILD, "parent"),
+        ("zstd", "1.5.*", RequirementSection.HOST, "parent"),
+        ("tool", ">=3", RequirementSection.RUN, "library"),
+        ("pytest", "8.*", RequirementSection.TEST, "library"),
     }
     assert {entry.section_and_output for entry in entries if entry.name == "zstd"} == {"host of parent"}

@@ -14,7 +14,7 @@ import pytest
 
 from kiln.errors import DownloadFailed, RehearsalRefused
 from kiln.rehearse import pip_without_child_processes, resolution
-from kiln.rehearse.resolution import RequirementsConflict, platform_tags, resolve
+from kiln.rehearse.resolution import RequirementsConflict, platform_tags, resolve_wheels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         queue.append(list(requirements))
         return (None, answer) if isinstance(answer, str) else ({"install": answer}, "")
 
-    monkeypatch.setattr(resolution, "_ask_pip", ask)
+    monkeypatch.setattr(resolution, "_resolve_with_pip", ask)
     return queue
 
 
@@ -53,7 +53,7 @@ def test_a_requirement_without_a_wheel_is_left_out_and_the_others_are_resolved(a
         f"ERROR: Could not find a version that satisfies the requirement b>=9 (from versions: {versions})",
         [entry("A", "1.0")],
     ]
-    result = resolve(["b>=9", "a"], python="3.11", glibc="2.36", env={})
+    result = resolve_wheels(["b>=9", "a"], python="3.11", glibc="2.36", env={})
     assert [(wheel.name, wheel.version, wheel.pythons) for wheel in result.wheels] == [("a", "1.0", ("3.11",))]
     (unavailable,) = result.unavailable
     assert unavailable.name == "b"
@@ -66,7 +66,7 @@ def test_a_requirement_of_a_wheel_is_named_with_the_requested_project(answers: l
         "ERROR: Could not find a version that satisfies the requirement c (from a) (from versions: none)",
         [entry("b", "1")],
     ]
-    result = resolve(["a", "b"], python="3.11", glibc="2.36", env={})
+    result = resolve_wheels(["a", "b"], python="3.11", glibc="2.36", env={})
     (unavailable,) = result.unavailable
     assert (unavailable.name, unavailable.reason[:13]) == ("a", "a requires c:")
 
@@ -74,7 +74,7 @@ def test_a_requirement_of_a_wheel_is_named_with_the_requested_project(answers: l
 def test_what_another_python_requires_is_resolved_too(answers: list[Any]) -> None:
     old = entry("a", "1", 'tomli>=1; python_version < "3.11"', 'new; python_version >= "3.11"', "b", 'c; extra == "x"')
     answers += [[old, entry("b", "1")], [old, entry("b", "1"), entry("tomli", "2")]]
-    result = resolve(["a"], python="3.10", glibc="2.36", env={})
+    result = resolve_wheels(["a"], python="3.10", glibc="2.36", env={})
     assert [wheel.name for wheel in result.wheels] == ["a", "b", "tomli"]
     assert answers == [["a"], ["a", "tomli>=1"]]
 
@@ -83,7 +83,7 @@ def test_what_another_python_requires_and_no_wheel_provides_is_asked_for_once(an
     old = entry("a", "1", "B_c>=1; python_version < '3.11'")
     none = "ERROR: Could not find a version that satisfies the requirement b-c>=1 (from versions: none)"
     answers += [[old], none, [old], AssertionError("a fourth request")]
-    result = resolve(["a"], python="3.10", glibc="2.36", env={})
+    result = resolve_wheels(["a"], python="3.10", glibc="2.36", env={})
     assert [wheel.name for wheel in result.wheels] == ["a"]
     assert [failure.name for failure in result.unavailable] == ["b-c"]
     assert answers[1:] == [["a"], ["a", "B_c>=1"], ["a"]]
@@ -92,32 +92,32 @@ def test_what_another_python_requires_and_no_wheel_provides_is_asked_for_once(an
 def test_a_version_that_another_python_does_not_admit_is_resolved_again(answers: list[Any]) -> None:
     old = entry("a", "1", 'b<2; python_version < "3.11"')
     answers += [[old, entry("b", "2")], [old, entry("b", "1.5")]]
-    result = resolve(["a"], python="3.10", glibc="2.36", env={})
+    result = resolve_wheels(["a"], python="3.10", glibc="2.36", env={})
     assert [wheel.version for wheel in result.wheels] == ["1", "1.5"]
 
 
 def test_pip_brings_setuptools_and_wheel_until_python_3_12(answers: list[Any]) -> None:
     answers += [[entry("pip", "26")], [entry("pip", "26"), entry("setuptools", "80"), entry("wheel", "1")]]
-    resolve(["pip"], python="3.12", glibc="2.36", env={})
+    resolve_wheels(["pip"], python="3.12", glibc="2.36", env={})
     assert answers == [["pip"], ["pip", "setuptools", "wheel"]]
     answers[:] = [[entry("pip", "26")]]
-    assert [wheel.name for wheel in resolve(["pip"], python="3.13", glibc="2.36", env={}).wheels] == ["pip"]
+    assert [wheel.name for wheel in resolve_wheels(["pip"], python="3.13", glibc="2.36", env={}).wheels] == ["pip"]
 
 
 def test_contradictions_and_an_unreachable_index_are_errors_of_their_own(answers: list[Any]) -> None:
     answers.append("ERROR: Cannot install a and b because these package versions have conflicting dependencies.")
     with pytest.raises(RequirementsConflict, match="conflicting dependencies"):
-        resolve(["a", "b"], python="3.11", glibc="2.36", env={})
+        resolve_wheels(["a", "b"], python="3.11", glibc="2.36", env={})
     answers[:] = ["ERROR: connection refused"]
     with pytest.raises(DownloadFailed, match="pip could not resolve") as caught:
-        resolve(["a"], python="3.11", glibc="2.36", env={})
+        resolve_wheels(["a"], python="3.11", glibc="2.36", env={})
     assert caught.value.why == "connection refused"
 
 
 def test_a_wheel_without_a_hash_is_refused(answers: list[Any]) -> None:
     answers.append([entry("a", "1", sha256="")])
     with pytest.raises(DownloadFailed, match=r"no hash of a-1-py3-none-any\.whl"):
-        resolve(["a"], python="3.11", glibc="2.36", env={})
+        resolve_wheels(["a"], python="3.11", glibc="2.36", env={})
 
 
 def test_wheels_are_for_this_machines_c_library() -> None:
@@ -157,11 +157,11 @@ def test_a_wheel_cannot_have_pip_run_a_source_archives_code(tmp_path: Path, addr
     env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
     try:
         with pytest.raises(RehearsalRefused, match="requires a source archive or a repository") as caught:
-            resolve(["a", "harmless"], python="3.11", glibc="2.36", env=env)
+            resolve_wheels(["a", "harmless"], python="3.11", glibc="2.36", env=env)
     finally:
         assert not (tmp_path / "ran").exists()
     assert "a, harmless" in caught.value.why
-    (wheel,) = resolve(["harmless"], python="3.11", glibc="2.36", env=env).wheels
+    (wheel,) = resolve_wheels(["harmless"], python="3.11", glibc="2.36", env=env).wheels
     assert wheel.name == "harmless"
 
 

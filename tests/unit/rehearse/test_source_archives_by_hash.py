@@ -17,7 +17,12 @@ from kiln.errors import DownloadFailed, HashMismatch
 from kiln.model.rendered import Source
 from kiln.rehearse import package_index, source_archives_by_hash
 from kiln.rehearse.plan_types import SourceFile
-from kiln.rehearse.source_archives_by_hash import SourceSearch, fetch, missing, projects_of
+from kiln.rehearse.source_archives_by_hash import (
+    SourceSearch,
+    fetch_sources,
+    missing_sources,
+    possible_projects_of_source,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,9 +60,9 @@ def test_an_index_has_the_source_under_whatever_name(tmp_path: Path, index: Path
     add_project(index, "small-thing", "renamed-1.tar.gz")
     (file,), lacking = search(tmp_path).locate([SOURCE, SOURCE])
     assert (file.name, lacking) == ("small_thing-1.tar.gz", ())
-    fetch([file], tmp_path / "store", env={}, on_line=lambda _: None)
+    fetch_sources([file], tmp_path / "store", env={}, on_line=lambda _: None)
     assert (tmp_path / "store" / SHA / "small_thing-1.tar.gz").read_bytes() == CONTENT
-    assert missing([file], tmp_path / "store") == ()
+    assert missing_sources([file], tmp_path / "store") == ()
 
 
 def test_two_sources_of_one_name_are_kept_apart(tmp_path: Path, index: Path) -> None:
@@ -71,8 +76,8 @@ def test_two_sources_of_one_name_are_kept_apart(tmp_path: Path, index: Path) -> 
         ((file,), _) = search(tmp_path, folder=tmp_path / sha256[:8]).locate([source])
         sources.append((source, file))
     fetched = [file for _, file in sources]
-    fetch(fetched, tmp_path / "store", env={}, on_line=lambda _: None)
-    assert missing(fetched, tmp_path / "store") == ()
+    fetch_sources(fetched, tmp_path / "store", env={}, on_line=lambda _: None)
+    assert missing_sources(fetched, tmp_path / "store") == ()
     for (source, _), content in zip(sources, contents, strict=True):
         (places, lacking) = search(tmp_path).locate([source])
         assert (len(places), lacking) == (1, ())
@@ -115,29 +120,32 @@ def test_what_has_no_hash_or_no_file_cannot_be_had(tmp_path: Path, index: Path) 
 
 
 def test_projects_are_those_of_the_address_then_the_recipes() -> None:
-    assert projects_of(SOURCE, ["recipe", "small_thing"]) == ("small-thing", "recipe")
+    assert possible_projects_of_source(SOURCE, ["recipe", "small_thing"]) == ("small-thing", "recipe")
     hosted = Source(url=(f"https://files.example/packages/ab/cd/{60 * 'e'}/Other_Name-2.0.tar.gz",), sha256=SHA)
-    assert projects_of(hosted, []) == ("other-name",)
+    assert possible_projects_of_source(hosted, []) == ("other-name",)
 
 
 def test_another_file_is_removed_and_refused(tmp_path: Path) -> None:
     (tmp_path / "wrong").write_bytes(b"wrong")
     file = SourceFile(name="a.tar.gz", sha256=SHA, url=(tmp_path / "wrong").as_uri(), origin="a folder")
     with pytest.raises(HashMismatch, match=r"a\.tar\.gz is not the recipe's source"):
-        fetch([file], tmp_path / "store", env={}, on_line=lambda _: None)
+        fetch_sources([file], tmp_path / "store", env={}, on_line=lambda _: None)
     assert list((tmp_path / "store").iterdir()) == []
 
 
 def test_a_download_that_breaks_off_is_reported_with_its_origin(tmp_path: Path, index: Path) -> None:
     file = SourceFile(name="a.tar.gz", sha256=SHA, url="https://code.example/a", origin="code.example")
     with pytest.raises(DownloadFailed) as caught:
-        fetch([file], tmp_path / "store", env={}, on_line=lambda _: None)
+        fetch_sources([file], tmp_path / "store", env={}, on_line=lambda _: None)
     assert caught.value.why == "code.example: https://code.example/a cannot be reached"
 
 
 def test_a_name_cannot_lead_out_of_the_folder() -> None:
-    assert source_archives_by_hash.file_names(Source(url=("https://a.example/x/..", "https://a.example/%2e%2e"))) == ()
-    assert source_archives_by_hash.file_names(Source(url=("https://a.example/%2Fetc%2Fpasswd",))) == (
+    assert (
+        source_archives_by_hash.source_file_names(Source(url=("https://a.example/x/..", "https://a.example/%2e%2e")))
+        == ()
+    )
+    assert source_archives_by_hash.source_file_names(Source(url=("https://a.example/%2Fetc%2Fpasswd",))) == (
         Path("/etc/passwd").name,
     )
 
@@ -160,6 +168,6 @@ def test_a_download_has_the_credentials_of_pips_index_in_any_process(
 
     monkeypatch.setattr(http_client, "send_request", answered)
     file = SourceFile(name="a.tar.gz", sha256=SHA, url="https://sources.example/simple/a/a.bin", origin="an index")
-    fetch([file], tmp_path / "store", env={}, on_line=lambda _: None)
+    fetch_sources([file], tmp_path / "store", env={}, on_line=lambda _: None)
     (headers,) = requests
     assert headers["Authorization"] == f"Basic {base64.b64encode(b'me:s3cret-word').decode()}"

@@ -12,11 +12,11 @@ from kiln.errors import RehearsalRefused
 from kiln.model.build_config import BuildConfig
 from kiln.model.rendered import Output, RenderedConfig, Requirements
 from kiln.rehearse import resolution
-from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, Unavailable
-from kiln.rehearse.required_packages import RequiredPackage, Section, outputs_for_python, required_packages
-from kiln.rehearse.resolution import RequirementsConflict, Resolution
+from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, UnavailableItem
+from kiln.rehearse.required_packages import RequiredPackage, RequirementSection, outputs_for_python, required_packages
+from kiln.rehearse.resolution import RequirementsConflict, WheelResolution
 from kiln.rehearse.source_archives_by_hash import SourceSearch
-from kiln.rehearse.substitution_plan import config_plan, fitting_python
+from kiln.rehearse.substitution_plan import fitting_python, plan_config_rehearsal
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
@@ -49,18 +49,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The requirements that pip was asked for; nobody has no project there, theirs conflicts with odd."""
     requests: list[list[str]] = []
 
-    def resolve(requirements: Iterable[str], **_: object) -> Resolution:
+    def resolve(requirements: Iterable[str], **_: object) -> WheelResolution:
         texts = sorted(requirements)
         requests.append(texts)
         if {"odd<1", "odd>=1"} <= {part for text in texts for part in _split(text)}:
             raise RequirementsConflict("odd<1 and odd>=1")
         names = [text.partition("<")[0].partition(">")[0].partition("=")[0] for text in texts]
-        return Resolution(
+        return WheelResolution(
             wheels=tuple(wheel(name) for name in names if "nobody" not in name),
-            unavailable=tuple(Unavailable(name=n, reason="no wheel") for n in names if "nobody" in n),
+            unavailable=tuple(UnavailableItem(name=n, reason="no wheel") for n in names if "nobody" in n),
         )
 
-    monkeypatch.setattr(resolution, "resolve", resolve)
+    monkeypatch.setattr(resolution, "resolve_wheels", resolve)
     return requests
 
 
@@ -75,7 +75,7 @@ def plan(
     rendered = RenderedConfig(config=CONFIG, name="a", outputs=outputs)
     search = SourceSearch(store=Path("/none"), folder=None, mirror=None, projects=(), env={})
     required = required_packages(rendered, test_specs=test_specs)
-    return config_plan(
+    return plan_config_rehearsal(
         rendered,
         required,
         python=python,
@@ -145,8 +145,8 @@ def test_what_tests_alone_require_is_left_out_with_a_note(asked: list[list[str]]
 def test_an_output_of_the_config_is_never_taken_from_a_wheel(
     asked: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = Resolution(wheels=(wheel("b"), wheel("my-own", "9")))
-    monkeypatch.setattr(resolution, "resolve", lambda *_, **__: answer)
+    answer = WheelResolution(wheels=(wheel("b"), wheel("my-own", "9")))
+    monkeypatch.setattr(resolution, "resolve_wheels", lambda *_, **__: answer)
     result = plan(output("my_own", ("b",)))
     assert [entry.name for entry in result.dependencies] == ["b"]
     (alias,) = result.stand_ins
@@ -170,7 +170,7 @@ def test_without_python_nothing_comes_from_an_index(asked: list[list[str]]) -> N
 
 
 def required(*specs: str) -> list[RequiredPackage]:
-    return [RequiredPackage(name="python", spec=spec, section=Section.HOST, output="a") for spec in specs]
+    return [RequiredPackage(name="python", spec=spec, section=RequirementSection.HOST, output="a") for spec in specs]
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from kiln.errors import UnsupportedPython
 from kiln.rehearse import usable_python_search
 from kiln.rehearse.usable_python_search import (
     Interpreter,
-    candidates,
-    facts_of,
+    candidate_executables,
     find_interpreter,
     first_available_interpreter,
+    interpreter_facts,
     interpreter_from_facts,
-    own_libraries,
-    probe,
-    require_supported,
+    interpreter_libraries,
+    probe_interpreter,
+    require_supported_interpreter,
 )
 
 BASE = Path("/opt/python")
@@ -52,7 +52,7 @@ def facts(**changes: object) -> dict[str, Any]:
 
 
 def test_a_good_interpreter_is_described() -> None:
-    require_supported(BASE / "bin/python", facts())
+    require_supported_interpreter(BASE / "bin/python", facts())
     result = interpreter_from_facts(facts())
     assert (result.version, result.minor_version, result.standard_layout, result.include) == (
         "3.12.1",
@@ -83,7 +83,7 @@ def test_a_good_interpreter_is_described() -> None:
 )
 def test_what_cannot_be_used_is_refused_with_the_reason_and_what_works(change: dict[str, object], why: str) -> None:
     with pytest.raises(UnsupportedPython, match="/opt/python/bin/python cannot be used") as caught:
-        require_supported(BASE / "bin/python", facts(**change))
+        require_supported_interpreter(BASE / "bin/python", facts(**change))
     assert why in caught.value.why
     assert "CPython 3.10 to 3.13 for Linux x86-64" in caught.value.hint
 
@@ -111,7 +111,7 @@ def test_debians_layout_is_recognized() -> None:
 )
 def test_libraries_of_the_system_are_not_the_interpreters_own(mapped: list[str], base: str, own: list[int]) -> None:
     paths = [Path(path) for path in mapped]
-    result = own_libraries(paths, base=Path(base), stdlib=Path(base) / "lib/python3.12")
+    result = interpreter_libraries(paths, base=Path(base), stdlib=Path(base) / "lib/python3.12")
     assert result == tuple(paths[index] for index in own)
 
 
@@ -132,13 +132,13 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, dict[str, Any]
 def test_a_program_that_is_not_python_3_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {"/bin/old": "Unknown option: -I"})
     with pytest.raises(UnsupportedPython, match="/bin/old does not answer as a Python 3") as caught:
-        probe(Path("/bin/old"), env={})
+        probe_interpreter(Path("/bin/old"), env={})
     assert caught.value.why == "Unknown option: -I"
 
 
 @pytest.mark.processes
 def test_this_very_interpreter_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = interpreter_from_facts(facts_of(Path(sys.executable), env={}))
+    result = interpreter_from_facts(interpreter_facts(Path(sys.executable), env={}))
     assert result.version == ".".join(str(number) for number in sys.version_info[:3])
     assert result.base_prefix == Path(sys.base_prefix).resolve()
     assert result.executable.is_file()
@@ -184,7 +184,7 @@ def test_path_comes_before_pyenv_and_uv_and_new_before_old(tmp_path: Path) -> No
     touch(home / ".pyenv/versions/3.13.0/bin/python3.13")
     touch(home / ".local/share/uv/python/cpython-3.13.4-linux-x86_64-gnu/bin/python3.13")
     env = {"HOME": str(home), "PATH": f"{tmp_path}/none:{tmp_path}/bin:"}
-    assert list(candidates("3.12", env)) == expected
+    assert list(candidate_executables("3.12", env)) == expected
 
 
 def test_the_configured_folders_of_pyenv_and_uv_are_searched(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_the_configured_folders_of_pyenv_and_uv_are_searched(tmp_path: Path) -> 
         touch(tmp_path / "u/cpython-3.11.2-x/bin/python3.11"),
     ]
     env = {"PYENV_ROOT": str(tmp_path / "p"), "UV_PYTHON_INSTALL_DIR": str(tmp_path / "u")}
-    assert list(candidates("3.11", env)) == expected
+    assert list(candidate_executables("3.11", env)) == expected
 
 
 def test_the_systems_folders_and_condas_environments_are_looked_into(
@@ -204,7 +204,7 @@ def test_the_systems_folders_and_condas_environments_are_looked_into(
     (tmp_path / ".conda").mkdir()
     (tmp_path / ".conda" / "environments.txt").write_text(f"{tmp_path}/gone\n{tmp_path}/envs/one\nno path\n")
     env = {"HOME": str(tmp_path), "PATH": str(tmp_path / "usr/bin")}
-    assert list(candidates("3.12", env)) == expected
+    assert list(candidate_executables("3.12", env)) == expected
 
 
 @pytest.mark.processes
@@ -213,7 +213,7 @@ def test_uv_itself_is_asked_where_its_pythons_are(tmp_path: Path) -> None:
     uv.write_text(f"#!/bin/sh\n[ \"$*\" = 'python dir' ] && echo {tmp_path}/elsewhere\n")
     uv.chmod(0o755)
     expected = touch(tmp_path / "elsewhere/cpython-3.12.4-linux-x86_64-gnu/bin/python3.12")
-    assert list(candidates("3.12", {"HOME": str(tmp_path), "PATH": f"{tmp_path}/bin"})) == [expected]
+    assert list(candidate_executables("3.12", {"HOME": str(tmp_path), "PATH": f"{tmp_path}/bin"})) == [expected]
 
 
 def test_the_newest_that_can_be_used_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,8 +69,8 @@ def test_only_what_is_missing_is_fetched(tmp_path: Path, monkeypatch: pytest.Mon
     one, two = locked("one"), locked("two")
     (tmp_path / one.file).write_bytes(b"content")
     pip = put(monkeypatch, Pip({two.file: b"content"}))
-    assert wheel_download.missing([one, two], tmp_path) == (two,)
-    result = wheel_download.fetch([one, two], tmp_path, env={"PIP_INDEX_URL": "x"})
+    assert wheel_download.wheels_not_in_store([one, two], tmp_path) == (two,)
+    result = wheel_download.fetch_wheels([one, two], tmp_path, env={"PIP_INDEX_URL": "x"})
     assert result == (tmp_path / one.file, tmp_path / two.file)
     assert all(path.read_bytes() == b"content" for path in result)
     ((_, env),) = pip.calls
@@ -83,10 +83,10 @@ def test_nothing_is_started_and_nothing_read_again_when_all_is_there(
 ) -> None:
     one = locked("one")
     put(monkeypatch, Pip({one.file: b"content"}))
-    wheel_download.fetch([one], tmp_path, env={})
+    wheel_download.fetch_wheels([one], tmp_path, env={})
     pip = put(monkeypatch, Pip({}))
     monkeypatch.setattr(files, "sha256", lambda path: pytest.fail(f"{path} was read again"))
-    wheel_download.fetch([one], tmp_path, env={})
+    wheel_download.fetch_wheels([one], tmp_path, env={})
     assert pip.calls == []
 
 
@@ -94,7 +94,7 @@ def test_a_fetched_file_with_another_hash_is_never_kept(tmp_path: Path, monkeypa
     one = locked("one")
     put(monkeypatch, Pip({one.file: b"another"}))
     with pytest.raises(HashMismatch, match=one.file) as caught:
-        wheel_download.fetch([one], tmp_path, env={})
+        wheel_download.fetch_wheels([one], tmp_path, env={})
     assert one.sha256 in str(caught.value)
     assert hashlib.sha256(b"another").hexdigest() in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == []
@@ -103,22 +103,22 @@ def test_a_fetched_file_with_another_hash_is_never_kept(tmp_path: Path, monkeypa
 def test_a_file_that_was_changed_is_found_out_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = locked("one")
     put(monkeypatch, Pip({one.file: b"content"}))
-    (path,) = wheel_download.fetch([one], tmp_path, env={})
+    (path,) = wheel_download.fetch_wheels([one], tmp_path, env={})
     path.write_bytes(b"CONTENT")
     os.utime(path, ns=(0, 0))
     with pytest.raises(HashMismatch, match=one.file):
-        wheel_download.fetch([one], tmp_path, env={})
+        wheel_download.fetch_wheels([one], tmp_path, env={})
     assert not path.exists()
-    assert wheel_download.fetch([one], tmp_path, env={}) == (path,)
+    assert wheel_download.fetch_wheels([one], tmp_path, env={}) == (path,)
 
 
 def test_damaged_notes_of_what_was_verified_only_cost_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = locked("one")
     put(monkeypatch, Pip({one.file: b"content"}))
-    wheel_download.fetch([one], tmp_path, env={})
+    wheel_download.fetch_wheels([one], tmp_path, env={})
     for damage in ("{", "[]", '{"one": 1}'):
         (tmp_path / ".verified.json").write_text(damage)
-        assert wheel_download.fetch([one], tmp_path, env={}) == (tmp_path / one.file,)
+        assert wheel_download.fetch_wheels([one], tmp_path, env={}) == (tmp_path / one.file,)
 
 
 def test_what_a_killed_run_left_is_swept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_what_a_killed_run_left_is_swept_out(tmp_path: Path, monkeypatch: pytest
     (tmp_path / ".fetch-killed").mkdir()
     (tmp_path / ".fetch-killed" / one.file).write_bytes(b"half")
     put(monkeypatch, Pip({one.file: b"content"}))
-    wheel_download.fetch([one], tmp_path, env={})
+    wheel_download.fetch_wheels([one], tmp_path, env={})
     assert sorted(path.name for path in tmp_path.iterdir()) == [".verified.json", one.file]
 
 
@@ -141,7 +141,7 @@ def test_pips_own_refusal_names_the_file_and_both_hashes(tmp_path: Path, monkeyp
     )
     put(monkeypatch, Pip({}, exit_code=1, says=says))
     with pytest.raises(HashMismatch, match=one.file) as caught:
-        wheel_download.fetch([one], tmp_path, env={})
+        wheel_download.fetch_wheels([one], tmp_path, env={})
     assert one.sha256 in caught.value.why
     assert "b" * 64 in caught.value.why
 
@@ -160,20 +160,20 @@ def test_pips_own_refusal_names_the_file_and_both_hashes(tmp_path: Path, monkeyp
 def test_what_pip_says_last_is_the_reason(says: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, Pip({}, exit_code=1, says=says))
     with pytest.raises(DownloadFailed, match="pip could not fetch") as caught:
-        wheel_download.fetch([locked("one")], tmp_path, env={})
+        wheel_download.fetch_wheels([locked("one")], tmp_path, env={})
     assert why in caught.value.why
 
 
 def test_a_full_disk_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, Pip({}, exit_code=1, says="ERROR: [Errno 28] No space left on device"))
     with pytest.raises(DiskFull, match="while fetching"):
-        wheel_download.fetch([locked("one")], tmp_path, env={})
+        wheel_download.fetch_wheels([locked("one")], tmp_path, env={})
 
 
 def test_a_file_that_pip_did_not_download_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, Pip({}))
     with pytest.raises(DownloadFailed, match="pip did not download one"):
-        wheel_download.fetch([locked("one")], tmp_path, env={})
+        wheel_download.fetch_wheels([locked("one")], tmp_path, env={})
 
 
 def test_the_progress_of_a_download_is_reported_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_the_progress_of_a_download_is_reported_with_sizes(tmp_path: Path, monke
 
     put(monkeypatch, SlowPip({big.file: b"x" * 4_000_000, small.file: b"y" * 1_000_000}))
     monkeypatch.setattr(wheel_download, "_REPORTS", 0.01)
-    wheel_download.fetch([big, small], tmp_path, env={}, on_line=reports.put)
+    wheel_download.fetch_wheels([big, small], tmp_path, env={}, on_line=reports.put)
     assert lines[0].startswith("2.0 MB of 5.0 MB, ")
     assert "/s, about " in lines[0]
     assert not [thread for thread in threading.enumerate() if thread.name == "download progress"]
@@ -225,8 +225,8 @@ def test_two_versions_of_a_project_are_downloaded_one_after_the_other(
         for wheel in wheels:
             (folder / wheel.file).write_bytes({one.file: b"1", two.file: b"2", other.file: b"3"}[wheel.file])
 
-    monkeypatch.setattr(wheel_download, "_download", pip)
-    assert [path.is_file() for path in wheel_download.fetch([one, two, other], tmp_path / "s", env={})] == [
+    monkeypatch.setattr(wheel_download, "_download_wheels", pip)
+    assert [path.is_file() for path in wheel_download.fetch_wheels([one, two, other], tmp_path / "s", env={})] == [
         True,
         True,
         True,

@@ -13,7 +13,15 @@ from packaging.utils import parse_wheel_filename
 from kiln import feedstock_loader
 from kiln.errors import UnsupportedPython, VariantFault
 from kiln.rehearse import conda_names
-from kiln.rehearse.wheel_locks import LOCKS, PYTHONS, cuda_versions, known_gaps, plan_from_locks, read, wheel_gaps
+from kiln.rehearse.wheel_locks import (
+    LOCKS,
+    PYTHONS,
+    cuda_versions,
+    known_wheel_gaps,
+    plan_from_locks,
+    read_lock,
+    wheel_gaps,
+)
 
 if TYPE_CHECKING:
     from kiln.rehearse.plan_types import LockedWheel
@@ -59,7 +67,7 @@ def test_configs_of_one_python_share_their_python_packages(python: str) -> None:
 
 @pytest.mark.parametrize("lock", ALL)
 def test_each_row_is_a_wheel_of_its_package(lock: str) -> None:
-    for wheel in read(lock):
+    for wheel in read_lock(lock):
         name, version, _, _ = parse_wheel_filename(wheel.file)
         assert (name, str(version)) == (wheel.name, wheel.version)
         assert re.fullmatch(r"[0-9a-f]{64}", wheel.sha256)
@@ -75,7 +83,7 @@ def test_no_address_is_in_the_locks(lock: str) -> None:
 
 @pytest.mark.parametrize("lock", ALL)
 def test_the_conda_name_of_each_package_is_known(lock: str) -> None:
-    assert {wheel.name for wheel in read(lock)} <= conda_names.known_names().keys()
+    assert {wheel.name for wheel in read_lock(lock)} <= conda_names.known_names().keys()
 
 
 def test_an_unknown_python_or_cuda_is_refused_with_what_there_is() -> None:
@@ -89,8 +97,8 @@ def test_an_unknown_python_or_cuda_is_refused_with_what_there_is() -> None:
 
 def test_each_row_is_of_an_output_of_this_feedstock_and_has_a_source() -> None:
     names = (feedstock_loader.load(ROOT).root / "outputs.txt").read_text(encoding="utf-8").splitlines()
-    assert known_gaps()
-    for gap in known_gaps():
+    assert known_wheel_gaps()
+    for gap in known_wheel_gaps():
         assert gap.output in names
         assert gap.source
 

@@ -14,7 +14,7 @@ from kiln import files
 from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BrokenPackage, DiskFull, Interrupted
 from kiln.rehearse import conda_names, wheel_package
-from kiln.rehearse.wheel_package import PackageTarget, convert, convert_all, script_text
+from kiln.rehearse.wheel_package import PackageTarget, console_script_text, convert_wheel, convert_wheels
 from kiln.rehearse.wheel_reader import EntryPoint
 from tests.unit.rehearse.sample import METADATA, content, contents, info, make_wheel, unpacked
 
@@ -27,7 +27,7 @@ SITE = "lib/python3.11/site-packages"
 
 def converted(folder: Path, members: dict[str, str] | None = None) -> Path:
     path = make_wheel(folder, members)
-    return convert(path, files.sha256(path), folder / "out", TARGET)
+    return convert_wheel(path, files.sha256(path), folder / "out", TARGET)
 
 
 def listed(folder: Path) -> list[str]:
@@ -67,7 +67,7 @@ def test_the_package_says_what_it_is_and_that_it_is_a_rehearsal(tmp_path: Path) 
 )
 def test_the_package_requires_the_c_library_of_the_wheels_tag(tmp_path: Path, tags: str, expected: list[str]) -> None:
     wheel = make_wheel(tmp_path, name=f"small-1.2-{tags}.whl")
-    package = convert(wheel, files.sha256(wheel), tmp_path / "out", TARGET)
+    package = convert_wheel(wheel, files.sha256(wheel), tmp_path / "out", TARGET)
     assert [spec for spec in info(package, "index")["depends"] if spec.startswith("__")] == expected
 
 
@@ -108,7 +108,7 @@ def test_console_scripts_start_with_the_prefix_that_the_installer_puts_in(tmp_pa
 
 
 def test_a_script_calls_its_entry_point(capsys: pytest.CaptureFixture[str]) -> None:
-    text = script_text(EntryPoint(script="x", module="os.path", attribute="basename.__name__.upper"))
+    text = console_script_text(EntryPoint(script="x", module="os.path", attribute="basename.__name__.upper"))
     with pytest.raises(SystemExit, match="BASENAME"):
         exec(compile(text, "x", "exec"), {"__name__": "__main__"})
     exec(compile(text, "x", "exec"), {"__name__": "imported"})
@@ -124,7 +124,7 @@ def test_a_script_of_the_wheel_gets_the_prefixs_python(tmp_path: Path) -> None:
 
 def test_programs_stay_executable(tmp_path: Path) -> None:
     path = make_wheel(tmp_path, mode=0o755)
-    package = convert(path, files.sha256(path), tmp_path, TARGET)
+    package = convert_wheel(path, files.sha256(path), tmp_path, TARGET)
     assert unpacked(package)[f"{SITE}/small/__init__.py"].mode == 0o755
     assert unpacked(package)[f"{SITE}/small-1.2.dist-info/RECORD"].mode == 0o644
 
@@ -146,7 +146,7 @@ def test_license_texts_are_packaged(tmp_path: Path) -> None:
 
 def test_the_same_wheel_gives_the_same_bytes(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path)
-    first, second = (convert(wheel, "0" * 64, tmp_path / name, TARGET) for name in ("one", "two"))
+    first, second = (convert_wheel(wheel, "0" * 64, tmp_path / name, TARGET) for name in ("one", "two"))
     assert first.name == second.name
     assert first.read_bytes() == second.read_bytes()
 
@@ -163,13 +163,13 @@ def test_whatever_changes_the_content_changes_the_name(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = make_wheel(tmp_path)
-    before = convert(wheel, "0" * 64, tmp_path, TARGET)
+    before = convert_wheel(wheel, "0" * 64, tmp_path, TARGET)
     if change == "converter":
         monkeypatch.setattr(wheel_package, "CONVERTER", wheel_package.CONVERTER + 1)
     if change == "names":
         monkeypatch.setattr(conda_names, "names_table_digest", lambda: "other")
     target = PackageTarget(python="3.12") if change == "python" else TARGET
-    assert convert(wheel, ("1" if change == "wheel" else "0") * 64, tmp_path, target).name != before.name
+    assert convert_wheel(wheel, ("1" if change == "wheel" else "0") * 64, tmp_path, target).name != before.name
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_damaged_wheel_leaves_nothing(tmp_path: Path) -> None:
     path = make_wheel(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"answer = 42", b"answer = 43"))
     with pytest.raises(BrokenPackage, match="cannot be turned into a package"):
-        convert(path, "0" * 64, tmp_path / "out", TARGET)
+        convert_wheel(path, "0" * 64, tmp_path / "out", TARGET)
     assert listed(tmp_path / "out") == []
 
 
@@ -197,7 +197,7 @@ def test_many_are_converted_in_the_order_given(tmp_path: Path) -> None:
         members = {f"{name}/__init__.py": name * 1000, f"{name}-1.dist-info/WHEEL": "Wheel-Version: 1.0\n"}
         members[f"{name}-1.dist-info/METADATA"] = f"Name: {name}\nVersion: 1\n"
         wheels.append((make_wheel(tmp_path, members, name=f"{name}-1-py3-none-any.whl"), name * 32))
-    packages = convert_all(wheels, tmp_path / "out", TARGET)
+    packages = convert_wheels(wheels, tmp_path / "out", TARGET)
     assert [package.name[:2] for package in packages] == ["aa", "bb", "cc", "dd"]
     assert sorted(package.name for package in packages) == listed(tmp_path / "out")
 
@@ -206,7 +206,7 @@ def test_a_conversion_can_be_stopped_and_leaves_nothing(tmp_path: Path) -> None:
     stop = Event()
     stop.set()
     with pytest.raises(Interrupted, match="stopped"):
-        convert(make_wheel(tmp_path), "0" * 64, tmp_path / "out", TARGET, stop=stop)
+        convert_wheel(make_wheel(tmp_path), "0" * 64, tmp_path / "out", TARGET, stop=stop)
     assert listed(tmp_path / "out") == []
 
 
@@ -215,7 +215,7 @@ def test_too_little_disk_space_is_reported_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10**9, 10**9, 20))
     with pytest.raises(DiskFull, match=r"packing small-1\.2-py3-none-any\.whl needs"):
-        convert(make_wheel(tmp_path), "0" * 64, tmp_path / "out", TARGET)
+        convert_wheel(make_wheel(tmp_path), "0" * 64, tmp_path / "out", TARGET)
     assert listed(tmp_path / "out") == []
 
 
@@ -223,7 +223,7 @@ def test_one_bad_wheel_among_many_is_reported(tmp_path: Path) -> None:
     bad = tmp_path / "bad-1-py3-none-any.whl"
     bad.write_bytes(b"no zip")
     with pytest.raises(BrokenPackage, match="bad-1-py3-none-any"):
-        convert_all([(make_wheel(tmp_path), "0" * 64), (bad, "1" * 64)], tmp_path / "out", TARGET)
+        convert_wheels([(make_wheel(tmp_path), "0" * 64), (bad, "1" * 64)], tmp_path / "out", TARGET)
 
 
 def test_cuda_libraries_go_where_conda_has_them_and_upstream_looks_for_them(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_cuda_libraries_go_where_conda_has_them_and_upstream_looks_for_them(tmp_
         "nvidia_cublas_cu12-12.9.1.4.dist-info/WHEEL": "Wheel-Version: 1.0\n",
     }
     wheel = make_wheel(tmp_path, members, name="nvidia_cublas_cu12-12.9.1.4-py3-none-manylinux_2_27_x86_64.whl")
-    package = convert(wheel, "0" * 64, tmp_path, PackageTarget(python="3.11", cuda="12.9"))
+    package = convert_wheel(wheel, "0" * 64, tmp_path, PackageTarget(python="3.11", cuda="12.9"))
     result = unpacked(package)
     assert {name for name in result if not name.startswith("info/")} == {
         "lib/libcublas.so.12",
@@ -255,7 +255,7 @@ def test_a_rehearsal_that_compiles_has_what_conda_forge_adds(tmp_path: Path) -> 
     members = {name.replace("small-1.2", "numpy-2.1"): text for name, text in files.items()}
     numpy = make_wheel(tmp_path, members, "numpy-2.1-py3-none-any.whl")
     plain, compiled = (
-        convert(numpy, "0" * 64, tmp_path, PackageTarget(python="3.11", as_conda_forge=value))
+        convert_wheel(numpy, "0" * 64, tmp_path, PackageTarget(python="3.11", as_conda_forge=value))
         for value in (False, True)
     )
     assert plain != compiled, "another content has another name"
@@ -264,5 +264,5 @@ def test_a_rehearsal_that_compiles_has_what_conda_forge_adds(tmp_path: Path) -> 
     files = contents(METADATA="Metadata-Version: 2.1\nName: pip\nVersion: 26\n")
     members = {name.replace("small-1.2", "pip-26"): text for name, text in files.items()}
     pip = make_wheel(tmp_path, members, "pip-26-py3-none-any.whl")
-    package = convert(pip, "0" * 64, tmp_path, PackageTarget(python="3.12", as_conda_forge=True))
+    package = convert_wheel(pip, "0" * 64, tmp_path, PackageTarget(python="3.12", as_conda_forge=True))
     assert {"setuptools", "wheel"} <= set(info(package, "index")["depends"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import BrokenPackage
-from kiln.rehearse.wheel_reader import EntryPoint, license_files, opened
+from kiln.rehearse.wheel_reader import EntryPoint, license_files, open_wheel
 from tests.unit.rehearse.sample import METADATA, WHEEL, contents, make_wheel
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def refusal(path: Path) -> str:
     """Return the error of opening a wheel."""
-    with pytest.raises(BrokenPackage) as caught, opened(path):
+    with pytest.raises(BrokenPackage) as caught, open_wheel(path):
         pass
     assert path.name in caught.value.what
     return caught.value.why
@@ -26,7 +26,7 @@ def refusal(path: Path) -> str:
 def test_a_valid_wheel_is_read(tmp_path: Path) -> None:
     metadata = METADATA + "Requires-Dist: six (>=1.6)\nRequires-Dist: tomli>=2; python_version < '3.11'\n"
     scripts = "[console_scripts]\nsmall = small.cli:main\nDeep = small:app.run [extra]\n[other]\nx = not-a-script\n"
-    with opened(make_wheel(tmp_path, contents(METADATA=metadata, entry_points__txt=scripts))) as wheel:
+    with open_wheel(make_wheel(tmp_path, contents(METADATA=metadata, entry_points__txt=scripts))) as wheel:
         assert (wheel.name, str(wheel.version), wheel.dist_info) == ("small", "1.2", "small-1.2.dist-info")
         assert [requirement.name for requirement in wheel.requirements] == ["six", "tomli"]
         assert wheel.entry_points == (
@@ -87,7 +87,7 @@ def test_the_folder_that_describes_it_must_be_one(tmp_path: Path) -> None:
 
 
 def test_what_a_package_vendors_does_not_describe_it(tmp_path: Path) -> None:
-    with opened(make_wheel(tmp_path, {**contents(), "small/_vendor/other-1.dist-info/METADATA": ""})) as wheel:
+    with open_wheel(make_wheel(tmp_path, {**contents(), "small/_vendor/other-1.dist-info/METADATA": ""})) as wheel:
         assert wheel.dist_info == "small-1.2.dist-info"
 
 
@@ -104,7 +104,7 @@ def test_a_file_that_is_not_a_zip_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_member_is_refused_when_it_is_read(tmp_path: Path) -> None:
     path = make_wheel(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"answer = 42", b"answer = 43"))
-    with pytest.raises(BrokenPackage, match="cannot be turned") as caught, opened(path) as wheel:
+    with pytest.raises(BrokenPackage, match="cannot be turned") as caught, open_wheel(path) as wheel:
         wheel.read_member("small/__init__.py")
     assert "Bad CRC-32" in caught.value.why
 
@@ -113,7 +113,7 @@ def test_license_texts_of_old_and_new_wheels_are_found(tmp_path: Path) -> None:
     members = contents(LICENSE="old", COPYING__txt="also old")
     members["small-1.2.dist-info/licenses/sub/LICENSE"] = "new"
     members["small/LICENSE"] = "a file of the package"
-    with opened(make_wheel(tmp_path, members)) as wheel:
+    with open_wheel(make_wheel(tmp_path, members)) as wheel:
         assert license_files(wheel) == {
             "LICENSE": "small-1.2.dist-info/LICENSE",
             "COPYING.txt": "small-1.2.dist-info/COPYING.txt",
