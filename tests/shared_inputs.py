@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import image
-from kiln.container import choose_engine
+from kiln.container.engine import choose_engine
+from kiln.image import build_container_image, local_worker_container_image
 from kiln.operating_system import file_locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.container import Engine
+    from kiln.container.engine import Engine
     from kiln.image.build_container_image import ImageRecipe
 
 ROOT = Path(__file__).parents[1]
@@ -55,17 +55,25 @@ def provide_image(engine: Engine, recipe: ImageRecipe, tag: str) -> str:
         MissingTool: when it has to be made and mmdebstrap is missing.
     """
     with turn("images"):
-        return image.provide_image(engine, recipe, tag=tag, folder=IMAGES, env=os.environ).tag
+        return build_container_image.provide_image(engine, recipe, tag=tag, folder=IMAGES, env=os.environ).tag
 
 
 def base_image(engine: Engine) -> str:
     """Have the base image in an engine, and return its name."""
-    return provide_image(engine, image.base_image_recipe(), image.base_image_tag(image.SUITE))
+    return provide_image(
+        engine,
+        build_container_image.base_image_recipe(),
+        build_container_image.base_image_tag(build_container_image.SUITE),
+    )
 
 
 def worker_image(engine: Engine) -> str:
     """Have the image of the fleet's workers in an engine, and return its name."""
-    return provide_image(engine, image.worker_recipe(), image.worker_tag(image.SUITE))
+    return provide_image(
+        engine,
+        local_worker_container_image.worker_recipe(),
+        local_worker_container_image.worker_tag(build_container_image.SUITE),
+    )
 
 
 def own_rehearsal() -> dict[str, Any]:

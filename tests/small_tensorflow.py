@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import files, image
-from kiln.image import apt_sources
+from kiln import files
+from kiln.image import apt_sources, build_container_image
 from kiln.image.build_container_image import KEYRING
 from kiln.local_channel import LocalChannel
 from tests import shared_inputs
@@ -25,7 +25,7 @@ from tests import shared_inputs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kiln.container import Engine
+    from kiln.container.engine import Engine
 
 ROOT = Path(__file__).parents[1]
 FIXTURE = ROOT / "tests" / "fixtures" / "small-tensorflow"
@@ -69,7 +69,7 @@ class Store:
 
 def ready(engine: Engine, folder: Path = STORE) -> Store:
     """Have the image in the engine and the downloads and packages in a folder; what is there is not made again."""
-    shared_inputs.provide_image(engine, image.base_image_recipe("trixie", (*BAZEL, *FINDERS)), IMAGE)
+    shared_inputs.provide_image(engine, build_container_image.base_image_recipe("trixie", (*BAZEL, *FINDERS)), IMAGE)
     store = Store(downloads=folder / "downloads", channel=folder / "channel")
     made = files.sha256(FIXTURE / "toolkits.txt") + files.sha256(Path(__file__))
     complete = folder / "complete"
@@ -187,7 +187,7 @@ def pack_interpreters(channel: Path, debian: Path, folder: Path, engine: Engine)
     folder.mkdir()
     mounts = {ROOT / "kiln": "/opt/house/kiln", debian: "/opt/bookworm", folder: "/opt/packages"}
     words = [word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}")]
-    inside = (f"{image.ENGINE_HOME}/bin/python", "-B", "-c", PACK, "/opt/packages")
+    inside = (f"{build_container_image.ENGINE_HOME}/bin/python", "-B", "-c", PACK, "/opt/packages")
     pythons = ("/usr/bin/python3.13", "/opt/bookworm/usr/bin/python3.11")
     start = (engine.executable, "run", "--rm", *engine.options, "--env", "PYTHONPATH=/opt/house", *words, IMAGE)
     run((*start, *inside, *pythons), env=engine.environment)

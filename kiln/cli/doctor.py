@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
-    from kiln.compat import Combination, DoctorResult, Finding, Suggestion
+    from kiln.compat.combination import Combination
     from kiln.compat.failure_patterns import LogFailure
     from kiln.compat.probe import MachineFacts
+    from kiln.compat.results import DoctorResult, Finding, Suggestion
     from kiln.model.feedstock import Feedstock
 
 SIGNS = {"works": "✓", "works with a cost": "~", "unknown": "?", "cannot work": "✗"}
@@ -96,12 +97,12 @@ def combination_result(versions: dict[str, str], *, here: bool) -> DoctorResult:
     Raises:
         UsageError: for an invalid version or GPU.
     """
-    from kiln import compat
     from kiln.compat.combination import combination_from_options as combination_of
+    from kiln.compat.combination_verdict import judge_combination
 
     gpus = [versions.pop(name) for name in ("gpu", "cc") if name in versions]
     combination = combination_of({**versions, **({"gpu": ",".join(gpus)} if gpus else {})})
-    return compat.judge_combination(fill_from_machine(combination) if here else combination)
+    return judge_combination(fill_from_machine(combination) if here else combination)
 
 
 def fill_from_machine(combination: Combination) -> Combination:
@@ -127,16 +128,13 @@ def print_config_results(root: Path, options: argparse.Namespace) -> int:
 
 def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[DoctorResult]:
     """Return the results for a config, one for each of its Pythons."""
-    from kiln import compat
+    from kiln.compat.combination_verdict import judge_combination
     from kiln.run import compatibility
 
     combinations = compatibility.version_combinations(feedstock, name)
     if not combinations:
         return [compatibility.unchecked_result(feedstock, name)]
-    return [
-        compat.judge_combination(fill_from_machine(combination) if here else combination)
-        for combination in combinations
-    ]
+    return [judge_combination(fill_from_machine(combination) if here else combination) for combination in combinations]
 
 
 def show_machine(root: Path, *, as_json: bool) -> int:

@@ -12,7 +12,7 @@ from kiln.cli.run_view import print_line
 if TYPE_CHECKING:
     import argparse
 
-    from kiln.container import Engine
+    from kiln.container.engine import Engine
     from kiln.image.slim_image import SlimImage
 
 KINDS = {
@@ -103,10 +103,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 
 def _make_disk(options: argparse.Namespace, folder: Path) -> int:
-    from kiln import image
+    from kiln.image.worker_vm_disk_image import disk_recipe, provide_disk
 
-    disk = image.provide_disk(
-        image.disk_recipe(options.suite),
+    disk = provide_disk(
+        disk_recipe(options.suite),
         folder,
         env=os.environ,
         fresh=options.fresh,
@@ -117,13 +117,14 @@ def _make_disk(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _make_container_image(options: argparse.Namespace, folder: Path) -> int:
-    from kiln import image
+    from kiln.image.build_container_image import base_image_recipe, base_image_tag, provide_image
+    from kiln.image.local_worker_container_image import worker_recipe, worker_tag
 
     if options.kind == "base":
-        recipe, tag = image.base_image_recipe(options.suite, options.extra), image.base_image_tag(options.suite)
+        recipe, tag = base_image_recipe(options.suite, options.extra), base_image_tag(options.suite)
     else:
-        recipe, tag = image.worker_recipe(options.suite), image.worker_tag(options.suite)
-    result = image.provide_image(
+        recipe, tag = worker_recipe(options.suite), worker_tag(options.suite)
+    result = provide_image(
         _required_engine(options.container),
         recipe,
         tag=options.tag or tag,
@@ -185,7 +186,7 @@ def _print_slim_image(image: SlimImage, *, as_json: bool) -> None:
 
 
 def _required_engine(name: str | None) -> Engine:
-    from kiln.container import choose_engine
+    from kiln.container.engine import choose_engine
     from kiln.errors import MissingTool
 
     choice = choose_engine(name, env=os.environ, executable=os.environ.get("DOCKER_EXECUTABLE") or None)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import container, files, process_runner
+from kiln import files, process_runner
 from kiln.compat.combination import Combination, Gpu
-from kiln.container.engine import ASIDE
+from kiln.container.engine import ASIDE, EngineKind, choose_engine
 from kiln.errors import KilnError, MissingTool
 from kiln.lazy_pattern import lazy_pattern
 from kiln.operating_system import machine_resources
@@ -22,7 +22,7 @@ from kiln.operating_system import machine_resources
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.container import Engine
+    from kiln.container.engine import Engine
 
 MODULE = Path("/proc/driver/nvidia/version")
 PROCESSOR = Path("/proc/cpuinfo")
@@ -267,7 +267,7 @@ def _program_version(
 def _container_engine_and_gpu_support(env: Mapping[str, str], notes: list[str]) -> tuple[str | None, str]:
     """Return the container engine that answers, and how its containers get GPUs."""
     try:
-        choice = container.choose_engine(None, env=env)
+        choice = choose_engine(None, env=env)
     except KilnError as error:
         notes.append(f"container engine: {error.what}")
         return None, ""
@@ -281,8 +281,6 @@ def _engine_gpu_support(engine: Engine) -> str:
     if any("nvidia" in file.name for folder in CDI if folder.is_dir() for file in folder.iterdir()):
         return "CDI"
     runtimes = (
-        engine.run_command("info", "--format", "{{json .Runtimes}}")
-        if engine.kind is container.EngineKind.DOCKER
-        else None
+        engine.run_command("info", "--format", "{{json .Runtimes}}") if engine.kind is EngineKind.DOCKER else None
     )
     return "nvidia runtime" if runtimes is not None and runtimes.ok and '"nvidia"' in runtimes.stdout else ""

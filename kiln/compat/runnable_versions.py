@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from kiln.compat import judge_combination, tables, version_ranges
+from kiln.compat import tables, version_ranges
 from kiln.compat.combination import Combination
+from kiln.compat.combination_verdict import judge_combination
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

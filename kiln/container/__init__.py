@@ -12,31 +12,3 @@ that: its containers are labeled with the process, and the next Container that i
 
 On some machines an engine runs nothing as it is installed: ``engine_workarounds`` finds the options that it needs.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from kiln.lazy_exports import lazy_exports
-
-if TYPE_CHECKING:
-    from kiln.container.container import Container, remove_orphaned_containers
-    from kiln.container.engine import ON_THE_HOST, Engine, EngineChoice, EngineKind, choose_engine
-
-__all__ = [
-    "ON_THE_HOST",
-    "Container",
-    "Engine",
-    "EngineChoice",
-    "EngineKind",
-    "choose_engine",
-    "remove_orphaned_containers",
-]
-
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "container": "Container remove_orphaned_containers",
-        "engine": "ON_THE_HOST Engine EngineChoice EngineKind choose_engine",
-    },
-)

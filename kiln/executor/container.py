@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from kiln import container, image
 from kiln.build import conda_build_command
-from kiln.container import Container, Engine, engine_workarounds
+from kiln.container import engine_workarounds
+from kiln.container.container import Container
+from kiln.container.engine import Engine, choose_engine
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env, engine_injection, mounts, network_isolation
 from kiln.executor.build_process_outcome import ProcessOutcome, build_process_error, message_mark
 from kiln.executor.mounts import MountedFolders
+from kiln.image.build_container_image import ENGINE_HOME
 from kiln.job.messages import StepReporter
 from kiln.job.required_channels_and_network import needs_network
 from kiln.model.container import ContainerLimits, ContainerRun, ContainerUser, Mount
@@ -35,7 +37,7 @@ TIDYING = 30.0  # seconds until the loop over scripts is stopped
 # kiln's own environment in its base image, or the first Python of the image with the engine; loading it takes long.
 # Without any, print the version of a Python that can use kiln's own engine.
 START = f"""
-for python in {image.ENGINE_HOME}/bin/python /opt/conda/bin/python python3; do
+for python in {ENGINE_HOME}/bin/python /opt/conda/bin/python python3; do
     if "$python" -c 'from importlib.util import find_spec as f; exit(not (f("rattler") and f("rattler_build")))' \\
         2>/dev/null; then
         export PATH="$(dirname "$(command -v "$python")"):$PATH"
@@ -114,7 +116,7 @@ class ContainerExecutor:
     def run_on_terminal(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
         """Run a program in a container on the terminal."""
         job = self.task.job
-        engine = container.choose_engine(job.container, env=os.environ, executable=job.options.executable).engine
+        engine = choose_engine(job.container, env=os.environ, executable=job.options.executable).engine
         assert engine is not None, "an engine was requested"
         plan = self.plan_container(engine, words, self.mounted_folders())
         environment = {**plan.environment, **(terminal or {})}

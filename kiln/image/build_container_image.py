@@ -18,7 +18,7 @@ from kiln.image import apt_sources
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kiln.container import Engine
+    from kiln.container.engine import Engine
 
 SUITE = "bookworm"
 PACKAGES = (

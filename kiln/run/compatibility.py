@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from kiln import compat, expand, render
+from kiln import expand, render
 from kiln.compat.combination import Combination
 from kiln.compat.results import DoctorResult, Finding, Verdict
 from kiln.errors import IncompatibleVersions, raise_all
@@ -60,7 +60,9 @@ def require(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
 
 
 def _incompatibility_errors(feedstock: Feedstock, rendered: RenderedConfig) -> list[IncompatibleVersions]:
-    results = [compat.judge_combination(combination) for combination in _combinations(feedstock, rendered)]
+    from kiln.compat.combination_verdict import judge_combination
+
+    results = [judge_combination(combination) for combination in _combinations(feedstock, rendered)]
     return [
         _incompatibility_error(rendered.config.name, result) for result in results if result.verdict is Verdict.CANNOT
     ]
@@ -78,13 +80,15 @@ def _incompatibility_error(name: str, result: DoctorResult) -> IncompatibleVersi
 
 
 def _combinations(feedstock: Feedstock, rendered: RenderedConfig) -> tuple[Combination, ...]:
+    from kiln.compat.variant_conversion import combinations_of_variant
+
     config, versions = rendered.config, {output.name: output.version for output in rendered.outputs}
     tf, serving = (
         next((versions[name] for name in names if name in versions), None) for names in (TENSORFLOW, SERVING)
     )
     if tf is None and serving is None and cuda_version_of_config(config) is None:
         return ()
-    combinations = compat.combinations_of_variant(config.variant, tf=tf, serving=serving)
+    combinations = combinations_of_variant(config.variant, tf=tf, serving=serving)
     if tf is None and serving is None:
         # Pythons and Bazel are facts about TensorFlow alone.
         combinations = tuple(

@@ -7,8 +7,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import container, emulation, image
-from kiln.container import EngineChoice, images
+from kiln import emulation
+from kiln.container import engine as container_engine
+from kiln.container import images
+from kiln.container.engine import EngineChoice
 from kiln.errors import UsageError
 from kiln.model.engine_package_settings import OWN_ENGINE
 from kiln.run.options import HOST
@@ -17,7 +19,7 @@ from kiln.store.compile_cache_key import toolchain_digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from kiln.container import Engine
+    from kiln.container.engine import Engine
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.run.options import RunOptions
@@ -60,7 +62,7 @@ def choose_engine(options: RunOptions) -> EngineChoice:
         raise UsageError("--rehearse requires --engine rattler-build", hint="remove --engine, or --rehearse")
     if options.build.rehearsal and options.container in {None, HOST}:
         return EngineChoice(engine=None, notes=())
-    return container.choose_engine(options.container, env=options.client, executable=options.build.executable)
+    return container_engine.choose_engine(options.container, env=options.client, executable=options.build.executable)
 
 
 def locate_builds(
@@ -118,7 +120,9 @@ def _image_digest(
 
 def _with_base_image(options: RunOptions, engine: Engine) -> tuple[RunOptions, tuple[str, ...]]:
     """Use kiln's base image for a rehearsal if it is present: conda-forge's images lack the engine."""
-    base = image.base_image_tag(image.SUITE)
+    from kiln.image.build_container_image import SUITE, base_image_tag
+
+    base = base_image_tag(SUITE)
     if not options.build.rehearsal or options.image is not None or images.inspect_image(engine, base) is None:
         return options, ()
     note = f"rehearsing in {base}, which is present (DOCKER_IMAGE names another)"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from kiln.builder.rehearsal_input_choice import RehearsalInputs
-    from kiln.container import Engine
+    from kiln.container.engine import Engine
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock

@@ -20,7 +20,7 @@ from kiln.yamltext import read_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from kiln.container import Engine
+    from kiln.container.engine import Engine
     from kiln.errors import KilnError
     from kiln.model.feedstock import Feedstock
     from kiln.run.executor_choice import BuildLocation

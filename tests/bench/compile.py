@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.bazel.watch import EVENTS, PROFILE, BuildEventFile, BuildWatch, StallDetector
-from kiln.container import choose_engine
+from kiln.container.engine import choose_engine
 from tests import small_tensorflow
 from tests.bench.timing import ROOT
 

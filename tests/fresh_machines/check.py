@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import image, process_runner
-from kiln.container import choose_engine
+from kiln import process_runner
+from kiln.container.engine import choose_engine
 from kiln.errors import UnsupportedPython
+from kiln.image import build_container_image
 from kiln.image.build_container_image import AFTER, ImageRecipe
 from kiln.rehearse import PYTHONS
 
@@ -94,7 +95,7 @@ def image_of(suite: str) -> str:
         settings = Path(scratch, "apt.conf")
         settings.write_text('Acquire::Check-Valid-Until "false";\n')
         env = {**os.environ, "APT_CONFIG": str(settings)}
-        return image.provide_image(
+        return build_container_image.provide_image(
             engine, what, tag=f"localhost/kiln-fresh:{suite}", folder=CACHE, env=env, fresh=old
         ).tag
 

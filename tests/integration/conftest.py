@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import bootstrap
-from kiln.container import Engine, choose_engine
+from kiln.container.engine import Engine, choose_engine
 from kiln.errors import MissingTool
 from tests import shared_inputs
 from tests.conftest import lack_of

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from kiln import files, image
+from kiln import files
 from kiln.errors import BudgetSpent, MissingTool
-from kiln.image import apt_sources
+from kiln.image import apt_sources, build_container_image
 from kiln.store import build_cache, unfinished_build_handover
 from kiln.store.layout import ArtifactLayout
 from tests import shared_inputs, small_tensorflow, waiting
@@ -124,7 +124,7 @@ def bazel_image() -> None:
         pytest.skip(missing.what)
     if not apt_sources.sources_list_lines("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
-    recipe = image.base_image_recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
+    recipe = build_container_image.base_image_recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
     shared_inputs.provide_image(engine, recipe, small_tensorflow.IMAGE)
 
 

@@ -19,7 +19,8 @@ from unittest import mock
 import pytest
 from moto.servicequotas.models import ServiceQuotasBackend
 
-from kiln import files, image
+from kiln import files
+from kiln.image import local_worker_container_image
 from tests import shared_inputs
 from tests.cloud_machines import docker, remove
 from tests.integration.fleet.helpers import AUTHORITIES, SMALL, existing_machines, trust_this_computers_authorities
@@ -146,7 +147,7 @@ def local(folder: Path, run: str) -> Iterator[ProviderUnderTest]:
         return next((name for name in docker(*mine, "{{.Names}}").split() if name == f"kiln-{run}-1"), None)
 
     def lose() -> None:
-        docker("create", f"--name=kiln-{run}-lost", *labels, image.worker_tag(), "true")
+        docker("create", f"--name=kiln-{run}-lost", *labels, local_worker_container_image.worker_tag(), "true")
 
     try:
         yield ProviderUnderTest(

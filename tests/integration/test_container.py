@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import Container, Engine, choose_engine, remove_orphaned_containers
 from kiln.container.arguments import create_command
+from kiln.container.container import Container, remove_orphaned_containers
+from kiln.container.engine import Engine, choose_engine
 from kiln.container.owner_labels import LABEL, OwnerProcess
 from kiln.errors import ContainerFault, DownloadFailed
 from kiln.model.container import ContainerLimits, ContainerRun, ContainerUser, Mount
@@ -249,9 +250,10 @@ def test_nothing_is_left_when_the_creation_is_interrupted(
 
 KILLED = """
 import os, sys
-from kiln.container import Container, choose
+from kiln.container.container import Container
+from kiln.container.engine import choose_engine
 from kiln.model.container import ContainerRun
-engine = choose(sys.argv[1], env=os.environ).engine
+engine = choose_engine(sys.argv[1], env=os.environ).engine
 with Container(engine, ContainerRun(image=sys.argv[2], argv=("sleep", "600"))) as container:
     assert engine.run_command("start", container.name).ok
     print(container.name, flush=True)

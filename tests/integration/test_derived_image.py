@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import Container, Engine, derived_image, images
+from kiln.container import derived_image, images
+from kiln.container.container import Container
 from kiln.container.derived_image import DerivedImage, InstallRefusal
 from kiln.errors import UsageError
 from kiln.model.container import ContainerRun
@@ -21,6 +22,8 @@ from tests.feedstocks import written
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kiln.container.engine import Engine
 
 MADE = "/tmp/made"
 TAG = "localhost/kiln-test-commit:1"

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli, image
-from kiln.container import Container, images
+from kiln import cli
+from kiln.container import images
+from kiln.container.container import Container
 from kiln.errors import BuildFailed, UsageError
+from kiln.image import build_container_image
 from kiln.model.container import ContainerRun, ContainerUser
 from kiln.model.feedstock import Feedstock
 from tests import shared_inputs
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
-    from kiln.container import Engine
+    from kiln.container.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 STRANGER = ContainerUser(uid=54321, gid=54321)
@@ -33,12 +35,12 @@ def test_the_archive_of_the_first_engine_serves_the_second(engine: Engine, base_
     """Without mmdebstrap on PATH, the image can only come from the archive."""
     tag = f"localhost/kiln-test-again:{os.getpid()}"
     folder = Feedstock(root=ROOT).artifacts / "images"
-    if not (folder / image.base_image_recipe().archive_name).exists():
+    if not (folder / build_container_image.base_image_recipe().archive_name).exists():
         pytest.skip("the image was in the engine before, its archive is gone")
     try:
         with shared_inputs.turn("images"):
-            made = image.provide_image(
-                engine, image.base_image_recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)}
+            made = build_container_image.provide_image(
+                engine, build_container_image.base_image_recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)}
             )
         assert not made.reused
         assert images.image_labels(engine, tag) == images.image_labels(engine, base_image)
@@ -72,7 +74,9 @@ def test_a_suite_that_debian_does_not_have_leaves_nothing_half_made(tmp_path: Pa
     from kiln.image.build_container_image import write_rootfs_archive
 
     with pytest.raises(BuildFailed, match="could not make Debian nosuchsuite") as caught:
-        write_rootfs_archive(image.base_image_recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ)
+        write_rootfs_archive(
+            build_container_image.base_image_recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ
+        )
     assert "nosuchsuite" in caught.value.why
     assert list((tmp_path / "images").iterdir()) == []
 
@@ -82,7 +86,7 @@ def test_a_package_that_debian_does_not_have_is_told_before_anything_is_installe
     from kiln.image.build_container_image import write_rootfs_archive
 
     said: list[str] = []
-    expected = image.base_image_recipe("bookworm", ["gcc-kiln-nosuch", "make"])
+    expected = build_container_image.base_image_recipe("bookworm", ["gcc-kiln-nosuch", "make"])
     with pytest.raises(UsageError, match=r"Debian bookworm has no package gcc-kiln-nosuch\n"):
         write_rootfs_archive(expected, tmp_path / "images" / "a.tar", env=os.environ, on_line=said.append)
     assert any("--dry-run" in line for line in said)

@@ -14,7 +14,7 @@ import pytest
 
 from kiln import process_runner, system_package_advice
 from kiln.conda_package.writer import PackageMetadata, write_package
-from kiln.container import Engine, engine_workarounds, images
+from kiln.container import engine_workarounds, images
 from kiln.errors import BuildFailed, SolveFailed, UsageError
 from kiln.image import apt_sources, content_assembly, slim_image, slim_image_kinds
 from kiln.local_channel import LocalChannel
@@ -24,6 +24,8 @@ from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from kiln.container.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / "build_artifacts" / "images"

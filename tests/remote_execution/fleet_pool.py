@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import image
-from kiln.container import choose_engine
-from kiln.image import apt_sources
+from kiln.container.engine import choose_engine
+from kiln.image import apt_sources, build_container_image
 from kiln.store import remote_executor_credentials
 from tests import bazel_tls, remote_execution, shared_inputs, small_tensorflow
 from tests.remote_execution import flags
@@ -155,7 +154,7 @@ def require() -> None:
         pytest.skip("this machine's apt knows no mirror of Debian")
     engine = choose_engine("docker", env=os.environ).engine
     assert engine is not None
-    recipe = image.base_image_recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
+    recipe = build_container_image.base_image_recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
     shared_inputs.provide_image(engine, recipe, small_tensorflow.IMAGE)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from kiln import bootstrap
 from kiln.conda_package.reader import read_info_json
-from kiln.container import choose_engine
+from kiln.container.engine import choose_engine
 from kiln.ledger.fleet import FleetLedger
 from tests import shared_inputs, small_tensorflow
 from tests.integration.fleet.helpers import existing_machines

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import files, image
-from kiln.container import choose_engine
+from kiln import files
+from kiln.container.engine import choose_engine
+from kiln.image import local_worker_container_image
 from kiln.image.build_container_image import AFTER, BEFORE
 from kiln.image.local_worker_container_image import UNPACK
 from kiln.model.fleet import JobState
@@ -117,7 +118,7 @@ def provide_image() -> None:
     """Have the image of workers with Debian's Bazel, which takes some minutes once."""
     engine = choose_engine("docker", env={**ENVIRONMENT}).engine
     assert engine is not None
-    below = image.worker_recipe()
+    below = local_worker_container_image.worker_recipe()
     recipe = replace(
         below, name="kiln-worker-bazel", packages=BAZEL, below=below, setup=(UNPACK, BEFORE), hooks=AFTER[:2]
     )
@@ -151,7 +152,7 @@ def metadata_of(worker: str, notice: Path) -> Iterator[None]:
         "--cap-add=NET_ADMIN",
     )
     mounts = (f"--volume={program}:/metadata.py:ro", f"--volume={notice.parent}:{SEEN}:ro")
-    begun = (*words, *mounts, "--entrypoint=sh", image.worker_tag(), "-c", serve)
+    begun = (*words, *mounts, "--entrypoint=sh", local_worker_container_image.worker_tag(), "-c", serve)
     name = subprocess.run(begun, check=True, capture_output=True, text=True).stdout.strip()
     try:
         yield

@@ -18,8 +18,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import image
-from kiln.container import Container, Engine, choose_engine, derived_image, images
+from kiln.container import derived_image, images
+from kiln.container.container import Container
+from kiln.container.engine import Engine, choose_engine
+from kiln.image import build_container_image
 from kiln.model.container import ContainerRun
 from kiln.model.feedstock import Feedstock
 from tests.feedstocks import written
@@ -135,7 +137,9 @@ def trial(name: str) -> list[str]:
 def prepare(engine: Engine) -> None:
     """Make the image with the repository."""
     folder = Feedstock(root=ROOT).artifacts / "images"
-    image.provide_image(engine, image.base_image_recipe(extra=DEBIAN), tag=BASE, folder=folder, env=os.environ)
+    build_container_image.provide_image(
+        engine, build_container_image.base_image_recipe(extra=DEBIAN), tag=BASE, folder=folder, env=os.environ
+    )
     with Container(engine, ContainerRun(image=BASE, argv=("sh", "-c", MAKE))) as container:
         result = container.run()
         assert result.ok, result.tail

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import image
 from kiln.errors import (
     BuildFailed,
     DiskFull,
@@ -23,6 +22,7 @@ from kiln.errors import (
     MachinesUnknown,
     UnsupportedPython,
 )
+from kiln.image import local_worker_container_image
 from kiln.model.fleet import FleetRun, JobState, WorkerState
 from kiln.model.run import ConfigState
 from tests import remote_cache
@@ -99,7 +99,7 @@ def small_disk(small: Path) -> Iterator[Path]:
 def docker_sees(folder: Path) -> bool:
     """Return whether docker's own processes see the mounts of this process."""
     (folder / "seen").touch()
-    tag = image.worker_tag("bookworm")
+    tag = local_worker_container_image.worker_tag("bookworm")
     look = ("docker", "run", "--rm", "--pull=never", "--entrypoint=test", f"--volume={folder}:/disk:ro", tag)
     return not subprocess.run((*look, "-e", "/disk/seen"), capture_output=True, check=False).returncode
 

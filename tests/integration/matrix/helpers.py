@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import image
 from kiln.conda_package.reader import read_info_json
-from kiln.container import choose_engine
+from kiln.container.engine import choose_engine
 from kiln.errors import MissingTool
+from kiln.image import build_container_image
 from kiln.ledger import Ledger
 from kiln.local_channel import LocalChannel
 from tests import shared_inputs
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CONFIGS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
 CUDA_311, CUDA_312, CPU_311, CPU_312 = CONFIGS
-BASE = image.base_image_tag("bookworm")
+BASE = build_container_image.base_image_tag("bookworm")
 # A script that goes on only once a file is gone, wherever the feedstock is seen.
 HOLD = (
     'while [ -e "$RECIPE_DIR/../.ci_support/hold" ]; do sleep 0.1; done\n'  # a container sees no more of the feedstock

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import choose_engine
+from kiln.container.engine import choose_engine
 from kiln.errors import (
     DiskFull,
     OutOfMemory,

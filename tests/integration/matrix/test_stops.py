@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kiln import files
-from kiln.container import choose_engine
+from kiln.container.engine import choose_engine
 from kiln.errors import (
     AlreadyRunning,
     Interrupted,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.compat import Verdict, probe, runnable_versions
+from kiln.compat import probe, runnable_versions
 from kiln.compat.probe import GpuCard, MachineFacts
+from kiln.compat.results import Verdict
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.compat import Verdict, judge_combination, tables
+from kiln.compat import tables
 from kiln.compat.combination import VERSIONS, combination_from_options
+from kiln.compat.combination_verdict import judge_combination
+from kiln.compat.results import Verdict
 from kiln.compat.rules import findings
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
-    from kiln.compat import Finding
+    from kiln.compat.results import Finding
 
 WORKS, COSTS, UNKNOWN, CANNOT = "works", "works with a cost", "unknown", "cannot work"
 

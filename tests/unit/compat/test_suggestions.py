@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiln.compat import Verdict, judge_combination, tables
+from kiln.compat import tables
 from kiln.compat.combination import combination_from_options
+from kiln.compat.combination_verdict import judge_combination
+from kiln.compat.results import Verdict
 from kiln.compat.variant_conversion import combinations_of_variant
 
 

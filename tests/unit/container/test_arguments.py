@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kiln.container import Engine, EngineKind, images
+from kiln.container import images
 from kiln.container.arguments import create_command, start_command
+from kiln.container.engine import Engine, EngineKind
 from kiln.errors import UsageError
 from kiln.model.container import ContainerLimits, ContainerRun, ContainerUser, Mount
 

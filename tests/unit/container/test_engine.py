@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import ON_THE_HOST, EngineKind, choose_engine
-from kiln.container.engine import Engine, engine_from_info, find_engine
+from kiln.container.engine import ON_THE_HOST, Engine, EngineKind, choose_engine, engine_from_info, find_engine
 from kiln.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:

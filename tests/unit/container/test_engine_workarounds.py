@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import Engine, EngineKind
+from kiln.container.engine import Engine, EngineKind
 from kiln.container.engine_workarounds import REFUSALS, KnownRefusal, _ulimit_options, avoid_refusal, trial_command
 from kiln.errors import MissingTool
 from kiln.operating_system import machine_resources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.container import Engine, EngineKind
+from kiln.container.engine import Engine, EngineKind
 from kiln.container.images import (
     described_digest,
     described_platform,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.container import Engine
-from kiln.container.engine import EngineKind
+from kiln.container.engine import Engine, EngineKind
 from kiln.executor.container import ContainerExecutor
 from kiln.job.job_context import JobContext
 from kiln.job.job_descriptions import BuildOptions, ConfigJob

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import compat, expand, feedstock_loader, render
-from kiln.compat import Verdict, tables
+from kiln import expand, feedstock_loader, render
+from kiln.compat import tables
 from kiln.compat.combination import bare_capability
+from kiln.compat.combination_verdict import judge_combination
+from kiln.compat.results import Verdict
 from kiln.run import compatibility
 
 if TYPE_CHECKING:
@@ -109,7 +111,7 @@ def test_the_doctor_lets_every_config_through(config: str, verdict: Verdict) -> 
     """Upstream builds with CUDA 12.5 alone, so 12.9 is of the same major version and untested."""
     for combination in compatibility.version_combinations(feedstock_loader.load(ROOT), config):
         assert combination.serving is not None
-        assert compat.judge_combination(combination, suggest=False).verdict is verdict
+        assert judge_combination(combination, suggest=False).verdict is verdict
 
 
 @pytest.mark.parametrize("key", sorted(releases()), ids="-".join)

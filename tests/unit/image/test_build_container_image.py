@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from kiln.container import Engine, EngineKind
+from kiln.container.engine import Engine, EngineKind
 from kiln.errors import MissingTool, UsageError
-from kiln.image import base_image_recipe, base_image_tag, provide_image
-from kiln.image.build_container_image import AFTER, mmdebstrap_argv, write_rootfs_archive
+from kiln.image.build_container_image import (
+    AFTER,
+    base_image_recipe,
+    base_image_tag,
+    mmdebstrap_argv,
+    provide_image,
+    write_rootfs_archive,
+)
 
 ENGINE = Engine(kind=EngineKind.DOCKER, executable="docker", version="20.10", environment={})
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import BuildFailed, MissingTool
-from kiln.image import disk_recipe, provide_disk, worker_recipe
-from kiln.image.worker_vm_disk_image import KEY, NAMES
+from kiln.image.local_worker_container_image import worker_recipe
+from kiln.image.worker_vm_disk_image import KEY, NAMES, disk_recipe, provide_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
