@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.image import apt_sources, build_container_image
-from kiln.image.build_container_image import KEYRING
+from kiln.image.mmdebstrap import KEYRING
 from kiln.local_channel import LocalChannel
 from tests import shared_inputs
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import files, process_runner
+from kiln import files, process_runner, system_package_advice
 from kiln.compat.combination import Combination, Gpu
 from kiln.container.engine import ASIDE, EngineKind, choose_engine
 from kiln.errors import KilnError, MissingTool
@@ -236,10 +236,7 @@ def _loaded_module_version(file: Path) -> str | None:
 
 
 def _system_description() -> str:
-    names = dict(
-        line.split("=", 1) for line in files.text_or_empty(Path("/etc/os-release")).splitlines() if "=" in line
-    )
-    return f"{names.get('PRETTY_NAME', platform.system()).strip(chr(34))}, {platform.machine()}"
+    return f"{system_package_advice.os_release().get('PRETTY_NAME', platform.system())}, {platform.machine()}"
 
 
 def _glibc_version() -> str | None:

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner
 from kiln.bootstrap.clone_and_lock_files import requirements_file
 from kiln.container import images
-from kiln.errors import BuildFailed, MissingTool, UsageError, did_you_mean, with_margin
+from kiln.errors import UsageError, did_you_mean
 from kiln.image import apt_sources
+from kiln.image.mmdebstrap import mmdebstrap_command, mmdebstrap_error, require_mmdebstrap, write_apt_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kiln.container.engine import Engine
+    from kiln.image.mmdebstrap import AptFiles
 
 SUITE = "bookworm"
 PACKAGES = (
@@ -37,7 +39,6 @@ PACKAGES = (
     "xz-utils",
     "zstd",
 )
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LABEL = "kiln.base"
 REQUIRED_SPACE = 2_000_000_000  # bytes: the packages, the tree and its archive
 
@@ -197,8 +198,7 @@ def write_rootfs_archive(
     require_mmdebstrap(env)
     files.require_space(archive.parent, REQUIRED_SPACE, for_what="making the base image")
     with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.replacing(archive) as part:
-        sources, settings, keyring = write_apt_files(image.suite, Path(scratch), env=env)
-        words = mmdebstrap_argv(image, part, sources=sources, settings=settings, keyring=keyring)
+        words = rootfs_command(image, part, write_apt_files(image.suite, Path(scratch), env=env))
         unknown = set(image.packages) - {*PACKAGES, *apt_sources.packages_known_to_apt(env=env)}
         if image.below is None and unknown:  # an early error, not one after everything else is installed
             _require_known_packages(words, image, env=env, on_line=on_line)
@@ -207,22 +207,7 @@ def write_rootfs_archive(
             variables[BELOW] = str(archive.parent / image.below.archive_name)
         result = process_runner.run(words, env={**env, **variables}, on_line=on_line)
         if not result.ok:
-            raise BuildFailed(
-                f"mmdebstrap could not make Debian {image.suite}",
-                why=f"it ended with exit code {result.exit_code}:\n{with_margin(result.tail)}",
-                hint="check that 'apt-get update' works on this machine, and that the names are Debian packages",
-            )
-
-
-def write_apt_files(suite: str, folder: Path, *, env: Mapping[str, str]) -> tuple[Path | None, Path, Path | None]:
-    """Write this machine's access to Debian's packages into a folder: the sources, if it is Debian, and the settings.
-
-    The third file is Debian's keyring, where this machine has it.
-    """
-    lines = apt_sources.sources_list_lines(suite, env=env)
-    sources = write_private_file(folder / "sources.list", "".join(f"{line}\n" for line in lines)) if lines else None
-    settings = write_private_file(folder / "apt.conf", apt_sources.apt_conf(env=env))
-    return sources, settings, KEYRING if KEYRING.exists() else None
+            raise mmdebstrap_error(f"mmdebstrap could not make Debian {image.suite}", result)
 
 
 def _require_known_packages(
@@ -243,42 +228,17 @@ def _require_known_packages(
         )
 
 
-def mmdebstrap_argv(
-    image: ImageRecipe, archive: Path, *, sources: Path | None, settings: Path, keyring: Path | None
-) -> tuple[str, ...]:
-    """Return mmdebstrap's command line; without ``sources`` it uses Debian's default mirror."""
-    excludes = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in EXCLUDED]
-    return (
-        "mmdebstrap",
+def rootfs_command(image: ImageRecipe, archive: Path, apt: AptFiles) -> tuple[str, ...]:
+    """Return mmdebstrap's command line for the root file system of an image."""
+    return mmdebstrap_command(
+        image.suite,
+        image.packages,
+        archive,
         f"--variant={'custom' if image.below else 'minbase'}",
         "--format=tar",  # the temporary name of the archive has another suffix
-        f"--include={','.join(image.packages)}",
-        *([f"--keyring={keyring}"] if keyring else []),  # for machines that trust it only through signed-by
-        f"--aptopt={settings}",
-        *excludes,
+        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in EXCLUDED),
         "--dpkgopt=path-include=/usr/share/doc/*/copyright",
         *(f"--setup-hook={hook}" for hook in image.setup),
         *(f"--customize-hook={hook}" for hook in image.hooks),
-        image.suite,
-        str(archive),
-        *([str(sources)] if sources else []),
+        apt=apt,
     )
-
-
-def write_private_file(path: Path, text: str) -> Path:
-    """Write a file that may contain the password of a proxy or mirror."""
-    path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def require_mmdebstrap(env: Mapping[str, str]) -> None:
-    """Raise MissingTool, with the command that installs it, if mmdebstrap is missing."""
-    try:
-        process_runner.find("mmdebstrap", env=env)
-    except MissingTool as error:
-        raise MissingTool(
-            "mmdebstrap, which makes the base image, is not installed",
-            why=error.why,
-            hint=error.hint,
-        ) from error

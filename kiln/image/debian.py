@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner, system_package_advice
 from kiln.errors import BuildFailed, MissingTool, with_margin
 from kiln.image import apt_sources
-from kiln.image.build_container_image import BEFORE, require_mmdebstrap, write_apt_files
+from kiln.image.build_container_image import BEFORE
 from kiln.image.layers import FOLDER, LayerEntry, entries_of_tree
+from kiln.image.mmdebstrap import mmdebstrap_command, mmdebstrap_error, require_mmdebstrap, write_apt_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from kiln.image.mmdebstrap import AptFiles
 
 # Links into usr in current Debian; older packages still have files below them.
 MERGED = ("bin", "sbin", "lib", "lib64")
@@ -157,23 +160,11 @@ def package_of_library(soname: str, suite: str, *, env: Mapping[str, str]) -> st
     return min(owners, key=len, default=None)
 
 
-def download_argv(
-    suite: str, names: Sequence[str], *, sources: Path | None, settings: Path, keyring: Path | None
-) -> list[str]:
+def download_command(suite: str, names: Iterable[str], apt: AptFiles) -> tuple[str, ...]:
     """Return mmdebstrap's command line that downloads packages with their dependencies, and nothing else."""
-    return [
-        "mmdebstrap",
-        "--variant=extract",
-        "--format=null",
-        f"--include={','.join(sorted(names))}",
-        *([f"--keyring={keyring}"] if keyring else []),
-        f"--aptopt={settings}",
-        f"--setup-hook={BEFORE}",
-        f"--extract-hook={_COPY_DEBS}",
-        suite,
-        "/dev/null",
-        *([str(sources)] if sources else []),
-    ]
+    hooks = (f"--setup-hook={BEFORE}", f"--extract-hook={_COPY_DEBS}")
+    options = ("--variant=extract", "--format=null", *hooks)
+    return mmdebstrap_command(suite, sorted(names), Path("/dev/null"), *options, apt=apt)
 
 
 def _download_packages(
@@ -186,17 +177,12 @@ def _download_packages(
 ) -> None:
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kiln-debian-") as scratch, files.locked(store / ".lock"):
-        sources, settings, keyring = write_apt_files(suite, Path(scratch), env=env)
-        words = download_argv(suite, names, sources=sources, settings=settings, keyring=keyring)
+        words = download_command(suite, names, write_apt_files(suite, Path(scratch), env=env))
         debs = Path(scratch, "debs")
         debs.mkdir()
         result = process_runner.run(words, env={**env, _DEBS: str(debs)}, on_line=on_line)
         if not result.ok:
-            raise BuildFailed(
-                f"the packages {', '.join(names)} of Debian {suite} could not be downloaded",
-                why=f"mmdebstrap ended with exit code {result.exit_code}:\n{with_margin(result.tail)}",
-                hint="check that 'apt-get update' works on this machine, and that the names are Debian packages",
-            )
+            raise mmdebstrap_error(f"the packages {', '.join(names)} of Debian {suite} could not be downloaded", result)
         for deb in sorted(debs.glob("*.deb")):
             if deb.name.split("_")[0] in names:
                 files.link_or_copy(deb, store / deb.name)

@@ -44,10 +44,6 @@ if sys.platform == "win32":
 
     from kiln.operating_system import windows_api as api
 
-    def core_count() -> int:
-        """Return the number of cores."""
-        return os.cpu_count() or 1
-
     def machine_memory() -> int:
         """Return the bytes of memory of this machine."""
         status = api.MemoryStatus()
@@ -160,10 +156,6 @@ else:
         _ANONYMOUS = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
         _WRITTEN = re.compile(r"^wchar: (\d+)$", re.MULTILINE)
 
-        def core_count() -> int:
-            """Return the number of cores that this process may use."""
-            return len(os.sched_getaffinity(0))
-
         def processor_name() -> str:
             """Return the model name of the processor; empty where the kernel gives none."""
             lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -181,10 +173,6 @@ else:
 
     else:
 
-        def core_count() -> int:
-            """Return the number of cores."""
-            return os.cpu_count() or 1
-
         def processor_name() -> str:
             """Return the model name of the processor, which macOS gives to programs alone: none."""
             return ""
@@ -196,3 +184,16 @@ else:
         def bytes_written() -> int:
             """Return the number of blocks that this process has written, as bytes."""
             return 512 * resource.getrusage(resource.RUSAGE_SELF).ru_oublock
+
+
+if sys.platform == "linux":
+
+    def core_count() -> int:
+        """Return the number of cores that this process may use."""
+        return len(os.sched_getaffinity(0))
+
+else:
+
+    def core_count() -> int:
+        """Return the number of cores."""
+        return os.cpu_count() or 1

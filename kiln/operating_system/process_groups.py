@@ -111,19 +111,10 @@ if sys.platform == "win32":
         """Return the arguments of Popen that share an open file: none; its processes end with this one instead."""
         return {}
 
-    @contextmanager
-    def adopt_orphans() -> Iterator[None]:
-        """Do nothing: a job knows all its processes."""
-        yield
-
     def wait_for_group(process: subprocess.Popen[Any]) -> None:
         """Do nothing: a job that was terminated has no process left."""
 
     TICKS = 100
-
-    def seconds_since_boot() -> float:
-        """Return the time since the system was started."""
-        return time.monotonic()
 
 else:
     KILL = signal.SIGKILL
@@ -192,19 +183,7 @@ else:
         return True
 
     if sys.platform == "linux":
-        _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-
-        @contextmanager
-        def adopt_orphans() -> Iterator[None]:
-            """Become the parent of children whose parent has ended, so that this process can wait for them."""
-            import ctypes
-
-            prctl = ctypes.CDLL(None).prctl
-            prctl(_PR_SET_CHILD_SUBREAPER, 1)
-            try:
-                yield
-            finally:
-                prctl(_PR_SET_CHILD_SUBREAPER, 0)
+        _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
         def is_process_running(pid: int) -> bool:
             """Return whether a process of this computer runs and is not a zombie: a zombie has no command line."""
@@ -218,17 +197,8 @@ else:
 
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
-        def seconds_since_boot() -> float:
-            """Return the time since the system was started."""
-            return time.clock_gettime(time.CLOCK_BOOTTIME)
-
     else:
         is_process_running = process_exists
-
-        @contextmanager
-        def adopt_orphans() -> Iterator[None]:
-            """Do nothing: Linux alone has this."""
-            yield
 
         def die_with_parent(number: signal.Signals) -> None:
             """Send this process a signal soon after its parent has ended."""
@@ -243,6 +213,33 @@ else:
 
             threading.Thread(target=watch, daemon=True).start()
 
-        def seconds_since_boot() -> float:
-            """Return the time since the system was started."""
-            return time.monotonic()
+
+if sys.platform == "linux":
+    _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+    @contextmanager
+    def adopt_orphans() -> Iterator[None]:
+        """Become the parent of children whose parent has ended, so that this process can wait for them."""
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            yield
+        finally:
+            prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+    def seconds_since_boot() -> float:
+        """Return the time since the system was started."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+else:
+
+    @contextmanager
+    def adopt_orphans() -> Iterator[None]:
+        """Do nothing: a job of Windows knows all its processes, and macOS has nothing like it."""
+        yield
+
+    def seconds_since_boot() -> float:
+        """Return the time since the system was started."""
+        return time.monotonic()

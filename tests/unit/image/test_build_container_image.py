@@ -14,22 +14,18 @@ from kiln.image.build_container_image import (
     AFTER,
     base_image_recipe,
     base_image_tag,
-    mmdebstrap_argv,
     provide_image,
+    rootfs_command,
     write_rootfs_archive,
 )
+from kiln.image.mmdebstrap import AptFiles
 
 ENGINE = Engine(kind=EngineKind.DOCKER, executable="docker", version="20.10", environment={})
 
 
 def test_mmdebstrap_is_told_suite_packages_and_mirrors() -> None:
-    words = mmdebstrap_argv(
-        base_image_recipe("trixie", ("gcc",)),
-        Path("/a/b.part"),
-        sources=Path("/s.list"),
-        settings=Path("/c"),
-        keyring=Path("/k"),
-    )
+    apt = AptFiles(sources=Path("/s.list"), settings=Path("/c"), keyring=Path("/k"))
+    words = rootfs_command(base_image_recipe("trixie", ("gcc",)), Path("/a/b.part"), apt)
     assert words[0] == "mmdebstrap"
     assert words[-3:] == ("trixie", "/a/b.part", "/s.list")
     assert {"--variant=minbase", "--format=tar", "--keyring=/k", "--aptopt=/c"} < set(words)
@@ -38,10 +34,8 @@ def test_mmdebstrap_is_told_suite_packages_and_mirrors() -> None:
 
 
 def test_without_sources_mmdebstrap_takes_its_own_mirror() -> None:
-    assert mmdebstrap_argv(base_image_recipe(), Path("/a"), sources=None, settings=Path("/c"), keyring=None)[-2:] == (
-        "bookworm",
-        "/a",
-    )
+    apt = AptFiles(sources=None, settings=Path("/c"), keyring=None)
+    assert rootfs_command(base_image_recipe(), Path("/a"), apt)[-2:] == ("bookworm", "/a")
 
 
 def test_an_image_is_the_same_for_the_same_packages_in_any_order() -> None:

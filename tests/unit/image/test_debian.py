@@ -8,12 +8,15 @@ import pytest
 
 from kiln.image import debian
 from kiln.image.layers import LayerEntry
+from kiln.image.mmdebstrap import AptFiles
 
 
 def test_mmdebstrap_only_downloads() -> None:
-    words = debian.download_argv("trixie", ("libc6", "bash"), sources=Path("/s"), settings=Path("/c"), keyring=None)
-    assert words[:4] == ["mmdebstrap", "--variant=extract", "--format=null", "--include=bash,libc6"]
-    assert words[-3:] == ["trixie", "/dev/null", "/s"]
+    apt = AptFiles(sources=Path("/s"), settings=Path("/c"), keyring=None)
+    words = debian.download_command("trixie", ("libc6", "bash"), apt)
+    assert words[:2] == ("mmdebstrap", "--include=bash,libc6")
+    assert {"--variant=extract", "--format=null"} < set(words)
+    assert words[-3:] == ("trixie", "/dev/null", "/s")
 
 
 @pytest.mark.parametrize(
