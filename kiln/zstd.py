@@ -24,7 +24,7 @@ def packing_file(sink: IO[bytes], *, level: int) -> zstd.ZstdFile:
 
     The bytes depend on the level, not on the number of cores.
     """
-    here = MachineResources.here()
+    here = MachineResources.of_this_machine()
     parameter = zstd.CompressionParameter
     options: dict[int, int] = {
         parameter.compression_level: level,

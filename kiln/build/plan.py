@@ -188,7 +188,7 @@ def plan_outputs(
 
     def planned_build_step(output: Output) -> BuildStep:
         output = _with_overlinking_error(output, forge)
-        staging = rendered.staging_of(output)
+        staging = rendered.staging_of_output(output)
         staged = None if staging is None else compiled[staging.name]
         place = folder / f"{output.name}-{output.build_string}"
         recipe = output_recipe(

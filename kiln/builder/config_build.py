@@ -138,7 +138,7 @@ class ConfigBuilder:
         for planned in self.plan_packages(compiled):
             result = compiled.get(planned.output.staging)
             if planned.output == output:
-                copied = (staging := rendered.staging_of(output)) is not None and staging.copied
+                copied = (staging := rendered.staging_of_output(output)) is not None and staging.copied
                 step = dataclasses.replace(planned, folder=folder)
                 return self.prepare_step_script(output.name, step, None if copied else result)
             self.make_package(planned, result)

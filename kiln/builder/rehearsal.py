@@ -302,7 +302,7 @@ def config_for_one_python(rendered: RenderedConfig, python: str) -> RenderedConf
 
 def config_without_unfillable_outputs(rendered: RenderedConfig, reporter: StepReporter) -> RenderedConfig:
     """Return a config without the outputs that upstream's wheel cannot fill, and report these and others' gaps."""
-    gaps = rehearse.wheel_gaps(output.name for output in rendered.outputs if not output.skip)
+    gaps = rehearse.wheel_gaps_of_outputs(output.name for output in rendered.outputs if not output.skip)
     if gaps:
         with reporter.step("compare the outputs with upstream's wheel") as step:
             for gap in gaps:

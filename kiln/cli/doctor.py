@@ -144,7 +144,7 @@ def show_machine(root: Path, *, as_json: bool) -> int:
     from kiln.operating_system.machine_resources import MachineResources
     from kiln.serialization import to_json
 
-    facts, resources = probe.probe_machine(os.environ), MachineResources.here()
+    facts, resources = probe.probe_machine(os.environ), MachineResources.of_this_machine()
     arch = virtual_cuda_arch.cuda_arch_version(
         os.environ,
         has_cuda=virtual_cuda_arch.has_cuda(os.environ, facts.cuda),

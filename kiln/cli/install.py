@@ -149,7 +149,7 @@ def default_cache(environment: Mapping[str, str]) -> Path:
     """Return rattler's and pixi's folder of unpacked packages, which rattler 0.28 does not expose."""
     if folder := environment.get("RATTLER_CACHE_DIR"):
         return Path(folder) / "pkgs"
-    return users.cache_folder(environment) / "rattler" / "cache" / "pkgs"
+    return users.user_cache_folder(environment) / "rattler" / "cache" / "pkgs"
 
 
 def target_machine(environment: Mapping[str, str]) -> TargetMachine:

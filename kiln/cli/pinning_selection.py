@@ -149,4 +149,4 @@ def _announced_pinning(pinning: Pinning) -> Pinning:
 
 
 def _pinning_cache_folder() -> Path:
-    return users.cache_folder(os.environ) / "kiln" / "pinning"
+    return users.user_cache_folder(os.environ) / "kiln" / "pinning"

@@ -10,7 +10,7 @@ from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability
 from kiln.compat.results import Suggestion, Verdict, release_row, with_release_cuda
 from kiln.compat.rules import findings
-from kiln.compat.rules.gpu import known_wheel_failures
+from kiln.compat.rules.gpu import judge_by_known_wheel_failures
 from kiln.compat.variant_conversion import capabilities_including_gpus, conda_build_config_lines, newest_accepted_gcc
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _with_other_releases(original: Combination) -> Iterator[Combination]:
 
 def _candidate_cudas(release: Combination) -> Iterator[str | None]:
     yield release.cuda
-    if release.cuda is None and any(known_wheel_failures(release)):
+    if release.cuda is None and any(judge_by_known_wheel_failures(release)):
         yield from filter(
             partial(_cuda_compiles_for_gpus, release.gpus), tables.cuda_minor_versions()
         )  # not upstream's wheel

@@ -34,6 +34,11 @@ def versions_agree(one: str, other: str) -> bool:
     return all(first == second for first, second in zip(version_numbers(one), version_numbers(other), strict=False))
 
 
+def have_same_major(one: str, other: str) -> bool:
+    """Return whether two versions have the same first number."""
+    return version_numbers(one)[0] == version_numbers(other)[0]
+
+
 def overlaps(version: str, first: str, last: str) -> bool:
     """Return whether a release of a version is from ``first`` to ``last``, where short ones include all releases."""
     parts, upper = version_numbers(version), version_numbers(last)

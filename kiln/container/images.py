@@ -50,10 +50,10 @@ def image_digest(engine: Engine, image: str) -> str:
     described = inspect_image(engine, image)
     if described is None:
         raise ContainerFault(f"image not found: {image}")
-    return described_digest(described)
+    return digest_in_description(described)
 
 
-def described_digest(described: Mapping[str, Any]) -> str:
+def digest_in_description(described: Mapping[str, Any]) -> str:
     """Return the digest in an engine's description of an image."""
     of_registries = [name for name in described.get("RepoDigests") or () if not name.startswith(LOCAL)]
     if of_registries:
@@ -61,7 +61,7 @@ def described_digest(described: Mapping[str, Any]) -> str:
     return "sha256:" + str(described["Id"]).removeprefix("sha256:")
 
 
-def described_platform(described: Mapping[str, Any]) -> str:
+def platform_in_description(described: Mapping[str, Any]) -> str:
     """Return the platform in an engine's description of an image, such as ``linux/arm64``; empty where it has none.
 
     The generation of a 64-bit ARM processor is left out: there is one.

@@ -71,7 +71,7 @@ def _comparable_package(package: Metadata, output: Output, rendered: RenderedCon
         values=comparable_package.without_default_values(values),
         hash_input=dict(output.used),
         script_keys=_keys_read_by_script(package, output),
-        compile_keys=_keys_read_by_compile_script(package, rendered.staging_of(output)),
+        compile_keys=_keys_read_by_compile_script(package, rendered.staging_of_output(output)),
         bound_python=output.noarch != "python" and bool(EXPORTING_LANGUAGES.intersection(output.requirements.run)),
     )
 
@@ -213,7 +213,7 @@ def _source_and_compile_values(package: Metadata, output: Output, rendered: Rend
     result: dict[str, Any] = {
         "source": tuple(_source_entry_values(element) for element in as_list(package.values.get("source")))
     }
-    step = rendered.staging_of(output)
+    step = rendered.staging_of_output(output)
     if several and step is not None and (step.script.file or step.script.lines):
         result["compile/script"] = _script_as_lines(step.script)
         own = package_variables_in_script(step, package.recipe.source.path.parent)

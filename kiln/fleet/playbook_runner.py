@@ -133,7 +133,9 @@ class PlaybookRunner:
         Those of the provider do not wait for a slot: they are few, and what they end costs money.
         """
         self.site = site
-        self._slots = threading.Semaphore(slots_for_memory(MachineResources.here().memory) if slots is None else slots)
+        self._slots = threading.Semaphore(
+            slots_for_memory(MachineResources.of_this_machine().memory) if slots is None else slots
+        )
         self._running: dict[int, int] = {}
         self._number = itertools.count(1)
         self._lock = threading.Lock()

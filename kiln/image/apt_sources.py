@@ -41,10 +41,10 @@ def parse_index_targets(suite: str, targets: str, *, codename: str) -> tuple[str
 
 def apt_conf(*, env: Mapping[str, str]) -> str:
     """Return apt's settings on proxies, certificates and dates, in apt.conf's language."""
-    return connection_settings(_apt_output(("apt-config", "dump"), env))
+    return connection_settings_in_dump(_apt_output(("apt-config", "dump"), env))
 
 
-def connection_settings(dump: str) -> str:
+def connection_settings_in_dump(dump: str) -> str:
     """Return the lines of ``apt-config dump`` that a connection to a mirror needs."""
     return "".join(f"{line}\n" for line in dump.splitlines() if _SETTINGS.match(line))
 

@@ -53,10 +53,10 @@ class FileSelection:
 
     def includes(self, path: str) -> bool:
         """Return whether the image includes the file at a path in the prefix."""
-        return _any_of_patterns(self.files).fullmatch(path) is None
+        return _joined_pattern(self.files).fullmatch(path) is None
 
 
-def read_selection(table: Path = LEFT_OUT) -> FileSelection:
+def read_file_selection(table: Path = LEFT_OUT) -> FileSelection:
     """Read the table of excluded packages and files."""
     rows = files.csv_rows(table)
     return FileSelection(
@@ -103,5 +103,5 @@ def _is_rehearsal_package(package: Path) -> bool:
 
 
 @functools.cache
-def _any_of_patterns(patterns: tuple[str, ...]) -> re.Pattern[str]:
+def _joined_pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(fnmatch.translate, patterns)))

@@ -97,7 +97,7 @@ def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts 
     with tempfile.TemporaryDirectory(prefix="kiln-init-") as folder:
         source = Source(url=(project.url.replace("{version}", project.version),), sha256=project.sha256)
         search = SourceSearch(store=Path(folder), folder=None, mirror=None, projects=(project.name,), env=env)
-        located, _ = search.locate([source])
+        located, _ = search.locate_sources([source])
         if not located or located[0].size > _LARGEST:
             return None
         try:

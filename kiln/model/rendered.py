@@ -42,9 +42,9 @@ class Requirements:
         A version of letters, digits and dots alone stands for all that begin so, as in rattler-build.
         """
         setting: tuple[str, ...] = getattr(self, section)
-        return tuple(self._with_version(spec) if section in {"build", "host"} else spec for spec in setting)
+        return tuple(self._spec_with_version(spec) if section in {"build", "host"} else spec for spec in setting)
 
-    def _with_version(self, spec: str) -> str:
+    def _spec_with_version(self, spec: str) -> str:
         version = self.versions.get(spec)
         if version is None:
             return spec
@@ -295,6 +295,6 @@ class RenderedConfig:
             distinct += [source for source in sources if source not in distinct]
         return tuple(distinct)
 
-    def staging_of(self, output: Output) -> Staging | None:
+    def staging_of_output(self, output: Output) -> Staging | None:
         """Return the build step that an output shares with others, if it does."""
         return next((staging for staging in self.stagings if staging.name == output.staging), None)

@@ -211,7 +211,7 @@ else:
 
 
 @contextmanager
-def file_with_content(data: bytes) -> Iterator[Path]:
+def temporary_file_with_content(data: bytes) -> Iterator[Path]:
     """Yield the path of a file with this content, for libraries that read files alone; in memory where that can be."""
     descriptor, path = _IN_MEMORY("data") if _IN_MEMORY else -1, None
     if descriptor < 0:

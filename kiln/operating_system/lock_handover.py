@@ -17,7 +17,7 @@ if sys.platform == "win32":
         def close_child_end(self) -> None:
             """Do nothing."""
 
-        def send(self, lock: int) -> None:
+        def send_lock(self, lock: int) -> None:
             """Do nothing: this process holds the lock."""
 
         def close(self) -> None:
@@ -29,7 +29,7 @@ if sys.platform == "win32":
         def __init__(self, number: int) -> None:
             """Accept the parent's number, which names nothing here."""
 
-        def receive(self) -> list[int]:
+        def receive_locks(self) -> list[int]:
             """Return no lock."""
             return []
 
@@ -51,7 +51,7 @@ else:
             """Close the child's end here."""
             self._childs.close()
 
-        def send(self, lock: int) -> None:
+        def send_lock(self, lock: int) -> None:
             """Hand over a lock, by its descriptor."""
             socket.send_fds(self._own, [b"\0"], [lock])
 
@@ -65,7 +65,7 @@ else:
         def __init__(self, number: int) -> None:
             self._socket = socket.socket(fileno=number)
 
-        def receive(self) -> list[int]:
+        def receive_locks(self) -> list[int]:
             """Return the descriptors of the locks that came."""
             locks = socket.recv_fds(self._socket, 1, 1, _CLOSE_ON_EXEC)[1]
             for lock in locks:

@@ -24,7 +24,7 @@ class MachineResources:
     memory: int
 
     @classmethod
-    def here(cls) -> MachineResources:
+    def of_this_machine(cls) -> MachineResources:
         """Return the resources that this process may use, within its control group's limits."""
         return cls(cores=core_count(), memory=min(machine_memory(), _cgroup_memory_limit()))
 
@@ -86,7 +86,7 @@ if sys.platform == "win32":
         handle: int | None = None
 
         @classmethod
-        def limit(cls, memory: int | None) -> None:
+        def limit_memory(cls, memory: int | None) -> None:
             """Have the system refuse this process more bytes of memory than ``memory``; None for no limit."""
             if cls.handle is None:
                 cls.handle = api.call_kernel32("CreateJobObjectW", None, None)
@@ -101,16 +101,16 @@ if sys.platform == "win32":
 
     def limit_process_permanently(*, memory: int, file_size: int | None) -> None:  # noqa: ARG001
         """Have the system limit this process's memory; Windows has no limit on the size of its files."""
-        _MemoryLimitJob.limit(memory)
+        _MemoryLimitJob.limit_memory(memory)
 
     @contextlib.contextmanager
     def additional_memory_limit(amount: int) -> Iterator[None]:
         """Have the system refuse more than ``amount`` further bytes of memory during the block."""
-        _MemoryLimitJob.limit(private_memory() + amount)
+        _MemoryLimitJob.limit_memory(private_memory() + amount)
         try:
             yield
         finally:
-            _MemoryLimitJob.limit(None)
+            _MemoryLimitJob.limit_memory(None)
 
 else:
     import resource

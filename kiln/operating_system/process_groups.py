@@ -206,12 +206,12 @@ else:
 
             parent = os.getppid()
 
-            def watch() -> None:
+            def watch_parent() -> None:
                 while os.getppid() == parent:
                     time.sleep(0.5)
                 os.kill(os.getpid(), number)
 
-            threading.Thread(target=watch, daemon=True).start()
+            threading.Thread(target=watch_parent, daemon=True).start()
 
 
 if sys.platform == "linux":

@@ -28,7 +28,7 @@ if sys.platform == "win32":
         """Return False: a file's mode says nothing of its readers."""
         return False
 
-    def cache_folder(environment: Mapping[str, str]) -> Path:
+    def user_cache_folder(environment: Mapping[str, str]) -> Path:
         """Return the user's folder for caches, in which rattler has its own, too."""
         return Path(environment.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
 
@@ -69,13 +69,13 @@ else:
 
     if sys.platform == "darwin":
 
-        def cache_folder(environment: Mapping[str, str]) -> Path:  # noqa: ARG001
+        def user_cache_folder(environment: Mapping[str, str]) -> Path:  # noqa: ARG001
             """Return the user's folder for caches, in which rattler has its own, too."""
             return Path.home() / "Library" / "Caches"
 
     else:
 
-        def cache_folder(environment: Mapping[str, str]) -> Path:
+        def user_cache_folder(environment: Mapping[str, str]) -> Path:
             """Return the user's folder for caches, in which rattler has its own, too."""
             return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 

@@ -113,7 +113,7 @@ class _Process:
         seconds = float(bounds.install if operation == "install" else bounds.solve)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             if lock is not None:
-                self.locks.send(lock)
+                self.locks.send_lock(lock)
             _require_pipe(self.process.stdin).write(json_messages.encode(request).encode() + b"\n")
             _require_pipe(self.process.stdin).flush()
         for message in self._received(time.monotonic() + seconds + GRACE):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln.operating_system.file_operations import file_with_content
+from kiln.operating_system.file_operations import temporary_file_with_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ def records_from_json(records: Iterable[Mapping[str, Any]]) -> list[RepoDataReco
 
     loaded: list[RepoDataRecord] = []
     for record in records:
-        with file_with_content(json.dumps({**record, **_NOWHERE}).encode()) as path:
+        with temporary_file_with_content(json.dumps({**record, **_NOWHERE}).encode()) as path:
             loaded.append(PrefixRecord.from_path(path))
     return loaded
 

@@ -63,7 +63,7 @@ class RequestServer:
 
         For compiled code may go on with its work then, until the parent ends the process, or is gone itself.
         """
-        locks = self.locks.receive() if request["lock"] else []
+        locks = self.locks.receive_locks() if request["lock"] else []
         yield
         for descriptor in locks:
             os.close(descriptor)

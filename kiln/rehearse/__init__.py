@@ -29,7 +29,13 @@ if TYPE_CHECKING:
         first_available_interpreter,
         probe_interpreter,
     )
-    from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, plan_from_locks, wheel_gaps
+    from kiln.rehearse.wheel_locks import (
+        PYTHONS,
+        cuda_versions,
+        has_upstream_wheel,
+        plan_from_locks,
+        wheel_gaps_of_outputs,
+    )
 
 __all__ = [
     "DEFAULT_CHANNEL",
@@ -55,7 +61,7 @@ __all__ = [
     "probe_interpreter",
     "python_packages",
     "verified_upstream_wheel",
-    "wheel_gaps",
+    "wheel_gaps_of_outputs",
 ]
 
 __getattr__ = lazy_exports(
@@ -68,7 +74,7 @@ __getattr__ = lazy_exports(
         "required_packages": "outputs_for_python",
         "source_archives_by_hash": "SourceSearch",
         "substitution_plan": "PACKAGED_PYTHONS plan_config_rehearsal fitting_python",
-        "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel plan_from_locks wheel_gaps",
+        "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel plan_from_locks wheel_gaps_of_outputs",
     },
 )
 

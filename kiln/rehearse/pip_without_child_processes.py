@@ -15,7 +15,7 @@ _STARTS = frozenset(
 )
 
 
-def refuse_program(event: str, values: tuple[object, ...]) -> None:
+def refuse_child_process(event: str, values: tuple[object, ...]) -> None:
     """Raise PermissionError before a program starts, but for ``keyring``, which the user's settings may name.
 
     pip omits from its requests what it cannot ask, such as the version of ``rustc``.
@@ -28,5 +28,5 @@ def refuse_program(event: str, values: tuple[object, ...]) -> None:
 if __name__ == "__main__":
     folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     sys.path[:] = [path for path in sys.path if path != folder]
-    sys.addaudithook(refuse_program)  # it cannot be removed
+    sys.addaudithook(refuse_child_process)  # it cannot be removed
     runpy.run_module("pip", run_name="__main__", alter_sys=True)

@@ -20,6 +20,7 @@ from kiln.errors import DownloadFailed, RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import conda_names, pip_without_child_processes
 from kiln.rehearse.plan_types import LockedWheel, UnavailableItem
+from kiln.rehearse.wheel_download import pip_target_options
 from kiln.rehearse.wheel_package import PackageTarget
 
 if TYPE_CHECKING:
@@ -83,9 +84,7 @@ def pip_resolve_command(requirements: Path, report: Path, *, python: str, glibc:
         *(sys.executable, pip_without_child_processes.__file__),
         *("install", "--dry-run", "--ignore-installed", "--no-input", "--quiet"),
         *("--disable-pip-version-check", "--only-binary=:all:", "--retries=3", "--report", str(report)),
-        *(f"--python-version={python}", "--implementation=cp", f"--abi=cp{python.replace('.', '')}"),
-        *("--abi=abi3", "--abi=none"),
-        *(f"--platform={platform}" for platform in platform_tags(glibc)),
+        *pip_target_options(python, platform_tags(glibc)),
         *("--requirement", str(requirements)),
     )
 

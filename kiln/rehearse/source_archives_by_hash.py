@@ -37,7 +37,7 @@ class SourceSearch:
     projects: tuple[str, ...]
     env: Mapping[str, str]
 
-    def locate(self, sources: Iterable[Source]) -> tuple[tuple[SourceFile, ...], tuple[UnavailableItem, ...]]:
+    def locate_sources(self, sources: Iterable[Source]) -> tuple[tuple[SourceFile, ...], tuple[UnavailableItem, ...]]:
         """Return where each source file is, and those that cannot be had; nothing is downloaded."""
         located: dict[str, SourceFile] = {}
         missing: list[UnavailableItem] = []

@@ -59,7 +59,7 @@ def plan_config_rehearsal(
             why=str(error),
             hint="see whether the wheels on pip's index have other requirements than conda-forge's packages",
         ) from error
-    sources, missing_sources = source_search.locate(rendered.sources)
+    sources, missing_sources = source_search.locate_sources(rendered.sources)
     missing = [package for package in substitutes.missing if not package.is_required_by_tests_only]
     if missing or missing_sources:
         raise incomplete_plan_error(rendered.config.name, missing, missing_sources)

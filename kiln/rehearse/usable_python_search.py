@@ -234,7 +234,7 @@ def _conda_prefixes(home: Path) -> Iterator[Path]:
 
 
 def _newest_version_first(paths: Iterable[Path]) -> list[Path]:
-    def numbers(path: Path) -> list[int]:
+    def version_numbers_in_path(path: Path) -> list[int]:
         return [int(number) for number in re.findall(r"\d+", path.parts[-3])]
 
-    return sorted(paths, key=numbers, reverse=True)
+    return sorted(paths, key=version_numbers_in_path, reverse=True)

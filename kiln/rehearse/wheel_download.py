@@ -141,10 +141,18 @@ def download_command(wheels: Sequence[LockedWheel], requirements: Path, folder: 
     return (
         *(sys.executable, "-m", "pip", "download", "--no-input", "--disable-pip-version-check", "--progress-bar=off"),
         *("--no-deps", "--only-binary=:all:", "--require-hashes", "--retries=3"),
-        *(f"--python-version={python}", "--implementation=cp", f"--abi=cp{python.replace('.', '')}"),
-        *("--abi=abi3", "--abi=none"),
-        *(f"--platform={platform}" for platform in platforms),
+        *pip_target_options(python, platforms),
         *("--dest", str(folder), "--requirement", str(requirements)),
+    )
+
+
+def pip_target_options(python: str, platforms: Iterable[str]) -> tuple[str, ...]:
+    """Return the options with which pip chooses wheels for another Python and other platforms than its own."""
+    abis = (f"cp{python.replace('.', '')}", "abi3", "none")
+    return (
+        *(f"--python-version={python}", "--implementation=cp"),
+        *(f"--abi={abi}" for abi in abis),
+        *(f"--platform={platform}" for platform in platforms),
     )
 
 
@@ -169,25 +177,27 @@ def _download_wheels(
     requirements.write_text(requirements_text(wheels), encoding="utf-8")
     argv = download_command(wheels, requirements, folder)
     # pip unpacks and joins files in the temporary folder, which is often too small for these wheels.
-    with _progress_reported(wheels, folder, on_line or (lambda _: None)):
+    with _reporting_download_progress(wheels, folder, on_line or (lambda _: None)):
         result = process_runner.run(argv, env={**env, "TMPDIR": str(folder)}, log=log, on_line=on_line, tail_lines=200)
     if not result.ok:
         raise _pip_failure_error(result.tail, wheels, folder)
 
 
 @contextlib.contextmanager
-def _progress_reported(wheels: Sequence[LockedWheel], folder: Path, on_line: Callable[[str], None]) -> Iterator[None]:
+def _reporting_download_progress(
+    wheels: Sequence[LockedWheel], folder: Path, on_line: Callable[[str], None]
+) -> Iterator[None]:
     """Report the progress of a download until the block ends: pip has no progress that a program can read."""
     finished, start = threading.Event(), time.monotonic()
 
-    def report() -> None:
+    def report_progress() -> None:
         last = 0
         while not finished.wait(_REPORTS):
             if (received := received_size(wheels, folder)) > last:
                 on_line(progress_text(received, sum(wheel.size for wheel in wheels), time.monotonic() - start))
                 last = received
 
-    thread = threading.Thread(target=report, name="download progress", daemon=True)
+    thread = threading.Thread(target=report_progress, name="download progress", daemon=True)
     thread.start()
     try:
         yield

@@ -205,7 +205,7 @@ def _report_with_hash(reports: Sequence[tuple[str, PackageReport]], sha256: str)
 
 def _has_no_build_requirements(rendered: RenderedConfig, output: Output) -> bool:
     """Return whether no build requirement can have added run requirements."""
-    staging = rendered.staging_of(output)
+    staging = rendered.staging_of_output(output)
     entries = (output,) if staging is None else (staging, output)
     return not any(entry.requirements.build or entry.requirements.host for entry in entries) and not output.noarch
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, names
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
-from kiln.operating_system.file_operations import file_with_content
+from kiln.operating_system.file_operations import temporary_file_with_content
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,7 +74,7 @@ def _read_package_record(package: Path) -> dict[str, Any]:
     if not package.is_file():
         raise BrokenPackage(f"{package} is not a regular file")
     digests = files.digests(package)
-    with file_with_content(json.dumps(reader.read_info_json(package, "index.json")).encode()) as index:
+    with temporary_file_with_content(json.dumps(reader.read_info_json(package, "index.json")).encode()) as index:
         try:
             record = PackageRecord.from_index_json(
                 index,

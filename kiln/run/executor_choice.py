@@ -111,10 +111,10 @@ def _image_digest(
     name: str, platform: str, options: RunOptions, engine: Engine, on_line: Callable[[str], None] | None
 ) -> str:
     described = images.inspect_image(engine, name)
-    if described is not None and images.described_platform(described) in {platform, ""}:
-        return images.described_digest(described)
+    if described is not None and images.platform_in_description(described) in {platform, ""}:
+        return images.digest_in_description(described)
     if described is not None:
-        images.require_fetchable(name, images.described_platform(described), platform)
+        images.require_fetchable(name, images.platform_in_description(described), platform)
     return images.pull_image(engine, name, platform=platform, on_line=on_line) if options.fetch else "unknown"
 
 

@@ -80,7 +80,7 @@ def make_run_plan(
             IncompatibleVersions for a config that cannot work, DiskFull, DownloadFailed for an image that cannot be
             fetched, MissingTool for an engine.
     """
-    resources = MachineResources.here()
+    resources = MachineResources.of_this_machine()
     run_inputs = plan_inputs.look_up(feedstock, options, machine, resources, on_line)
     inputs = {} if options.build.rebuilds_finished else run_inputs.inputs
     finished = build_cache.finished_configs(ledger, layout, inputs)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.compat.tables import Row
 
 
-def cudnn_and_cuda(combination: Combination) -> Iterator[Finding]:
+def judge_cudnn_and_cuda(combination: Combination) -> Iterator[Finding]:
     """Judge a cuDNN by NVIDIA's matrix of CUDAs, then by the pairs that were tested."""
     if combination.cudnn is None or combination.cuda is None:
         return
@@ -33,13 +33,13 @@ def cudnn_and_cuda(combination: Combination) -> Iterator[Finding]:
         yield unknown_finding(rule, f"no table has {what} together")
 
 
-def cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
+def judge_cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
     """Judge a cuDNN by the GPUs and the driver that it requires with a CUDA."""
     if combination.cudnn is None or combination.cuda is None:
         return
     rows = [row for row in tables.cudnn_rows(combination.cudnn, combination.cuda) if row["works"] == "yes"]
     for gpu in combination.gpus if rows else ():
-        yield _judge_cudnn_and_gpu(combination, rows, gpu)
+        yield _finding_on_cudnn_and_gpu(combination, rows, gpu)
     least = min(
         (row for row in rows if row["driver"]),
         key=lambda row: version_ranges.version_numbers(row["driver"]),
@@ -53,7 +53,7 @@ def cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
         yield finding_of("cuDNN and driver", CANNOT, reason, least)
 
 
-def _judge_cudnn_and_gpu(combination: Combination, rows: list[Row], gpu: Gpu) -> Finding:
+def _finding_on_cudnn_and_gpu(combination: Combination, rows: list[Row], gpu: Gpu) -> Finding:
     rule, number = "cuDNN and GPU", bare_capability(gpu.capability)
     stated = [row for row in rows if row["capability_min"]]
     holding = [row for row in stated if _capability_range(row)[0] <= number <= _capability_range(row)[1]]

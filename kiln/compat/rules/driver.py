@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability
 from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown_finding, with_release_cuda
-from kiln.compat.rules.gpu import cuda_and_gpu, target_capabilities_and_gpu
+from kiln.compat.rules.gpu import judge_cuda_and_gpu, judge_target_capabilities_and_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.compat.results import Finding
 
 
-def cuda_and_driver(combination: Combination) -> Iterator[Finding]:
+def judge_cuda_and_driver(combination: Combination) -> Iterator[Finding]:
     """Accept the driver that came with CUDA and newer ones; an older one of the major version compiles no PTX."""
     combination = with_release_cuda(combination)
     if combination.cuda is None or combination.driver is None:
@@ -49,7 +49,7 @@ def cuda_and_driver(combination: Combination) -> Iterator[Finding]:
         )
 
 
-def driver_and_ptx(combination: Combination) -> Iterator[Finding]:
+def judge_driver_and_ptx(combination: Combination) -> Iterator[Finding]:
     """Refuse PTX of a CUDA that is newer than the driver: a GPU without its machine code runs nothing."""
     combination = with_release_cuda(combination)
     if combination.cuda is None or combination.driver is None:
@@ -57,7 +57,7 @@ def driver_and_ptx(combination: Combination) -> Iterator[Finding]:
     row = tables.oldest_driver_row(combination.cuda)
     if row is None or version_ranges.at_least(combination.driver, row["driver"]):
         return
-    for finding in (*cuda_and_gpu(combination), *target_capabilities_and_gpu(combination)):
+    for finding in (*judge_cuda_and_gpu(combination), *judge_target_capabilities_and_gpu(combination)):
         if finding.verdict is COSTS:
             reason = (
                 f"the driver has to compile PTX of CUDA {combination.cuda}, which only {row['driver']} and newer "
@@ -67,7 +67,7 @@ def driver_and_ptx(combination: Combination) -> Iterator[Finding]:
             return
 
 
-def driver_and_gpu(combination: Combination) -> Iterator[Finding]:
+def judge_driver_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Refuse a GPU that the driver's branch has dropped; a driver older than the GPU's first CUDA is unknown."""
     for gpu in combination.gpus if combination.driver else ():
         first, final = tables.first_cuda_row(bare_capability(gpu.capability)), tables.last_driver_row(gpu.capability)
@@ -95,7 +95,7 @@ def driver_and_gpu(combination: Combination) -> Iterator[Finding]:
             yield finding_of("driver and GPU", UNKNOWN, reason, first, row, *gpu.rows)
 
 
-def driver_and_kernel_module(combination: Combination) -> Iterator[Finding]:
+def judge_driver_and_kernel_module(combination: Combination) -> Iterator[Finding]:
     """Refuse a driver's library and kernel module of different versions."""
     if combination.driver is None or combination.loaded is None:
         return

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.compat.tables import Row
 
 
-def cuda_and_gpu(combination: Combination) -> Iterator[Finding]:
+def judge_cuda_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Judge a GPU by CUDA's list of capabilities: newer GPUs run its PTX, older ones nothing."""
     combination = with_release_cuda(combination)
     if combination.cuda is None:
@@ -27,10 +27,10 @@ def cuda_and_gpu(combination: Combination) -> Iterator[Finding]:
         return
     for gpu in combination.gpus:
         assert row is not None, "checked above, when there is a GPU"
-        yield _judge_cuda_and_gpu(rule, combination.cuda, row, gpu)
+        yield _finding_on_cuda_and_gpu(rule, combination.cuda, row, gpu)
 
 
-def _judge_cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Finding:
+def _finding_on_cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Finding:
     capabilities = [int(number) for number in row["capabilities"].split()]
     number = bare_capability(gpu.capability)
     if tables.first_cuda_row(number) is None:
@@ -52,7 +52,7 @@ def _judge_cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Finding:
     return finding_of(rule, COSTS, reason, row, *gpu.rows)
 
 
-def cuda_and_target_capabilities(combination: Combination) -> Iterator[Finding]:
+def judge_cuda_and_target_capabilities(combination: Combination) -> Iterator[Finding]:
     """Refuse a capability that CUDA's compiler does not know."""
     if combination.cuda is None or not combination.built_for:
         return
@@ -68,14 +68,14 @@ def cuda_and_target_capabilities(combination: Combination) -> Iterator[Finding]:
         yield finding_of(rule, WORKS, f"CUDA {combination.cuda} compiles for all that is built", row)
 
 
-def target_capabilities_and_gpu(combination: Combination) -> Iterator[Finding]:
+def judge_target_capabilities_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Judge a build by its machine code of the GPU's generation, or its PTX for the GPU or an older one."""
     for name, capabilities, rows in _capabilities_to_judge(combination):
         for gpu in combination.gpus:
-            yield _judge_build_and_gpu(name, capabilities, rows, gpu)
+            yield _finding_on_build_and_gpu(name, capabilities, rows, gpu)
 
 
-def _judge_build_and_gpu(name: str, capabilities: tuple[str, ...], rows: tuple[Row, ...], gpu: Gpu) -> Finding:
+def _finding_on_build_and_gpu(name: str, capabilities: tuple[str, ...], rows: tuple[Row, ...], gpu: Gpu) -> Finding:
     rule, number, listed = "what is built and GPU", bare_capability(gpu.capability), ",".join(capabilities)
     if tables.first_cuda_row(number) is None:
         return unknown_finding(rule, f"no table has a CUDA that compiles for {gpu.text}")
@@ -106,7 +106,7 @@ def _capabilities_to_judge(combination: Combination) -> Iterator[tuple[str, tupl
         yield f"upstream's TensorFlow {combination.tf}", tuple(row["capabilities"].split(",")), (row,)
 
 
-def known_wheel_failures(combination: Combination) -> Iterator[Finding]:
+def judge_by_known_wheel_failures(combination: Combination) -> Iterator[Finding]:
     """Refuse upstream's wheels on the GPUs on which they are known to fail, whatever their lists of targets say."""
     own = tables.tensorflow_row(combination.tf) if combination.tf else None
     if combination.tf is None or combination.built_for or own is None or not _is_upstream_build(own, combination):
@@ -146,7 +146,7 @@ def _is_upstream_build(row: Row, combination: Combination) -> bool:
     return combination.cuda is None or version_ranges.versions_agree(row["cuda"], combination.cuda)
 
 
-def cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:
+def judge_cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:
     """Refuse a GCC that is newer than CUDA's compiler accepts."""
     host = combination.host or combination.compiler
     if combination.cuda is None or host is None or not host.startswith("gcc "):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from kiln.compat import tables, version_ranges
 from kiln.compat.combination import bare_capability, dotted_capability
 from kiln.compat.results import COSTS, WORKS, finding_of, unknown_finding
-from kiln.compat.rules.driver import cuda_and_driver
-from kiln.compat.rules.gpu import cuda_and_host_compiler, cuda_and_target_capabilities
+from kiln.compat.rules.driver import judge_cuda_and_driver
+from kiln.compat.rules.gpu import judge_cuda_and_host_compiler, judge_cuda_and_target_capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,17 +25,19 @@ def single_part_findings(combination: Combination) -> Iterator[Finding]:
     yield from _cuda_findings(combination)
     yield from _gpu_findings(combination)
     if combination.driver is not None:
-        yield from _accepted_cuda_range("driver", f"driver {combination.driver} runs", cuda_and_driver, combination)
+        yield from _accepted_cuda_range(
+            "driver", f"driver {combination.driver} runs", judge_cuda_and_driver, combination
+        )
     compiler = combination.host or combination.compiler
     if compiler is not None and compiler.startswith("gcc "):
         yield from _accepted_cuda_range(
-            "host compiler", f"{compiler} is accepted by nvcc of", cuda_and_host_compiler, combination
+            "host compiler", f"{compiler} is accepted by nvcc of", judge_cuda_and_host_compiler, combination
         )
     if combination.built_for:
         yield from _accepted_cuda_range(
             "what is built",
             f"{','.join(combination.built_for)} is compiled by",
-            cuda_and_target_capabilities,
+            judge_cuda_and_target_capabilities,
             combination,
         )
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.compat.tables import Row
 
 
-def tested_versions(combination: Combination) -> Iterator[Finding]:
+def state_tested_versions(combination: Combination) -> Iterator[Finding]:
     """Yield the versions that a release is tested with, where nothing else is given."""
     if combination.tf is None or [name for name, _ in combination.specified_versions()] != ["tf"] or combination.gpus:
         return
@@ -29,7 +29,7 @@ def tested_versions(combination: Combination) -> Iterator[Finding]:
         yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with {row.text.partition(', ')[2]}", row)
 
 
-def tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
+def judge_tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
     """Accept upstream's tested pair; another minor version is untested, another major version another library."""
     if combination.tf is None or combination.cuda is None:
         return
@@ -42,7 +42,7 @@ def tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
         pair = f"TensorFlow {combination.tf} with CUDA {row['cuda']}"
         reason = f"upstream tests {pair}; with {combination.cuda} conda-forge built it"
         yield finding_of(rule, COSTS, reason, row, *builds)
-    elif version_ranges.version_numbers(row["cuda"])[0] == version_ranges.version_numbers(combination.cuda)[0]:
+    elif version_ranges.have_same_major(row["cuda"], combination.cuda):
         reason = (
             f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}; {combination.cuda} is of the same major "
             "version, and untested"
@@ -57,7 +57,7 @@ def tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
         yield finding_of(rule, UNKNOWN, reason, row)
 
 
-def tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
+def judge_tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
     """Judge a cuDNN: TensorFlow needs the major version that it was compiled with, and no older minor version."""
     if combination.tf is None or combination.cudnn is None:
         return
@@ -66,7 +66,7 @@ def tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
         yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
         return
     tested = row["cudnn"]
-    if version_ranges.version_numbers(tested)[0] != version_ranges.version_numbers(combination.cudnn)[0]:
+    if not version_ranges.have_same_major(tested, combination.cudnn):
         reason = (
             f"TensorFlow {combination.tf} is tested with cuDNN {tested}; {combination.cudnn} is of another major "
             "version, which upstream's wheel refuses"
@@ -87,7 +87,7 @@ def tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
         yield finding_of(rule, COSTS, reason, row)
 
 
-def tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
+def judge_tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
     """Refuse a Python that a release has dropped; a newer one than upstream's may have been built by others."""
     if combination.tf is None or combination.python is None:
         return
@@ -113,7 +113,7 @@ def tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
         )
 
 
-def tensorflow_and_bazel(combination: Combination) -> Iterator[Finding]:
+def judge_tensorflow_and_bazel(combination: Combination) -> Iterator[Finding]:
     """Judge a Bazel: the sources name the one that they are tested with."""
     if combination.tf is None or combination.bazel is None:
         return
@@ -124,7 +124,7 @@ def tensorflow_and_bazel(combination: Combination) -> Iterator[Finding]:
     yield bazel_finding("TensorFlow and Bazel", f"TensorFlow {combination.tf}", tested, combination.bazel, row)
 
 
-def tensorflow_and_compiler(combination: Combination) -> Iterator[Finding]:
+def judge_tensorflow_and_compiler(combination: Combination) -> Iterator[Finding]:
     """Judge a compiler: another one than upstream's is untested."""
     if combination.tf is None or combination.compiler is None:
         return
@@ -133,10 +133,7 @@ def tensorflow_and_compiler(combination: Combination) -> Iterator[Finding]:
         yield unknown_finding(rule, f"no table has the compiler of TensorFlow {combination.tf}")
         return
     (name, version), (tested, tested_version) = combination.compiler.split(), row["compiler"].split()
-    if (
-        name == tested
-        and version_ranges.version_numbers(version)[0] == version_ranges.version_numbers(tested_version)[0]
-    ):
+    if name == tested and version_ranges.have_same_major(version, tested_version):
         yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with {row['compiler']}", row)
     else:
         yield finding_of(
@@ -164,7 +161,7 @@ def _third_party_builds_with_cuda(combination: Combination) -> list[Row]:
     ][:1]
 
 
-def wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
+def judge_wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
     """Accept the glibc in the file name of upstream's wheel, and newer ones."""
     if combination.tf is None or combination.glibc is None:
         return
@@ -184,7 +181,7 @@ def wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
         )
 
 
-def wheel_and_processor(combination: Combination) -> Iterator[Finding]:
+def judge_wheel_and_processor(combination: Combination) -> Iterator[Finding]:
     """Refuse a processor without AVX, which upstream's wheels need since 1.6."""
     if combination.tf is None or combination.avx is not False:
         return

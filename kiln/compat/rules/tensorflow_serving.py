@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables, version_ranges
 from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown_finding
-from kiln.compat.rules.tensorflow import tensorflow_and_python
+from kiln.compat.rules.tensorflow import judge_tensorflow_and_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.compat.tables import Row
 
 
-def serving_and_tensorflow_cuda_cudnn(combination: Combination) -> Iterator[Finding]:
+def judge_serving_and_its_libraries(combination: Combination) -> Iterator[Finding]:
     """Judge the TensorFlow, CUDA and cuDNN of a release of Serving, which is built with one of each."""
     if combination.serving is None:
         return
@@ -24,7 +24,7 @@ def serving_and_tensorflow_cuda_cudnn(combination: Combination) -> Iterator[Find
     if row is None:
         yield unknown_finding(rule, f"no table has Serving {combination.serving}")
         return
-    yield from _judge_serving_and_tensorflow(combination.serving, combination.tf, row)
+    yield from _findings_on_serving_and_tensorflow(combination.serving, combination.tf, row)
     for name, title in (("cuda", "CUDA"), ("cudnn", "cuDNN")):
         version = getattr(combination, name)
         if version is None:
@@ -40,7 +40,7 @@ def serving_and_tensorflow_cuda_cudnn(combination: Combination) -> Iterator[Find
 
 
 def _version_mismatch_verdict(serving: str, title: str, version: str, own: str) -> tuple[Verdict, str]:
-    if version_ranges.version_numbers(version)[0] == version_ranges.version_numbers(own)[0]:
+    if version_ranges.have_same_major(version, own):
         return (
             COSTS,
             f"Serving {serving} is built with {title} {own}; {version} is of the same major version, and untested",
@@ -48,7 +48,7 @@ def _version_mismatch_verdict(serving: str, title: str, version: str, own: str) 
     return UNKNOWN, f"Serving {serving} is built with {title} {own}; whether it can be with {version} is not documented"
 
 
-def _judge_serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Iterator[Finding]:
+def _findings_on_serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Iterator[Finding]:
     rule = "Serving and TensorFlow"
     if tf and version_ranges.version_numbers(tf)[:2] != version_ranges.version_numbers(serving)[:2]:
         yield finding_of(rule, CANNOT, f"Serving {serving} contains TensorFlow of its own minor version, not {tf}", row)
@@ -76,17 +76,19 @@ def _judge_serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Ite
         )
 
 
-def serving_and_python(combination: Combination) -> Iterator[Finding]:
+def judge_serving_and_python(combination: Combination) -> Iterator[Finding]:
     """Judge the Python of Serving's client by the TensorFlow of the same minor version."""
     if (
         combination.serving is not None
         and combination.tf is None
         and tables.tensorflow_row(combination.serving) is not None
     ):
-        yield from tensorflow_and_python(combination.with_versions(tf=".".join(combination.serving.split(".")[:2])))
+        yield from judge_tensorflow_and_python(
+            combination.with_versions(tf=".".join(combination.serving.split(".")[:2]))
+        )
 
 
-def serving_and_bazel(combination: Combination) -> Iterator[Finding]:
+def judge_serving_and_bazel(combination: Combination) -> Iterator[Finding]:
     """Judge the Bazel of Serving, which need not be TensorFlow's."""
     if combination.serving is None or combination.bazel is None:
         return

@@ -6,9 +6,9 @@ import pytest
 
 from kiln.container.engine import Engine, EngineKind
 from kiln.container.images import (
-    described_digest,
-    described_platform,
+    digest_in_description,
     image_unavailable_error,
+    platform_in_description,
     pull_image,
     require_fetchable,
 )
@@ -56,7 +56,7 @@ def test_a_local_image_is_not_fetched_from_a_registry() -> None:
     ],
 )
 def test_a_digest_is_the_registrys_or_else_the_hash_of_the_image(described: dict[str, object], expected: str) -> None:
-    assert described_digest(described) == expected
+    assert digest_in_description(described) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_digest_is_the_registrys_or_else_the_hash_of_the_image(described: dict
     ],
 )
 def test_the_platform_of_an_image_is_written_as_engines_take_it(described: dict[str, str], expected: str) -> None:
-    assert described_platform(described) == expected
+    assert platform_in_description(described) == expected
 
 
 def test_an_image_of_this_machine_is_not_fetched_for_another_platform() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.image.apt_sources import connection_settings, debian_codename, packages_not_found, parse_index_targets
+from kiln.image.apt_sources import connection_settings_in_dump, debian_codename, packages_not_found, parse_index_targets
 from kiln.system_package_advice import parse_os_release
 
 TARGETS = """\
@@ -44,7 +44,7 @@ def test_settings_are_those_that_decide_whether_a_mirror_is_reached() -> None:
         'APT::Architecture "amd64";\nAcquire::http::Proxy "http://proxy:3128";\nAcquire::https::CaInfo "/ca.pem";\n'
         'Acquire::Check-Date "false";\nAcquire::IndexTargets "";\nAcquire::httpx "no";\n'
     )
-    assert connection_settings(dump).splitlines() == [
+    assert connection_settings_in_dump(dump).splitlines() == [
         'Acquire::http::Proxy "http://proxy:3128";',
         'Acquire::https::CaInfo "/ca.pem";',
         'Acquire::Check-Date "false";',

@@ -175,7 +175,9 @@ def test_no_way_to_start_a_program_is_left(statement: str) -> None:
 
 
 def test_only_keyring_may_be_started() -> None:
-    pip_without_child_processes.refuse_program("subprocess.Popen", ("/usr/bin/keyring", ["keyring", "get"], None, None))
-    pip_without_child_processes.refuse_program("open", ("file", "r", 0))
+    pip_without_child_processes.refuse_child_process(
+        "subprocess.Popen", ("/usr/bin/keyring", ["keyring", "get"], None, None)
+    )
+    pip_without_child_processes.refuse_child_process("open", ("file", "r", 0))
     with pytest.raises(PermissionError):
-        pip_without_child_processes.refuse_program("subprocess.Popen", ("git", ["git", "clone"], None, None))
+        pip_without_child_processes.refuse_child_process("subprocess.Popen", ("git", ["git", "clone"], None, None))

@@ -58,7 +58,7 @@ def add_project(index: Path, project: str, name: str) -> None:
 
 def test_an_index_has_the_source_under_whatever_name(tmp_path: Path, index: Path) -> None:
     add_project(index, "small-thing", "renamed-1.tar.gz")
-    (file,), lacking = search(tmp_path).locate([SOURCE, SOURCE])
+    (file,), lacking = search(tmp_path).locate_sources([SOURCE, SOURCE])
     assert (file.name, lacking) == ("small_thing-1.tar.gz", ())
     fetch_sources([file], tmp_path / "store", env={}, on_line=lambda _: None)
     assert (tmp_path / "store" / SHA / "small_thing-1.tar.gz").read_bytes() == CONTENT
@@ -73,13 +73,13 @@ def test_two_sources_of_one_name_are_kept_apart(tmp_path: Path, index: Path) -> 
         (tmp_path / sha256[:8]).mkdir()
         (tmp_path / sha256[:8] / "v1.0.tar.gz").write_bytes(content)
         source = Source(url=(f"https://code.example/{sha256[:8]}/archive/v1.0.tar.gz",), sha256=sha256)
-        ((file,), _) = search(tmp_path, folder=tmp_path / sha256[:8]).locate([source])
+        ((file,), _) = search(tmp_path, folder=tmp_path / sha256[:8]).locate_sources([source])
         sources.append((source, file))
     fetched = [file for _, file in sources]
     fetch_sources(fetched, tmp_path / "store", env={}, on_line=lambda _: None)
     assert missing_sources(fetched, tmp_path / "store") == ()
     for (source, _), content in zip(sources, contents, strict=True):
-        (places, lacking) = search(tmp_path).locate([source])
+        (places, lacking) = search(tmp_path).locate_sources([source])
         assert (len(places), lacking) == (1, ())
         (url, *_) = SourceMirrors(by_hash=tmp_path / "store").urls_to_try(source.url, source.sha256 or "")
         assert url == places[0].url
@@ -89,7 +89,7 @@ def test_two_sources_of_one_name_are_kept_apart(tmp_path: Path, index: Path) -> 
 def test_a_source_of_another_host_is_looked_up_under_the_recipes_names(tmp_path: Path, index: Path) -> None:
     add_project(index, "thing", "thing-1.tar.gz")
     source = Source(url=("https://code.example/archive/v1.tar.gz",), sha256=SHA)
-    (file,), lacking = search(tmp_path, projects=("Thing",)).locate([source])
+    (file,), lacking = search(tmp_path, projects=("Thing",)).locate_sources([source])
     assert (file.name, lacking) == ("v1.tar.gz", ())
 
 
@@ -97,10 +97,10 @@ def test_the_users_folder_comes_before_the_index_and_only_with_the_hash(tmp_path
     downloads = tmp_path / "downloads"
     downloads.mkdir()
     (downloads / "small_thing-1.tar.gz").write_bytes(CONTENT)
-    (file,), lacking = search(tmp_path, folder=downloads).locate([SOURCE])
+    (file,), lacking = search(tmp_path, folder=downloads).locate_sources([SOURCE])
     assert (file.origin, lacking) == (str(downloads), ())
     (downloads / "small_thing-1.tar.gz").write_bytes(b"another")
-    located, (lacking_source,) = search(tmp_path, folder=downloads).locate([SOURCE])
+    located, (lacking_source,) = search(tmp_path, folder=downloads).locate_sources([SOURCE])
     assert (located, lacking_source.name) == ((), URL)
 
 
@@ -111,7 +111,7 @@ def test_what_has_no_hash_or_no_file_cannot_be_had(tmp_path: Path, index: Path) 
         Source(path="local"),
         Source(git_url="../local"),
     ]
-    located, lacking = search(tmp_path).locate(sources)
+    located, lacking = search(tmp_path).locate_sources(sources)
     assert located == ()
     assert [(entry.name, entry.reason) for entry in lacking] == [
         ("https://code.example/a.tar.gz", "the recipe has no sha256 to find it by"),

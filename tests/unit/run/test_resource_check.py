@@ -53,6 +53,6 @@ def test_the_disk_of_a_run_is_that_of_its_largest_configs_at_once() -> None:
 
 
 def test_this_machine_has_something() -> None:
-    here = MachineResources.here()
+    here = MachineResources.of_this_machine()
     assert here.cores >= 1
     assert here.memory > 10**8
