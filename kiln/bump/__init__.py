@@ -32,13 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["BumpPlan", "prepare_build_bump", "prepare_version_bump", "recipe_and_upstream_versions", "write_recipe"]
 
 
-def prepare_version_bump(
-    feedstock: Feedstock,
-    target: str,
-    *,
-    env: Mapping[str, str],
-    on_file: OnFile,
-) -> BumpPlan:
+def prepare_version_bump(feedstock: Feedstock, target: str, *, env: Mapping[str, str], on_file: OnFile) -> BumpPlan:
     """Return the plan for another version, with the hashes of its sources, which are downloaded for it.
 
     ``env`` is git's environment; ``on_file`` gets the name of each download, and is a context whose value gets its

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 
 def hashes_of_downloads(
-    downloads: Iterable[SourceDownload],
-    folder: Path,
-    *,
-    env: Mapping[str, str],
-    on_file: OnFile,
+    downloads: Iterable[SourceDownload], folder: Path, *, env: Mapping[str, str], on_file: OnFile
 ) -> tuple[dict[Literal, str], tuple[str, ...]]:
     """Return the new values of all hashes, and notes.
 

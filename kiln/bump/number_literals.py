@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from kiln.bump.literals import line_numbers_text, place_of_offset, replace_literals
-from kiln.bump.recipe_views import changed_value_positions
+from kiln.bump.literals import line_numbers_text, place_of_offset
+from kiln.bump.recipe_views import changed_value_positions, views_with_values
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
 
@@ -62,7 +62,7 @@ def _build_number_literals(recipe: RecipeText, views: Views) -> dict[Literal, fr
     candidates = [literal for literal in recipe.literals if literal.alone and literal.text.isdecimal()]
     literals = {}
     for literal in candidates:
-        after = recipe.views_at_variants(replace_literals(recipe.text, {literal: str(int(literal.text) + 1)}))
+        after = views_with_values(recipe, {literal: str(int(literal.text) + 1)})
         effects, invalid = changed_value_positions(
             views, after, lambda view: [package.number for package in view.packages]
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln.bump import number_literals, source_hash_literals, version_literals
 from kiln.bump.literals import Literal, place_of_offset, replace_literals
 from kiln.bump.meta_yaml_variants import MetaYaml
-from kiln.bump.recipe_views import build_numbers, changed_value_positions, sources_of_views
+from kiln.bump.recipe_views import build_numbers, changed_value_positions, sources_of_views, views_with_values
 from kiln.bump.recipe_yaml_variants import RecipeYaml
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
@@ -63,7 +63,7 @@ def plan_build_bump(feedstock: Feedstock, text: str) -> BumpPlan:
     views = _valid_recipe_views(feedstock, recipe)
     edits = number_literals.new_build_numbers(recipe, views, None)
     old = version_literals.recipe_version(recipe, views)
-    numbers = (build_numbers(views), build_numbers(recipe.views_at_variants(replace_literals(text, edits))))
+    numbers = (build_numbers(views), build_numbers(views_with_values(recipe, edits)))
     return BumpPlan(file=recipe.file, text=text, old=old, new=old, edits=edits, numbers=numbers)
 
 
@@ -79,7 +79,7 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     views = _valid_recipe_views(feedstock, recipe)
     old = version_literals.recipe_version(recipe, views)
     edits = {**version_literals.new_version_values(recipe, views, target)} if target != old else {}
-    after = recipe.views_at_variants(replace_literals(text, edits))
+    after = views_with_values(recipe, edits)
     new = version_literals.recipe_version(recipe, after)
     note = version_literals.downgrade_note(old, new)
     edits |= _version_edits_in_urls(recipe, views, after, old, new)
@@ -95,7 +95,7 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
         old=old,
         new=new,
         edits=edits,
-        numbers=(build_numbers(views), build_numbers(recipe.views_at_variants(replace_literals(text, edits)))),
+        numbers=(build_numbers(views), build_numbers(views_with_values(recipe, edits))),
         downloads=effects.downloads,
         unchanged=effects.unchanged,
         pins=effects.pins,
@@ -110,7 +110,7 @@ def verify_changed_text(feedstock: Feedstock, plan: BumpPlan) -> None:
         RecipeFault: a version, a build number or a hash is another one.
     """
     recipe = open_recipe_text(feedstock, plan.text)
-    before = recipe.views_at_variants(replace_literals(plan.text, plan.edits))
+    before = views_with_values(recipe, plan.edits)
     after = recipe.views_at_variants(plan.changed_text)
     expected = {value.lower() for value in plan.digests.values()}
     for old, new in zip(before, after, strict=True):
@@ -149,7 +149,7 @@ def _version_edits_in_urls(recipe: RecipeText, before: Views, after: Views, old:
     fixed &= {source.identity for source in sources_of_views(after)}
     edits: dict[Literal, str] = {}
     for literal in recipe.version_literals_in_urls(old) if any(old in str(identity) for identity in fixed) else ():
-        trial = recipe.views_at_variants(replace_literals(recipe.text, {literal: new}))
+        trial = views_with_values(recipe, {literal: new})
         positions, invalid = changed_value_positions(
             before, trial, lambda view: [source.identity for source in view.sources]
         )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from kiln.bump.literals import replace_literals
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kiln.bump.literals import Literal
     from kiln.errors import KilnError
@@ -87,6 +89,11 @@ class RecipeText(Protocol):
 
     def version_literals_in_urls(self, version: str) -> tuple[Literal, ...]:
         """Return where the URLs and revisions of the text write a version out."""
+
+
+def views_with_values(recipe: RecipeText, values: Mapping[Literal, str]) -> Views:
+    """Return what a recipe says at each variant with other values in place of some literals."""
+    return recipe.views_at_variants(replace_literals(recipe.text, values))
 
 
 def changed_value_positions(

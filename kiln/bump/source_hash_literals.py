@@ -10,8 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.bump.literals import HASHES, Literal, place_of_offset, replace_literals
-from kiln.bump.recipe_views import sources_of_views
+from kiln.bump.literals import HASHES, Literal, place_of_offset
+from kiln.bump.recipe_views import sources_of_views, views_with_values
 from kiln.errors import RecipeFault, raise_all
 from kiln.lazy_pattern import lazy_pattern
 
@@ -64,8 +64,8 @@ def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, st
     """
     marks = {literal: _placeholder_hash(index, literal) for index, literal in enumerate(_hash_literals(recipe, before))}
     by_mark = {mark: literal for literal, mark in marks.items()}
-    old = recipe.views_at_variants(replace_literals(recipe.text, marks))
-    new = recipe.views_at_variants(replace_literals(recipe.text, {**edits, **marks}))
+    old = views_with_values(recipe, marks)
+    new = views_with_values(recipe, {**edits, **marks})
     _require_used_hashes(recipe, marks, (*old, *new))
     former = {(source.identity, source.hashes) for source in sources_of_views(old)}
     downloads: dict[tuple[tuple[str, ...], str, str, str], dict[tuple[Literal, str], None]] = defaultdict(dict)

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln import names
-from kiln.bump.literals import line_numbers_text, place_of_offset, replace_literals
-from kiln.bump.recipe_views import changed_value_positions
+from kiln.bump.literals import line_numbers_text, place_of_offset
+from kiln.bump.recipe_views import changed_value_positions, views_with_values
 from kiln.errors import RecipeFault, UsageError
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
@@ -80,7 +80,7 @@ def require_valid_recipe(recipe: RecipeText, before: Views, values: Mapping[Lite
     Raises:
         KilnError: the recipe's fault there.
     """
-    after = recipe.views_at_variants(replace_literals(recipe.text, values))
+    after = views_with_values(recipe, values)
     fault = recipe.fault
     if fault is not None and any(old is not None and new is None for old, new in zip(before, after, strict=True)):
         raise type(fault)(f"with version {version}, {fault.what}", at=fault.at, why=fault.why, hint=fault.hint)
@@ -133,16 +133,14 @@ def _version_part_candidates(recipe: RecipeText) -> Sequence[Literal]:
 
 
 def _changes_version(recipe: RecipeText, views: Views, values: Mapping[Literal, str]) -> bool:
-    after = recipe.views_at_variants(replace_literals(recipe.text, values))
+    after = views_with_values(recipe, values)
     positions, _ = changed_value_positions(views, after, lambda view: (view.version,))
     return bool(positions)
 
 
 def _rendered_version(recipe: RecipeText, values: Mapping[Literal, str]) -> str | None:
     """Return the version of a changed text; None where it is not the same at all variants."""
-    versions = {
-        view.version for view in recipe.views_at_variants(replace_literals(recipe.text, values)) if view is not None
-    }
+    versions = {view.version for view in views_with_values(recipe, values) if view is not None}
     return versions.pop() if len(versions) == 1 else None
 
 

@@ -105,13 +105,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 def _make_disk(options: argparse.Namespace, folder: Path) -> int:
     from kiln.image.worker_vm_disk_image import disk_recipe, provide_disk
 
-    disk = provide_disk(
-        disk_recipe(options.suite),
-        folder,
-        env=os.environ,
-        fresh=options.fresh,
-        on_line=print_line,
-    )
+    disk = provide_disk(disk_recipe(options.suite), folder, env=os.environ, fresh=options.fresh, on_line=print_line)
     print(f"{disk.folder}{' (cached)' if disk.reused else ''}")
     return 0
 

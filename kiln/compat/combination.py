@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
+from kiln.compat.version_ranges import is_version
 from kiln.errors import UsageError, did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 
@@ -238,7 +239,7 @@ def bare_capability(capability: str) -> int:
 
 
 def _checked_version(name: str, value: str) -> str:
-    if not version_ranges.is_version(value):
+    if not is_version(value):
         raise UsageError(
             f"--{name} {value!r} is not a version", hint=f"--{name} {EXAMPLES[name]}, as many numbers as are known"
         )

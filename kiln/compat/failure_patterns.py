@@ -16,9 +16,10 @@ from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
 from kiln import errors
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
 from kiln.compat.combination import bare_capability as number_of
 from kiln.compat.variant_conversion import newest_accepted_gcc
+from kiln.compat.version_ranges import version_numbers
 from kiln.console.text import sanitized
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def _cuda_range_of_capability(capability: str) -> str:
     rows = tables.cuda_compiler_rows(number_of(capability))
     if not rows:
         return "none that the tables have"
-    first, last = (pick(rows, key=lambda row: version_ranges.version_numbers(row["first"])) for pick in (min, max))
+    first, last = (pick(rows, key=lambda row: version_numbers(row["first"])) for pick in (min, max))
     return f"{first['first']} to {last['last']}"
 
 

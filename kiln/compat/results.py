@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
+from kiln.compat.version_ranges import is_at_least, version_numbers, versions_agree
 
 if TYPE_CHECKING:
     from kiln.compat.combination import Combination
@@ -104,11 +105,9 @@ def bazel_finding(rule: str, release: str, tested: str, bazel: str, row: Row | N
     """Return the finding about a Bazel, compared with the one that a release is built with."""
     if row is None:
         return unknown_finding(rule, f"no table has {release}")
-    if version_ranges.versions_agree(tested, bazel):
+    if versions_agree(tested, bazel):
         return finding_of(rule, WORKS, f"{release} is built with Bazel {tested}", row)
-    if version_ranges.version_numbers(tested)[0] == version_ranges.version_numbers(bazel)[
-        0
-    ] > 0 and version_ranges.at_least(bazel, tested):
+    if version_numbers(tested)[0] == version_numbers(bazel)[0] > 0 and is_at_least(bazel, tested):
         return finding_of(rule, COSTS, f"{release} is built with Bazel {tested}; {bazel} is untested", row)
     return finding_of(
         rule, UNKNOWN, f"{release} is built with Bazel {tested}; whether {bazel} builds it is not documented", row

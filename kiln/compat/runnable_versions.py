@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
 from kiln.compat.combination import Combination
 from kiln.compat.combination_verdict import judge_combination
+from kiln.compat.version_ranges import version_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def newest_tensorflow_results(facts: MachineFacts) -> dict[str, DoctorResult]:
     """Return the results for running, and for building on the host, the newest TensorFlow in the tables."""
-    newest = max(tables.table_rows("tensorflow"), key=lambda row: version_ranges.version_numbers(row["tf"]))
+    newest = max(tables.table_rows("tensorflow"), key=lambda row: version_numbers(row["tf"]))
     running = facts.runtime_combination()
     cuda = newest["cuda"] if running.gpus or running.driver else None
     results = {"running": judge_combination(dataclasses.replace(running, tf=newest["tf"], cuda=cuda))}

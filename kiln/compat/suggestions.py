@@ -6,12 +6,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
 from kiln.compat.combination import bare_capability
 from kiln.compat.results import Suggestion, Verdict, release_row, with_release_cuda
 from kiln.compat.rules import findings
 from kiln.compat.rules.gpu import judge_by_known_wheel_failures
 from kiln.compat.variant_conversion import capabilities_including_gpus, conda_build_config_lines, newest_accepted_gcc
+from kiln.compat.version_ranges import is_at_least, lowest_and_highest, overlaps_range, version_numbers, versions_agree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,13 +116,13 @@ def _distance_from_original(original: Combination, other: Combination) -> tuple[
     steps = sum(
         _version_distance(getattr(begin, name), getattr(other, name)) for name in names if name not in UNORDERED
     )
-    newest_first = tuple(-number for number in version_ranges.version_numbers(other.tf or "0"))
+    newest_first = tuple(-number for number in version_numbers(other.tf or "0"))
     return sum(WEIGHTS[name] for name in names), steps, newest_first
 
 
 def _version_distance(one: str, other: str) -> float:
     """Return the distance of two versions; a major version counts as a thousand minor ones."""
-    (first, second), (third, fourth) = ((*version_ranges.version_numbers(text), 0)[:2] for text in (one, other))
+    (first, second), (third, fourth) = ((*version_numbers(text), 0)[:2] for text in (one, other))
     return abs((first - third) * 1000 + second - fourth)
 
 
@@ -160,18 +161,14 @@ def _with_newer_drivers(original: Combination) -> Iterator[Combination]:
     if original.driver is None:
         return
     last = [row["driver"] for gpu in original.gpus if (row := tables.last_driver_row(gpu.capability))]
-    cudas = [original.cuda, *(_first_cuda_for_gpu(gpu) for gpu in original.gpus)]
+    firsts = (tables.first_cuda_row(bare_capability(gpu.capability)) for gpu in original.gpus)
+    cudas = [original.cuda, *(row["first"] for row in firsts if row)]
     oldest = [row["driver"] for cuda in cudas if cuda and (row := tables.oldest_driver_row(cuda))]
     for driver in (
-        *(driver for driver in last if not version_ranges.versions_agree(driver, original.driver)),
-        *(driver for driver in oldest if not version_ranges.at_least(original.driver, driver)),
+        *(driver for driver in last if not versions_agree(driver, original.driver)),
+        *(driver for driver in oldest if not is_at_least(original.driver, driver)),
     ):
         yield original.with_versions(driver=driver, loaded=None if original.loaded is None else driver)
-
-
-def _first_cuda_for_gpu(gpu: Gpu) -> str | None:
-    row = tables.first_cuda_row(bare_capability(gpu.capability))
-    return None if row is None else row["first"]
 
 
 def _with_other_releases(original: Combination) -> Iterator[Combination]:
@@ -212,9 +209,7 @@ def _candidate_cudnns(release: Combination, cuda: str | None) -> Iterator[str | 
     if row := release_row(release):
         yield row["cudnn"]
     yield from (
-        row["last"]
-        for row in tables.table_rows("cudnn")
-        if version_ranges.overlaps(cuda, row["cuda_first"], row["cuda_last"])
+        row["last"] for row in tables.table_rows("cudnn") if overlaps_range(cuda, row["cuda_first"], row["cuda_last"])
     )
 
 
@@ -224,8 +219,8 @@ def _with_candidate_tools(release: Combination) -> Iterator[Combination]:
     own = tables.tensorflow_row(release.tf) if release.tf else None
     changes: dict[str, str] = {}
     if own is not None and release.python and own["python"]:
-        lowest, highest = version_ranges.lowest_and_highest(own["python"])
-        changes["python"] = highest if version_ranges.at_least(release.python, highest) else lowest
+        lowest, highest = lowest_and_highest(own["python"])
+        changes["python"] = highest if is_at_least(release.python, highest) else lowest
     if release.bazel and (row := release_row(release)):
         changes["bazel"] = row["bazel"]
     changes |= {

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.compat import version_ranges
+from kiln.compat.version_ranges import overlaps_range, version_numbers, versions_agree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,11 +54,8 @@ def table_rows(name: str) -> tuple[Row, ...]:
 @cache
 def tensorflow_row(version: str) -> Row | None:
     """Return the row of upstream's tests of a release of TensorFlow; a patch release has that of its minor release."""
-    minor = version_ranges.version_numbers(version)[:2]
-    return next(
-        (row for row in table_rows("tensorflow") if version_ranges.version_numbers(row["tf"])[: len(minor)] == minor),
-        None,
-    )
+    minor = version_numbers(version)[:2]
+    return next((row for row in table_rows("tensorflow") if version_numbers(row["tf"])[: len(minor)] == minor), None)
 
 
 @cache
@@ -81,9 +78,7 @@ def cuda_compiler_rows(capability: int) -> tuple[Row, ...]:
 @cache
 def first_cuda_row(capability: int) -> Row | None:
     """Return the oldest CUDA in the tables that compiles for a compute capability, 70 for 7.0."""
-    return min(
-        cuda_compiler_rows(capability), key=lambda row: version_ranges.version_numbers(row["first"]), default=None
-    )
+    return min(cuda_compiler_rows(capability), key=lambda row: version_numbers(row["first"]), default=None)
 
 
 @cache
@@ -96,13 +91,13 @@ def last_driver_row(capability: str) -> Row | None:
 def oldest_driver_row(cuda: str) -> Row | None:
     """Return the oldest driver that came with a release of CUDA."""
     rows = rows_including(table_rows("cuda_driver"), cuda)
-    return min(rows, key=lambda row: version_ranges.version_numbers(row["driver"]), default=None)
+    return min(rows, key=lambda row: version_numbers(row["driver"]), default=None)
 
 
 @cache
 def minor_compatibility_driver_row(cuda: str) -> Row | None:
     """Return the oldest driver that runs any release of CUDA's major version; None before CUDA 11."""
-    return next((row for row in table_rows("cuda_minor") if version_ranges.versions_agree(row["cuda"], cuda)), None)
+    return next((row for row in table_rows("cuda_minor") if versions_agree(row["cuda"], cuda)), None)
 
 
 @cache
@@ -111,7 +106,7 @@ def cudnn_rows(version: str, cuda: str) -> tuple[Row, ...]:
     return tuple(
         row
         for row in rows_including(table_rows("cudnn"), version)
-        if version_ranges.overlaps(cuda, row["cuda_first"], row["cuda_last"])
+        if overlaps_range(cuda, row["cuda_first"], row["cuda_last"])
     )
 
 
@@ -124,9 +119,9 @@ def cuda_minor_versions() -> tuple[str, ...]:
 
 def rows_including(rows: Iterable[Row], version: str) -> tuple[Row, ...]:
     """Return the rows whose ``first`` to ``last`` include a release of a version."""
-    return tuple(row for row in rows if version_ranges.overlaps(version, row["first"], row["last"]))
+    return tuple(row for row in rows if overlaps_range(version, row["first"], row["last"]))
 
 
 def newest_row(rows: Iterable[Row]) -> Row | None:
     """Return the row that begins last."""
-    return max(rows, key=lambda row: version_ranges.version_numbers(row["first"]), default=None)
+    return max(rows, key=lambda row: version_numbers(row["first"]), default=None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
 from kiln.compat.combination import Combination, bare_capability, is_capability
 from kiln.compat.results import release_row
+from kiln.compat.version_ranges import is_below, is_version, version_numbers, versions_agree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +34,7 @@ def conda_build_config_lines(combination: Combination) -> tuple[str, ...]:
 
 def _python_build_suffix(python: str) -> str:
     """Return the end of the build strings of conda-forge's Python: the ABI since 3.13."""
-    return "cpython" if version_ranges.below(python, "3.13") else f"cp{python.replace('.', '')}"
+    return "cpython" if is_below(python, "3.13") else f"cp{python.replace('.', '')}"
 
 
 def _minor_version(version: str) -> str:
@@ -42,7 +43,7 @@ def _minor_version(version: str) -> str:
 
 def _cuda_minor_version(version: str) -> str:
     """Return the CUDA as in the names of packages; a major version alone means its newest minor version."""
-    newest = (cuda for cuda in tables.cuda_minor_versions() if version_ranges.versions_agree(cuda, version))
+    newest = (cuda for cuda in tables.cuda_minor_versions() if versions_agree(cuda, version))
     return _minor_version(version) if "." in version else next(newest, version)
 
 
@@ -53,7 +54,7 @@ def _cudnn_minor_version(combination: Combination) -> str:
     row = release_row(combination)
     return (
         _minor_version(row["cudnn"])
-        if row is not None and combination.cuda and version_ranges.versions_agree(row["cuda"], combination.cuda)
+        if row is not None and combination.cuda and versions_agree(row["cuda"], combination.cuda)
         else ""
     )
 
@@ -72,7 +73,7 @@ def newest_accepted_gcc(cuda: str | None) -> str:
     row = tables.cuda_compiler_row(cuda) if cuda else None
     if row is None or not row["gcc_below"]:
         return ""
-    major, *minor = version_ranges.version_numbers(row["gcc_below"])
+    major, *minor = version_numbers(row["gcc_below"])
     return str(int(major) if minor else int(major) - 1)
 
 
@@ -125,4 +126,4 @@ def combinations_of_variant(
 
 
 def _version_or_none(text: str | None) -> str | None:
-    return text if text is not None and version_ranges.is_version(text) else None
+    return text if text is not None and is_version(text) else None

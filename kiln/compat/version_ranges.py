@@ -39,26 +39,26 @@ def have_same_major(one: str, other: str) -> bool:
     return version_numbers(one)[0] == version_numbers(other)[0]
 
 
-def overlaps(version: str, first: str, last: str) -> bool:
+def overlaps_range(version: str, first: str, last: str) -> bool:
     """Return whether a release of a version is from ``first`` to ``last``, where short ones include all releases."""
     parts, upper = version_numbers(version), version_numbers(last)
     return version_numbers(first) <= (*parts, _NEWEST) and parts[: len(upper)] <= upper
 
 
-def at_least(version: str, bound: str) -> bool:
+def is_at_least(version: str, bound: str) -> bool:
     """Return whether the newest release of a version is not older than a bound."""
     return (*version_numbers(version), _NEWEST) >= version_numbers(bound)
 
 
-def below(version: str, bound: str) -> bool:
+def is_below(version: str, bound: str) -> bool:
     """Return whether a version is older than a bound: ``10.9`` is older than ``11``, ``11`` and ``11.0`` are not."""
     upper = version_numbers(bound)
     return version_numbers(version)[: len(upper)] < upper
 
 
-def in_ranges(version: str, text: str) -> bool:
+def is_in_ranges(version: str, text: str) -> bool:
     """Return whether a version is in ranges in the notation of the tables: ``2.7 3.3-3.7``."""
-    return any(overlaps(version, *range_bounds(part)) for part in text.split())
+    return any(overlaps_range(version, *range_bounds(part)) for part in text.split())
 
 
 def range_bounds(part: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import version_ranges
+from kiln.compat.version_ranges import version_numbers
 from kiln.errors import UsageError
 from kiln.lazy_pattern import lazy_pattern
 
@@ -38,7 +38,7 @@ def cuda_arch_version(
     if override is not None:
         return override or None
     versions = [capability for capability in capabilities() if _CAPABILITY.fullmatch(capability)]
-    return min(versions, key=version_ranges.version_numbers, default=None)
+    return min(versions, key=version_numbers, default=None)
 
 
 def has_cuda(overrides: Mapping[str, str], cuda: str | None) -> bool:

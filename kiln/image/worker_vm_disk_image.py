@@ -104,7 +104,7 @@ def provide_disk(
     target = folder / f"{image.name}-{image.suite}"
     with files.locked(folder / ".lock"):
         files.remove_leftovers(folder)
-        if not fresh and _recorded_recipe_key(target) == image.key:
+        if not fresh and files.text_or_empty(target / KEY).strip() == image.key:
             return WorkerDisk(folder=target, reused=True)
         files.require_space(folder, REQUIRED_SPACE, for_what="making the disk")
         archive = provide_rootfs_archive(image, folder, env=env, fresh=fresh, on_line=on_line)
@@ -115,11 +115,6 @@ def provide_disk(
             files.remove(target)
         files.remove(archive)
     return WorkerDisk(folder=target, reused=False)
-
-
-def _recorded_recipe_key(folder: Path) -> str:
-    file = folder / KEY
-    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 
 def _make_disk(archive: Path, part: Path, *, env: Mapping[str, str], on_line: Callable[[str], None] | None) -> None:

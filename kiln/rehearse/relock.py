@@ -58,7 +58,7 @@ def _resolve_with_uv(uv: Path, source: Path, *, env: Mapping[str, str]) -> list[
 def _lock_rows(package: Mapping[str, Any]) -> Iterable[dict[str, object]]:
     """Yield a row for each wheel that is the best for some Python."""
     pythons: dict[str, list[str]] = {}
-    urls = {_file_name_of_url(wheel["url"]): wheel for wheel in package.get("wheels", ())}
+    urls = {unquote(Path(urlsplit(wheel["url"]).path).name): wheel for wheel in package.get("wheels", ())}
     for python in PYTHONS:
         if Marker(package.get("marker", "python_version > '3'")).evaluate(
             PackageTarget(python=python).marker_environment()
@@ -73,10 +73,6 @@ def _lock_rows(package: Mapping[str, Any]) -> Iterable[dict[str, object]]:
             "sha256": urls[file]["hashes"]["sha256"],
             "pythons": used_by,
         }
-
-
-def _file_name_of_url(url: str) -> str:
-    return unquote(Path(urlsplit(url).path).name)
 
 
 def _best_wheel_file(name: str, names: Iterable[str], python: str) -> str:

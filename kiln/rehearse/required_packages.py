@@ -61,9 +61,12 @@ def required_packages(
     """
     outputs = [output for output in rendered.outputs if not output.skip]
     own = {output.name for output in outputs}
-    distinct = dict.fromkeys(
-        (*_packages_of_stagings(rendered), *_packages_of_outputs(outputs), *_packages_of_tests(test_specs))
+    of_tests = (
+        package
+        for output, spec in test_specs
+        for package in _required_packages_of_specs([spec], RequirementSection.TEST, output, exact=True)
     )
+    distinct = dict.fromkeys((*_packages_of_stagings(rendered), *_packages_of_outputs(outputs), *of_tests))
     return tuple(entry for entry in distinct if entry.name not in own and not entry.name.startswith("__"))
 
 
@@ -83,11 +86,6 @@ def _packages_of_outputs(outputs: Iterable[Output]) -> Iterator[RequiredPackage]
             yield from _required_packages_of_specs(
                 output.requirements.specs_to_solve(section), section, output.name, exact=exact
             )
-
-
-def _packages_of_tests(test_specs: Iterable[tuple[str, str]]) -> Iterator[RequiredPackage]:
-    for output, spec in test_specs:
-        yield from _required_packages_of_specs([spec], RequirementSection.TEST, output, exact=True)
 
 
 def _required_packages_of_specs(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.model.rendered import RenderedConfig
-    from kiln.rehearse.plan_types import StandIn, UnavailableItem
+    from kiln.rehearse.plan_types import UnavailableItem
     from kiln.rehearse.required_packages import RequiredPackage
     from kiln.rehearse.source_archives_by_hash import SourceSearch
 
@@ -69,7 +69,11 @@ def plan_config_rehearsal(
         stand_ins=substitutes.stand_ins,
         sources=sources,
         notes=(
-            *_version_difference_notes(substitutes.stand_ins),
+            *(
+                f"{stand_in.origin} stands in for {stand_in.name} {stand_in.version}"
+                for stand_in in substitutes.stand_ins
+                if stand_in.differs
+            ),
             *substitutes.notes,
             *(f"tested without {package.description}" for package in substitutes.missing),
         ),
@@ -93,15 +97,6 @@ def incomplete_plan_error(
         if programs
         else "build it with its channels: kiln build without --rehearse",
     )
-
-
-def _version_difference_notes(stand_ins: Iterable[StandIn]) -> list[str]:
-    """Return notes on stand-ins whose versions are not those that they have in the rehearsal."""
-    return [
-        f"{stand_in.origin} stands in for {stand_in.name} {stand_in.version}"
-        for stand_in in stand_ins
-        if stand_in.differs
-    ]
 
 
 def fitting_python(required: Iterable[RequiredPackage], preferred: Iterable[str]) -> str:

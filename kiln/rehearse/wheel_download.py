@@ -137,11 +137,11 @@ def _record_verified_stamp(wheel: LockedWheel, store: Path) -> None:
 def download_command(wheels: Sequence[LockedWheel], requirements: Path, folder: Path) -> tuple[str, ...]:
     """Return the argv of kiln's own pip for the wheels' Python and platforms, so the target needs no pip."""
     python = min(set.intersection(*(set(wheel.pythons) for wheel in wheels)))
-    platforms = sorted({tag for wheel in wheels for tag in _platform_tags(wheel.file)} - {"any"})
+    tags = (tag for wheel in wheels for tag in wheel.file.removesuffix(".whl").rpartition("-")[2].split("."))
     return (
         *(sys.executable, "-m", "pip", "download", "--no-input", "--disable-pip-version-check", "--progress-bar=off"),
         *("--no-deps", "--only-binary=:all:", "--require-hashes", "--retries=3"),
-        *pip_target_options(python, platforms),
+        *pip_target_options(python, sorted({*tags} - {"any"})),
         *("--dest", str(folder), "--requirement", str(requirements)),
     )
 
@@ -159,10 +159,6 @@ def pip_target_options(python: str, platforms: Iterable[str]) -> tuple[str, ...]
 def requirements_text(wheels: Iterable[LockedWheel]) -> str:
     """Return the text of pip's requirements file: each version with its only valid hash."""
     return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in wheels)
-
-
-def _platform_tags(file: str) -> list[str]:
-    return file.removesuffix(".whl").rpartition("-")[2].split(".")
 
 
 def _download_wheels(

@@ -138,7 +138,8 @@ def package_metadata(wheel: Wheel, sha256: str, target: PackageTarget) -> Packag
         version=str(wheel.version),
         build=f"{build_tag}_rehearsal_{_content_key(sha256, (*added, *exported))}_0",
         depends=tuple(sorted({*interpreter_requirements, *required, *glibc_requirements(wheel.platforms)})),
-        license=wheel.metadata.get("license_expression") or _first_line(wheel.metadata.get("license") or ""),
+        license=wheel.metadata.get("license_expression")
+        or (wheel.metadata.get("license") or "").strip().partition("\n")[0],
         about={"summary": wheel.metadata.get("summary", ""), "home": wheel.metadata.get("home_page", "")},
         run_exports={"weak": exported} if exported else _own_run_exports(wheel, name),
         made_from={"wheel": wheel.path.name, "wheel_sha256": sha256},
@@ -169,10 +170,6 @@ def _content_key(sha256: str, added: Iterable[str]) -> str:
     """Return a key of a package's content: a hash of the wheel, this code's version, names, and added requirements."""
     content = " ".join((sha256, str(CONVERTER), conda_names.names_table_digest(), *added))
     return f"h{hashlib.sha256(content.encode()).hexdigest()[:7]}"
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
 
 
 def _write_members(archive: PackageWriter, wheel: Wheel, target: PackageTarget, stop: Event) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
 from kiln.compat.combination import bare_capability
 from kiln.compat.results import CANNOT, UNKNOWN, WORKS, finding_of, unknown_finding
+from kiln.compat.version_ranges import is_at_least, version_numbers, versions_agree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,12 +41,8 @@ def judge_cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
     rows = [row for row in tables.cudnn_rows(combination.cudnn, combination.cuda) if row["works"] == "yes"]
     for gpu in combination.gpus if rows else ():
         yield _finding_on_cudnn_and_gpu(combination, rows, gpu)
-    least = min(
-        (row for row in rows if row["driver"]),
-        key=lambda row: version_ranges.version_numbers(row["driver"]),
-        default=None,
-    )
-    if combination.driver and least and not version_ranges.at_least(combination.driver, least["driver"]):
+    least = min((row for row in rows if row["driver"]), key=lambda row: version_numbers(row["driver"]), default=None)
+    if combination.driver and least and not is_at_least(combination.driver, least["driver"]):
         reason = (
             f"cuDNN {combination.cudnn} for CUDA {combination.cuda} needs driver {least['driver']} or newer, and "
             f"{combination.driver} is older"
@@ -83,9 +80,7 @@ def _row_with_both_versions(cudnn: str, cuda: str) -> Row | None:
         (
             row
             for row in rows
-            if row["cudnn"]
-            and version_ranges.versions_agree(row["cudnn"], cudnn)
-            and version_ranges.versions_agree(row["cuda"], cuda)
+            if row["cudnn"] and versions_agree(row["cudnn"], cudnn) and versions_agree(row["cuda"], cuda)
         ),
         None,
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
 from kiln.compat.combination import bare_capability
 from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown_finding, with_release_cuda
 from kiln.compat.rules.gpu import judge_cuda_and_gpu, judge_target_capabilities_and_gpu
+from kiln.compat.version_ranges import is_at_least, version_numbers, versions_agree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,11 +29,11 @@ def judge_cuda_and_driver(combination: Combination) -> Iterator[Finding]:
     )
     if row is None:
         yield unknown_finding(rule, f"no table has the driver of CUDA {combination.cuda}")
-    elif version_ranges.at_least(combination.driver, row["driver"]):
+    elif is_at_least(combination.driver, row["driver"]):
         yield finding_of(
             rule, WORKS, f"CUDA {combination.cuda} came with driver {row['driver']}, and newer ones run it", row
         )
-    elif least is not None and version_ranges.at_least(combination.driver, least["driver"]):
+    elif least is not None and is_at_least(combination.driver, least["driver"]):
         reason = (
             f"CUDA {combination.cuda} came with driver {row['driver']}; from {least['driver']} on, minor-version "
             "compatibility runs it, but a driver older than CUDA compiles none of its PTX: only GPUs that have machine "
@@ -55,7 +56,7 @@ def judge_driver_and_ptx(combination: Combination) -> Iterator[Finding]:
     if combination.cuda is None or combination.driver is None:
         return
     row = tables.oldest_driver_row(combination.cuda)
-    if row is None or version_ranges.at_least(combination.driver, row["driver"]):
+    if row is None or is_at_least(combination.driver, row["driver"]):
         return
     for finding in (*judge_cuda_and_gpu(combination), *judge_target_capabilities_and_gpu(combination)):
         if finding.verdict is COSTS:
@@ -73,16 +74,12 @@ def judge_driver_and_gpu(combination: Combination) -> Iterator[Finding]:
         first, final = tables.first_cuda_row(bare_capability(gpu.capability)), tables.last_driver_row(gpu.capability)
         row = tables.oldest_driver_row(first["first"]) if first else None
         assert combination.driver is not None, "checked above"
-        if (
-            final is not None
-            and version_ranges.version_numbers(combination.driver)[0]
-            > version_ranges.version_numbers(final["driver"])[0]
-        ):
+        if final is not None and version_numbers(combination.driver)[0] > version_numbers(final["driver"])[0]:
             reason = f"drivers after {final['driver']} do not serve {gpu.text}, and {combination.driver} is one of them"
             yield finding_of("driver and GPU", CANNOT, reason, final, *gpu.rows)
         elif first is None or row is None:
             yield unknown_finding("driver and GPU", f"no table has a CUDA for {gpu.text}")
-        elif version_ranges.at_least(combination.driver, row["driver"]):
+        elif is_at_least(combination.driver, row["driver"]):
             reason = (
                 f"driver {combination.driver} is not older than that of the first CUDA for {gpu.text}, {first['first']}"
             )
@@ -100,7 +97,7 @@ def judge_driver_and_kernel_module(combination: Combination) -> Iterator[Finding
     if combination.driver is None or combination.loaded is None:
         return
     rule = "driver and kernel"
-    if version_ranges.versions_agree(combination.driver, combination.loaded):
+    if versions_agree(combination.driver, combination.loaded):
         yield finding_of(rule, WORKS, f"libcuda and the kernel's module are both {combination.driver}")
     else:
         reason = (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
 from kiln.compat.combination import bare_capability, dotted_capability
 from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown_finding, with_release_cuda
+from kiln.compat.version_ranges import is_below, overlaps_range, versions_agree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +116,7 @@ def judge_by_known_wheel_failures(combination: Combination) -> Iterator[Finding]
         rows = [
             row
             for row in tables.table_rows("known_failure")
-            if version_ranges.overlaps(gpu.capability, row["capability_first"], row["capability_last"])
+            if overlaps_range(gpu.capability, row["capability_first"], row["capability_last"])
         ]
         failures = tables.rows_including(rows, combination.tf)
         what = f"upstream's wheel of TensorFlow {combination.tf}"
@@ -124,7 +125,7 @@ def judge_by_known_wheel_failures(combination: Combination) -> Iterator[Finding]
             instead = f"; a build with machine code for it needs CUDA {cuda['first']} or newer" if cuda else ""
             reason = f"{what} is known to fail on {gpu.text}: {failures[0]['symptom']}{instead}"
             yield finding_of("known failure", CANNOT, reason, *failures, *gpu.rows)
-        elif rows and all(version_ranges.below(combination.tf, row["first"]) for row in rows):
+        elif rows and all(is_below(combination.tf, row["first"]) for row in rows):
             reason = f"later wheels than that of TensorFlow {combination.tf} are known to fail on {gpu.text}"
             yield finding_of("known failure", UNKNOWN, reason, *rows[:1], *gpu.rows)
         elif older := _failures_on_older_gpus(combination.tf, gpu):
@@ -143,7 +144,7 @@ def _failures_on_older_gpus(tf: str, gpu: Gpu) -> list[Row]:
 
 def _is_upstream_build(row: Row, combination: Combination) -> bool:
     """Return whether a combination is upstream's build: another CUDA means another build."""
-    return combination.cuda is None or version_ranges.versions_agree(row["cuda"], combination.cuda)
+    return combination.cuda is None or versions_agree(row["cuda"], combination.cuda)
 
 
 def judge_cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:
@@ -156,7 +157,7 @@ def judge_cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:
         yield unknown_finding(rule, f"no table has the host compilers of CUDA {combination.cuda}")
     elif not row["gcc_below"]:
         yield finding_of(rule, UNKNOWN, f"no table has the host compilers of CUDA {combination.cuda}", row)
-    elif version_ranges.below(version, row["gcc_below"]):
+    elif is_below(version, row["gcc_below"]):
         yield finding_of(rule, WORKS, f"CUDA {combination.cuda} accepts a GCC below {row['gcc_below']}", row)
     else:
         yield finding_of(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
 from kiln.compat.combination import bare_capability, dotted_capability
 from kiln.compat.results import COSTS, WORKS, finding_of, unknown_finding
 from kiln.compat.rules.driver import judge_cuda_and_driver
 from kiln.compat.rules.gpu import judge_cuda_and_host_compiler, judge_cuda_and_target_capabilities
+from kiln.compat.version_ranges import version_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -129,8 +130,8 @@ def _newest_accepted_cuda(combination: Combination, row: Row, rules: tuple[Rule,
     """Return the newest CUDA, of the major version of a release's, with which it accepts the GPUs and other parts."""
     if combination.cuda is not None or not combination.gpus:
         return None
-    major = version_ranges.version_numbers(row["cuda"])[:1]
-    lines = (cuda for cuda in tables.cuda_minor_versions() if version_ranges.version_numbers(cuda)[:1] == major)
+    major = version_numbers(row["cuda"])[:1]
+    lines = (cuda for cuda in tables.cuda_minor_versions() if version_numbers(cuda)[:1] == major)
     return next(
         (cuda for cuda in lines if _verdict_with_release(combination.with_versions(cuda=cuda), row, rules) is COSTS),
         None,

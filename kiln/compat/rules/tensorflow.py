@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
 from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown_finding
+from kiln.compat.version_ranges import (
+    have_same_major,
+    is_at_least,
+    is_below,
+    is_in_ranges,
+    lowest_and_highest,
+    versions_agree,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,13 +44,13 @@ def judge_tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
     row, rule = tables.tensorflow_row(combination.tf), "TensorFlow and CUDA"
     if row is None:
         yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
-    elif version_ranges.versions_agree(row["cuda"], combination.cuda):
+    elif versions_agree(row["cuda"], combination.cuda):
         yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}", row)
     elif builds := _third_party_builds_with_cuda(combination):
         pair = f"TensorFlow {combination.tf} with CUDA {row['cuda']}"
         reason = f"upstream tests {pair}; with {combination.cuda} conda-forge built it"
         yield finding_of(rule, COSTS, reason, row, *builds)
-    elif version_ranges.have_same_major(row["cuda"], combination.cuda):
+    elif have_same_major(row["cuda"], combination.cuda):
         reason = (
             f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}; {combination.cuda} is of the same major "
             "version, and untested"
@@ -66,13 +74,13 @@ def judge_tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
         yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
         return
     tested = row["cudnn"]
-    if not version_ranges.have_same_major(tested, combination.cudnn):
+    if not have_same_major(tested, combination.cudnn):
         reason = (
             f"TensorFlow {combination.tf} is tested with cuDNN {tested}; {combination.cudnn} is of another major "
             "version, which upstream's wheel refuses"
         )
         yield finding_of(rule, UNKNOWN, reason, row)
-    elif version_ranges.versions_agree(tested, combination.cudnn) or version_ranges.at_least(combination.cudnn, tested):
+    elif versions_agree(tested, combination.cudnn) or is_at_least(combination.cudnn, tested):
         yield finding_of(
             rule,
             WORKS,
@@ -99,13 +107,13 @@ def judge_tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
     builds = [
         row
         for row in _third_party_builds(combination)
-        if row["python"] and version_ranges.in_ranges(combination.python, row["python"])
+        if row["python"] and is_in_ranges(combination.python, row["python"])
     ]
-    if version_ranges.in_ranges(combination.python, row["python"]):
+    if is_in_ranges(combination.python, row["python"]):
         yield finding_of(rule, WORKS, what, row)
     elif builds:
         yield finding_of(rule, COSTS, f"{what}; with {combination.python} conda-forge built it", row, builds[0])
-    elif version_ranges.below(combination.python, version_ranges.lowest_and_highest(row["python"])[1]):
+    elif is_below(combination.python, lowest_and_highest(row["python"])[1]):
         yield finding_of(rule, CANNOT, f"{what}, not for {combination.python}", row)
     else:
         yield finding_of(
@@ -133,7 +141,7 @@ def judge_tensorflow_and_compiler(combination: Combination) -> Iterator[Finding]
         yield unknown_finding(rule, f"no table has the compiler of TensorFlow {combination.tf}")
         return
     (name, version), (tested, tested_version) = combination.compiler.split(), row["compiler"].split()
-    if name == tested and version_ranges.have_same_major(version, tested_version):
+    if name == tested and have_same_major(version, tested_version):
         yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with {row['compiler']}", row)
     else:
         yield finding_of(
@@ -149,7 +157,7 @@ def _third_party_builds(combination: Combination) -> list[Row]:
     return [
         row
         for row in tables.table_rows("built")
-        if row["tf"] and combination.tf and version_ranges.versions_agree(row["tf"], combination.tf)
+        if row["tf"] and combination.tf and versions_agree(row["tf"], combination.tf)
     ]
 
 
@@ -157,7 +165,7 @@ def _third_party_builds_with_cuda(combination: Combination) -> list[Row]:
     return [
         row
         for row in _third_party_builds(combination)
-        if combination.cuda and version_ranges.versions_agree(row["cuda"], combination.cuda)
+        if combination.cuda and versions_agree(row["cuda"], combination.cuda)
     ][:1]
 
 
@@ -168,7 +176,7 @@ def judge_wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
     row, rule = tables.newest_row(tables.rows_including(tables.table_rows("wheel"), combination.tf)), "wheel and glibc"
     if row is None:
         yield unknown_finding(rule, f"no table has the glibc of TensorFlow {combination.tf}")
-    elif version_ranges.at_least(combination.glibc, row["glibc"]):
+    elif is_at_least(combination.glibc, row["glibc"]):
         yield finding_of(
             rule, WORKS, f"upstream's wheel of TensorFlow {combination.tf} needs glibc {row['glibc']} or newer", row
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
 from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown_finding
 from kiln.compat.rules.tensorflow import judge_tensorflow_and_python
+from kiln.compat.version_ranges import have_same_major, version_numbers, versions_agree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ def judge_serving_and_its_libraries(combination: Combination) -> Iterator[Findin
         version = getattr(combination, name)
         if version is None:
             continue
-        if version_ranges.versions_agree(version, row[name]):
+        if versions_agree(version, row[name]):
             yield finding_of(
                 f"{rule} and {title}", WORKS, f"Serving {combination.serving} is built with {title} {row[name]}", row
             )
@@ -40,7 +41,7 @@ def judge_serving_and_its_libraries(combination: Combination) -> Iterator[Findin
 
 
 def _version_mismatch_verdict(serving: str, title: str, version: str, own: str) -> tuple[Verdict, str]:
-    if version_ranges.have_same_major(version, own):
+    if have_same_major(version, own):
         return (
             COSTS,
             f"Serving {serving} is built with {title} {own}; {version} is of the same major version, and untested",
@@ -50,7 +51,7 @@ def _version_mismatch_verdict(serving: str, title: str, version: str, own: str) 
 
 def _findings_on_serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Iterator[Finding]:
     rule = "Serving and TensorFlow"
-    if tf and version_ranges.version_numbers(tf)[:2] != version_ranges.version_numbers(serving)[:2]:
+    if tf and version_numbers(tf)[:2] != version_numbers(serving)[:2]:
         yield finding_of(rule, CANNOT, f"Serving {serving} contains TensorFlow of its own minor version, not {tf}", row)
         return
     own = tables.tensorflow_row(serving)
@@ -60,7 +61,7 @@ def _findings_on_serving_and_tensorflow(serving: str, tf: str | None, row: Row) 
     differ = [
         f"{title} {row[name]} (TensorFlow: {own[name]})"
         for name, title in (("cuda", "CUDA"), ("cudnn", "cuDNN"))
-        if not version_ranges.versions_agree(row[name], own[name])
+        if not versions_agree(row[name], own[name])
     ]
     if differ:
         yield finding_of(

@@ -53,7 +53,7 @@ def test_ranges_do_not_overlap(name: str) -> None:
     )
     pairs = itertools.pairwise(rows)
     assert [
-        (a.text, b.text) for a, b in pairs if not version_ranges.below(a["last"], b["first"]) and not _patches(a, b)
+        (a.text, b.text) for a, b in pairs if not version_ranges.is_below(a["last"], b["first"]) and not _patches(a, b)
     ] == []
 
 

@@ -32,7 +32,7 @@ def test_versions_agree_as_far_as_both_go(one: str, other: str, same: bool) -> N
     ],
 )
 def test_a_version_overlaps_a_range(version: str, first: str, last: str, inside: bool) -> None:
-    assert version_ranges.overlaps(version, first, last) is inside
+    assert version_ranges.overlaps_range(version, first, last) is inside
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_a_version_overlaps_a_range(version: str, first: str, last: str, inside:
     [("13", "14", True), ("14", "14", False), ("14.2", "14", False), ("11.2", "11.2", False)],
 )
 def test_below_a_bound(version: str, bound: str, older: bool) -> None:
-    assert version_ranges.below(version, bound) is older
+    assert version_ranges.is_below(version, bound) is older
 
 
 def test_ranges_are_written_as_in_the_tables() -> None:
-    assert version_ranges.in_ranges("2.7", "2.7 3.3-3.7")
-    assert version_ranges.in_ranges("3.7.9", "2.7 3.3-3.7")
-    assert not version_ranges.in_ranges("3.8", "2.7 3.3-3.7")
+    assert version_ranges.is_in_ranges("2.7", "2.7 3.3-3.7")
+    assert version_ranges.is_in_ranges("3.7.9", "2.7 3.3-3.7")
+    assert not version_ranges.is_in_ranges("3.8", "2.7 3.3-3.7")
     assert version_ranges.lowest_and_highest("2.7 3.3-3.7") == ("2.7", "3.7")
 
 
@@ -58,12 +58,12 @@ def test_an_invalid_version_is_refused(text: str) -> None:
 
 @given(VERSIONS, VERSIONS)
 def test_a_version_is_at_least_a_bound_or_below_it(version: str, bound: str) -> None:
-    assert version_ranges.at_least(version, bound) is not (
-        version_ranges.below(version, bound) and not version_ranges.versions_agree(version, bound)
+    assert version_ranges.is_at_least(version, bound) is not (
+        version_ranges.is_below(version, bound) and not version_ranges.versions_agree(version, bound)
     )
 
 
 @given(VERSIONS)
 def test_a_version_is_between_itself_and_itself(version: str) -> None:
-    assert version_ranges.overlaps(version, version, version)
+    assert version_ranges.overlaps_range(version, version, version)
     assert version_ranges.versions_agree(version, version)

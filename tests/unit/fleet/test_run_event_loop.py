@@ -1382,10 +1382,7 @@ def test_a_machine_type_that_is_refused_holds_back_only_its_own_configs() -> Non
     """The GPU's offers are refused for an hour; a fall-back takes its place later, and gets its configs."""
     other = dataclasses.replace(GPU, type="gpu-2")
     simulation = Simulation(of_types("compute-16", "gpu", "compute-16", "gpu"), faults=Faults(refused=frozenset({ONE})))
-    offers = {
-        MACHINE: (Offer(machine_type=MACHINE),),
-        GPU: (Offer(machine_type=GPU), Offer(machine_type=other)),
-    }
+    offers = {MACHINE: (Offer(machine_type=MACHINE),), GPU: (Offer(machine_type=GPU), Offer(machine_type=other))}
     run = supervisor(simulation, type_workers={GPU: 1, MACHINE: 1}, type_offers=offers)
     assert all_done(run.execute())
     types = types_of(run)

@@ -113,7 +113,7 @@ def test_space_is_reserved_where_the_system_cannot_allocate(tmp_path: Path, monk
     with (tmp_path / "reserve").open("wb") as file:
         files.reserve_space(file.fileno(), 3 << 20)
     assert (tmp_path / "reserve").stat().st_blocks * 512 >= 3 << 20
-    with files.file_with_content(b"content") as path:
+    with files.temporary_file_with_content(b"content") as path:
         assert path.read_bytes() == b"content"
         assert not str(path).startswith("/proc")
     assert not path.exists()
