@@ -65,7 +65,7 @@ def fetch_wheels_and_sources(
     """
     from kiln.rehearse import source_archives_by_hash, wheel_download
 
-    size = sum(wheel.size for wheel in wheel_download.wheels_not_in_store(wheels.wheels, layout.wheels))
+    size = sum(wheel.size for wheel in wheel_download.missing_wheels(wheels.wheels, layout.wheels))
     title = f"fetch wheels, {files.size_text(size)}" if size else "verify the fetched wheels"
     with reporter.step(title) as step, build_cache.hold_lock(layout.lock, seconds=build_cache.LONG):
         wheel_download.fetch_wheels(wheels.wheels, layout.wheels, env=env, log=log, on_line=step.pass_on_line)
@@ -302,7 +302,7 @@ def config_for_one_python(rendered: RenderedConfig, python: str) -> RenderedConf
 
 def config_without_unfillable_outputs(rendered: RenderedConfig, reporter: StepReporter) -> RenderedConfig:
     """Return a config without the outputs that upstream's wheel cannot fill, and report these and others' gaps."""
-    gaps = rehearse.wheel_gaps_of_outputs(output.name for output in rendered.outputs if not output.skip)
+    gaps = rehearse.wheel_gaps(output.name for output in rendered.outputs if not output.skip)
     if gaps:
         with reporter.step("compare the outputs with upstream's wheel") as step:
             for gap in gaps:

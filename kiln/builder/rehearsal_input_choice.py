@@ -204,9 +204,7 @@ def missing_wheels_size(inputs: Mapping[str, RehearsalInputs], store: Path) -> i
 
     plans = [rehearsal.wheels.wheels for rehearsal in inputs.values()]
     return sum(
-        {
-            wheel.file: wheel.size for wheels in plans for wheel in wheel_download.wheels_not_in_store(wheels, store)
-        }.values()
+        {wheel.file: wheel.size for wheels in plans for wheel in wheel_download.missing_wheels(wheels, store)}.values()
     )
 
 

@@ -10,7 +10,7 @@ from kiln.compat import tables
 from kiln.compat.combination import bare_capability
 from kiln.compat.results import Suggestion, Verdict, release_row, with_release_cuda
 from kiln.compat.rules import findings
-from kiln.compat.rules.gpu import judge_by_known_wheel_failures
+from kiln.compat.rules.gpu import judge_known_failures
 from kiln.compat.variant_conversion import capabilities_including_gpus, conda_build_config_lines, newest_accepted_gcc
 from kiln.compat.version_ranges import is_at_least, lowest_and_highest, overlaps_range, version_numbers, versions_agree
 
@@ -44,15 +44,7 @@ def nearest_working_combinations(original: Combination, verdict: Verdict) -> tup
     ``verdict`` is the original's.
     """
     works, costs = (
-        _ranked_by_distance(
-            original,
-            [
-                _suggestion_of_candidate(original, candidate, good)
-                for candidate in _candidate_combinations(original, good)
-            ],
-        )
-        if good.rank < verdict.rank
-        else []
+        _ranked_suggestions(original, good) if good.rank < verdict.rank else []
         for good in (Verdict.WORKS, Verdict.COSTS)
     )
     return _first_of_each_kind_of_change([*_nearer_release_with_cost(original, costs, works), *works, *costs])
@@ -66,14 +58,25 @@ def _nearer_release_with_cost(
     if (
         cost is None
         or work is None
-        or _distance_from_original(original, cost.combination) >= _distance_from_original(original, work.combination)
+        or _change_distance(original, cost.combination) >= _change_distance(original, work.combination)
     ):
         return []
     return [cost]
 
 
-def _ranked_by_distance(original: Combination, suggestions: list[Suggestion]) -> list[Suggestion]:
-    return sorted(suggestions, key=lambda suggestion: _distance_from_original(original, suggestion.combination))
+def _ranked_suggestions(original: Combination, good: Verdict) -> list[Suggestion]:
+    """Return every similar combination with a verdict, the nearest first."""
+    return [
+        Suggestion(
+            combination=candidate,
+            verdict=good,
+            changes=_changed_parts(original, candidate),
+            variants=conda_build_config_lines(candidate),
+        )
+        for candidate in sorted(
+            _candidate_combinations(original, good), key=lambda candidate: _change_distance(original, candidate)
+        )
+    ]
 
 
 def _first_of_each_kind_of_change(ranked: list[Suggestion]) -> tuple[Suggestion, ...]:
@@ -97,20 +100,11 @@ def _is_at_least_as_good(candidate: Combination, good: Verdict) -> bool:
     return not any(finding.verdict.rank > good.rank for finding in findings(candidate))
 
 
-def _suggestion_of_candidate(original: Combination, other: Combination, good: Verdict) -> Suggestion:
-    return Suggestion(
-        combination=other,
-        verdict=good,
-        changes=_changed_parts(original, other),
-        variants=conda_build_config_lines(other),
-    )
-
-
 def _changed_parts(original: Combination, other: Combination) -> tuple[str, ...]:
     return tuple(name for name in WEIGHTS if getattr(original, name) != getattr(other, name))
 
 
-def _distance_from_original(original: Combination, other: Combination) -> tuple[int, float, tuple[float, ...]]:
+def _change_distance(original: Combination, other: Combination) -> tuple[int, float, tuple[float, ...]]:
     names = _changed_parts(original, other)
     begin = with_release_cuda(original)  # upstream's CUDA where none was given
     steps = sum(
@@ -184,10 +178,9 @@ def _with_other_releases(original: Combination) -> Iterator[Combination]:
 
 def _candidate_cudas(release: Combination) -> Iterator[str | None]:
     yield release.cuda
-    if release.cuda is None and any(judge_by_known_wheel_failures(release)):
-        yield from filter(
-            partial(_cuda_compiles_for_gpus, release.gpus), tables.cuda_minor_versions()
-        )  # not upstream's wheel
+    if release.cuda is None and any(judge_known_failures(release)):
+        # not upstream's wheel
+        yield from filter(partial(_cuda_compiles_for_gpus, release.gpus), tables.cuda_minor_versions())
     if release.cuda is not None:
         if row := release_row(release):
             yield row["cuda"]
@@ -224,9 +217,7 @@ def _with_candidate_tools(release: Combination) -> Iterator[Combination]:
     if release.bazel and (row := release_row(release)):
         changes["bazel"] = row["bazel"]
     changes |= {
-        name: text
-        for name in ("compiler", "host")
-        if (text := _newest_accepted_compiler(release, getattr(release, name)))
+        name: text for name in ("compiler", "host") if (text := _accepted_compiler(release, getattr(release, name)))
     }
     for name, value in changes.items():
         yield release.with_versions(**{name: value})
@@ -234,7 +225,7 @@ def _with_candidate_tools(release: Combination) -> Iterator[Combination]:
         yield release.with_versions(**changes)
 
 
-def _newest_accepted_compiler(release: Combination, compiler: str | None) -> str | None:
+def _accepted_compiler(release: Combination, compiler: str | None) -> str | None:
     """Return the newest GCC that CUDA accepts, else upstream's compiler."""
     if compiler is None:
         return None

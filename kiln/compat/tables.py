@@ -61,13 +61,13 @@ def tensorflow_row(version: str) -> Row | None:
 @cache
 def serving_row(version: str) -> Row | None:
     """Return the row of a release of TensorFlow Serving."""
-    return newest_row(rows_including(table_rows("serving"), version))
+    return newest_row_including("serving", version)
 
 
 @cache
 def cuda_compiler_row(cuda: str) -> Row | None:
     """Return the row of CUDA's compiler: its capabilities and host compilers."""
-    return newest_row(rows_including(table_rows("cuda_compiler"), cuda))
+    return newest_row_including("cuda_compiler", cuda)
 
 
 def cuda_compiler_rows(capability: int) -> tuple[Row, ...]:
@@ -122,6 +122,7 @@ def rows_including(rows: Iterable[Row], version: str) -> tuple[Row, ...]:
     return tuple(row for row in rows if overlaps_range(version, row["first"], row["last"]))
 
 
-def newest_row(rows: Iterable[Row]) -> Row | None:
-    """Return the row that begins last."""
+def newest_row_including(table: str, version: str) -> Row | None:
+    """Return the row of a table that begins last, of those that include a release of a version."""
+    rows = rows_including(table_rows(table), version)
     return max(rows, key=lambda row: version_numbers(row["first"]), default=None)

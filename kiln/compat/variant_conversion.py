@@ -93,11 +93,7 @@ def capabilities_including_gpus(combination: Combination) -> tuple[str, ...]:
 
 def _upstream_capabilities(combination: Combination) -> set[int]:
     """Return the capabilities that upstream compiles the release for, empty where that is unknown."""
-    row = (
-        tables.newest_row(tables.rows_including(tables.table_rows("upstream"), combination.tf))
-        if combination.tf
-        else None
-    )
+    row = tables.newest_row_including("upstream", combination.tf) if combination.tf else None
     return {bare_capability(name) for name in row["capabilities"].split(",")} if row else set()
 
 

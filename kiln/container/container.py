@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import process_runner
 from kiln.container import arguments, engine_workarounds, images, memory_watch
 from kiln.container.engine import ASIDE, Engine, EngineKind
-from kiln.container.owner_labels import LABEL, OwnerProcess, is_owner_gone
+from kiln.container.owner_labels import LABEL, OwnerProcess, has_ended
 from kiln.errors import ContainerFault
 from kiln.model.container import ContainerResult, ContainerRun
 
@@ -91,11 +91,7 @@ class Container:
         Raises:
             ContainerFault: when the engine could not start it.
         """
-        hear = (
-            None
-            if on_line is None
-            else lambda line: None if memory_watch.is_memory_figure_line(line) else on_line(line)
-        )
+        hear = None if on_line is None else lambda line: None if memory_watch.is_figure_line(line) else on_line(line)
         words = arguments.start_command(self.engine, self.name)
         result = self._run_engine_client(words, log=log, timeout=timeout, on_line=hear, own=own)
         if result.exit_code == process_runner.TIMED_OUT and self._inspect_state()["Status"] != "exited":
@@ -190,7 +186,7 @@ def remove_orphaned_containers(engine: Engine) -> tuple[str, ...]:
     removed = []
     for name, label in _owned_containers(engine):
         owner = OwnerProcess.parse(label)
-        if owner is not None and is_owner_gone(owner, here, OwnerProcess.of_process(owner.pid)):
+        if owner is not None and has_ended(owner, here, OwnerProcess.of_process(owner.pid)):
             _remove_container(engine, name)
             removed.append(name)
     return tuple(removed)

@@ -57,7 +57,7 @@ class OwnerProcess:
         return me
 
 
-def is_owner_gone(owner: OwnerProcess, here: OwnerProcess, now: OwnerProcess | None) -> bool:
+def has_ended(owner: OwnerProcess, here: OwnerProcess, now: OwnerProcess | None) -> bool:
     """Return whether ``owner`` has ended, seen from ``here``; ``now`` is the process with its number at present.
 
     Another machine's processes, and those of another process namespace, cannot be seen: they count as running.

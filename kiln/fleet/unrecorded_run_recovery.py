@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.container.owner_labels import OwnerProcess, is_owner_gone
+from kiln.container.owner_labels import OwnerProcess, has_ended
 from kiln.errors import AlreadyRunning, BudgetSpent, MachinesUnknown
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.log_stream import job_status
@@ -64,11 +64,7 @@ def unrecorded_run_notes(folder: Path, *, known: Iterable[str]) -> Iterator[Flee
                     why=str(error),
                     hint=f"run 'kiln fleet down {name} --provider PROVIDER', which terminates its workers",
                 ) from error
-            if (
-                owner is not None
-                and owner != here
-                and not is_owner_gone(owner, here, OwnerProcess.of_process(owner.pid))
-            ):
+            if owner is not None and owner != here and not has_ended(owner, here, OwnerProcess.of_process(owner.pid)):
                 raise _owned_error(note, owner, here, path)
             yield note
 

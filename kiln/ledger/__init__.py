@@ -287,10 +287,10 @@ class Ledger(Database):
 
     @staticmethod
     def _is_owner_alive(label: str) -> bool:
-        from kiln.container.owner_labels import OwnerProcess, is_owner_gone
+        from kiln.container.owner_labels import OwnerProcess, has_ended
 
         owner = OwnerProcess.parse(label)
-        return owner is not None and not is_owner_gone(
+        return owner is not None and not has_ended(
             owner, OwnerProcess.of_this_process(), OwnerProcess.of_process(owner.pid)
         )
 

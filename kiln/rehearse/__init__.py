@@ -29,13 +29,7 @@ if TYPE_CHECKING:
         first_available_interpreter,
         probe_interpreter,
     )
-    from kiln.rehearse.wheel_locks import (
-        PYTHONS,
-        cuda_versions,
-        has_upstream_wheel,
-        plan_from_locks,
-        wheel_gaps_of_outputs,
-    )
+    from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, plan_from_locks, wheel_gaps
 
 __all__ = [
     "DEFAULT_CHANNEL",
@@ -61,7 +55,7 @@ __all__ = [
     "probe_interpreter",
     "python_packages",
     "verified_upstream_wheel",
-    "wheel_gaps_of_outputs",
+    "wheel_gaps",
 ]
 
 __getattr__ = lazy_exports(
@@ -74,7 +68,7 @@ __getattr__ = lazy_exports(
         "required_packages": "outputs_for_python",
         "source_archives_by_hash": "SourceSearch",
         "substitution_plan": "PACKAGED_PYTHONS plan_config_rehearsal fitting_python",
-        "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel plan_from_locks wheel_gaps_of_outputs",
+        "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel plan_from_locks wheel_gaps",
     },
 )
 

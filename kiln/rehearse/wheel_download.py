@@ -35,7 +35,7 @@ _MISMATCH = lazy_pattern(
 )
 
 
-def wheels_not_in_store(wheels: Iterable[LockedWheel], store: Path) -> tuple[LockedWheel, ...]:
+def missing_wheels(wheels: Iterable[LockedWheel], store: Path) -> tuple[LockedWheel, ...]:
     """Return the wheels that are not in ``store``; existing files are not read."""
     return tuple(wheel for wheel in wheels if not (store / wheel.file).is_file())
 
@@ -58,10 +58,10 @@ def fetch_wheels(
     for unfinished in store.glob(f"{_UNFINISHED}*"):
         files.remove(unfinished)
     verify_wheels(wheels, store)
-    missing_wheels = wheels_not_in_store(wheels, store)
-    if missing_wheels:
-        files.require_space(store, sum(wheel.size for wheel in missing_wheels), for_what="fetching the wheels")
-        for batch in _batches_with_distinct_projects(missing_wheels):
+    absent = missing_wheels(wheels, store)
+    if absent:
+        files.require_space(store, sum(wheel.size for wheel in absent), for_what="fetching the wheels")
+        for batch in _batches_with_distinct_projects(absent):
             with tempfile.TemporaryDirectory(dir=store, prefix=_UNFINISHED) as folder:
                 _download_wheels(batch, Path(folder), env=env, log=log, on_line=on_line)
                 for wheel in batch:

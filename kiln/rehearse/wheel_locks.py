@@ -91,7 +91,7 @@ def known_wheel_gaps() -> tuple[WheelGap, ...]:
     )
 
 
-def wheel_gaps_of_outputs(names: Iterable[str]) -> tuple[WheelGap, ...]:
+def wheel_gaps(names: Iterable[str]) -> tuple[WheelGap, ...]:
     """Return the gaps of outputs, by the outputs' names."""
     names = frozenset(names)
     return tuple(gap for gap in known_wheel_gaps() if gap.output in names)

@@ -29,7 +29,7 @@ RULES: tuple[Rule, ...] = (
     gpu.judge_cuda_and_gpu,
     gpu.judge_cuda_and_target_capabilities,
     gpu.judge_target_capabilities_and_gpu,
-    gpu.judge_by_known_wheel_failures,
+    gpu.judge_known_failures,
     gpu.judge_cuda_and_host_compiler,
     driver.judge_cuda_and_driver,
     driver.judge_driver_and_ptx,

@@ -101,13 +101,13 @@ def _capabilities_to_judge(combination: Combination) -> Iterator[tuple[str, tupl
         yield f"Serving {combination.serving} as released", tuple(row["capabilities"].split(",")), (row,)
     elif (
         combination.tf
-        and (row := tables.newest_row(tables.rows_including(tables.table_rows("upstream"), combination.tf)))
+        and (row := tables.newest_row_including("upstream", combination.tf))
         and _is_upstream_build(row, combination)
     ):
         yield f"upstream's TensorFlow {combination.tf}", tuple(row["capabilities"].split(",")), (row,)
 
 
-def judge_by_known_wheel_failures(combination: Combination) -> Iterator[Finding]:
+def judge_known_failures(combination: Combination) -> Iterator[Finding]:
     """Refuse upstream's wheels on the GPUs on which they are known to fail, whatever their lists of targets say."""
     own = tables.tensorflow_row(combination.tf) if combination.tf else None
     if combination.tf is None or combination.built_for or own is None or not _is_upstream_build(own, combination):

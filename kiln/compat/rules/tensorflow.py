@@ -173,7 +173,7 @@ def judge_wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
     """Accept the glibc in the file name of upstream's wheel, and newer ones."""
     if combination.tf is None or combination.glibc is None:
         return
-    row, rule = tables.newest_row(tables.rows_including(tables.table_rows("wheel"), combination.tf)), "wheel and glibc"
+    row, rule = tables.newest_row_including("wheel", combination.tf), "wheel and glibc"
     if row is None:
         yield unknown_finding(rule, f"no table has the glibc of TensorFlow {combination.tf}")
     elif is_at_least(combination.glibc, row["glibc"]):

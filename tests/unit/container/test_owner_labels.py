@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.container.owner_labels import OwnerProcess, is_owner_gone
+from kiln.container.owner_labels import OwnerProcess, has_ended
 
 HERE = OwnerProcess(machine="here", boot="boot", namespace="pid:[1]", pid=7, started="100")
 OTHER = dataclasses.replace(HERE, pid=8, started="50")
@@ -32,7 +32,7 @@ OTHER = dataclasses.replace(HERE, pid=8, started="50")
     ids=["me", "runs", "ended", "number reused", "rebooted", "elsewhere", "elsewhere, its boot", "cannot be seen"],
 )
 def test_who_is_gone(owner: OwnerProcess, now: OwnerProcess | None, expected: bool) -> None:
-    assert is_owner_gone(owner, HERE, now) is expected
+    assert has_ended(owner, HERE, now) is expected
 
 
 WORDS = st.text(st.characters(exclude_characters="/", exclude_categories=("Cs", "Cc")))
@@ -59,10 +59,10 @@ def test_a_zombie_is_gone() -> None:
     try:
         owner = OwnerProcess.of_process(process.pid)
         assert owner is not None
-        assert not is_owner_gone(owner, OwnerProcess.of_this_process(), OwnerProcess.of_process(process.pid))
+        assert not has_ended(owner, OwnerProcess.of_this_process(), OwnerProcess.of_process(process.pid))
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and still in the table
-        assert is_owner_gone(owner, OwnerProcess.of_this_process(), OwnerProcess.of_process(process.pid))
+        assert has_ended(owner, OwnerProcess.of_this_process(), OwnerProcess.of_process(process.pid))
     finally:
         process.kill()
         process.communicate()

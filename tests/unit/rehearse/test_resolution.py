@@ -168,7 +168,8 @@ def test_a_wheel_cannot_have_pip_run_a_source_archives_code(tmp_path: Path, addr
 @pytest.mark.processes
 @pytest.mark.parametrize("statement", ["os.system('true')", "os.fork()", "os.execv('/bin/true', ['true'])"])
 def test_no_way_to_start_a_program_is_left(statement: str) -> None:
-    code = f"import os, runpy, sys; g = runpy.run_path(sys.argv[1]); sys.addaudithook(g['refuse_child_process']); {statement}"
+    hook = "runpy.run_path(sys.argv[1])['refuse_child_process']"
+    code = f"import os, runpy, sys; sys.addaudithook({hook}); {statement}"
     argv = (sys.executable, "-c", code, pip_without_child_processes.__file__)
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert f"PermissionError: {pip_without_child_processes.REFUSAL}" in result.stderr

@@ -69,7 +69,7 @@ def test_only_what_is_missing_is_fetched(tmp_path: Path, monkeypatch: pytest.Mon
     one, two = locked("one"), locked("two")
     (tmp_path / one.file).write_bytes(b"content")
     pip = put(monkeypatch, Pip({two.file: b"content"}))
-    assert wheel_download.wheels_not_in_store([one, two], tmp_path) == (two,)
+    assert wheel_download.missing_wheels([one, two], tmp_path) == (two,)
     result = wheel_download.fetch_wheels([one, two], tmp_path, env={"PIP_INDEX_URL": "x"})
     assert result == (tmp_path / one.file, tmp_path / two.file)
     assert all(path.read_bytes() == b"content" for path in result)

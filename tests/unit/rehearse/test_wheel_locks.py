@@ -20,7 +20,7 @@ from kiln.rehearse.wheel_locks import (
     known_wheel_gaps,
     plan_from_locks,
     read_lock,
-    wheel_gaps_of_outputs,
+    wheel_gaps,
 )
 
 if TYPE_CHECKING:
@@ -117,4 +117,4 @@ def test_each_row_is_of_an_output_of_this_feedstock_and_has_a_source() -> None:
     ],
 )
 def test_the_gaps_of_outputs_are_described(outputs: tuple[str, ...], notes: list[str]) -> None:
-    assert [gap.note for gap in wheel_gaps_of_outputs(outputs)] == notes
+    assert [gap.note for gap in wheel_gaps(outputs)] == notes
