@@ -26,7 +26,7 @@ def test_the_number_of_cores_makes_no_difference_to_the_bytes(tmp_path: Path, mo
     packages = []
     for cores, memory in ((1, 1 << 40), (3, 1 << 40), (64, 1)):
         here = MachineResources(cores=cores, memory=memory)
-        monkeypatch.setattr(MachineResources, "here", lambda here=here: here)
+        monkeypatch.setattr(MachineResources, "of_this_machine", lambda here=here: here)
         rewrite_info(old, tmp_path / "new.conda", lambda _, data: data, mtime=1, level=3)
         packages.append((tmp_path / "new.conda").read_bytes())
     assert packages[0] == packages[1] == packages[2]
