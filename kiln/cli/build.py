@@ -77,9 +77,9 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         print(json.dumps(json_with_errors(report_as_json(report), errors), indent=2))
     elif options.verbosity != "quiet":
         from kiln.cli.run_view import terminal_width
-        from kiln.report import result_text
+        from kiln.report import built_packages_text
 
-        print(result_text(report, terminal_width(sys.stdout)), end="", flush=True)
+        print(built_packages_text(report, terminal_width(sys.stdout)), end="", flush=True)
     if chain is not None and (error := ci_job_handover.hand_over_to_next_job(chain, report, errors, options)):
         return print_error(error)
     code = exit_code(report, errors)

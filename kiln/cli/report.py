@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.json:
         print(json.dumps(report_as_json(matrix_report), indent=2))
     else:
-        print(report.matrix_text(matrix_report, variants, terminal_width(sys.stdout)))
+        print(report.run_table_text(matrix_report, variants, terminal_width(sys.stdout)))
     if options.junit:
         write_junit(matrix_report, options.junit)
     if options.out or not (options.json or options.junit):
@@ -75,10 +75,12 @@ def write_page_and_index(
 
     recorded, total = recorded_runs(feedstock, INDEXED)
     has_index, name = path.parent == folder, feedstock.root.name
-    page = report.as_html(matrix_report, variants, name=name, folder=path.parent, earlier=recorded, has_index=has_index)
+    page = report.run_page_html(
+        matrix_report, variants, name=name, folder=path.parent, earlier=recorded, has_index=has_index
+    )
     files.write_text(files.safe_path_inside(path, folder) if has_index else path, page)
     if has_index:
-        index = report.index_as_html(recorded, name=name, folder=folder, omitted=total - len(recorded))
+        index = report.run_index_html(recorded, name=name, folder=folder, omitted=total - len(recorded))
         files.write_text(files.safe_path_inside(folder / report.INDEX, folder), index)
 
 

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from kiln.console.command_steps import Steps
+    from kiln.console.command_steps import CommandStepsView
     from kiln.console.github import GitHubView
     from kiln.console.live import LiveView
     from kiln.console.plain import PlainView
@@ -50,12 +50,12 @@ def config_view(feedstock: Feedstock, configs: Sequence[str]) -> GitHubView | Li
     return view(sys.stderr, os.environ, config_labels(configs, {config: entry.variant for config, entry in pairs}))
 
 
-def steps_view() -> Steps:
+def steps_view() -> CommandStepsView:
     """Return the view of a command's steps on standard error."""
     from kiln.cli.masked_streams import unescaped_stream
-    from kiln.console.command_steps import Steps
+    from kiln.console.command_steps import CommandStepsView
 
-    return Steps(unescaped_stream(sys.stderr), animated=sys.stderr.isatty(), color=has_color(os.environ))
+    return CommandStepsView(unescaped_stream(sys.stderr), animated=sys.stderr.isatty(), color=has_color(os.environ))
 
 
 def terminal_width(stream: IO[str]) -> int | None:
@@ -79,10 +79,10 @@ def print_notes(notes: Iterable[str]) -> None:
 
 def print_folded(text: str) -> None:
     """Print text whose lines are folded to the width of the terminal."""
-    from kiln.console.text import hanging_lines
+    from kiln.console.text import hanging_indent_lines
 
     width = terminal_width(sys.stdout)
-    print("\n".join(part for line in text.split("\n") for part in hanging_lines(line, width)))
+    print("\n".join(part for line in text.split("\n") for part in hanging_indent_lines(line, width)))
 
 
 def has_color(environment: Mapping[str, str]) -> bool:
@@ -92,8 +92,8 @@ def has_color(environment: Mapping[str, str]) -> bool:
 
 def append_job_summary(report: MatrixReport, variants: Variants, environment: Mapping[str, str]) -> None:
     """Append the run's table to the job summary of GitHub Actions, if there is one."""
-    from kiln.report import as_markdown
+    from kiln.report import run_table_markdown
 
     if path := environment.get("GITHUB_STEP_SUMMARY"):
         with Path(path).open("a", encoding="utf-8") as file:
-            file.write(as_markdown(report, variants))
+            file.write(run_table_markdown(report, variants))

@@ -13,7 +13,7 @@ import time
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.plain import compile_summary, failure_text, state_line
+from kiln.console.plain import compile_summary, config_state_line, failure_lines
 from kiln.console.progress_lines import state_count_text
 from kiln.console.run_state import RunState
 from kiln.console.text import cost_text, one_line, sanitized
@@ -46,40 +46,40 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         """Print the number of configs."""
         self._state.set_report(report)
         self._single = report.jobs == 1 or len(report.configs) == 1
-        self._print(f"run {report.run}: {state_count_text(report.configs)}")
+        self._print_lines(f"run {report.run}: {state_count_text(report.configs)}")
 
     def config_changed(self, config: ConfigRun) -> None:
         """Print a new state."""
         previous = self._state.configs.get(config.config)
-        self._state.update(config)
+        self._state.update_config(config)
         if previous is not None and previous.state is config.state:
             if summary := compile_summary(previous, config):
-                self._print(f"{self._state.label(config.config)}: {summary}")
+                self._print_lines(f"{self._state.config_label(config.config)}: {summary}")
             return
         self._folds.close()
-        line = state_line(self._state, config, time.time())
+        line = config_state_line(self._state, config, time.time())
         if config.started and config.finished and not self._single:
-            with self._fold(line):
-                self._print(*self._state.tail(config.config))
+            with self._log_group(line):
+                self._print_lines(*self._state.last_output_lines(config.config))
         else:
-            self._print(_disable_legacy_commands(line))
+            self._print_lines(_disable_legacy_commands(line))
 
     def config_line(self, config: str, step: str, line: str) -> None:
         """Print a line, in the fold of its step."""
         output = self._state.outputs.get(config)
-        self._state.add_line(config, step, line)
+        self._state.add_output_line(config, step, line)
         if not self._single:
             return
         if step and (output is None or output.step != step):
             self._folds.close()
-            self._folds.enter_context(self._fold(step))
+            self._folds.enter_context(self._log_group(step))
         if line:
-            self._print(sanitized(line).rstrip())
+            self._print_lines(sanitized(line).rstrip())
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""
         if text := self._state.update_progress(config, progress):
-            self._print(_disable_legacy_commands(sanitized(f"{self._state.label(config)}: {text}")))
+            self._print_lines(_disable_legacy_commands(sanitized(f"{self._state.config_label(config)}: {text}")))
 
     def run_cost(self, cost: RunCost) -> None:
         """Store the cost of a run on workers, which is printed at the end."""
@@ -89,24 +89,24 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         """Annotate the failures, and print the total."""
         self._folds.close()
         self._state.set_report(report)
-        for config in self._state.failures():
-            title, *reason = failure_text(self._state, config)
+        for config in self._state.failed_configs():
+            title, *reason = failure_lines(self._state, config)
             text = _escape_command_data("\n".join(reason) or title)
-            self._print(f"::error title={_escape_command_property(title)}::{text}")
+            self._print_lines(f"::error title={_escape_command_property(title)}::{text}")
         cost = f"; {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
-        self._print(f"run {report.run} ended: {state_count_text(report.configs)}{cost}")
+        self._print_lines(f"run {report.run} ended: {state_count_text(report.configs)}{cost}")
 
     @contextlib.contextmanager
-    def _fold(self, title: str) -> Iterator[None]:
+    def _log_group(self, title: str) -> Iterator[None]:
         """Put output into a fold and disable commands in it; the word that enables them again cannot be guessed."""
         word = secrets.token_hex(16)
-        self._print(f"::group::{_escape_command_data(one_line(title))}", f"::stop-commands::{word}")
+        self._print_lines(f"::group::{_escape_command_data(one_line(title))}", f"::stop-commands::{word}")
         try:
             yield
         finally:
-            self._print(f"::{word}::", "::endgroup::")
+            self._print_lines(f"::{word}::", "::endgroup::")
 
-    def _print(self, *lines: str) -> None:
+    def _print_lines(self, *lines: str) -> None:
         for line in lines:
             print(line, file=self._stream)
         self._stream.flush()

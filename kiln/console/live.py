@@ -12,8 +12,8 @@ import time
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.live_frame_layout import frame
-from kiln.console.plain import failure_text
+from kiln.console.live_frame_layout import frame_lines
+from kiln.console.plain import failure_lines
 from kiln.console.run_state import RunState
 
 if TYPE_CHECKING:
@@ -50,33 +50,33 @@ class LiveView(AbstractContextManager["LiveView"]):
         self._stream = stream
         self._color = color
         self._state = RunState(labels)
-        self._size = size or (lambda: _size_of(stream))
+        self._size = size or (lambda: _terminal_size(stream))
         self._now = now
         self._lock = threading.Lock()
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._draw_frames, name="live view", daemon=True)
+        self._thread = threading.Thread(target=self._draw_frames_until_stopped, name="live view", daemon=True)
         self._frame: list[Line] = []
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self._stop_drawing()
 
     def run_began(self, report: MatrixReport) -> None:
         """Draw the configs, and start the drawing thread."""
         with self._lock:
             self._state.set_report(report)
         self._stream.write(_HIDE)
-        self.draw()
+        self.draw_frame()
         self._thread.start()
 
     def config_changed(self, config: ConfigRun) -> None:
         """Store a config's new state."""
         with self._lock:
-            self._state.update(config)
+            self._state.update_config(config)
 
     def config_line(self, config: str, step: str, line: str) -> None:
         """Store a line of output."""
         with self._lock:
-            self._state.add_line(config, step, line)
+            self._state.add_output_line(config, step, line)
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Store the progress of a compile, which is shown instead of the last line."""
@@ -90,19 +90,19 @@ class LiveView(AbstractContextManager["LiveView"]):
 
     def run_ended(self, report: MatrixReport) -> None:
         """Draw all configs once more, and print the reasons of failures."""
-        self._stop()
+        self._stop_drawing()
         self._state.set_report(report)
-        self.draw(whole=True)
+        self.draw_frame(whole=True)
         self._frame = []
-        for config in self._state.failures():
-            print("", *failure_text(self._state, config), sep="\n", file=self._stream, flush=True)
+        for config in self._state.failed_configs():
+            print("", *failure_lines(self._state, config), sep="\n", file=self._stream, flush=True)
 
-    def draw(self, *, whole: bool = False) -> None:
+    def draw_frame(self, *, whole: bool = False) -> None:
         """Draw a frame over the previous one; ``whole`` shows all configs, even if the terminal is too short."""
         columns, height = self._size()
         width = max(2, columns - 1)  # the last column makes some terminals wrap
         with self._lock:
-            lines = frame(self._state, now=self._now(), width=width, height=None if whole else height)
+            lines = frame_lines(self._state, now=self._now(), width=width, height=None if whole else height)
         if lines != self._frame:
             rows = sum(_terminal_rows(line, columns) for line in self._frame)
             up = f"\x1b[{rows}A" if rows else ""
@@ -111,12 +111,12 @@ class LiveView(AbstractContextManager["LiveView"]):
             self._stream.flush()
             self._frame = lines
 
-    def _draw_frames(self) -> None:
+    def _draw_frames_until_stopped(self) -> None:
         with contextlib.suppress(OSError):  # the terminal is gone; the run continues
             while not self._end.wait(SECONDS):
-                self.draw()
+                self.draw_frame()
 
-    def _stop(self) -> None:
+    def _stop_drawing(self) -> None:
         """Stop the drawing thread and show the cursor."""
         if self._thread.is_alive():
             self._end.set()
@@ -125,7 +125,7 @@ class LiveView(AbstractContextManager["LiveView"]):
             self._stream.flush()
 
 
-def _size_of(stream: IO[str]) -> tuple[int, int]:
+def _terminal_size(stream: IO[str]) -> tuple[int, int]:
     try:
         columns, lines = os.get_terminal_size(stream.fileno())
     except OSError:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.console.expected_time_text import config_period, moment_text
+from kiln.console.expected_time_text import expected_config_period_text, time_of_day_text
 from kiln.console.progress_lines import ORDER, SIGNS, state_count_text
-from kiln.console.text import cost_text, duration, elapsed_text, fit, fit_name
+from kiln.console.text import cost_text, duration, elapsed_text, fit_name_to_width, fit_to_width
 from kiln.model.run import BAD, GOOD, ConfigState
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _TIMES = 3  # the part of the width that the times may take with the expected ti
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Widths:
+class ColumnWidths:
     """The widths of a row's columns; 0 omits a column."""
 
     label: int
@@ -45,18 +45,18 @@ class Widths:
     line: int
 
 
-def frame(run: RunState, *, now: float, width: int, height: int | None) -> list[Line]:
+def frame_lines(run: RunState, *, now: float, width: int, height: int | None) -> list[Line]:
     """Return the lines of a frame of at most ``width`` columns and, unless None, ``height`` lines.
 
     If there are too many configs, failed and running ones come first, and the rest is counted.
     """
     configs, others = _split_visible_configs(run, None if height is None else max(1, height - 3))
-    steps, times = [_step_or_state(run, config) for config in configs], _time_texts(run, configs, now, width)
-    widths = _fit_column_widths([run.label(config.config) for config in configs], times, steps, width)
-    lines = [_heading(run, now, width), _state_bar(run, width)]
-    lines += [_row(run, config, time, widths) for config, time in zip(configs, times, strict=True)]
+    steps, times = [_step_or_state(run, config) for config in configs], _config_time_texts(run, configs, now, width)
+    widths = _fit_column_widths([run.config_label(config.config) for config in configs], times, steps, width)
+    lines = [_progress_heading(run, now, width), _state_bar(run, width)]
+    lines += [_config_row(run, config, time, widths) for config, time in zip(configs, times, strict=True)]
     if others:
-        lines.append(((fit(f"… and {state_count_text(others)}", width).rstrip(), DIM),))
+        lines.append(((fit_to_width(f"… and {state_count_text(others)}", width).rstrip(), DIM),))
     return lines
 
 
@@ -69,7 +69,7 @@ def _split_visible_configs(run: RunState, height: int | None) -> tuple[list[Conf
     return ordered[: height - 1], ordered[height - 1 :]
 
 
-def _fit_column_widths(labels: Sequence[str], times: Sequence[str], steps: Sequence[str], width: int) -> Widths:
+def _fit_column_widths(labels: Sequence[str], times: Sequence[str], steps: Sequence[str], width: int) -> ColumnWidths:
     """Return the widths that fit: the label first, then the times, the step and the output.
 
     The step is at least as wide as the longest of the present ``steps``, with a blank before the longest of ``times``.
@@ -85,10 +85,10 @@ def _fit_column_widths(labels: Sequence[str], times: Sequence[str], steps: Seque
     rest -= time + 2
     step = min(_STEP, rest, max(_LINE, rest * 2 // 5, *map(cell_len, steps))) if rest >= _LINE else 0
     line = rest - step - 2
-    return Widths(label=label, time=time, step=step, line=line if step and line >= _LINE else 0)
+    return ColumnWidths(label=label, time=time, step=step, line=line if step and line >= _LINE else 0)
 
 
-def _heading(run: RunState, now: float, width: int) -> Line:
+def _progress_heading(run: RunState, now: float, width: int) -> Line:
     """Return the progress of the run, shortened to the width; the rows below show the states too."""
     from rich.cells import cell_len
 
@@ -102,7 +102,7 @@ def _heading(run: RunState, now: float, width: int) -> Line:
     remaining = run.remaining_seconds(now)
     left = "" if remaining is None else f", about {duration(max(60.0, round(remaining, -1)))} left"
     cost = f", {cost_text(run.cost)}" if run.cost and run.cost.is_charged else ""
-    until = f" (until {moment_text(run.cost.end, now)})" if left and run.cost and run.cost.config_ends else ""
+    until = f" (until {time_of_day_text(run.cost.end, now)})" if left and run.cost and run.cost.config_ends else ""
     texts = (
         done + rest + time + left + until + cost,
         done + rest + time + left + cost,
@@ -112,7 +112,7 @@ def _heading(run: RunState, now: float, width: int) -> Line:
         done + time,
         done,
     )
-    return ((fit(next((text for text in texts if cell_len(text) <= width), done), width).rstrip(), "1"),)
+    return ((fit_to_width(next((text for text in texts if cell_len(text) <= width), done), width).rstrip(), "1"),)
 
 
 def _state_bar(run: RunState, width: int) -> Line:
@@ -128,17 +128,17 @@ def _state_bar(run: RunState, width: int) -> Line:
     return (*spans, ("─" * rest, DIM))
 
 
-def _row(run: RunState, config: ConfigRun, times: str, widths: Widths) -> Line:
+def _config_row(run: RunState, config: ConfigRun, times: str, widths: ColumnWidths) -> Line:
     style = STYLES[config.state]
-    spans = [(f"{SIGNS[config.state]} ", style), (fit_name(run.label(config.config), widths.label), "")]
+    spans = [(f"{SIGNS[config.state]} ", style), (fit_name_to_width(run.config_label(config.config), widths.label), "")]
     if widths.time:
         spans.append((times.rjust(widths.time), DIM))
     running = config.state is ConfigState.RUNNING
     if widths.step:
-        spans.append(("  " + fit(_step_or_state(run, config), widths.step), style))
+        spans.append(("  " + fit_to_width(_step_or_state(run, config), widths.step), style))
     if widths.line:
         line = run.progress_or_last_line(config.config) if running else config.reason.partition("\n")[0]
-        spans.append(("  " + fit(line, widths.line), DIM))
+        spans.append(("  " + fit_to_width(line, widths.line), DIM))
     return tuple(spans)
 
 
@@ -147,15 +147,15 @@ def _step_or_state(run: RunState, config: ConfigRun) -> str:
     return (run.latest_step(config.config) if config.state is ConfigState.RUNNING else "") or config.state.value
 
 
-def _time_texts(run: RunState, configs: Sequence[ConfigRun], now: float, width: int) -> list[str]:
+def _config_time_texts(run: RunState, configs: Sequence[ConfigRun], now: float, width: int) -> list[str]:
     """Return the times of configs; on a narrow terminal without the times of day that are expected."""
-    times = [_time_text(config, now, config_period(run.cost, config, now)) for config in configs]
+    times = [_config_time_text(config, now, expected_config_period_text(run.cost, config, now)) for config in configs]
     if max(map(len, times), default=0) < width // _TIMES:
         return times
-    return [_time_text(config, now) for config in configs]
+    return [_config_time_text(config, now) for config in configs]
 
 
-def _time_text(config: ConfigRun, now: float, period: str = "") -> str:
+def _config_time_text(config: ConfigRun, now: float, period: str = "") -> str:
     """Return a config's elapsed time and, until it is finished, the expected period or its estimate."""
     elapsed = elapsed_text((config.finished or now) - config.started) if config.started else ""
     if period:

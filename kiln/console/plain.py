@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.expected_time_text import config_period, moment_text, waiting_text
+from kiln.console.expected_time_text import expected_config_period_text, expected_starts_text, time_of_day_text
 from kiln.console.progress_lines import SIGNS, state_count_text
 from kiln.console.run_state import RunState
 from kiln.console.text import cost_text, duration, one_line, sanitized
@@ -57,30 +57,34 @@ class PlainView(AbstractContextManager["PlainView"]):
         self._print_unless_quiet(f"run {report.run}: {state_count_text(report.configs)}; {report.jobs} in parallel")
         for config in report.configs:
             if config.state is not ConfigState.WAITING:
-                self._print_unless_quiet(state_line(self._state, config, self._now()))
+                self._print_unless_quiet(config_state_line(self._state, config, self._now()))
 
     def config_changed(self, config: ConfigRun) -> None:
         """Print a new state, but not the same state with new figures."""
         previous = self._state.configs.get(config.config)
-        self._state.update(config)
+        self._state.update_config(config)
         if previous is None or previous.state is not config.state:
-            self._print_unless_quiet(state_line(self._state, config, self._now()))
+            self._print_unless_quiet(config_state_line(self._state, config, self._now()))
         elif summary := compile_summary(previous, config):
-            self._print_unless_quiet(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config.config)}: {summary}")
+            self._print_unless_quiet(
+                f"{SIGNS[ConfigState.RUNNING]} {self._state.config_label(config.config)}: {summary}"
+            )
 
     def config_line(self, config: str, step: str, line: str) -> None:
         """Print a step when it begins, and its output if that is wanted."""
         output = self._state.outputs.get(config)
-        self._state.add_line(config, step, line)
+        self._state.add_output_line(config, step, line)
         if step and (output is None or output.step != step):
-            self._print_unless_quiet(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config)}: {one_line(step)}")
+            self._print_unless_quiet(
+                f"{SIGNS[ConfigState.RUNNING]} {self._state.config_label(config)}: {one_line(step)}"
+            )
         if line and self._verbosity is Verbosity.VERBOSE:
-            self._print_unless_quiet(f"  {self._state.label(config)} | {sanitized(line).rstrip()}")
+            self._print_unless_quiet(f"  {self._state.config_label(config)} | {sanitized(line).rstrip()}")
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""
         if text := self._state.update_progress(config, progress):
-            self._print_unless_quiet(f"{SIGNS[ConfigState.RUNNING]} {self._state.label(config)}: {text}")
+            self._print_progress(config, text)
 
     def run_cost(self, cost: RunCost) -> None:
         """Print the first forecast, and then each tenth of the cost that is spent and each end that differs by much."""
@@ -88,12 +92,12 @@ class PlainView(AbstractContextManager["PlainView"]):
         if not cost.config_ends:
             return
         now, shift = self._now(), 0.0 if self._end is None else cost.end - self._end
-        end = moment_text(cost.end, now)
+        end = time_of_day_text(cost.end, now)
         if self._end is None or (
-            cost.is_charged and (previous is None or _spent_tenths(cost) != _spent_tenths(previous))
+            cost.is_charged and (previous is None or _tenths_of_cost_spent(cost) != _tenths_of_cost_spent(previous))
         ):
             price = f"cost: {cost_text(cost)}, " if cost.is_charged else ""
-            rest = waiting_text(cost, now)
+            rest = expected_starts_text(cost, now)
             self._print_unless_quiet(f"{price}the end at about {end}" + (f"; {rest}" if rest else ""))
         elif abs(shift) > max(_SHIFT, (cost.end - now) / 10):
             difference = f"{duration(abs(shift))} {'later' if shift > 0 else 'earlier'} than before"
@@ -105,10 +109,13 @@ class PlainView(AbstractContextManager["PlainView"]):
     def run_ended(self, report: MatrixReport) -> None:
         """Print the reasons of failures, and the total."""
         self._state.set_report(report)
-        for config in self._state.failures():
-            print("", *failure_text(self._state, config), "", sep="\n", file=self._stream)
+        for config in self._state.failed_configs():
+            print("", *failure_lines(self._state, config), "", sep="\n", file=self._stream)
         cost = f"; {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
         self._print_with_time(f"run {report.run} ended: {state_count_text(report.configs)}{cost}")
+
+    def _print_progress(self, config: str, text: str) -> None:
+        self._print_unless_quiet(f"{SIGNS[ConfigState.RUNNING]} {self._state.config_label(config)}: {text}")
 
     def _print_unless_quiet(self, text: str) -> None:
         if self._verbosity is not Verbosity.QUIET:
@@ -118,18 +125,18 @@ class PlainView(AbstractContextManager["PlainView"]):
         print(f"{time.strftime('%H:%M:%S')} {text}", file=self._stream, flush=True)
 
 
-def _spent_tenths(cost: RunCost) -> int:
+def _tenths_of_cost_spent(cost: RunCost) -> int:
     return int(10 * cost.spent / cost.expected) if cost.expected else 0
 
 
-def state_line(run: RunState, config: ConfigRun, now: float) -> str:
+def config_state_line(run: RunState, config: ConfigRun, now: float) -> str:
     """Return a config's state in one line."""
     elapsed = f" after {duration(config.finished - config.started)}" if config.started and config.finished else ""
     expected = f", about {duration(config.estimate)}" if config.estimate and config.state is ConfigState.RUNNING else ""
-    if expected and (period := config_period(run.cost, config, now)):
+    if expected and (period := expected_config_period_text(run.cost, config, now)):
         expected += f", {period}"
     why = f" ({one_line(config.reason.partition(chr(10))[0])})" if config.reason else ""
-    return f"{SIGNS[config.state]} {run.label(config.config)}: {config.state.value}{elapsed}{expected}{why}"
+    return f"{SIGNS[config.state]} {run.config_label(config.config)}: {config.state.value}{elapsed}{expected}{why}"
 
 
 def compile_summary(previous: ConfigRun, config: ConfigRun) -> str:
@@ -138,12 +145,12 @@ def compile_summary(previous: ConfigRun, config: ConfigRun) -> str:
     return "; ".join(f"compiled {step.compile}" for step in steps if step.compile)
 
 
-def failure_text(run: RunState, config: ConfigRun) -> Iterator[str]:
+def failure_lines(run: RunState, config: ConfigRun) -> Iterator[str]:
     """Yield a failure's reason, the last lines of the step unless the reason has them, and the log's path."""
-    yield f"{SIGNS[config.state]} {run.label(config.config)}: {config.state.value}"
+    yield f"{SIGNS[config.state]} {run.config_label(config.config)}: {config.state.value}"
     reason = [one_line(line) for line in config.reason.splitlines()]
     yield from (f"  {line}" for line in reason if line)
-    tail = run.tail(config.config)
+    tail = run.last_output_lines(config.config)
     if tail and tail[-1].strip() not in config.reason:
         yield from (f"    | {line}" for line in tail)
     if config.log is not None:

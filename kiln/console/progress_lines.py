@@ -69,7 +69,7 @@ class ProgressLog:
         self._part = 0
         self._stalled = False
 
-    def line_for(self, progress: Progress) -> str:
+    def next_log_line(self, progress: Progress) -> str:
         """Return a line, or an empty text if the last one is recent enough."""
         part = PARTS * progress.done // progress.total if progress.total else 0
         begins = bool(progress.stalled) and not self._stalled

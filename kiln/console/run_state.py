@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.console.progress_lines import ProgressLog, progress_text
-from kiln.console.text import one_line, shown_line
+from kiln.console.text import final_terminal_line, one_line
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.run import BAD, GOOD, OPEN, ConfigState
 
@@ -38,7 +38,7 @@ class ConfigOutput:
     progress: Progress | None = None
     progress_log: ProgressLog = field(default_factory=ProgressLog)
 
-    def drop_preamble(self) -> None:
+    def drop_lines_before_script(self) -> None:
         """Drop what came before the recipe's script, except its own lines that overtook the trace."""
         dropped = frozenset(self.lines) if self.preamble is None else self.preamble
         early = [line for line in self.lines if line not in dropped and not line.startswith("+")]
@@ -63,11 +63,11 @@ class RunState:
         self.cost = report.cost
         self.configs = {config.config: config for config in report.configs}
 
-    def update(self, config: ConfigRun) -> None:
+    def update_config(self, config: ConfigRun) -> None:
         """Store a config's new state."""
         self.configs[config.config] = config
 
-    def add_line(self, config: str, step: str, line: str) -> None:
+    def add_output_line(self, config: str, step: str, line: str) -> None:
         """Store a line unescaped; it is escaped when it is shown, which is far less often.
 
         The trace of a script's environment is left out, and what came before the recipe's script is dropped, except a
@@ -84,16 +84,16 @@ class RunState:
                 output.preamble, output.is_in_preamble = frozenset(output.lines), True
         else:
             if _TRACED_SCRIPT.match(line) or (output.is_in_preamble and line.startswith("+ ")):
-                output.drop_preamble()
+                output.drop_lines_before_script()
             output.lines.append(line)
 
     def update_progress(self, config: str, progress: Progress) -> str:
         """Store the progress of a compile; return a line for a log, usually an empty text."""
         output = self.outputs.setdefault(config, ConfigOutput())
         output.progress = progress
-        return output.progress_log.line_for(progress)
+        return output.progress_log.next_log_line(progress)
 
-    def label(self, config: str) -> str:
+    def config_label(self, config: str) -> str:
         """Return a config's display name: its varying values if known, else its file name."""
         return self._labels.get(config, config)
 
@@ -108,12 +108,12 @@ class RunState:
             return progress_text(output.progress)
         return next((text for line in reversed(output.lines) if (text := one_line(line))), "") if output else ""
 
-    def tail(self, config: str) -> list[str]:
+    def last_output_lines(self, config: str) -> list[str]:
         """Return the last lines of the config's step, indented as they were."""
         output = self.outputs.get(config)
-        return [text for line in output.lines if (text := shown_line(line))] if output else []
+        return [text for line in output.lines if (text := final_terminal_line(line))] if output else []
 
-    def failures(self) -> Iterator[ConfigRun]:
+    def failed_configs(self) -> Iterator[ConfigRun]:
         """Return the failed configs."""
         return (config for config in self.configs.values() if config.state in BAD)
 

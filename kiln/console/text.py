@@ -32,7 +32,7 @@ def sanitized(text: str) -> str:
     return _SURROGATES.sub("\ufffd", HIDDEN.sub("", text))
 
 
-def shown_line(text: str) -> str:
+def final_terminal_line(text: str) -> str:
     """Return a line as a terminal would finally show it, without escapes; of a progress bar, its latest state."""
     parts = [part for part in text[-_LONGEST:].split("\r") if part.strip()]
     return sanitized(parts[-1]).rstrip() if parts else ""
@@ -40,10 +40,10 @@ def shown_line(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return a line as a terminal would finally show it, without its indentation."""
-    return shown_line(text).strip()
+    return final_terminal_line(text).strip()
 
 
-def fit(text: str, width: int) -> str:
+def fit_to_width(text: str, width: int) -> str:
     """Return text cut or padded to ``width`` columns of a terminal; cut text ends in an ellipsis."""
     from rich.cells import cell_len, set_cell_size
 
@@ -52,12 +52,12 @@ def fit(text: str, width: int) -> str:
     return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
 
-def fit_name(text: str, width: int) -> str:
+def fit_name_to_width(text: str, width: int) -> str:
     """Return a name cut or padded to ``width`` columns; it is cut in the middle, for names often differ at the end."""
     from rich.cells import cell_len, set_cell_size
 
     if cell_len(text) <= width or width < 5:
-        return fit(text, width)
+        return fit_to_width(text, width)
     end = text[-(width // 2) :]
     while cell_len(end) > width // 2:
         end = end[1:]
@@ -84,19 +84,23 @@ def table(
     if width is not None:
         widths = _fitted_widths(widths, [len(title) for title in header], width)
 
-    def line(row: Sequence[str]) -> str:
+    def aligned_line(row: Sequence[str]) -> str:
         texts = (
             text.rjust(width) if column in right else text.ljust(width)
             for column, (text, width) in enumerate(zip(row, widths, strict=True))
         )
         return "  ".join(texts).rstrip()
 
-    def lines(row: Sequence[str]) -> Iterator[str]:
+    def wrapped_row_lines(row: Sequence[str]) -> Iterator[str]:
         parts = [wrapped_lines(text, width) for text, width in zip(row, widths, strict=True)]
-        yield from (line(items) for items in zip_longest(*parts, fillvalue=""))
+        yield from (aligned_line(items) for items in zip_longest(*parts, fillvalue=""))
 
     return "\n".join(
-        [line(header), line(["-" * width for width in widths]), *(item for row in rows for item in lines(row))]
+        [
+            aligned_line(header),
+            aligned_line(["-" * width for width in widths]),
+            *(item for row in rows for item in wrapped_row_lines(row)),
+        ]
     )
 
 
@@ -121,7 +125,7 @@ def wrapped_lines(text: str, width: int) -> list[str]:
     return [*lines, rest]
 
 
-def hanging_lines(line: str, width: int | None) -> list[str]:
+def hanging_indent_lines(line: str, width: int | None) -> list[str]:
     """Return a line in lines of at most ``width`` characters, the further ones indented more; unchanged without one."""
     lead = len(line) - len(line.lstrip(" "))
     if width is None or len(line) <= width or width < lead + _NARROWEST + _HANG:

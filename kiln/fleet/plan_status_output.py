@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.console.expected_time_text import moment_text, period_text
+from kiln.console.expected_time_text import expected_period_text, time_of_day_text
 from kiln.console.text import cost_text, duration, quantity, table
 from kiln.fleet import costs as fleet_costs
 from kiln.fleet import quotas
@@ -156,7 +156,7 @@ def _type_text(kind: MachineType, count: int, *, spot: bool) -> str:
 def _notes(plan: FleetPlan) -> Iterator[str]:
     way, now, tests = plan.selection, time.time(), plan.bounds.tests
     after = 0.0 if tests is None else tests.seconds
-    yield f"end     at about {moment_text(now + way.seconds + after, now)}, if the run starts now"
+    yield f"end     at about {time_of_day_text(now + way.seconds + after, now)}, if the run starts now"
     for kind in way.machine_types:
         yield f"price   {_price(kind, spot=way.spot)}"
         if extras := _extra_charges_text(kind):
@@ -272,7 +272,7 @@ def _jobs(run: FleetRun, cost: RunCost | None) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
         (
             *(job.config, job.state.value, job.worker, str(job.attempt)),
-            period_text(None, ends.get(config_of(job.config)), now) if job.state in ON_WORKER else "",
+            expected_period_text(None, ends.get(config_of(job.config)), now) if job.state in ON_WORKER else "",
             _reason(job),
         )
         for job in run.jobs
@@ -280,7 +280,8 @@ def _jobs(run: FleetRun, cost: RunCost | None) -> list[tuple[str, ...]]:
     running = {config_of(job.config) for job in run.jobs if job.state in ON_WORKER}
     waiting = sorted((starts.get(config, end), config) for config, end in ends.items() if config not in running)
     return rows + [
-        (config, "waiting", "", "", period_text(starts.get(config), ends[config], now), "") for _, config in waiting
+        (config, "waiting", "", "", expected_period_text(starts.get(config), ends[config], now), "")
+        for _, config in waiting
     ]
 
 
@@ -298,7 +299,7 @@ def _cost_lines(run: FleetRun, cost: RunCost) -> Iterator[str]:
     """Yield the cost of a run and its expected end, and until when the controller is part of it."""
     text, is_open = f"cost {cost_text(cost)}", run.finished is None and run.lives
     if is_open:
-        text += f", the end at about {moment_text(cost.end, time.time())}" if cost.end else " so far"
+        text += f", the end at about {time_of_day_text(cost.end, time.time())}" if cost.end else " so far"
     yield text
     if cost.controller is not None:
         charge = cost.controller

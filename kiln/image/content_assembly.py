@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rattler import RepoDataRecord
 
-    from kiln.console.command_steps import Step
+    from kiln.console.command_steps import CommandStep
     from kiln.image.debian import DebPackage
     from kiln.image.file_selection import InstalledPackage
     from kiln.image.slim_image_kinds import ImageKind
@@ -83,7 +83,7 @@ def assemble_contents(
     work: Path,
     *,
     env: Mapping[str, str],
-    step: Callable[[str], AbstractContextManager[Step]],
+    step: Callable[[str], AbstractContextManager[CommandStep]],
 ) -> ImageContents:
     """Download, solve and install the packages, and return the files that programs need."""
     names = (*SYSTEM, *request.kind.debian, *request.debian)
@@ -180,7 +180,7 @@ def _add_missing_debian_packages(
     work: Path,
     *,
     env: Mapping[str, str],
-    progress: Step,
+    progress: CommandStep,
 ) -> tuple[tuple[LayerEntry, ...], tuple[DebPackage, ...]]:
     """Add Debian packages until no library and no license is missing; return files and packages.
 

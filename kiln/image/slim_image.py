@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from kiln.console.command_steps import Step
+    from kiln.console.command_steps import CommandStep
 
 __all__ = ["ImageRequest", "SlimImage", "make_slim_image"]
 
@@ -51,7 +51,7 @@ def make_slim_image(
     tag: str | None,
     work: Path,
     env: Mapping[str, str],
-    step: Callable[[str], AbstractContextManager[Step]],
+    step: Callable[[str], AbstractContextManager[CommandStep]],
 ) -> SlimImage:
     """Make an image and write it to ``output``: an archive if its name ends in ``.tar``, a folder otherwise.
 

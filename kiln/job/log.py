@@ -53,7 +53,7 @@ class BuildLog:
             for note in message.get("notes", ()):
                 self.write_line(f"    {note}")
         elif message["kind"] == "progress" and (
-            progress := self.journal.line_for(run_json_conversion.progress_from_json(message))
+            progress := self.journal.next_log_line(run_json_conversion.progress_from_json(message))
         ):
             self.write_line(f"    {progress}")
         send_message(**message)

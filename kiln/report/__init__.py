@@ -7,28 +7,28 @@ from kiln.variants.varying_keys import config_labels
 
 if TYPE_CHECKING:
     from kiln.report.junit import as_junit
-    from kiln.report.package_summary import result_text
-    from kiln.report.page import INDEX, as_html, index_as_html, page_name
-    from kiln.report.result_table import as_markdown, matrix_text
+    from kiln.report.package_summary import built_packages_text
+    from kiln.report.page import INDEX, page_name, run_index_html, run_page_html
+    from kiln.report.result_table import run_table_markdown, run_table_text
 
 __all__ = [
     "INDEX",
-    "as_html",
     "as_junit",
-    "as_markdown",
+    "built_packages_text",
     "config_labels",
-    "index_as_html",
-    "matrix_text",
     "page_name",
-    "result_text",
+    "run_index_html",
+    "run_page_html",
+    "run_table_markdown",
+    "run_table_text",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "junit": "as_junit",
-        "package_summary": "result_text",
-        "page": "INDEX as_html index_as_html page_name",
-        "result_table": "as_markdown matrix_text",
+        "package_summary": "built_packages_text",
+        "page": "INDEX page_name run_index_html run_page_html",
+        "result_table": "run_table_markdown run_table_text",
     },
 )

@@ -34,7 +34,7 @@ class Grid:
     rows: tuple[GridRow, ...]
 
 
-def grid(configs: Sequence[str], variants: Variants) -> Grid:
+def lay_out_grid(configs: Sequence[str], variants: Variants) -> Grid:
     """Return the matrix as a table; if the variants are unknown, a row for each config."""
     varying = distinguishing_axes(configs, variants)
     if not varying:

@@ -20,22 +20,22 @@ SPEC = "tensorflow"  # the package of its rehearsal's install command; of others
 _HEADER: tuple[str, ...] = ("package", "version", "build string", "size", "built", "tests", "tested")
 
 
-def result_text(report: MatrixReport, width: int | None = None) -> str:
+def built_packages_text(report: MatrixReport, width: int | None = None) -> str:
     """Return the built packages as text, with the channel, and the command that installs from it.
 
     ``width`` is that of the terminal, which tables and notes keep to; commands stay on one line, to be copied.
     """
     configs = [config for config in report.configs if config.packages]
     if report.rehearsal:
-        return "".join("\n" + "\n".join(_rehearsal_lines(config, width)) + "\n" for config in configs)
+        return "".join("\n" + "\n".join(_rehearsal_result_lines(config, width)) + "\n" for config in configs)
     configs = [config for config in configs if config.state in GOOD]
-    return "\n" + "\n".join(_build_lines(configs, width)) + "\n" if configs else ""
+    return "\n" + "\n".join(_build_result_lines(configs, width)) + "\n" if configs else ""
 
 
-def _rehearsal_lines(config: ConfigRun, width: int | None) -> Iterator[str]:
-    yield table(_HEADER, [_row(package) for package in config.packages], right=(3,), width=width)
+def _rehearsal_result_lines(config: ConfigRun, width: int | None) -> Iterator[str]:
+    yield table(_HEADER, [_package_row(package) for package in config.packages], right=(3,), width=width)
     yield ""
-    yield from _note_lines(config, width)
+    yield from _package_note_lines(config, width)
     seconds = config.finished - config.started if config.started and config.finished else None
     yield f"The rehearsal of {config.config} " + ("is cached." if seconds is None else f"took {duration(seconds)}.")
     channel = config.packages[0].artifact.path.parents[1]
@@ -49,17 +49,17 @@ def _rehearsal_lines(config: ConfigRun, width: int | None) -> Iterator[str]:
     )
 
 
-def _build_lines(configs: Sequence[ConfigRun], width: int | None) -> Iterator[str]:
+def _build_result_lines(configs: Sequence[ConfigRun], width: int | None) -> Iterator[str]:
     packages = [package for config in configs for package in config.packages]
     distinct = list({(package.artifact.subdir, package.artifact.path.name): package for package in packages}.values())
-    header, rows = _HEADER, [_row(package) for package in distinct]
+    header, rows = _HEADER, [_package_row(package) for package in distinct]
     if len({package.artifact.subdir for package in distinct if not package.artifact.is_wheel} - {"noarch"}) > 1:
         header = (*header, "subdir")  # packages of two platforms may have equal names
         rows = [(*row, package.artifact.subdir) for row, package in zip(rows, distinct, strict=True)]
     yield table(header, rows, right=(3,), width=width)
     yield ""
     for config in configs:
-        yield from _note_lines(config, width)
+        yield from _package_note_lines(config, width)
     artifacts = [package.artifact for package in configs[-1].packages if not package.artifact.is_wheel]
     yield from _install_command_lines(
         artifacts[0].path.parents[1], "-n NAME", dict.fromkeys(artifact.name for artifact in artifacts)
@@ -72,7 +72,7 @@ def _install_command_lines(channel: Path, options: str, specs: Iterable[str]) ->
     yield f"install  conda create {options} -c {channel.absolute().as_uri()} {' '.join(specs)}"
 
 
-def _row(package: PackageReport) -> tuple[str, ...]:
+def _package_row(package: PackageReport) -> tuple[str, ...]:
     artifact, tests = package.artifact, package.tests
     count = "" if tests.verdict in {TestVerdict.NONE, TestVerdict.SKIPPED} else f"{tests.commands} "
     built = "cached" if package.reused else duration(package.build_seconds)
@@ -89,7 +89,7 @@ def _row(package: PackageReport) -> tuple[str, ...]:
     )
 
 
-def _note_lines(config: ConfigRun, width: int | None) -> list[str]:
+def _package_note_lines(config: ConfigRun, width: int | None) -> list[str]:
     tests = [(package.tests.package, note) for package in config.packages for note in package.tests.notes]
     of_tests = {note for _, note in tests}
     steps = [note for step in config.steps for note in step.notes if note not in of_tests]

@@ -10,14 +10,14 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import __version__, files
-from kiln.console.expected_time_text import config_period, moment_text
+from kiln.console.expected_time_text import expected_config_period_text, time_of_day_text
 from kiln.console.progress_lines import state_count_text
 from kiln.model.run import BAD
 from kiln.report import template_environment, totals
-from kiln.report.grid import grid
+from kiln.report.grid import lay_out_grid
 from kiln.report.package_summary import SPEC
 from kiln.report.run_comparison import compare_runs
-from kiln.report.timeline import chart, step_bars
+from kiln.report.timeline import lay_out_timeline, step_bars
 from kiln.variants.varying_keys import config_labels
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def page_name(run: int) -> str:
     return f"{run:04d}.html"
 
 
-def as_html(
+def run_page_html(
     report: MatrixReport,
     variants: Variants,
     *,
@@ -54,7 +54,7 @@ def as_html(
     for a page in the same folder as an index of runs.
     """
     moment = time.time() if now is None else now
-    return template_environment.render(
+    return template_environment.render_page(
         "page.html.j2",
         folder,
         name=name,
@@ -63,25 +63,25 @@ def as_html(
         labels=config_labels([config.config for config in report.configs], variants),
         numbers={config.config: number for number, config in enumerate(report.configs, 1)},
         of={config.config: config for config in report.configs},
-        grid=grid([config.config for config in report.configs], variants),
-        chart=chart(report, moment),
+        grid=lay_out_grid([config.config for config in report.configs], variants),
+        chart=lay_out_timeline(report, moment),
         step_bars=step_bars,
-        failures=_failures(report),
-        figures=_figures(report, moment),
+        failures=_failed_configs_and_log_flags(report),
+        figures=_headline_figures(report, moment),
         history=compare_runs(report, earlier),
         page_of=lambda run: folder / page_name(run),
         changes_shown=CHANGES,
         writer=__version__,
         index=INDEX if has_index else "",
         is_running=totals.is_running(report),
-        expected=_expected_periods(report, moment),
+        expected=_expected_config_periods(report, moment),
         rehearsal=_rehearsal_notice(report) if report.rehearsal else "",
         end=totals.last_moment(report, moment),
         written=moment,
     )
 
 
-def index_as_html(
+def run_index_html(
     reports: Sequence[MatrixReport], *, name: str, folder: Path, omitted: int = 0, now: float | None = None
 ) -> str:
     """Return the index of runs, the latest first; a run is a link if its page is in the folder.
@@ -94,7 +94,7 @@ def index_as_html(
         (report, totals.last_moment(report, moment) - report.started, state_count_text(report.configs))
         for report in reports
     ]
-    return template_environment.render(
+    return template_environment.render_page(
         "index.html.j2",
         folder,
         name=name,
@@ -112,11 +112,11 @@ def _rehearsal_notice(report: MatrixReport) -> str:
     return f"A rehearsal: its packages {parts}. They cannot be published."
 
 
-def _figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
+def _headline_figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
     """Return the figures at the top of the page: title, value and remark."""
     end = totals.last_moment(report, now)
     elapsed = end - report.started
-    work = sum(totals.took(config, end) or 0.0 for config in report.configs)
+    work = sum(totals.elapsed_seconds(config, end) or 0.0 for config in report.configs)
     packages = [package for config in report.configs for package in config.packages]
     peak = max((config.peak_memory or 0 for config in report.configs), default=0)
     slots = f"{report.jobs} in parallel" if report.jobs > 1 else "one at a time"
@@ -133,27 +133,29 @@ def _figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
             f"{work / elapsed:.1f} configs in parallel on average" if elapsed > 0 else "",
         ),
         ("peak memory", files.size_text(peak) if peak else "?", "of one config" if peak else "not measured"),
-        ("packages", str(len(packages)), files.size_text(totals.size(packages))),
+        ("packages", str(len(packages)), files.size_text(totals.total_package_size(packages))),
         ("tests", *_passed_tests_figure(report)),
         *_expected_end_figures(report, now),
         *([_cost_figure(report.cost)] if report.cost and report.cost.is_charged else []),
     ]
 
 
-def _expected_periods(report: MatrixReport, now: float) -> dict[str, str]:
+def _expected_config_periods(report: MatrixReport, now: float) -> dict[str, str]:
     """Return when the open configs of a run on workers are expected to start and to end."""
     if not totals.is_running(report):
         return {}
-    periods = {config.config: config_period(report.cost, config, now, utc=True) for config in report.configs}
+    periods = {
+        config.config: expected_config_period_text(report.cost, config, now, utc=True) for config in report.configs
+    }
     return {config: period for config, period in periods.items() if period}
 
 
 def _expected_end_figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
     """Return the expected end of a run on workers that is in progress."""
-    if report.cost is None or not _expected_periods(report, now):
+    if report.cost is None or not _expected_config_periods(report, now):
         return []
     left = template_environment.short_duration(max(60.0, report.cost.end - now))
-    return [("end", moment_text(report.cost.end, now, utc=True), f"UTC, expected in about {left}")]
+    return [("end", time_of_day_text(report.cost.end, now, utc=True), f"UTC, expected in about {left}")]
 
 
 def _cost_figure(cost: RunCost) -> tuple[str, str, str]:
@@ -164,17 +166,17 @@ def _cost_figure(cost: RunCost) -> tuple[str, str, str]:
 
 def _passed_tests_figure(report: MatrixReport) -> tuple[str, str]:
     """Return the number of passed tests and a remark, which says of how many configs where not all have results."""
-    tests, configs = totals.tests_of_all(report.configs), report.configs
+    tests, configs = totals.run_test_totals(report.configs), report.configs
     if not tests.run:
         return "0", "no results"
-    tested = sum(totals.tests(config).run > 0 for config in configs)
-    untested = any(config.state in BAD and not totals.tests(config).run for config in configs)
+    tested = sum(totals.config_test_totals(config).run > 0 for config in configs)
+    untested = any(config.state in BAD and not totals.config_test_totals(config).run for config in configs)
     return str(tests.passed), f"of {tests.run} tested packages pass" + (
         f"; {tested} of {len(configs)} configs have results" if untested else ""
     )
 
 
-def _failures(report: MatrixReport) -> list[tuple[ConfigRun, bool]]:
+def _failed_configs_and_log_flags(report: MatrixReport) -> list[tuple[ConfigRun, bool]]:
     """Return the failed configs, each with whether the page shows the end of its log."""
     configs = [config for config in report.configs if config.state in BAD]
     return [(config, index < TAILS) for index, config in enumerate(configs)]

@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.console.expected_time_text import config_period
+from kiln.console.expected_time_text import expected_config_period_text
 from kiln.console.progress_lines import SIGNS, state_count_text
 from kiln.console.text import cost_text, duration, one_line, table
 from kiln.lazy_pattern import lazy_pattern
 from kiln.report import totals
-from kiln.report.tail import cut
+from kiln.report.tail import cut_to_width
 from kiln.variants.varying_keys import config_labels
 
 if TYPE_CHECKING:
@@ -24,23 +24,27 @@ _RIGHT = (2, 3, 4, 5)
 _MARKED = lazy_pattern(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
 
 
-def matrix_text(report: MatrixReport, variants: Variants, width: int | None = None) -> str:
+def run_table_text(report: MatrixReport, variants: Variants, width: int | None = None) -> str:
     """Return a run as a table for a terminal of a width, with the total."""
     return "\n".join(
-        [table(_header(report), _rows(report, variants), right=_RIGHT, width=width), "", _total_line(report)]
+        [
+            table(_column_titles(report), _config_rows(report, variants), right=_RIGHT, width=width),
+            "",
+            _total_line(report),
+        ]
     )
 
 
-def as_markdown(report: MatrixReport, variants: Variants) -> str:
+def run_table_markdown(report: MatrixReport, variants: Variants) -> str:
     """Return a run as Markdown for the job summary of GitHub Actions; it ends in an empty line."""
-    header = _header(report)
+    header = _column_titles(report)
     lines = [header, tuple("--:" if column in _RIGHT else "---" for column in range(len(header)))]
-    lines += [tuple(_MARKED.sub(r"\\\1", item) for item in row) for row in _rows(report, variants)]
+    lines += [tuple(_MARKED.sub(r"\\\1", item) for item in row) for row in _config_rows(report, variants)]
     rows = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([f"### {_total_line(report)}", "", *rows, "", ""])
 
 
-def _header(report: MatrixReport) -> tuple[str, ...]:
+def _column_titles(report: MatrixReport) -> tuple[str, ...]:
     """Return the titles of the columns: that of expected times is for a run on workers in progress alone."""
     return HEADER if _has_forecast(report) else tuple(title for title in HEADER if title != EXPECTED)
 
@@ -49,28 +53,31 @@ def _has_forecast(report: MatrixReport) -> bool:
     return totals.is_running(report) and report.cost is not None and bool(report.cost.config_ends)
 
 
-def _rows(report: MatrixReport, variants: Variants) -> list[tuple[str, ...]]:
+def _config_rows(report: MatrixReport, variants: Variants) -> list[tuple[str, ...]]:
     names = config_labels([config.config for config in report.configs], variants)
     now, column = time.time(), HEADER.index(EXPECTED)
     end = totals.last_moment(report, now)
     rows = [
-        _row(config, names[config.config], end, config_period(report.cost, config, now)) for config in report.configs
+        _config_row(config, names[config.config], end, expected_config_period_text(report.cost, config, now))
+        for config in report.configs
     ]
     return rows if _has_forecast(report) else [row[:column] + row[column + 1 :] for row in rows]
 
 
-def _row(config: ConfigRun, name: str, end: float, expected: str) -> tuple[str, ...]:
-    seconds = totals.took(config, end)
+def _config_row(config: ConfigRun, name: str, end: float, expected: str) -> tuple[str, ...]:
+    seconds = totals.elapsed_seconds(config, end)
     return (
         one_line(name),
         f"{SIGNS[config.state]} {config.state.value}",
         "" if seconds is None else duration(seconds),
         "" if config.peak_memory is None else files.size_text(config.peak_memory),
-        totals.cache_hits(config),
-        f"{len(config.packages)}, {files.size_text(totals.size(config.packages))}" if config.packages else "",
-        str(totals.tests(config)),
+        totals.compile_cache_hits_text(config),
+        f"{len(config.packages)}, {files.size_text(totals.total_package_size(config.packages))}"
+        if config.packages
+        else "",
+        str(totals.config_test_totals(config)),
         expected,
-        cut(one_line(config.reason.partition("\n")[0]), 80),
+        cut_to_width(one_line(config.reason.partition("\n")[0]), 80),
     )
 
 

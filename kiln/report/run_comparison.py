@@ -51,7 +51,7 @@ class RunHistory:
         kinds = dict.fromkeys(KINDS, 0)
         for change in self.changes:
             kinds[change.kind] += 1
-        return ", ".join(f"{count} {_plural(kind, count)}" for kind, count in kinds.items() if count)
+        return ", ".join(f"{count} {_change_kind_in_number(kind, count)}" for kind, count in kinds.items() if count)
 
 
 KINDS = ("new failure", "fixed", "still fails", "slower", "faster")
@@ -72,7 +72,8 @@ def compare_runs(report: MatrixReport, earlier: Iterable[MatrixReport]) -> RunHi
                 records.setdefault(config.config, []).append(record)
     compared = {entries[0].run for config in report.configs if (entries := records.get(config.config))}
     changes = (
-        _change(config, records.get(config.config, ()), _machine_cores_and_jobs(report)) for config in report.configs
+        _config_change(config, records.get(config.config, ()), _machine_cores_and_jobs(report))
+        for config in report.configs
     )
     cached = (config for config in report.configs if config.state is ConfigState.CACHED)
     origins = ((config.config, _original_build(config, records.get(config.config, ()))) for config in cached)
@@ -83,7 +84,9 @@ def compare_runs(report: MatrixReport, earlier: Iterable[MatrixReport]) -> RunHi
     )
 
 
-def _change(config: ConfigRun, records: Sequence[EarlierConfig], machine: tuple[str, int, int]) -> ConfigChange | None:
+def _config_change(
+    config: ConfigRun, records: Sequence[EarlierConfig], machine: tuple[str, int, int]
+) -> ConfigChange | None:
     if not records or config.state not in DECIDED:
         return None
     last = records[0]
@@ -115,16 +118,16 @@ def _full_build_seconds(config: ConfigRun) -> float | None:
 
 def _original_build(config: ConfigRun, records: Sequence[EarlierConfig]) -> EarlierConfig | None:
     """Return the build that made a cached config's packages: with the same hashes."""
-    hashes = _hashes(config)
+    hashes = _package_hashes(config)
     builds = (record for record in records if record.config.state is ConfigState.DONE)
-    return next((record for record in builds if hashes and _hashes(record.config) == hashes), None)
+    return next((record for record in builds if hashes and _package_hashes(record.config) == hashes), None)
 
 
-def _hashes(config: ConfigRun) -> list[str]:
+def _package_hashes(config: ConfigRun) -> list[str]:
     return sorted(package.artifact.sha256 for package in config.packages)
 
 
-def _plural(kind: str, count: int) -> str:
+def _change_kind_in_number(kind: str, count: int) -> str:
     if kind == "still fails":
         return kind if count == 1 else "still fail"
     return "new failures" if kind == "new failure" and count != 1 else kind

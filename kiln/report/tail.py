@@ -7,7 +7,7 @@ import os
 from typing import IO, TYPE_CHECKING
 
 from kiln.console.run_state import TRACED_VARIABLE
-from kiln.console.text import shown_line
+from kiln.console.text import final_terminal_line
 from kiln.lazy_pattern import lazy_pattern
 from kiln.operating_system.file_operations import open_regular_file
 
@@ -29,7 +29,7 @@ def open_log(log: Path) -> IO[bytes]:
     return open(open_regular_file(log), "rb")  # noqa: PTH123 - a descriptor has no path
 
 
-def tail(log: Path) -> str:
+def end_of_log(log: Path) -> str:
     """Return the last lines of a log, or an empty text if it is missing or not a regular file.
 
     Empty lines and the trace of a script's variables are left out.
@@ -39,16 +39,18 @@ def tail(log: Path) -> str:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _BYTES))
             lines = file.read(_BYTES).decode(errors="replace").split("\n")
-        texts = [cut(text) for line in lines if (text := shown_line(line)) and _is_informative(text)]
+        texts = [
+            cut_to_width(text) for line in lines if (text := final_terminal_line(line)) and _is_informative_line(text)
+        ]
         return "\n".join(texts[-LINES:])
     return ""
 
 
-def _is_informative(line: str) -> bool:
+def _is_informative_line(line: str) -> bool:
     content = _TIME.sub("", line, count=1)
     return bool(content.strip()) and not TRACED_VARIABLE.match(content)
 
 
-def cut(text: str, width: int = WIDTH) -> str:
+def cut_to_width(text: str, width: int = WIDTH) -> str:
     """Return text of at most ``width`` characters; cut text ends in an ellipsis."""
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -16,7 +16,7 @@ from kiln import files
 from kiln.console.progress_lines import SIGNS
 from kiln.console.text import duration, elapsed_text, one_line
 from kiln.report import totals
-from kiln.report.tail import cut, tail
+from kiln.report.tail import cut_to_width, end_of_log
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -27,13 +27,13 @@ HERE = Path(__file__).parent
 LONGEST = 4000  # characters of a reason
 
 
-def render(template: str, folder: Path, **values: Any) -> str:
+def render_page(template: str, folder: Path, **values: Any) -> str:
     """Return a page that is written into a folder, with the style sheet and its hash for the page's policy."""
     from markupsafe import Markup
 
     style = (HERE / "page.css").read_text(encoding="utf-8")
     return (
-        _environment()
+        _jinja_environment()
         .get_template(template)
         .render(
             **values,
@@ -45,7 +45,7 @@ def render(template: str, folder: Path, **values: Any) -> str:
 
 
 @functools.cache
-def _environment() -> Environment:
+def _jinja_environment() -> Environment:
     import jinja2
 
     environment = jinja2.Environment(
@@ -57,7 +57,7 @@ def _environment() -> Environment:
     )
     environment.globals |= {"SIGNS": SIGNS, "totals": totals, "commit_url": commit_url}
     environment.filters |= {
-        "clean": lambda text: cut(one_line(str(text))),
+        "clean": lambda text: cut_to_width(one_line(str(text))),
         "reason": _reason_text,
         "clock": elapsed_text,
         "duration": duration,
@@ -65,15 +65,15 @@ def _environment() -> Environment:
         "size": files.size_text,
         "moment": _utc_time_text,
         "kind": lambda state: state.name.lower().replace("_", "-"),
-        "tail": tail,
-        "href": jinja2.pass_context(lambda page, path: _href(path, page["folder"])),
+        "tail": end_of_log,
+        "href": jinja2.pass_context(lambda page, path: _relative_link(path, page["folder"])),
         "there": lambda path: path is not None and path.is_file(),
-        "is_web": is_web,
+        "is_web": is_web_url,
     }
     return environment
 
 
-def is_web(url: str) -> bool:
+def is_web_url(url: str) -> bool:
     """Return whether a text is the address of a web page, without credentials; others become no link."""
     try:
         parts = urlsplit(url)
@@ -86,7 +86,7 @@ def is_web(url: str) -> bool:
 def commit_url(report: MatrixReport) -> str:
     """Return the page of a run's commit, as GitHub, GitLab and Forgejo have it; empty where it is unknown."""
     url = f"{report.remote_url.rstrip('/').removesuffix('.git')}/commit/{report.commit}"
-    return url if re.fullmatch("[0-9a-f]{7,64}", report.commit) and is_web(report.remote_url) else ""
+    return url if re.fullmatch("[0-9a-f]{7,64}", report.commit) and is_web_url(report.remote_url) else ""
 
 
 def short_duration(seconds: float) -> str:
@@ -102,13 +102,13 @@ def _reason_text(text: str) -> str:
     lines = [
         one_line(line.expandtabs(4)) if not line[:1].isspace() else "  " + one_line(line) for line in text.splitlines()
     ]
-    return cut("\n".join(lines), LONGEST)
+    return cut_to_width("\n".join(lines), LONGEST)
 
 
 def _utc_time_text(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
-def _href(path: Path, folder: Path) -> str:
+def _relative_link(path: Path, folder: Path) -> str:
     """Return a relative link from the page; a name cannot be mistaken for a scheme or a host."""
     return re.sub(r"^(?!\.)", "./", quote(os.path.relpath(path, folder)))

@@ -17,7 +17,7 @@ _TICKS = 10  # approximate maximum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class ConfigBar:
     """A config's bar: ``ghost`` is its expected remaining time, ``open`` is True if its end is unknown."""
 
     config: ConfigRun
@@ -28,7 +28,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class AxisTick:
     """A mark of the axis with the time since the start of the run."""
 
     at: float
@@ -36,26 +36,26 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
+class TimelineChart:
     """Lanes of bars, one for each parallel job, and the axis below.
 
     ``workers`` are the lanes' workers if configs were built by a fleet.
     """
 
-    lanes: tuple[tuple[Bar, ...], ...]
+    lanes: tuple[tuple[ConfigBar, ...], ...]
     workers: tuple[str, ...]
-    ticks: tuple[Tick, ...]
+    ticks: tuple[AxisTick, ...]
 
 
-def chart(report: MatrixReport, now: float) -> Chart:
+def lay_out_timeline(report: MatrixReport, now: float) -> TimelineChart:
     """Lay out a run; ``now`` (seconds since the epoch) is the end of a run in progress."""
     end = totals.last_moment(report, now)
     ends = [_expected_end(config, report) for config in report.configs if _is_running(config) and config.started]
     length = max(1.0, max([end, *ends]) - report.started)
-    configs = _lanes(report, end)
-    lanes = tuple(tuple(_bar(config, report, end, length) for config in lane) for lane in configs)
+    configs = _assign_lanes(report, end)
+    lanes = tuple(tuple(_config_bar(config, report, end, length) for config in lane) for lane in configs)
     workers = tuple(lane[0].worker for lane in configs)
-    return Chart(lanes=lanes, workers=workers if any(workers) else (), ticks=_ticks(length))
+    return TimelineChart(lanes=lanes, workers=workers if any(workers) else (), ticks=_axis_ticks(length))
 
 
 def step_bars(config: ConfigRun, seconds: float | None) -> tuple[tuple[float, float], ...]:
@@ -66,7 +66,7 @@ def step_bars(config: ConfigRun, seconds: float | None) -> tuple[tuple[float, fl
     return tuple((round(100 * start / length, 3), round(100 * step.seconds / length, 3)) for start, step in starts)
 
 
-def _lanes(report: MatrixReport, end: float) -> list[list[ConfigRun]]:
+def _assign_lanes(report: MatrixReport, end: float) -> list[list[ConfigRun]]:
     """Put each config into the first lane of its worker that is free when it starts."""
     lanes: list[list[ConfigRun]] = []
     for config in sorted(report.configs, key=lambda config: config.started or 0):
@@ -87,11 +87,11 @@ def _expected_end(config: ConfigRun, report: MatrixReport) -> float:
     return ends.get(config.config, (config.started or report.started) + (config.estimate or 0))
 
 
-def _bar(config: ConfigRun, report: MatrixReport, end: float, length: float) -> Bar:
+def _config_bar(config: ConfigRun, report: MatrixReport, end: float, length: float) -> ConfigBar:
     start = (config.started or report.started) - report.started
     until = max(start, (config.finished or end) - report.started)
     ghost = _expected_end(config, report) - report.started - until if _is_running(config) else 0.0
-    return Bar(
+    return ConfigBar(
         config=config,
         start=round(100 * start / length, 3),
         width=round(100 * (until - start) / length, 3),
@@ -104,10 +104,10 @@ def _is_running(config: ConfigRun) -> bool:
     return config.state is ConfigState.RUNNING
 
 
-def _ticks(length: float) -> tuple[Tick, ...]:
+def _axis_ticks(length: float) -> tuple[AxisTick, ...]:
     step = next((step for step in _STEPS if length / step <= _TICKS), _STEPS[-1])
     marks = range(0, int(length) + 1, step)
-    return tuple(Tick(at=round(100 * mark / length, 3), label=_tick_label(mark)) for mark in marks)
+    return tuple(AxisTick(at=round(100 * mark / length, 3), label=_tick_label(mark)) for mark in marks)
 
 
 def _tick_label(seconds: int) -> str:

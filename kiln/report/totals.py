@@ -44,7 +44,7 @@ def verdict(report: MatrixReport) -> str:
     return "succeeded" if states <= GOOD else "interrupted"
 
 
-def headline(report: MatrixReport) -> str:
+def verdict_with_counts(report: MatrixReport) -> str:
     """Return the verdict of a run with its counts: ``2 of 9 failed``, ``9 of 9 built (7 cached)``."""
     states = [config.state for config in report.configs]
     total, bad = len(states), sum(state in BAD for state in states)
@@ -82,24 +82,24 @@ def _recorded_moments(config: ConfigRun) -> Iterable[float]:
         yield config.finished
 
 
-def took(config: ConfigRun, end: float) -> float | None:
+def elapsed_seconds(config: ConfigRun, end: float) -> float | None:
     """Return the seconds that a config took, up to ``end`` if it is not finished."""
     return None if config.started is None else max(0.0, (config.finished or end) - config.started)
 
 
-def cache_hits(config: ConfigRun) -> str:
+def compile_cache_hits_text(config: ConfigRun) -> str:
     """Return the cache hits of a compile, of all cacheable actions; an empty text without a compile."""
     compiles = [step.compile for step in config.steps if step.compile]
     hits, lookups = sum(step.hits for step in compiles), sum(step.hits + step.misses for step in compiles)
     return f"{hits:,} of {lookups:,}" if compiles else ""
 
 
-def size(packages: Iterable[PackageReport]) -> int:
+def total_package_size(packages: Iterable[PackageReport]) -> int:
     """Return the total size of packages in bytes."""
     return sum(package.artifact.size for package in packages)
 
 
-def tests(config: ConfigRun) -> TestTotals:
+def config_test_totals(config: ConfigRun) -> TestTotals:
     """Return the totals of the tests of a config's packages; a config that failed has only the steps of its tests."""
     if config.packages:
         verdicts = [package.tests.verdict for package in config.packages]
@@ -111,7 +111,7 @@ def tests(config: ConfigRun) -> TestTotals:
     return TestTotals(passed=sum(not step.failed for step in steps), run=len(steps))
 
 
-def tests_of_all(configs: Iterable[ConfigRun]) -> TestTotals:
+def run_test_totals(configs: Iterable[ConfigRun]) -> TestTotals:
     """Return the totals of the tests of several configs."""
-    totals = [tests(config) for config in configs]
+    totals = [config_test_totals(config) for config in configs]
     return TestTotals(passed=sum(total.passed for total in totals), run=sum(total.run for total in totals))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.model.run import ConfigState
-from kiln.report import as_html, index_as_html
+from kiln.report import run_index_html, run_page_html
 from tests import runs
 
 if TYPE_CHECKING:
@@ -99,14 +99,16 @@ def a_page(count: int, folder: Path, until: float | None = None, bad: dict[int, 
     report = runs.worked_through(variants, jobs=min(8, max(1, count // 4)), until=until, bad=bad, log=log)
     earlier = [replace(runs.worked_through(variants, jobs=report.jobs, bad={0: ConfigState.FAILED}), run=6)]
     now = runs.BEGAN + (until or 0)
-    return as_html(report, variants, name="some-feedstock", folder=folder, now=now, earlier=earlier, has_index=True)
+    return run_page_html(
+        report, variants, name="some-feedstock", folder=folder, now=now, earlier=earlier, has_index=True
+    )
 
 
 def index(folder: Path) -> str:
     """An index of runs with all verdicts."""
     variants = runs.variants(["None", "12.5"], ["3.10", "3.11"])
     reports = [runs.worked_through(variants, bad={1: state}) for state in (ConfigState.FAILED, ConfigState.INTERRUPTED)]
-    return index_as_html([runs.worked_through(variants, until=9.0), *reports], name="some-feedstock", folder=folder)
+    return run_index_html([runs.worked_through(variants, until=9.0), *reports], name="some-feedstock", folder=folder)
 
 
 @pytest.mark.parametrize("width", [500, 1280])

@@ -51,9 +51,9 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> LocalChannel:
 def quiet(title: str) -> Any:
     from io import StringIO
 
-    from kiln.console.command_steps import Steps
+    from kiln.console.command_steps import CommandStepsView
 
-    return Steps(StringIO(), animated=False).step(title)
+    return CommandStepsView(StringIO(), animated=False).step(title)
 
 
 def serving(channel: LocalChannel, **more: Any) -> slim_image.ImageRequest:

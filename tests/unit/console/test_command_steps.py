@@ -6,12 +6,12 @@ import io
 
 import pytest
 
-from kiln.console.command_steps import Steps
+from kiln.console.command_steps import CommandStepsView
 
 
 def test_a_step_is_printed_before_it_runs_and_timed_after() -> None:
     stream = io.StringIO()
-    steps = Steps(stream, animated=False)
+    steps = CommandStepsView(stream, animated=False)
     with steps.step("pack it") as step:
         assert stream.getvalue() == "- pack it\n"
         step.note("two files")
@@ -21,21 +21,21 @@ def test_a_step_is_printed_before_it_runs_and_timed_after() -> None:
 
 
 def test_a_failed_step_is_printed_and_raises() -> None:
-    steps = Steps(stream := io.StringIO(), animated=False)
+    steps = CommandStepsView(stream := io.StringIO(), animated=False)
     with pytest.raises(RuntimeError, match="no"), steps.step("pack it"):
         raise RuntimeError("no")
     assert "failed" in stream.getvalue()
 
 
 def test_a_terminal_sees_no_markup_of_untrusted_output() -> None:
-    steps = Steps(stream := io.StringIO(), animated=True)
+    steps = CommandStepsView(stream := io.StringIO(), animated=True)
     with steps.step("pack it [bold]") as step:
         step.line("[/nonsense] \x1b[31m")
     assert "pack it [bold]" in stream.getvalue()
 
 
 def test_without_color_a_terminal_sees_signs_alone() -> None:
-    steps = Steps(stream := io.StringIO(), animated=True, color=False)
+    steps = CommandStepsView(stream := io.StringIO(), animated=True, color=False)
     with steps.step("pack it"):
         pass
     assert "✓ pack it" in stream.getvalue()

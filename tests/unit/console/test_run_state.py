@@ -39,20 +39,20 @@ def test_without_estimates_there_is_no_remaining_time() -> None:
 
 def test_the_last_lines_of_the_latest_step_are_stored() -> None:
     state = RunState()
-    state.add_line("a", "compile", "of the step before")
+    state.add_output_line("a", "compile", "of the step before")
     for number in range(1000):
-        state.add_line("a", "test", f"line {number}")
-    state.add_line("a", "test", "   \r")
+        state.add_output_line("a", "test", f"line {number}")
+    state.add_output_line("a", "test", "   \r")
     assert state.progress_or_last_line("a") == "line 999"
-    assert len(state.tail("a")) == TAIL - 1
-    assert "of the step before" not in state.tail("a")
+    assert len(state.last_output_lines("a")) == TAIL - 1
+    assert "of the step before" not in state.last_output_lines("a")
 
 
 def test_the_last_lines_are_indented_as_they_were() -> None:
     state = RunState()
     for line in ("a.c: In function", "    \x1b[1mreturn\x1b[0m x;  ", "\t   ^"):
-        state.add_line("a", "build", line)
-    assert state.tail("a") == ["a.c: In function", "    return x;", "       ^"]
+        state.add_output_line("a", "build", line)
+    assert state.last_output_lines("a") == ["a.c: In function", "    return x;", "       ^"]
 
 
 def test_the_trace_of_the_environment_is_not_in_the_last_lines() -> None:
@@ -67,8 +67,8 @@ def test_the_trace_of_the_environment_is_not_in_the_last_lines() -> None:
         "    a.c:3: error: no such thing",
         "x=1 is not a trace",
     ):
-        state.add_line("a", "compile", line)
-    assert state.tail("a") == [
+        state.add_output_line("a", "compile", line)
+    assert state.last_output_lines("a") == [
         "+ bash -e /feedstock/recipe/build.sh",
         "+ gcc -o a a.c",
         "    a.c:3: error: no such thing",
@@ -79,13 +79,13 @@ def test_the_trace_of_the_environment_is_not_in_the_last_lines() -> None:
 def test_output_of_a_script_that_overtakes_its_trace_is_in_the_last_lines() -> None:
     state = RunState()
     for line in ("Fetching source", "+ export A=1", "no luck", "+ cd $PREFIX", "+ bash -e /r/build.sh", "failed"):
-        state.add_line("a", "compile", line)
-    assert state.tail("a") == ["no luck", "+ bash -e /r/build.sh", "failed"]
+        state.add_output_line("a", "compile", line)
+    assert state.last_output_lines("a") == ["no luck", "+ bash -e /r/build.sh", "failed"]
 
 
 def test_the_trace_of_a_script_in_the_recipe_itself_is_in_the_last_lines() -> None:
     state = RunState()
     state.set_report(a_run(a_config("a", ConfigState.RUNNING)))
     for line in ("solved", "+ export PREFIX=/p", "+ make all", "+ export CC=cc", "+ make check", "+ bash -e helper.sh"):
-        state.add_line("a", "build x", line)
-    assert state.tail("a") == ["+ make all", "+ make check", "+ bash -e helper.sh"]
+        state.add_output_line("a", "build x", line)
+    assert state.last_output_lines("a") == ["+ make all", "+ make check", "+ bash -e helper.sh"]

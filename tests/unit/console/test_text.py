@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from kiln.console.text import elapsed_text, fit, hanging_lines, one_line, quantity, table, wrapped_lines
+from kiln.console.text import elapsed_text, fit_to_width, hanging_indent_lines, one_line, quantity, table, wrapped_lines
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ def test_a_long_line_is_cut() -> None:
 
 @given(st.text().map(one_line), st.integers(min_value=0, max_value=60))
 def test_text_fits_exactly_with_wide_characters(text: str, width: int) -> None:
-    assert cell_len(fit(text, width)) == width
+    assert cell_len(fit_to_width(text, width)) == width
 
 
 def test_a_cut_is_marked() -> None:
-    assert fit("日本語のログ", 6) == "日本 …"
+    assert fit_to_width("日本語のログ", 6) == "日本 …"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-1, "0:00"), (7.9, "0:07"), (725, "12:05"), (11525, "3:12:05")])
@@ -105,6 +105,10 @@ def test_text_is_broken_where_a_reader_would(text: str, lines: list[str]) -> Non
 
 def test_a_line_is_folded_under_its_own_indentation() -> None:
     line = "    host  " + " ".join(["numpy"] * 8)
-    assert hanging_lines(line, 30) == ["    host  numpy numpy numpy", "      numpy numpy numpy numpy", "      numpy"]
-    assert hanging_lines(line, None) == hanging_lines(line, 200) == [line]
-    assert hanging_lines("        x " * 3, 12) == ["        x " * 3]  # there is no room
+    assert hanging_indent_lines(line, 30) == [
+        "    host  numpy numpy numpy",
+        "      numpy numpy numpy numpy",
+        "      numpy",
+    ]
+    assert hanging_indent_lines(line, None) == hanging_indent_lines(line, 200) == [line]
+    assert hanging_indent_lines("        x " * 3, 12) == ["        x " * 3]  # there is no room

@@ -234,13 +234,13 @@ def test_a_narrower_terminal_is_redrawn_without_remains() -> None:
     stream = io.StringIO()
     view = LiveView(stream, size=lambda: (columns, 24), now=lambda: BEGAN + 60)
     view._state.set_report(a_run(*(a_config(f"a-rather-long-name-{n}", ConfigState.RUNNING) for n in range(4))))
-    view.draw()
+    view.draw_frame()
     terminal = Terminal(columns)
     terminal.write(stream.getvalue())
     columns = 37
     terminal.narrow(columns)
     stream.truncate(0)
-    view.draw()
+    view.draw_frame()
     terminal.write(stream.getvalue().lstrip("\0"))
     assert len(terminal.rows) == 1 + 2 + 4
     assert all(len(row) < columns for row in terminal.rows)
@@ -250,9 +250,9 @@ def test_an_unchanged_frame_is_not_written_again() -> None:
     stream = io.StringIO()
     view = LiveView(stream, size=lambda: (80, 24), now=lambda: BEGAN)
     view._state.set_report(a_run(a_config("a", ConfigState.WAITING)))
-    view.draw()
+    view.draw_frame()
     before = stream.getvalue()
-    view.draw()
+    view.draw_frame()
     assert stream.getvalue() == before
 
 

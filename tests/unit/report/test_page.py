@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.console.expected_time_text import period_text
+from kiln.console.expected_time_text import expected_period_text
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
-from kiln.report import as_html, as_markdown, matrix_text
-from kiln.report.tail import LINES, WIDTH, tail
+from kiln.report import run_page_html, run_table_markdown, run_table_text
+from kiln.report.tail import LINES, WIDTH, end_of_log
 from kiln.report.timeline import step_bars
 from kiln.serialization import to_json
 from tests import runs
@@ -45,7 +45,7 @@ class Elements(HTMLParser):
 
 
 def page_of(report: MatrixReport, folder: Path, name: str = "feedstock") -> str:
-    return as_html(report, VARIANTS, name=name, folder=folder, now=runs.BEGAN + 4 * runs.HOUR)
+    return run_page_html(report, VARIANTS, name=name, folder=folder, now=runs.BEGAN + 4 * runs.HOUR)
 
 
 def everywhere(text: str, log: Path) -> MatrixReport:
@@ -73,7 +73,7 @@ def test_nothing_of_a_build_becomes_part_of_the_page(tmp_path: Path) -> None:
     log = tmp_path / "javascript:alert(1) <&>.log"
     log.write_text(EVIL * 3)
     run = everywhere(EVIL, log)
-    page = as_html(run, VARIANTS, name=EVIL, folder=tmp_path, now=runs.BEGAN, earlier=[replace(run, run=6)])
+    page = run_page_html(run, VARIANTS, name=EVIL, folder=tmp_path, now=runs.BEGAN, earlier=[replace(run, run=6)])
     elements = Elements(page)
     assert not {"script", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in elements.found}
     assert not any(name.startswith("on") or name == "style" for _, attributes in elements.found for name in attributes)
@@ -246,12 +246,12 @@ def test_the_page_names_what_changed_and_links_the_earlier_page(tmp_path: Path) 
     (tmp_path / "0006.html").write_text("a page\n")
     before = replace(runs.worked_through(VARIANTS), run=6)
     run = runs.worked_through(VARIANTS, bad={1: ConfigState.FAILED})
-    page = as_html(run, VARIANTS, name="f", folder=tmp_path, earlier=[before], has_index=True)
+    page = run_page_html(run, VARIANTS, name="f", folder=tmp_path, earlier=[before], has_index=True)
     assert 'Compared with run <a href="./0006.html">6</a>' in page
     assert "<p>1 new failure.</p>" in page
     assert '<a href="./index.html">All runs</a>' in page
     (tmp_path / "0006.html").unlink()
-    alone = as_html(run, VARIANTS, name="f", folder=tmp_path, earlier=[before])
+    alone = run_page_html(run, VARIANTS, name="f", folder=tmp_path, earlier=[before])
     assert "0006.html" not in alone
     assert "index.html" not in alone
     assert "Compared with" not in page_of(run, tmp_path)
@@ -263,7 +263,7 @@ def test_a_cached_config_has_the_log_that_built_it(tmp_path: Path) -> None:
     log.write_text("built\n")
     built = replace(runs.worked_through(VARIANTS, log=log), run=5)
     run = runs.worked_through(VARIANTS, bad={1: ConfigState.CACHED})
-    page = as_html(run, VARIANTS, name="f", folder=tmp_path / "reports", earlier=[built])
+    page = run_page_html(run, VARIANTS, name="f", folder=tmp_path / "reports", earlier=[built])
     assert page.count('href="../logs/0005/a.log"') == 1
     assert "of run 5</small>" in page
 
@@ -277,10 +277,10 @@ def test_a_log_that_is_gone_is_no_link(tmp_path: Path) -> None:
 def test_the_end_of_a_log_is_bounded_whatever_the_log_is(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     log.write_bytes(b"\xff\x00" * 1_000_000 + b"x" * 5_000_000 + b"\nlast\r\n")
-    assert len(tail(log)) <= LINES * (WIDTH + 1)
-    assert tail(log).endswith("last")
+    assert len(end_of_log(log)) <= LINES * (WIDTH + 1)
+    assert end_of_log(log).endswith("last")
     log.write_text("".join(f"line {number}\n" for number in range(1000)))
-    assert tail(log).splitlines() == [f"line {number}" for number in range(1000 - LINES, 1000)]
+    assert end_of_log(log).splitlines() == [f"line {number}" for number in range(1000 - LINES, 1000)]
 
 
 def test_the_end_of_a_log_has_the_scripts_own_lines_with_their_indentation(tmp_path: Path) -> None:
@@ -288,15 +288,15 @@ def test_the_end_of_a_log_has_the_scripts_own_lines_with_their_indentation(tmp_p
     lines = ("+ export CC=gcc", "+ CC=gcc", "+ make", "a.c:1: error", "    int a", "", "--- build a: 0.5 s")
     log.write_text("".join(f"{time}{line}\n" for line in lines))
     kept = ("+ make", "a.c:1: error", "    int a", "--- build a: 0.5 s")
-    assert tail(log).splitlines() == [f"{time}{line}" for line in kept]
+    assert end_of_log(log).splitlines() == [f"{time}{line}" for line in kept]
 
 
 def test_a_link_in_a_logs_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "build.log").symlink_to(tmp_path / "secret")
-    assert tail(tmp_path / "build.log") == ""
-    assert tail(tmp_path) == ""
-    assert tail(tmp_path / "none") == ""
+    assert end_of_log(tmp_path / "build.log") == ""
+    assert end_of_log(tmp_path) == ""
+    assert end_of_log(tmp_path / "none") == ""
 
 
 def test_a_page_of_192_failures_stays_small(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_page_of_192_failures_stays_small(tmp_path: Path) -> None:
     log.write_text(("&" * 200 + "\n") * 1000)
     variants = runs.variants([f"12.{n}" for n in range(8)], [f"3.{n}" for n in range(6)], [str(n) for n in range(4)])
     report = runs.worked_through(variants, jobs=8, bad=dict.fromkeys(range(192), ConfigState.FAILED), log=log)
-    assert len(as_html(report, variants, name="f", folder=tmp_path)) < 1_500_000
+    assert len(run_page_html(report, variants, name="f", folder=tmp_path)) < 1_500_000
 
 
 def test_markdown_is_a_table_that_a_build_cannot_break() -> None:
@@ -313,7 +313,7 @@ def test_markdown_is_a_table_that_a_build_cannot_break() -> None:
         replace(report.configs[1], reason="a | b\n<script> `x` [y](https://evil.example) @team"),
         *report.configs[2:],
     )
-    shown = as_markdown(replace(report, configs=configs), VARIANTS)
+    shown = run_table_markdown(replace(report, configs=configs), VARIANTS)
     lines = [line for line in shown.splitlines() if line]
     assert lines[0].startswith("### run 7: 1 failed, 2 done in ")
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines[1:]} == {9}
@@ -322,7 +322,7 @@ def test_markdown_is_a_table_that_a_build_cannot_break() -> None:
 
 
 def test_the_table_for_a_terminal_has_a_line_for_each_config() -> None:
-    shown = matrix_text(runs.worked_through(VARIANTS, bad={1: ConfigState.OUT_OF_MEMORY}), VARIANTS).splitlines()
+    shown = run_table_text(runs.worked_through(VARIANTS, bad={1: ConfigState.OUT_OF_MEMORY}), VARIANTS).splitlines()
     assert shown[3].split("  ")[0] == "no CUDA · Python 3.11"
     assert "▲ out of memory" in shown[3]
     assert "5, 516 MB" in shown[2]
@@ -341,7 +341,7 @@ def test_the_cost_of_a_run_on_workers_is_shown_and_no_other(tmp_path: Path) -> N
     cost = RunCost(spent=3.2, expected=16.2, currency="USD", end=9e9)
     assert figure(page_of(replace(run, cost=cost), tmp_path), "cost") == "3.20 USD of about 16.20 USD in the end"
     assert figure(page_of(replace(run, cost=replace(cost, spent=16.2)), tmp_path), "cost") == "16.20 USD in total"
-    assert matrix_text(replace(run, cost=cost), VARIANTS).endswith(", 3.20 of about 16.20 USD")
+    assert run_table_text(replace(run, cost=cost), VARIANTS).endswith(", 3.20 of about 16.20 USD")
     assert to_json(replace(run, cost=cost))["cost"]["expected"] == 16.2
 
 
@@ -356,15 +356,15 @@ def test_the_page_of_a_run_on_workers_says_when_open_configs_are_expected(tmp_pa
         spent=1.0, expected=2.0, currency="USD", end=max(ends.values()), config_ends=ends, config_starts=starts
     )
     report = replace(run, cost=cost)
-    page = as_html(report, VARIANTS, name="f", folder=tmp_path, now=now)
+    page = run_page_html(report, VARIANTS, name="f", folder=tmp_path, now=now)
     assert waiting
     assert len(open_configs) > len(waiting)
     assert page.count("expected (UTC)</th>") == 1
     for config in waiting:
-        assert f'<td class="n">{period_text(starts[config], ends[config], now, utc=True)}</td>' in page
+        assert f'<td class="n">{expected_period_text(starts[config], ends[config], now, utc=True)}</td>' in page
     assert figure(page, "end").endswith(f"UTC, expected in about {2 * len(open_configs)} h 00")
-    assert "expected" in matrix_text(report, VARIANTS).splitlines()[0]
-    assert "(UTC)" not in as_html(run, VARIANTS, name="f", folder=tmp_path, now=now), "a run on this computer"
-    assert "expected" not in matrix_text(run, VARIANTS).splitlines()[0]
+    assert "expected" in run_table_text(report, VARIANTS).splitlines()[0]
+    assert "(UTC)" not in run_page_html(run, VARIANTS, name="f", folder=tmp_path, now=now), "a run on this computer"
+    assert "expected" not in run_table_text(run, VARIANTS).splitlines()[0]
     ended = replace(report, finished=now)
-    assert "expected (UTC)" not in as_html(ended, VARIANTS, name="f", folder=tmp_path, now=now)
+    assert "expected (UTC)" not in run_page_html(ended, VARIANTS, name="f", folder=tmp_path, now=now)

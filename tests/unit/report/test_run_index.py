@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.model.run import ConfigState
-from kiln.report import index_as_html
+from kiln.report import run_index_html
 from tests import runs
 from tests.unit.report.test_page import EVIL, Elements
 
@@ -19,7 +19,7 @@ RUN = runs.worked_through(("a", "b"))
 def test_each_run_has_its_verdict_and_a_link_if_its_page_exists(tmp_path: Path) -> None:
     (tmp_path / "0007.html").write_text("a page\n")
     failed = replace(runs.worked_through(("a", "b"), bad={0: ConfigState.FAILED}), run=6, rehearsal=True)
-    page = index_as_html([RUN, failed], name="x", folder=tmp_path, omitted=3)
+    page = run_index_html([RUN, failed], name="x", folder=tmp_path, omitted=3)
     elements = Elements(page)
     links = [attributes["href"] for tag, attributes in elements.found if tag == "a"]
     assert links == ["./0007.html"]
@@ -30,7 +30,7 @@ def test_each_run_has_its_verdict_and_a_link_if_its_page_exists(tmp_path: Path) 
 
 def test_a_run_in_progress_has_its_time_so_far(tmp_path: Path) -> None:
     run = runs.worked_through(("a", "b"), until=600.0)
-    page = index_as_html([run], name="x", folder=tmp_path, now=runs.BEGAN + 600)
+    page = run_index_html([run], name="x", folder=tmp_path, now=runs.BEGAN + 600)
     assert "running: 0 of 2 built" in page
     assert "10 min 00 s" in page
     assert "earlier runs" not in page
@@ -38,7 +38,7 @@ def test_a_run_in_progress_has_its_time_so_far(tmp_path: Path) -> None:
 
 def test_nothing_of_a_run_becomes_part_of_the_index(tmp_path: Path) -> None:
     run = replace(RUN, command=EVIL, commit=EVIL, remote_url=EVIL)
-    page = index_as_html([run], name=EVIL, folder=tmp_path)
+    page = run_index_html([run], name=EVIL, folder=tmp_path)
     elements = Elements(page)
     assert not {"script", "img", "iframe", "base", "form", "a"} & {tag for tag, _ in elements.found}
     assert not any(name.startswith("on") or name == "style" for _, attributes in elements.found for name in attributes)
