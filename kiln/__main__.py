@@ -22,16 +22,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit("error: kiln needs Python 3.10 or newer\n  try: .venv/bin/python -m kiln")
     gc.set_threshold(*COLLECTED_AFTER)
     if "_ARGCOMPLETE" in os.environ:  # a shell requests completions, see kiln.cli.completion
-        from kiln.cli.completion import complete
+        from kiln.cli.completion import answer_completion_request
 
-        complete()
+        answer_completion_request()
     from kiln.cli import run
-    from kiln.cli.masked_streams import show_traceback
+    from kiln.cli.masked_streams import print_masked_traceback
     from kiln.operating_system import home_fallback
     from kiln.operating_system.shell_quoting import use_utf8_output
 
     use_utf8_output()
-    sys.excepthook = show_traceback
+    sys.excepthook = print_masked_traceback
     home_fallback.add_missing_home_variables()
     code = run(sys.argv[1:] if arguments is None else arguments)
     flush_and_exit(code)

@@ -47,10 +47,10 @@ BUG = 1
 _LEAST_COLUMNS = 40  # of the help, on a terminal that is narrower
 
 
-class Command(Protocol):
+class CommandModule(Protocol):
     """The interface of a command's module."""
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments."""
 
     def run(self, options: argparse.Namespace, root: Path) -> int:
@@ -118,11 +118,11 @@ class TopParser(Parser):
         return super().format_help()
 
 
-def parser_for(name: str, called: str | None = None) -> tuple[Parser, Command]:
+def command_parser_and_module(name: str, called: str | None = None) -> tuple[Parser, CommandModule]:
     """Return the parser and the module of a command; ``called`` is the entry script's name if it is not kiln."""
-    command = cast("Command", importlib.import_module(f"kiln.cli.{name}"))
+    command = cast("CommandModule", importlib.import_module(f"kiln.cli.{name}"))
     parser = Parser(prog=called or f"kiln {name}", description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".")
-    command.arguments(parser)
+    command.add_arguments(parser)
     return parser, command
 
 
@@ -163,18 +163,18 @@ def dispatch(arguments: Sequence[str]) -> int:
                 f"unknown command {top.command!r}",
                 hint=did_you_mean(top.command, COMMANDS) or "kiln --help lists the commands",
             )
-        parser, command = parser_for(top.command, top.called)
+        parser, command = command_parser_and_module(top.command, top.called)
         options = parser.parse_args(top.rest)
-        with apply_environment_limits(os.environ):
+        with limits_from_environment(os.environ):
             return command.run(options, root)
     except KilnError as error:
         from kiln.cli import pasteable_commands
 
-        pasteable_commands.rewrite_hints(error, root)
+        pasteable_commands.make_hints_pasteable(error, root)
         raise
 
 
-def apply_environment_limits(environment: Mapping[str, str]) -> AbstractContextManager[None]:
+def limits_from_environment(environment: Mapping[str, str]) -> AbstractContextManager[None]:
     """Return a context that applies the limits in KILN_LIMITS, if it is set; raises UsageError."""
     if not environment.get("KILN_LIMITS"):
         return contextlib.nullcontext()

@@ -31,7 +31,7 @@ CLIENT = lazy_pattern(
 PROXIES = lazy_pattern(r"(?:https?|no|all)_proxy$", re.IGNORECASE)
 
 
-def build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:
+def conda_forge_build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a build: conda-forge's, proxies, and the commit with its time."""
     from kiln import channel_url_credentials, run
 
@@ -40,7 +40,9 @@ def build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dic
     if "remote_url" in variables:  # it is written into packages
         variables["remote_url"] = channel_url_credentials.bare_url(variables["remote_url"])
     if "sha" not in variables:
-        commit = git_output_or_empty(feedstock.root, passed_variables(environment), "log", "-1", "--format=%H %ct")
+        commit = git_output_or_empty(
+            feedstock.root, variables_passed_to_builds(environment), "log", "-1", "--format=%H %ct"
+        )
         if commit:
             variables["sha"], commit_time = commit.split()
             variables.setdefault("SOURCE_DATE_EPOCH", commit_time)
@@ -50,29 +52,29 @@ def build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dic
 def container_client_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for a container engine's client and for kiln's own processes."""
     settings = {name: value for name, value in environment.items() if CLIENT.match(name)}
-    return {**passed_variables(environment), **settings}
+    return {**variables_passed_to_builds(environment), **settings}
 
 
-def host_machine(options: argparse.Namespace) -> HostMachine:
+def host_machine_of_command(options: argparse.Namespace) -> HostMachine:
     """Return the properties of this machine that a run uses."""
     from kiln import run
 
     return run.HostMachine(
-        environment=passed_variables(os.environ),
+        environment=variables_passed_to_builds(os.environ),
         python=options.python or options.calling_python,
         insists=options.python is not None,
     )
 
 
-def passed_variables(environment: Mapping[str, str]) -> dict[str, str]:
+def variables_passed_to_builds(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a build may see."""
     return {name: environment[name] for name in PASSED_ON if name in environment}
 
 
-def tool_environment(environment: Mapping[str, str], *more: str) -> dict[str, str]:
+def git_and_pip_environment(environment: Mapping[str, str], *more: str) -> dict[str, str]:
     """Return the environment of git, of pip and of generators of recipes, with further variables by their names."""
     return {
-        **passed_variables(environment),
+        **variables_passed_to_builds(environment),
         **pip_variables(environment),
         **{name: environment[name] for name in more if name in environment},
     }

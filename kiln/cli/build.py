@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import print_error
-from kiln.cli.build_arguments import arguments
+from kiln.cli.build_arguments import add_arguments
 from kiln.cli.run_view import print_line, print_notes
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kiln.model.run import MatrixReport
     from kiln.run import RunOptions, RunPlan
 
-__all__ = ["advice", "arguments", "build", "execute_plan", "exit_code", "make_plan", "run"]
+__all__ = ["add_arguments", "build", "execute_plan", "exit_code", "failure_advice", "make_plan", "run"]
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -28,8 +28,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln import feedstock_loader
     from kiln.cli import debug
 
-    if debug.is_requested(options, os.environ) and not options.rehearsal:
-        return debug.run(options, feedstock_loader.load(root))
+    if debug.is_debug_shell_requested(options, os.environ) and not options.rehearsal:
+        return debug.run_debug_shell(options, feedstock_loader.load(root))
     if options.rehearsal and options.shell:
         raise UsageError(
             "--debug and --rehearse exclude each other: a rehearsal does not compile", hint="remove one of them"
@@ -56,7 +56,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if not configs:
         print("nothing to build: no config failed in the last run", file=sys.stderr)
         return 0
-    chain = ci_job_handover.requested_chain(feedstock, options, configs)
+    chain = ci_job_handover.requested_job_chain(feedstock, options, configs)
     if chain is not None and (line := chain.finished_note()):
         print_line(line)
         return 0
@@ -74,7 +74,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
 
         from kiln.report.run_report_as_json import report_as_json
 
-        print(json.dumps(json_with_errors(report_as_json(report), errors), indent=2))
+        print(json.dumps(report_json_with_errors(report_as_json(report), errors), indent=2))
     elif options.verbosity != "quiet":
         from kiln.cli.run_view import terminal_width
         from kiln.report import built_packages_text
@@ -86,7 +86,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
     return code if code == 0 else print_error(failed_run.failed_run_error(report, errors, options, exit_code=code))
 
 
-def json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError]) -> dict[str, Any]:
+def report_json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError]) -> dict[str, Any]:
     """Return a report's JSON with the whole error of each config, such as the solver's explanation; None without."""
     for config in data["configs"]:
         error = errors.get(config["config"])
@@ -103,12 +103,12 @@ def json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError]) -> d
 def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:
     """Return the plan of a run, and print its notes."""
     from kiln import run
-    from kiln.cli.allowed_environment_variables import host_machine
-    from kiln.cli.pasteable_commands import pasteable
+    from kiln.cli.allowed_environment_variables import host_machine_of_command
+    from kiln.cli.pasteable_commands import make_pasteable
 
-    plan = run.plan_run(feedstock, request, host_machine(options), on_line=print_line)
+    plan = run.plan_run(feedstock, request, host_machine_of_command(options), on_line=print_line)
     if options.verbosity != "quiet":
-        print_notes(pasteable(note, feedstock.root) for note in plan.notes)
+        print_notes(make_pasteable(note, feedstock.root) for note in plan.notes)
     return plan
 
 
@@ -133,17 +133,19 @@ def execute_plan(
     """Execute a plan, and show its progress on standard error."""
     from kiln import expand, run, signals
     from kiln.cli import pasteable_commands
-    from kiln.cli.run_view import append_job_summary, view
+    from kiln.cli.run_view import append_job_summary, run_view_for_stream
     from kiln.report import config_labels
 
     configs = [entry.config for entry in plan.configs]
     pairs = zip(configs, expand.read_all(feedstock, configs), strict=True)
     variants = {name: config.variant for name, config in pairs}
-    observer = view(sys.stderr, os.environ, config_labels(configs, variants), verbosity=options.verbosity)
+    observer = run_view_for_stream(
+        sys.stderr, os.environ, config_labels(configs, variants), verbosity=options.verbosity
+    )
     with signals.termination_as_interrupt(), observer:
         report, errors = run.build(feedstock, plan, observer)
     for error in errors.values():
-        pasteable_commands.rewrite_hints(error, feedstock.root)
+        pasteable_commands.make_hints_pasteable(error, feedstock.root)
     append_job_summary(report, variants, os.environ)
     return report, errors
 
@@ -154,7 +156,7 @@ def exit_code(report: MatrixReport, errors: Mapping[str, KilnError]) -> int:
 
     logs = {entry.config: entry.log for entry in report.configs}
     for config, error in errors.items():
-        lines = advice(error, logs.get(config))
+        lines = failure_advice(error, logs.get(config))
         if lines and not isinstance(error, AlreadyRunning):
             print("\n".join((config, *lines)), file=sys.stderr)
     failures = [entry for entry in report.configs if entry.state not in GOOD]
@@ -163,7 +165,7 @@ def exit_code(report: MatrixReport, errors: Mapping[str, KilnError]) -> int:
     return 0 if not codes else codes.pop() if len(codes) == 1 else BuildFailed.exit_code
 
 
-def advice(error: KilnError, log: Path | None) -> list[str]:
+def failure_advice(error: KilnError, log: Path | None) -> list[str]:
     """Return what to try: the error's hint, and the doctor's causes of the messages at the end of the log."""
     from kiln.compat import failure_patterns
 

@@ -9,27 +9,27 @@ import argparse
 import sys
 from pathlib import Path
 
-from kiln.cli import common_arguments, values
+from kiln.cli import common_arguments, option_value_parsers
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln build``."""
-    common_arguments.add_config_selection(parser)
+    common_arguments.add_config_selection_arguments(parser)
     parser.add_argument(
         "-j", "--jobs", metavar="N", type=int, default=1, help="build N configs in parallel (default: 1)"
     )
     parser.add_argument("--rebuild", action="store_true", help="rebuild configs that are already finished")
-    _step_arguments(parser)
+    _add_step_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the configs to build, in order, and exit")
     parser.add_argument("--keep-failed", action="store_true", help="keep the work folder of a failed step")
-    _executor_arguments(parser)
-    _compile_arguments(parser)
-    _budget_and_handover_arguments(parser)
-    _rehearsal_arguments(parser)
-    _output_arguments(parser)
+    _add_executor_arguments(parser)
+    _add_compile_arguments(parser)
+    _add_budget_and_handover_arguments(parser)
+    _add_rehearsal_arguments(parser)
+    _add_output_arguments(parser)
 
 
-def _output_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument(
         "-v",
@@ -54,7 +54,7 @@ def _output_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _step_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_step_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-step",
         metavar="STEP",
@@ -75,7 +75,7 @@ def _step_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _executor_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_executor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         choices=("rattler-build", "conda-build", "mambabuild"),
@@ -98,32 +98,32 @@ def _executor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory",
         metavar="SIZE",
-        type=values.parse_size,
+        type=option_value_parsers.parse_size,
         help="limit the memory of each config: 16GB (default: a share)",
     )
     parser.add_argument("--cores", metavar="N", type=int, help="limit the cores of each config (default: a share)")
 
 
-def add_remote_executor(parser: argparse.ArgumentParser) -> None:
+def add_remote_executor_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a remote executor, for builds here or on the workers of a fleet."""
     parser.add_argument(
         "--remote-executor",
         metavar="URL",
-        type=values.remote_executor_url,
+        type=option_value_parsers.parse_remote_executor_url,
         help="run the actions of compiles by Bazel on the workers of this server: grpc(s)://HOST:PORT/INSTANCE; the "
         "variable BAZEL_REMOTE_EXECUTOR does the same",
     )
     parser.add_argument(
         "--remote-credentials",
         metavar="FOLDER",
-        type=values.credentials_folder,
+        type=option_value_parsers.parse_credentials_folder,
         help="use these files for the remote executor: ca.pem, client.pem and client.key, and headers, NAME: VALUE on "
         "each line; the variable BAZEL_REMOTE_CREDENTIALS does the same",
     )
     parser.add_argument(
         "--remote-jobs",
         metavar="N",
-        type=values.positive_number,
+        type=option_value_parsers.parse_positive_number,
         help="run up to N actions at a time on the remote executor (default: the recipe's)",
     )
     parser.add_argument(
@@ -134,35 +134,38 @@ def add_remote_executor(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _compile_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--remote-cache",
         metavar="URL",
-        type=values.remote_cache_url,
+        type=option_value_parsers.parse_remote_cache_url,
         help="share Bazel's cache between machines: http(s):// or grpc(s)://; the variable BAZEL_REMOTE_CACHE does the "
         "same, hidden from process lists",
     )
-    add_remote_executor(parser)
+    add_remote_executor_arguments(parser)
     parser.add_argument(
         "--compile-cache",
         metavar="FOLDER",
-        type=values.new_folder,
+        type=option_value_parsers.parse_folder_path,
         help="use Bazel's disk caches in this folder, which feedstocks and machines may share (default: "
         "build_artifacts/compile-cache)",
     )
     parser.add_argument(
         "--distdir",
         metavar="FOLDER",
-        type=values.existing_folder,
+        type=option_value_parsers.parse_existing_folder,
         help="use downloaded files from this folder: archives of sources, and files that Bazel would download",
     )
     parser.add_argument(
-        "--mirror", metavar="URL", type=values.mirror_url, help="try this mirror of sources first, as URL/HOST/PATH"
+        "--mirror",
+        metavar="URL",
+        type=option_value_parsers.parse_mirror_url,
+        help="try this mirror of sources first, as URL/HOST/PATH",
     )
     parser.add_argument(
         "--stall",
         metavar="MINUTES",
-        type=values.minutes_as_seconds,
+        type=option_value_parsers.parse_minutes_as_seconds,
         default="20",
         help="report a compile without any activity for this long (default: %(default)s)",
     )
@@ -170,24 +173,24 @@ def _compile_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache-size",
         dest="cache_bound",
         metavar="SIZE",
-        type=values.parse_size,
+        type=option_value_parsers.parse_size,
         default="200GB",
         help="limit the disk space of the compile caches (default: %(default)s)",
     )
 
 
-def _budget_and_handover_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_budget_and_handover_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         metavar="TIME",
-        type=values.parse_budget,
+        type=option_value_parsers.parse_budget,
         help="stop an unfinished build in time before this time has passed, such as 5h30m, or after a number of "
         "Bazel's actions, such as '500 actions'; exit with code 34",
     )
     parser.add_argument(
         "--handover",
         metavar="DIR",
-        type=values.new_folder,
+        type=option_value_parsers.parse_folder_path,
         help="continue CONFIG with what a job before has left in this folder, and leave there what a next job needs",
     )
     parser.add_argument(
@@ -200,13 +203,13 @@ def _budget_and_handover_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--handover-size",
         metavar="SIZE",
-        type=values.parse_size,
+        type=option_value_parsers.parse_size,
         default="20GB",
         help="limit the unpacked size of what is handed on (default: %(default)s)",
     )
 
 
-def _rehearsal_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_rehearsal_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rehearse",
         dest="rehearsal",
@@ -226,7 +229,7 @@ def _rehearsal_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--python-channel",
         metavar="CHANNEL",
-        type=values.channel_for_solver,
+        type=option_value_parsers.parse_channel,
         default="conda-forge",
         help="download a Python that this machine lacks for a rehearsal from this conda channel; 'none' downloads "
         "none (default: %(default)s)",

@@ -7,9 +7,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import values
-from kiln.cli.allowed_environment_variables import build_variables, container_client_variables, pip_variables
-from kiln.cli.current_ci_run_urls import ci_urls
+from kiln.cli import option_value_parsers
+from kiln.cli.allowed_environment_variables import (
+    conda_forge_build_variables,
+    container_client_variables,
+    pip_variables,
+)
+from kiln.cli.current_ci_run_urls import repository_and_run_urls
 
 if TYPE_CHECKING:
     import argparse
@@ -44,24 +48,24 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
         run_arguments=run.docker_run_arguments(run_arguments) if run_arguments else containers.run_arguments,
     )
     arguments["container"] = arguments.get("container") or containers.engine
-    arguments["remote_cache"] = options.remote_cache or values.remote_cache_url(
+    arguments["remote_cache"] = options.remote_cache or option_value_parsers.parse_remote_cache_url(
         environment.get("BAZEL_REMOTE_CACHE", "")
     )
-    arguments["remote_executor"] = options.remote_executor or values.remote_executor_url(
+    arguments["remote_executor"] = options.remote_executor or option_value_parsers.parse_remote_executor_url(
         environment.get("BAZEL_REMOTE_EXECUTOR", "")
     )
     text = environment.get("BAZEL_REMOTE_CREDENTIALS", "")
-    arguments["remote_credentials"] = options.remote_credentials or values.credentials_setting(text)
-    remote_url, ci_url = ci_urls(environment)
+    arguments["remote_credentials"] = options.remote_credentials or option_value_parsers.parse_credentials_setting(text)
+    remote_url, ci_url = repository_and_run_urls(environment)
     return run.RunOptions(
         **{**arguments, "configs": configs},
         build=build,
-        command=command_line(),
+        command=masked_command_line(),
         image=environment.get("DOCKER_IMAGE") or None,
         fetch=not options.dry_run,
         remote_url=remote_url,
         ci_url=ci_url,
-        caller_variables=build_variables(feedstock, environment),
+        caller_variables=conda_forge_build_variables(feedstock, environment),
         client={**container_client_variables(environment), **pip_variables(environment), **secrets},
     )
 
@@ -70,7 +74,7 @@ def _budget_fields(options: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a build's options for ``--budget``, whose time begins now."""
     from kiln.job.budget_monitor import least_reserve_seconds
 
-    budget: values.Budget | None = getattr(options, "budget", None)
+    budget: option_value_parsers.Budget | None = getattr(options, "budget", None)
     if budget is None:
         return {}
     if budget.seconds is None:
@@ -86,14 +90,14 @@ def _arguments_named_as_fields(record: type[RunOptions | BuildOptions], options:
     return {name: value for name, value in vars(options).items() if name in fields}
 
 
-def command_line() -> str:
+def masked_command_line() -> str:
     """Return the command of this process, as a report has it."""
     from kiln import masking
 
-    return masking.masked(typed_command(sys.argv[1:]))
+    return masking.masked(command_as_typed(sys.argv[1:]))
 
 
-def typed_command(words: Sequence[str]) -> str:
+def command_as_typed(words: Sequence[str]) -> str:
     """Return the command as the user typed it, without the words that an entry script adds."""
     import shlex
 

@@ -7,8 +7,8 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.allowed_environment_variables import tool_environment
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.allowed_environment_variables import git_and_pip_environment
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.cli.run_view import print_notes
 from kiln.errors import UsageError
 
@@ -24,7 +24,7 @@ _SHOWN = 16  # characters of a hash
 _VARIABLES = ("SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "NETRC")  # of git and pip
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln bump``."""
     parser.add_argument(
         "version",
@@ -51,38 +51,38 @@ def run(options: argparse.Namespace, root: Path) -> int:
     feedstock = feedstock_loader.load(root)
     if options.check:
         return print_newest_versions(feedstock, as_json=options.json)
-    plan = bump.prepare_build_bump(feedstock) if options.build else version_plan(feedstock, options.version)
+    plan = bump.prepare_build_bump(feedstock) if options.build else version_bump_plan(feedstock, options.version)
     if not options.dry_run:
         bump.write_recipe(feedstock, plan)
     print_notes(plan.notes)
     if options.json:
-        print(json.dumps(as_json(plan, written=not options.dry_run), indent=2))
+        print(json.dumps(bump_as_json(plan, written=not options.dry_run), indent=2))
     else:
-        lines = (*summary(plan), pasteable("next: kiln rerender", root))
+        lines = (*bump_summary_lines(plan), make_pasteable("next: kiln rerender", root))
         print("".join(diff_lines(plan)) if options.dry_run else "\n".join(lines))
     return 0
 
 
-def version_plan(feedstock: Feedstock, version: str) -> BumpPlan:
+def version_bump_plan(feedstock: Feedstock, version: str) -> BumpPlan:
     """Return the plan for a version, and show the progress of its downloads."""
     from kiln import bump
-    from kiln.cli.run_view import steps_view
+    from kiln.cli.run_view import command_steps_view
 
-    view = steps_view()
+    view = command_steps_view()
 
     @contextmanager
     def on_file(name: str) -> Iterator[Callable[[str], None]]:
         with view.step(f"download {name}") as step:
             yield step.line
 
-    return bump.prepare_version_bump(feedstock, version, env=tool_environment(os.environ, *_VARIABLES), on_file=on_file)
+    return bump.prepare_version_bump(feedstock, version, env=git_and_pip_environment(os.environ, *_VARIABLES), on_file=on_file)
 
 
 def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
     """Print upstream's newest version of each source."""
     from kiln import bump
 
-    version, sources = bump.recipe_and_upstream_versions(feedstock, env=tool_environment(os.environ, *_VARIABLES))
+    version, sources = bump.recipe_and_upstream_versions(feedstock, env=git_and_pip_environment(os.environ, *_VARIABLES))
     if as_json:
         rows = [
             {
@@ -103,7 +103,7 @@ def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
     newer = {item.spelled for item in sources if item.is_newer(version)}
     if newer:
         commands = ", or ".join(f"kiln bump {spelled}" for spelled in sorted(newer))
-        print("next: " + pasteable(commands, feedstock.root))
+        print("next: " + make_pasteable(commands, feedstock.root))
     elif not sources:
         print("it has no source that is downloaded")
     elif all(item.newest for item in sources):
@@ -111,7 +111,7 @@ def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
     return 0
 
 
-def changes(plan: BumpPlan) -> list[dict[str, Any]]:
+def changed_values(plan: BumpPlan) -> list[dict[str, Any]]:
     """Return the changed values in the order of the text."""
     from kiln.bump.literals import place_of_offset
 
@@ -129,13 +129,13 @@ def changes(plan: BumpPlan) -> list[dict[str, Any]]:
     ]
 
 
-def as_json(plan: BumpPlan, *, written: bool) -> dict[str, Any]:
+def bump_as_json(plan: BumpPlan, *, written: bool) -> dict[str, Any]:
     """Return a bump as JSON values."""
     return {
         "file": plan.file,
         "version": {"old": plan.old, "new": plan.new},
         "build_numbers": {"old": plan.numbers[0], "new": plan.numbers[1]},
-        "changes": changes(plan),
+        "changes": changed_values(plan),
         "downloads": [download.name for download in plan.downloads],
         "unchanged": list(plan.unchanged),
         "notes": list(plan.notes),
@@ -143,12 +143,12 @@ def as_json(plan: BumpPlan, *, written: bool) -> dict[str, Any]:
     }
 
 
-def summary(plan: BumpPlan) -> Iterator[str]:
+def bump_summary_lines(plan: BumpPlan) -> Iterator[str]:
     """Yield the lines of what was written."""
     old, new = (", ".join(map(str, numbers)) for numbers in plan.numbers)
     versions = plan.old if plan.old == plan.new else f"{plan.old} -> {plan.new}"
     yield f"{plan.file}: version {versions}, build number {old if old == new else f'{old} -> {new}'}"
-    for change in changes(plan):
+    for change in changed_values(plan):
         old_value, new_value = _shortened_value(change["old"]), _shortened_value(change["new"])
         yield f"  line {change['line']}, {change['key']}: {old_value} -> {new_value}"
     for name in plan.unchanged:

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from kiln.cli import values
+from kiln.cli import option_value_parsers
 
 if TYPE_CHECKING:
     import argparse
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from kiln.bazel.disk_cache_folders import DiskCache, DiskCaches
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln cache``."""
     actions = parser.add_mutually_exclusive_group()
     actions.add_argument(
         "--to",
         metavar="SIZE",
-        type=values.parse_size,
+        type=option_value_parsers.parse_size,
         help="remove the least recently used entries until the rest is smaller: 50GB",
     )
     actions.add_argument(
@@ -41,16 +41,16 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.store.layout import ArtifactLayout
 
     caches = ArtifactLayout.for_feedstock(feedstock_loader.load(root)).compile_caches
-    freed = remove(caches, options)
+    freed = remove_selected_caches(caches, options)
     entries = [entry for entry in caches.all_caches() if entry.size]
     if options.json:
         print(json.dumps({"caches": [dataclasses.asdict(entry) for entry in entries], "freed": freed}, indent=2))
     else:
-        print(as_text(entries, caches.root, freed))
+        print(caches_as_text(entries, caches.root, freed))
     return 0
 
 
-def remove(caches: DiskCaches, options: argparse.Namespace) -> int:
+def remove_selected_caches(caches: DiskCaches, options: argparse.Namespace) -> int:
     """Remove the selected caches and return the freed bytes."""
     if options.to is not None:
         return caches.trim_to_size(options.to)
@@ -61,7 +61,7 @@ def remove(caches: DiskCaches, options: argparse.Namespace) -> int:
     return sum(caches.remove_cache(entry) for entry in entries if options.all or newest[entry.label] != entry.key)
 
 
-def as_text(entries: list[DiskCache], root: Path, freed: int) -> str:
+def caches_as_text(entries: list[DiskCache], root: Path, freed: int) -> str:
     """Return the caches as a table with their total size."""
     from kiln import files
     from kiln.cli.run_view import terminal_width

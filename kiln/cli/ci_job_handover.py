@@ -24,7 +24,9 @@ NOT_RESUMABLE = (
 )
 
 
-def requested_chain(feedstock: Feedstock, options: argparse.Namespace, configs: Sequence[str]) -> ContinuedBuild | None:
+def requested_job_chain(
+    feedstock: Feedstock, options: argparse.Namespace, configs: Sequence[str]
+) -> ContinuedBuild | None:
     """Return the chain of --handover, None without it.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import values
+from kiln.cli import option_value_parsers
 
 if TYPE_CHECKING:
     import argparse
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from kiln.provenance.attestation_check import TrustedSigner
 
 
-def add_channels(parser: argparse.ArgumentParser, *, default: str) -> None:
+def add_channel_arguments(parser: argparse.ArgumentParser, *, default: str) -> None:
     """Add the option for the channels to take packages from; ``default`` is its default in words."""
     parser.add_argument(
         "-c",
         "--from",
         dest="channels",
         metavar="CHANNEL",
-        type=values.channel_for_solver,
+        type=option_value_parsers.parse_channel,
         action="append",
         default=[],
         help="take packages from this channel (a folder, URL or name); can be repeated, in order of priority (default: "
@@ -29,7 +29,7 @@ def add_channels(parser: argparse.ArgumentParser, *, default: str) -> None:
     )
 
 
-def add_config_selection(parser: argparse.ArgumentParser) -> None:
+def add_config_selection_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select configs."""
     parser.add_argument("configs", nargs="*", metavar="CONFIG", help="name of a config's file in .ci_support")
     parser.add_argument("--filter", metavar="GLOB", help="build the configs with matching names: '*cuda*python3.11*'")
@@ -39,7 +39,7 @@ def add_config_selection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_attestations(parser: argparse.ArgumentParser, *, of_a_channel: bool) -> None:
+def add_attestation_arguments(parser: argparse.ArgumentParser, *, of_a_channel: bool) -> None:
     """Add the options for the signers of attestations; ``of_a_channel`` where they can be set for one channel."""
     where = "; with CHANNEL= for the packages of this channel alone" if of_a_channel else ""
     parser.add_argument(
@@ -64,7 +64,7 @@ def add_attestations(parser: argparse.ArgumentParser, *, of_a_channel: bool) -> 
     )
 
 
-def attestation_signers(options: argparse.Namespace, texts: Sequence[str]) -> tuple[TrustedSigner, ...]:
+def trusted_attestation_signers(options: argparse.Namespace, texts: Sequence[str]) -> tuple[TrustedSigner, ...]:
     """Return the signers of these names.
 
     Raises:

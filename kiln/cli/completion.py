@@ -19,7 +19,7 @@ SHELLS = {"bash": "~/.bashrc", "zsh": "~/.zshrc", "fish": "~/.config/fish/comple
 CONFIG_ARGUMENTS = frozenset({"configs", "config", "partial"})  # arguments with config names as values
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln completion``."""
     parser.add_argument("shell", choices=SHELLS, help="print the completion code of this shell")
     parser.epilog = 'Bash: eval "$(kiln completion bash)" in ~/.bashrc. Fish: kiln completion fish > ' + SHELLS["fish"]
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - the s
     return 0
 
 
-def complete() -> None:
+def answer_completion_request() -> None:
     """Answer a completion request in argcomplete's protocol, and exit."""
     import argcomplete
 
@@ -45,8 +45,8 @@ def parser_for_command_line(line: str) -> argparse.ArgumentParser:
     words = _unfinished_line_words(line)
     program, rest = (Path(words[0]).name, words[1:]) if words else ("kiln", [])
     if program == "build-locally.py":
-        parser, _ = cli.parser_for("build", program)
-        return _with_config_completion(parser, Path(words[0]).absolute().parent)
+        parser, _ = cli.command_parser_and_module("build", program)
+        return _add_config_completion(parser, Path(words[0]).absolute().parent)
     top = cli.Parser(prog="kiln")
     top.add_argument("-C", dest="root", metavar="DIR", type=Path, default=Path())
     top.add_argument("--version", action="store_true")
@@ -57,9 +57,9 @@ def parser_for_command_line(line: str) -> argparse.ArgumentParser:
         if name != typed:
             commands.add_parser(name, help=summary)
     if typed:
-        parser, _ = cli.parser_for(typed)
+        parser, _ = cli.command_parser_and_module(typed)
         commands.add_parser(
-            typed, parents=[_with_config_completion(parser, root)], add_help=False, help=cli.COMMANDS[typed]
+            typed, parents=[_add_config_completion(parser, root)], add_help=False, help=cli.COMMANDS[typed]
         )
     return top
 
@@ -72,7 +72,7 @@ def _unfinished_line_words(line: str) -> list[str]:
     return line.split()
 
 
-def _with_config_completion(parser: cli.Parser, root: Path) -> cli.Parser:
+def _add_config_completion(parser: cli.Parser, root: Path) -> cli.Parser:
     """Complete the arguments for config names with the configs of a feedstock."""
 
     def existing_config_names(**_: Any) -> list[str]:

@@ -6,7 +6,7 @@ import fnmatch
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli.allowed_environment_variables import host_machine
+from kiln.cli.allowed_environment_variables import host_machine_of_command
 from kiln.errors import KilnError, UnknownConfig, UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):
         from kiln.builder.rehearsal_input_choice import cpu_config_for_machine
 
-        return (cpu_config_for_machine(feedstock, host_machine(options), names),)
+        return (cpu_config_for_machine(feedstock, host_machine_of_command(options), names),)
     if options.all or options.rehearsal or len(names) == 1:
         return names
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -46,7 +46,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
             f"no config selected, {len(names)} are available",
             hint="name a CONFIG (kiln matrix lists them), or use --all",
         )
-    return (ask_config(names, default_config(feedstock, names)),)
+    return (prompt_for_config(names, default_menu_config(feedstock, names)),)
 
 
 def buildable_configs(
@@ -89,7 +89,7 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     return matching
 
 
-def default_config(feedstock: Feedstock, names: tuple[str, ...]) -> str:
+def default_menu_config(feedstock: Feedstock, names: tuple[str, ...]) -> str:
     """Return the config that the menu offers: the CPU config of the running Python, or the first one."""
     from kiln.builder.rehearsal_input_choice import cpu_config_for_python
 
@@ -99,7 +99,7 @@ def default_config(feedstock: Feedstock, names: tuple[str, ...]) -> str:
         return names[0]
 
 
-def ask_config(names: tuple[str, ...], default: str) -> str:
+def prompt_for_config(names: tuple[str, ...], default: str) -> str:
     """Ask the user to pick a config by its number; an empty line picks the default.
 
     Raises:

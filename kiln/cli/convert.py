@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning_selection
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import ConversionRefused
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _SHOWN = 40  # differences that are shown; the rest is counted
 _LONGEST = 400  # characters of each side
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln convert``."""
     parser.add_argument(
         "--check", action="store_true", help="write nothing; show the proof, and fail if the recipes would differ"
@@ -61,9 +61,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
         pinning_selection.pinning_file_by_name(options.pinning) if options.pinning else None,
         leave_out=options.leave_out,
     )
-    fault = proof_error(conversion)
+    fault = failed_proof_error(conversion)
     if options.json:
-        print(json.dumps(as_json(conversion), indent=2))
+        print(json.dumps(proof_as_json(conversion), indent=2))
     elif options.print:
         print(conversion.recipe, end="")
         print("\n".join(proof_lines(conversion)), file=sys.stderr)
@@ -75,11 +75,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
         convert.write_conversion(feedstock, conversion)
         print("wrote recipe/recipe.yaml, and conda_build_tool: rattler-build in conda-forge.yml", file=sys.stderr)
         next_step = "recipe/meta.yaml is not read any more: remove it, then run kiln rerender"
-        print(pasteable(next_step, root), file=sys.stderr)
+        print(make_pasteable(next_step, root), file=sys.stderr)
     return 0
 
 
-def proof_error(conversion: Conversion) -> ConversionRefused | None:
+def failed_proof_error(conversion: Conversion) -> ConversionRefused | None:
     """Return the error of a proof that does not hold; None if it does."""
     from kiln import convert
 
@@ -93,7 +93,7 @@ def proof_error(conversion: Conversion) -> ConversionRefused | None:
     )
 
 
-def as_json(conversion: Conversion) -> dict[str, object]:
+def proof_as_json(conversion: Conversion) -> dict[str, object]:
     """Return the proof as data for other programs."""
     from kiln import convert
 

@@ -14,7 +14,7 @@ WEB_ADDRESS = re.compile(r"https?://[\w.-]+(?::\d+)?(?:/[\w.~+-]+)*/?", re.ASCII
 WORKFLOW = re.compile(r"https://[\w.-]+(?::\d+)?/[\w./~+-]+@[\w./~+-]+", re.ASCII)
 
 
-def ci_urls(environment: Mapping[str, str]) -> tuple[str, str]:
+def repository_and_run_urls(environment: Mapping[str, str]) -> tuple[str, str]:
     """Return the URLs of the feedstock's repository and of the CI's run, without credentials; empty where unknown.
 
     ``remote_url`` is conda-forge's variable of the repository; the others are GitHub Actions' default variables
@@ -31,7 +31,7 @@ def ci_urls(environment: Mapping[str, str]) -> tuple[str, str]:
     return remote_url, ci_url
 
 
-def ci_workflow(environment: Mapping[str, str]) -> str:
+def workflow_uri(environment: Mapping[str, str]) -> str:
     """Return the URI of the CI's workflow with its revision, as Sigstore's certificates name it; empty where unknown.
 
     GITHUB_WORKFLOW_REF and CI_CONFIG_REF_URI are GitHub's and GitLab's variables of it.

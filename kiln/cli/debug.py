@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 TERMINAL_VARIABLES = ("TERM", "COLORTERM", "LINES", "COLUMNS")
 
 
-def is_requested(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+def is_debug_shell_requested(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
     """Return whether a shell is requested, by the option or by conda-forge's variable."""
     return bool(options.shell) or environment.get("BUILD_WITH_CONDA_DEBUG") == "1"
 
 
-def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
+def run_debug_shell(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Prepare an output's build and open the shell; return the shell's exit code.
 
     Raises:

@@ -40,7 +40,7 @@ VARIANT_FILE = "conda_build_config.yaml"
 MACHINE = ("driver", "loaded", "glibc", "avx", "gpus")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln doctor``."""
     parser.add_argument("config", nargs="?", metavar="CONFIG", help="name of a config's file in .ci_support")
     for name, meaning in OPTIONS.items():
@@ -102,10 +102,10 @@ def combination_result(versions: dict[str, str], *, here: bool) -> DoctorResult:
 
     gpus = [versions.pop(name) for name in ("gpu", "cc") if name in versions]
     combination = combination_of({**versions, **({"gpu": ",".join(gpus)} if gpus else {})})
-    return judge_combination(fill_from_machine(combination) if here else combination)
+    return judge_combination(fill_unset_from_machine(combination) if here else combination)
 
 
-def fill_from_machine(combination: Combination) -> Combination:
+def fill_unset_from_machine(combination: Combination) -> Combination:
     """Return a combination with unset properties of the machine filled in from this machine."""
     import dataclasses
 
@@ -134,7 +134,7 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
     combinations = compatibility.version_combinations(feedstock, name)
     if not combinations:
         return [compatibility.unchecked_result(feedstock, name)]
-    return [judge_combination(fill_from_machine(combination) if here else combination) for combination in combinations]
+    return [judge_combination(fill_unset_from_machine(combination) if here else combination) for combination in combinations]
 
 
 def show_machine(root: Path, *, as_json: bool) -> int:
@@ -171,11 +171,11 @@ def show_machine(root: Path, *, as_json: bool) -> int:
             )
         )
     else:
-        lines = machine_text(facts, arch, resources.cores, resources.memory, disk)
+        lines = machine_property_lines(facts, arch, resources.cores, resources.memory, disk)
         ranges = runnable_versions.verdict_ranges(cudas)
         print_folded("\n".join((*lines, *(f"CUDA, {verdict}: {found}" for verdict, found in ranges.items()))))
         for purpose, answer in answers.items():
-            print_folded(f"\n{purpose}: " + "\n".join(result_text(answer)))
+            print_folded(f"\n{purpose}: " + "\n".join(doctor_result_lines(answer)))
     return exit_code(answers.values())
 
 
@@ -185,7 +185,7 @@ def print_results(answers: list[DoctorResult], *, as_json: bool, variant_file: s
         data = [answer.as_data() for answer in answers]
         print(json.dumps(data[0] if len(data) == 1 else data, indent=2))
     else:
-        print_folded("\n\n".join("\n".join(result_text(answer, variant_file)) for answer in answers))
+        print_folded("\n\n".join("\n".join(doctor_result_lines(answer, variant_file)) for answer in answers))
     return exit_code(answers)
 
 
@@ -194,22 +194,22 @@ def exit_code(answers: Iterable[DoctorResult]) -> int:
     return IncompatibleVersions.exit_code if any(answer.verdict.value == "cannot work" for answer in answers) else 0
 
 
-def result_text(answer: DoctorResult, variant_file: str = VARIANT_FILE) -> Iterator[str]:
+def doctor_result_lines(answer: DoctorResult, variant_file: str = VARIANT_FILE) -> Iterator[str]:
     """Yield the lines of a result: the verdict, the reasons with their rows, and working alternatives."""
     yield f"{answer.verdict.value}: {answer.combination.text}"
     printed: set[str] = set()
     for finding in sorted(answer.findings, key=lambda finding: -finding.verdict.rank):
-        yield from finding_text(finding, printed)
+        yield from finding_lines(finding, printed)
     if answer.nearest:
         yield "nearest working combinations:"
         for suggestion in answer.nearest:
-            yield from suggestion_text(suggestion)
+            yield from suggestion_lines(suggestion)
     if answer.variants:
         yield f"in recipe/{variant_file}:"
         yield from (f"    {line}" for line in answer.variants)
 
 
-def finding_text(finding: Finding, printed: set[str]) -> Iterator[str]:
+def finding_lines(finding: Finding, printed: set[str]) -> Iterator[str]:
     """Yield the lines of a reason and its table rows; a row printed before is only referred to."""
     yield f"  {SIGNS[finding.verdict.value]} {finding.reason}"
     for row in finding.rows:
@@ -221,14 +221,14 @@ def finding_text(finding: Finding, printed: set[str]) -> Iterator[str]:
         yield f"          {row.source}"
 
 
-def suggestion_text(suggestion: Suggestion) -> Iterator[str]:
+def suggestion_lines(suggestion: Suggestion) -> Iterator[str]:
     """Yield the lines of a working combination and its variants."""
     cost = "" if suggestion.verdict.value == "works" else f", {suggestion.verdict.value}"
     yield f"  {suggestion.combination.text} (changed: {', '.join(suggestion.changes)}{cost})"
     yield from (f"      {line}" for line in suggestion.variants)
 
 
-def machine_text(facts: MachineFacts, arch: str | None, cores: int, memory: int, disk: int) -> Iterator[str]:
+def machine_property_lines(facts: MachineFacts, arch: str | None, cores: int, memory: int, disk: int) -> Iterator[str]:
     """Yield a line for each property of this machine; ``arch`` is the version of ``__cuda_arch``."""
     from kiln.files import size_text
 
@@ -275,12 +275,12 @@ def show_known_failures(options: argparse.Namespace) -> int:
     print(
         json.dumps([failure.as_data() for failure in matches], indent=2)
         if options.json
-        else "\n\n".join(failures_text(matches))
+        else "\n\n".join(known_failure_texts(matches))
     )
     return 0
 
 
-def failures_text(matches: tuple[LogFailure, ...]) -> Iterator[str]:
+def known_failure_texts(matches: tuple[LogFailure, ...]) -> Iterator[str]:
     """Yield the text of each known failure."""
     if not matches:
         yield "no known failure found; kiln/compat/data/failures.ini lists the known ones"

@@ -42,7 +42,7 @@ def failed_run_error(
             f"{total} locked by another process: {_first_config_names(locked)}", hint="wait for it, then repeat"
         )
     debugged = [] if options.rehearsal else [name for name, error in errors.items() if isinstance(error, BuildFailed)]
-    program, repeated = _command_prefix(sys.argv[1:]), _repeated_options(options)
+    program, repeated = _command_prefix(sys.argv[1:]), _options_to_repeat(options)
     commands = [
         (*program, "--failed", *repeated),
         *((*program, name, "--debug", *repeated) for name in debugged[:1]),
@@ -64,10 +64,10 @@ def _command_prefix(words: Sequence[str]) -> tuple[str, ...]:
     elsewhere = top.root.absolute() != Path.cwd()
     if top.called:
         return ("python", str(top.root / top.called) if elsewhere else top.called)
-    return (*kiln_command(), *(("-C", str(top.root)) if elsewhere else ()), "build")
+    return (*kiln_command_words(), *(("-C", str(top.root)) if elsewhere else ()), "build")
 
 
-def kiln_command() -> tuple[str, ...]:
+def kiln_command_words() -> tuple[str, ...]:
     """Return the words that start this kiln in the user's shell: its name, or its path where that is not found."""
     programs = [Path(sys.executable).with_name(name) for name in PROGRAMS]
     own, on_path = next((program for program in programs if program.exists()), None), shutil.which("kiln")
@@ -81,7 +81,7 @@ def _relative_to_current_folder(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _repeated_options(options: argparse.Namespace) -> tuple[str, ...]:
+def _options_to_repeat(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the options that select where and how configs are built."""
     values = ((flag, getattr(options, name), default) for name, (flag, default) in REPEATED.items())
     words = [word for flag, value, default in values if value != default for word in (flag, value)]

@@ -37,16 +37,16 @@ from kiln.cli.fleet_ansible_settings import (
     run_folder,
     worker_build_options,
 )
-from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, arguments, planned_loss_limits
+from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, add_arguments, planned_worker_loss_limits
 from kiln.cli.fleet_plan_inputs import (
     UP_TO_DATE,
     config_sizes,
-    plan_of,
+    fleet_plan_of_configs,
+    most_workers,
+    plan_with_job_sizes,
     require_known_machine_types,
-    with_job_sizes,
-    worker_limit,
 )
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
@@ -66,14 +66,17 @@ if TYPE_CHECKING:
     from kiln.model.run import ConfigRun
     from kiln.store.worker_results import RemoteConfig
 
-__all__ = ["arguments", "run"]
+__all__ = ["add_arguments", "run"]
 
 DETACHED = {
-    "attach": fleet_detached_runs.attach,
-    "logs": fleet_detached_status.show_log,
-    "collect": fleet_detached_runs.collect,
+    "attach": fleet_detached_runs.attach_to_run,
+    "logs": fleet_detached_status.show_run_or_config_log,
+    "collect": fleet_detached_runs.collect_ended_run,
 }
-BY_KEY = {"status": fleet_detached_status.show_status, "down": fleet_detached_runs.tear_down_by_key}  # with --key
+BY_KEY = {
+    "status": fleet_detached_status.show_detached_run_status,
+    "down": fleet_detached_runs.tear_down_run_of_key,
+}  # with --key
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -94,9 +97,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
         "plan": show_plan,
         "run": run_fleet,
         "test": fleet_test.run,
-        "status": show_status,
+        "status": show_run_status,
         "down": fleet_down.tear_down_runs,
-        "sweep": fleet_sweep.sweep,
+        "sweep": fleet_sweep.sweep_expired_workers,
     }
     return actions[options.action](options, feedstock)
 
@@ -114,10 +117,10 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         configs = selection.configs
         stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
         tests = fleet_gpu_tests.gpu_test_plan(stage, selection.cached, configs)
-        quotas = fleet_quotas.quotas_of(options, feedstock)
-        plan = plan_of(options, feedstock, configs, ledger, tests, quotas)
+        quotas = fleet_quotas.account_quotas(options, feedstock)
+        plan = fleet_plan_of_configs(options, feedstock, configs, ledger, tests, quotas)
     if options.provider == fleet_slurm_options.SLURM:
-        plan = with_job_sizes(plan, config_sizes(feedstock, [config.config for config in configs]))
+        plan = plan_with_job_sizes(plan, config_sizes(feedstock, [config.config for config in configs]))
     if options.detach:
         fleet_detach_to_controller.check_credential_expiry(options, plan, begins=False)
     terms = (
@@ -134,7 +137,7 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetSelection:
+class FleetConfigSelection:
     """The selected configs: those to build, the reports of those that are up to date, and all of them."""
 
     configs: tuple[RemoteConfig, ...]
@@ -142,7 +145,7 @@ class FleetSelection:
     all: tuple[RemoteConfig, ...]
 
 
-def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str] = ()) -> FleetSelection:
+def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str] = ()) -> FleetConfigSelection:
     """Return the selected configs.
 
     Raises:
@@ -169,7 +172,7 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
         if config.config in finished
     )
     rest = tuple(config for config in configs if config.config not in finished)
-    return FleetSelection(configs=rest, cached=cached, all=configs)
+    return FleetConfigSelection(configs=rest, cached=cached, all=configs)
 
 
 # The run
@@ -178,7 +181,7 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
 def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Build configs on many workers, and return the exit code of what failed."""
     from kiln import files, process_runner, signals
-    from kiln.cli.run_view import config_view
+    from kiln.cli.run_view import run_view_of_configs
     from kiln.fleet import run as fleet
     from kiln.fleet.slurm.client import PROGRAMS as SLURM_PROGRAMS
     from kiln.ledger.fleet import FleetLedger
@@ -188,7 +191,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     for program in SLURM_PROGRAMS if options.provider == fleet_slurm_options.SLURM else fleet_test.PROGRAMS:
         process_runner.find(program, env=os.environ)
     if options.detach:
-        return start_detached(options, feedstock)
+        return start_detached_run(options, feedstock)
     with files.locked(layout.lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
         selection, previous = selection_and_run_to_resume(options, feedstock, ledger)
         stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
@@ -197,22 +200,22 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
             print(UP_TO_DATE, file=sys.stderr)
             fleet_gpu_tests.record_cached_as_passed(stage, selection.cached, ledger)
             if previous is not None:
-                fleet_down.tear_down(options, feedstock, ledger, previous.id, previous.provider)
+                fleet_down.tear_down_at_provider(options, feedstock, ledger, previous.id, previous.provider)
             return 0
         previous = fleet_gpu_tests.resumable_run(
             previous,
             builds=bool(selection.configs),
             ledger=ledger,
-            tear_down=lambda run: fleet_down.tear_down(options, feedstock, ledger, run.id, run.provider),
+            tear_down=lambda run: fleet_down.tear_down_at_provider(options, feedstock, ledger, run.id, run.provider),
         )
         build_stage = None
         if selection.configs:
-            run_config, site = configuration_and_site(options, feedstock, selection, previous, ledger, tests)
+            run_config, site = run_config_and_site(options, feedstock, selection, previous, ledger, tests)
             keep = ChannelUpdater(feedstock, selection.all)
             build_stage = functools.partial(fleet.execute, run_config, site, keep=keep)
-        view = config_view(feedstock, [config.config for config in selection.all])
+        view = run_view_of_configs(feedstock, [config.config for config in selection.all])
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
-            observer, key = lost_terminal.ExpendableView(view), selection.all[0].inputs.shared
+            observer, key = lost_terminal.TerminalLossTolerantView(view), selection.all[0].inputs.shared
             report, errors = fleet_gpu_tests.build_and_test(
                 stage, build_stage, selection.cached, previous, key=key, ledger=ledger, observer=observer
             )
@@ -223,7 +226,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
 def selection_and_run_to_resume(
     options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger
-) -> tuple[FleetSelection, FleetRun | None]:
+) -> tuple[FleetConfigSelection, FleetRun | None]:
     """Return the selected configs, and the run to resume, whose configs are among them."""
     from kiln.fleet import run as fleet
     from kiln.fleet.build_and_test_states import config_of
@@ -231,14 +234,14 @@ def selection_and_run_to_resume(
     selection = select_configs(options, feedstock)
     previous = fleet.run_to_resume(ledger.fleet_runs(), provider=options.provider, key=selection.all[0].inputs.shared)
     if previous is None:
-        previous = fleet_unrecorded_runs.recover(options, feedstock, selection.all, ledger)
+        previous = fleet_unrecorded_runs.recover_or_end_unrecorded_runs(options, feedstock, selection.all, ledger)
     if previous is not None:
         selection = select_configs(options, feedstock, tuple(config_of(job.config) for job in previous.jobs))
         print(f"resuming the fleet run {previous.id}", file=sys.stderr)
     return selection, previous
 
 
-def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
+def start_detached_run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Start a run on a controller of its own, once its plan is known to be possible."""
     from kiln import files
     from kiln.ledger.fleet import FleetLedger
@@ -248,18 +251,18 @@ def start_detached(options: argparse.Namespace, feedstock: Feedstock) -> int:
         selection = select_configs(options, feedstock)
         if selection.cached:
             stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
-            fleet_gpu_tests.note_untested(stage, selection.cached)
+            fleet_gpu_tests.print_untested_configs_note(stage, selection.cached)
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
         stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.configs, ledger)
         tests = fleet_gpu_tests.gpu_test_plan(stage, (), selection.configs)
-        plan = plan_of(options, feedstock, selection.configs, ledger, tests)
+        plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests)
         fleet_replacement_and_lifetime_limits.run_terms_of_plan(options, plan)
         with files.locked(layout.lock_file("fleet-detach")):  # of two at once, the second has to see the first
             fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
-            quotas = fleet_quotas.quotas_of(options, feedstock)  # of which another run would have a part
-            plan = plan_of(options, feedstock, selection.configs, ledger, tests, quotas)
+            quotas = fleet_quotas.account_quotas(options, feedstock)  # of which another run would have a part
+            plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
             print_quota_warnings(plan, fleet_fallbacks.offers_by_type(options, plan).values())
             fleet_detach_to_controller.check_credential_expiry(options, plan, begins=True)
             return fleet_detach_to_controller.start_controller_run(options, feedstock, selection.configs)
@@ -289,10 +292,10 @@ class ChannelUpdater:
         )
 
 
-def configuration_and_site(
+def run_config_and_site(
     options: argparse.Namespace,
     feedstock: Feedstock,
-    selection: FleetSelection,
+    selection: FleetConfigSelection,
     previous: FleetRun | None,
     ledger: FleetLedger,
     tests: WorkerTestPlan | None = None,
@@ -308,19 +311,19 @@ def configuration_and_site(
         if options.pool is None and (pool := pool_type_and_size(previous)) is not None:
             options.pool_type, options.pool = pool
         require_known_machine_types(options, previous)
-    quotas = () if previous is not None else fleet_quotas.quotas_of(options, feedstock)  # it has workers already
-    plan = plan_of(options, feedstock, selection.configs, ledger, tests, quotas)
+    quotas = () if previous is not None else fleet_quotas.account_quotas(options, feedstock)  # it has workers already
+    plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
     offers = {} if is_slurm else fleet_fallbacks.offers_by_type(options, plan)
     print_quota_warnings(plan, offers.values())
     run_id = fleet_detach_to_controller.new_run_id(os.environ) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
-    attempts, replacements = planned_loss_limits(options, plan.selection)
+    attempts, replacements = planned_worker_loss_limits(options, plan.selection)
     run_config = FleetRunConfig(
         id=run_id,
-        command=build_options.command_line(),
+        command=build_options.masked_command_line(),
         machine_type=plan.selection.machine_type,
         estimates=plan.estimates,
-        max_workers=min(worker_limit(options, n), n) if is_slurm else plan.selection.workers,
+        max_workers=min(most_workers(options, n), n) if is_slurm else plan.selection.workers,
         type_workers={}
         if is_slurm
         else {kind: plan.selection.count_of_type(kind) for kind in plan.selection.machine_types},
@@ -355,14 +358,14 @@ def configuration_and_site(
     )
     if is_slurm:
         sizes = config_sizes(feedstock, [config.config for config in selection.all])
-        return run_config, fleet_slurm_options.run_site(options, feedstock, run_id, sizes)
+        return run_config, fleet_slurm_options.slurm_run_site(options, feedstock, run_id, sizes)
     return run_config, playbook_site(options, feedstock, run_id, options.provider, run_config=run_config)
 
 
 # Runs in the ledger, and at a provider
 
 
-def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
+def show_run_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Print the fleet runs of the ledger, or the workers that a provider lists."""
     from kiln.fleet import costs as fleet_costs
     from kiln.fleet import plan_status_output
@@ -371,7 +374,7 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger.fleet import FleetLedger
 
     if options.ask == fleet_slurm_options.SLURM:
-        print(fleet_slurm_options.list_jobs())
+        print(fleet_slurm_options.slurm_jobs_as_json())
         return 0
     if options.ask:
         print(json.dumps(fleet.existing_workers(playbook_site(options, feedstock, "look", options.ask)), indent=4))
@@ -379,16 +382,16 @@ def show_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
         runs = [run for run in ledger.fleet_runs() if options.run in {None, run.id}]
         if options.run and not runs and fleet_detached_runs.is_detached(feedstock, options.run):
-            return fleet_detached_status.show_status(options, feedstock.root)
+            return fleet_detached_status.show_detached_run_status(options, feedstock.root)
         reports = {run.id: ledger.report(run.number) for run in runs}
         costs = fleet_costs.run_costs(runs, reports, time.time())
         backups = damage_repair.damaged_files(ledger.path)
     if backups:
-        print(pasteable(plan_status_output.ledger_damage_note(backups), feedstock.root), file=sys.stderr)
+        print(make_pasteable(plan_status_output.ledger_damage_note(backups), feedstock.root), file=sys.stderr)
     if options.run and not runs:
         raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint="kiln fleet status lists all runs")
     text = json.dumps(plan_status_output.status_as_json(runs, costs), indent=2) if options.json else ""
-    print(text or pasteable(plan_status_output.status_as_text(runs, costs), feedstock.root))
+    print(text or make_pasteable(plan_status_output.status_as_text(runs, costs), feedstock.root))
     for line in () if options.json or options.run else fleet_detached_status.detached_run_lines(feedstock):
-        print(pasteable(line, feedstock.root))
+        print(make_pasteable(line, feedstock.root))
     return 0

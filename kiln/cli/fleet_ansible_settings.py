@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import masking
 from kiln.cli import fleet_remote_execution
-from kiln.cli.allowed_environment_variables import build_variables, container_client_variables
+from kiln.cli.allowed_environment_variables import conda_forge_build_variables, container_client_variables
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
@@ -78,7 +78,7 @@ def playbook_site(
         **recorded_region_variables(options, folder, run, provider),
     }
     builds_alone = run_config is not None and run_config.pool is None
-    job_secrets = fleet_remote_execution.job_secrets(options, os.environ) if builds_alone else {}
+    job_secrets = fleet_remote_execution.executor_secret_variables(options, os.environ) if builds_alone else {}
     variables: dict[str, Any] = {
         "kiln_run": run,
         "kiln_owner": run,  # it is random, and so unique
@@ -100,7 +100,7 @@ def playbook_site(
             "kiln_lease": int(run_config.lease),
             "kiln_lifetime": int(run_config.lifetime),
             "kiln_images": [parsed_image_option(text) for text in options.image],
-            "kiln_environment": worker_variables(feedstock),
+            "kiln_environment": worker_build_variables(feedstock),
         }
         if run_config.pool is not None:
             variables["kiln_pool_properties"] = fleet_remote_execution.pool_platform_properties(feedstock, options)
@@ -167,11 +167,13 @@ def recorded_region_variables(options: argparse.Namespace, folder: Path, run: st
     return known
 
 
-def worker_variables(feedstock: Feedstock) -> dict[str, str]:
+def worker_build_variables(feedstock: Feedstock) -> dict[str, str]:
     """Return the variables that are passed to builds on workers: conda-forge's, without secrets."""
     from kiln import run
 
-    return {name: text for name, text in build_variables(feedstock, os.environ).items() if name in run.CONTRACT}
+    return {
+        name: text for name, text in conda_forge_build_variables(feedstock, os.environ).items() if name in run.CONTRACT
+    }
 
 
 def playbook_environment(environment: Mapping[str, str], python: Path) -> dict[str, str]:
@@ -206,11 +208,11 @@ def parsed_image_option(text: str) -> dict[str, str]:
 
 
 def playbook_variable_text(name: str, files: Iterable[Path]) -> str:
-    """Return a text of the playbooks from files of variables; see `playbook_value`."""
-    return str(playbook_value(name, files) or "")
+    """Return a text of the playbooks from files of variables; see `playbook_variable_value`."""
+    return str(playbook_variable_value(name, files) or "")
 
 
-def playbook_value(name: str, files: Iterable[Path]) -> Any:
+def playbook_variable_value(name: str, files: Iterable[Path]) -> Any:
     """Return a variable of the playbooks from files of variables; an encrypted file or value is passed over."""
     import yaml
 

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import build_arguments, common_arguments, values
+from kiln.cli import build_arguments, common_arguments, option_value_parsers
 from kiln.fleet import lost_controller_cost_and_sweep_script
 
 if TYPE_CHECKING:
@@ -19,21 +19,21 @@ PROVIDERS = ("aws", "openstack", "static", "local", "slurm")
 DEFAULT_TYPE = "compute-16"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln fleet``."""
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     plan = commands.add_parser("plan", help="show schedule and cost, within the account's quotas")
     run = commands.add_parser("run", help="provision workers, build, collect the packages, tear down")
     for command in (plan, run):
-        _config_arguments(command)
-        _worker_arguments(command)
-        _slurm_arguments(command)
-        _detach_arguments(command)
-    _run_arguments(run)
-    build_arguments.add_remote_executor(run)
-    attach, collect = _detached_commands(commands)
+        _add_config_arguments(command)
+        _add_worker_arguments(command)
+        _add_slurm_arguments(command)
+        _add_detach_arguments(command)
+    _add_run_arguments(run)
+    build_arguments.add_remote_executor_arguments(run)
+    attach, collect = _add_detached_commands(commands)
     test = commands.add_parser("test", help="test built packages on a worker, with --gpu on one that has a GPU")
-    _test_arguments(test)
+    _add_test_arguments(test)
     status = commands.add_parser("status", help="show the ledger's fleet runs with their workers and jobs")
     status.add_argument("run", nargs="?", metavar="RUN", help="show this run only")
     status.add_argument("--key", metavar="FILE", type=Path, help=KEY_HELP)
@@ -51,14 +51,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     sweep.add_argument("--print-timer", action="store_true", help=TIMER_HELP)
     sweep.add_argument("--every", metavar="TIME", default="15min", help="interval of the timer (default: %(default)s)")
     prices = commands.add_parser("prices", help="show the prices of machine types, or read providers' price lists")
-    _price_arguments(prices)
+    _add_price_arguments(prices)
     for command in (prices, plan, run, test):
         command.add_argument("--prices", metavar="FILE", type=Path, help=PRICES_HELP)
     for command in (status, down, sweep, plan, run, attach, collect, test):
         command.add_argument("--vars", metavar="FILE", type=Path, action="append", default=[], help=VARS_HELP)
 
 
-def _detached_commands(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+def _add_detached_commands(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     """Add the commands for detached runs; return those that ask the provider.
 
     ``commands`` is the result of argparse's ``add_subparsers``, whose type has no public name.
@@ -121,8 +121,8 @@ LEASE_HELP = "shut workers down after this long without a lease renewal (default
 TIMEOUT_HELP = "probe a worker that has not answered for this long (default: %(default)s)"
 
 
-def _config_arguments(parser: argparse.ArgumentParser) -> None:
-    common_arguments.add_config_selection(parser)
+def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    common_arguments.add_config_selection_arguments(parser)
     parser.add_argument("--rebuild", action="store_true", help="build configs that are up to date, too")
     parser.add_argument(
         "--container", choices=("docker", "podman", "none"), help="container engine on the workers, as in kiln build"
@@ -131,7 +131,7 @@ def _config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(rehearsal=False)
 
 
-def _worker_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--provider", choices=PROVIDERS, required=True, help="provider of the workers")
     parser.add_argument(
         "--type",
@@ -155,12 +155,12 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit", metavar="TIME", help="take this long at most, such as 10h or 90min")
     parser.add_argument("--gpu-tests", action="store_true", help=GPU_TESTS_HELP)
     parser.add_argument("--gpu-type", metavar="TYPE,...", help=GPU_TYPE_HELP)
-    parser.add_argument("--pool", metavar="N", type=values.positive_number, help=POOL_HELP)
+    parser.add_argument("--pool", metavar="N", type=option_value_parsers.parse_positive_number, help=POOL_HELP)
     parser.add_argument("--pool-type", metavar="TYPE", help="machine type of the pool (default: that of the workers)")
 
 
-def _test_arguments(parser: argparse.ArgumentParser) -> None:
-    common_arguments.add_config_selection(parser)
+def _add_test_arguments(parser: argparse.ArgumentParser) -> None:
+    common_arguments.add_config_selection_arguments(parser)
     parser.set_defaults(rehearsal=False)
     parser.add_argument("--provider", choices=PROVIDERS[:-1], required=True, help="provider of the worker")
     parser.add_argument("--gpu", action="store_true", help="test the configs for CUDA, on a worker with a GPU")
@@ -179,7 +179,7 @@ def _test_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="write the results as JSON to standard output")
 
 
-def _price_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_price_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="lists",
@@ -194,12 +194,17 @@ def _price_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="write JSON to standard output")
 
 
-def _slurm_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_slurm_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("jobs of Slurm, with --provider slurm")
-    group.add_argument("--slurm-folder", metavar="FOLDER", type=values.new_folder, help=SLURM_FOLDER_HELP)
+    group.add_argument(
+        "--slurm-folder", metavar="FOLDER", type=option_value_parsers.parse_folder_path, help=SLURM_FOLDER_HELP
+    )
     group.add_argument("--slurm-cores", metavar="N", type=int, help="cores of each job (default: 16)")
     group.add_argument(
-        "--slurm-memory", metavar="SIZE", type=values.parse_size, help="memory of each job (default: 32GB)"
+        "--slurm-memory",
+        metavar="SIZE",
+        type=option_value_parsers.parse_size,
+        help="memory of each job (default: 32GB)",
     )
     group.add_argument("--slurm-time", metavar="TIME", help="time limit of each job (default: the partition's)")
     group.add_argument("--slurm-partition", metavar="NAME", help="partition of the jobs (default: Slurm's)")
@@ -214,7 +219,7 @@ def _slurm_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attempts", metavar="N", type=int, help=ATTEMPTS_HELP)
     parser.add_argument("--replacements", metavar="N", type=int, help=REPLACEMENTS_HELP)
     parser.add_argument("--capacity-timeout", metavar="TIME", help=CAPACITY_HELP)
@@ -234,7 +239,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _detach_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_detach_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("runs that outlive this computer")
     group.add_argument("--detach", action="store_true", help=DETACH_HELP)
     group.add_argument("--controller", metavar="HOST", help=CONTROLLER_HELP)
@@ -243,14 +248,14 @@ def _detach_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(parser=parser)
 
 
-def planned_loss_limits(options: argparse.Namespace, way: Arrangement) -> tuple[int, int]:
+def planned_worker_loss_limits(options: argparse.Namespace, way: Arrangement) -> tuple[int, int]:
     """Return `loss_limits` of a planned run, whose workers of a pool are among those that are replaced."""
     pool = 0 if way.pool is None else way.pool.workers
     seconds = sum(way.worker_seconds) + pool * way.seconds
-    return loss_limits(options, workers=way.workers + pool, worker_seconds=seconds)
+    return worker_loss_limits(options, workers=way.workers + pool, worker_seconds=seconds)
 
 
-def loss_limits(options: argparse.Namespace, *, workers: int, worker_seconds: float) -> tuple[int, int]:
+def worker_loss_limits(options: argparse.Namespace, *, workers: int, worker_seconds: float) -> tuple[int, int]:
     """Return on how many workers each config is tried, and how many lost workers a run replaces.
 
     By default as many as the run has workers and ``worker_seconds`` allow for: `SPOT_LOSSES` of each spot worker, one

@@ -26,7 +26,7 @@ def controller_type_row(provider: str) -> dict[str, Any]:
     return {"provider": provider, "type": CONTROLLER_TYPE, "flavor": flavor, **size}
 
 
-def price_variable(kind: MachineType, since: float) -> dict[str, str]:
+def controller_price_variable(kind: MachineType, since: float) -> dict[str, str]:
     """Return the variable that tells a controller its price from a time on; none where it is unknown, or nothing."""
     hourly = kind.price(spot=False)
     if not (kind.is_priced and hourly):

@@ -22,12 +22,17 @@ from kiln.cli.fleet_ansible_settings import (
     record_region,
     run_folder,
     worker_build_options,
-    worker_variables,
+    worker_build_variables,
 )
-from kiln.cli.fleet_controller_type_and_charge import CONTROLLER_TYPE, KEEP, controller_type_row, price_variable
+from kiln.cli.fleet_controller_type_and_charge import (
+    CONTROLLER_TYPE,
+    KEEP,
+    controller_price_variable,
+    controller_type_row,
+)
 from kiln.cli.fleet_fallbacks import CLOUDS
-from kiln.cli.fleet_plan_inputs import controller_type
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.fleet_plan_inputs import priced_controller_type
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
@@ -140,7 +145,7 @@ def start_controller_run(options: argparse.Namespace, feedstock: Feedstock, conf
             attach_key.remove(run_folder(feedstock, run))
             raise
     print(f"fleet run {run} continues on {key.address}; its key is {path}", file=sys.stderr)
-    print(pasteable(f"kiln fleet attach {run} shows it", feedstock.root), file=sys.stderr)
+    print(make_pasteable(f"kiln fleet attach {run} shows it", feedstock.root), file=sys.stderr)
     print(f"on another computer, with that file: kiln fleet attach --key {attach_key.NAME}", file=sys.stderr)
     if options.json:
         print(json.dumps({"run": run, "address": key.address, "port": key.port, "key": str(path)}))
@@ -151,13 +156,13 @@ def controller_settings(
     options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[str], *, run: str, key: str
 ) -> ControllerSettings:
     """Return what the controller gets: arguments, variables and files; no token for publishing among them."""
-    from kiln.cli.fleet_prices import user_table_path
+    from kiln.cli.fleet_prices import user_price_table_path
     from kiln.fleet.detached import decrypted_playbook_variables, settings_sent_to_controller
     from kiln.fleet.detached.settings_sent_to_controller import HOME, ControllerSettings
 
     variables, certificates = settings_sent_to_controller.credentials(options.provider, os.environ)
     names = decrypted_playbook_variables.variables_read_by_playbooks(ANSIBLE, options.provider)
-    vault = decrypted_playbook_variables.VaultDecryption(vault_program)
+    vault = decrypted_playbook_variables.VaultDecryption(ansible_vault_program)
     host = existing_controller_host(options) if options.controller is not None else {}
     place = (str(host["address"]), int(host.get("port", 22))) if host else None
     texts = decrypted_playbook_variables.variable_files_to_send(options.vars, names, vault, controller=place)
@@ -165,26 +170,26 @@ def controller_settings(
     # Without --rebuild, which is decided here: a run that is resumed there builds nothing that it has collected before.
     arguments = ["fleet", "run", *configs, *controller_run_options(options), "--json"]
     arguments += [word for name in texts if name.startswith("vars/") for word in ("--vars", f"{HOME}/{name}")]
-    prices = options.prices or user_table_path(os.environ)
+    prices = options.prices or user_price_table_path(os.environ)
     if prices.is_file():
         texts["prices.csv"] = settings_sent_to_controller.file_text(prices)
         arguments += ["--prices", f"{HOME}/prices.csv"]
     sizes = feedstock.root / "fleet-sizes.yml"
-    kind = controller_type(options)
-    price = {} if kind is None else price_variable(kind, time.time())
-    executor = fleet_remote_execution.job_secrets(options, os.environ)
+    kind = priced_controller_type(options)
+    price = {} if kind is None else controller_price_variable(kind, time.time())
+    executor = fleet_remote_execution.executor_secret_variables(options, os.environ)
     return ControllerSettings(
         run=run,
         arguments=tuple(arguments),
         key=key,
         keep=duration_seconds(options.keep or KEEP),
-        environment={**worker_variables(feedstock), **index, **variables, **price, **executor, ID: run},
+        environment={**worker_build_variables(feedstock), **index, **variables, **price, **executor, ID: run},
         files={**texts, **certificates},
         feedstock={"fleet-sizes.yml": settings_sent_to_controller.file_text(sizes)} if sizes.is_file() else {},
     )
 
 
-def vault_program() -> tuple[Path, Mapping[str, str]]:
+def ansible_vault_program() -> tuple[Path, Mapping[str, str]]:
     """Return the program that decrypts variables, and its environment, in which it finds the password."""
     from kiln import bootstrap
 

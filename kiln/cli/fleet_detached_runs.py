@@ -13,7 +13,7 @@ from kiln.cli.allowed_environment_variables import container_client_variables
 from kiln.cli.fleet_ansible_settings import artifact_layout, playbook_site, run_folder
 from kiln.cli.fleet_detach_to_controller import remove_controller
 from kiln.cli.fleet_fallbacks import CLOUDS
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import (
     AlreadyRunning,
     BrokenPackage,
@@ -49,13 +49,13 @@ def find_run_key(options: argparse.Namespace, root: Path) -> tuple[RunKey, Feeds
         with contextlib.suppress(FeedstockNotFound):
             feedstock = feedstock_loader.load(root)
             key = attach_key.read(options.key)
-            return key, (feedstock if is_of_feedstock(feedstock, key) else None)
+            return key, (feedstock if is_run_of_feedstock(feedstock, key) else None)
         return attach_key.read(options.key), None
     feedstock = feedstock_loader.load(root)
     return attach_key.key_of_run(feedstock, options.run), feedstock
 
 
-def is_of_feedstock(feedstock: Feedstock, key: RunKey) -> bool:
+def is_run_of_feedstock(feedstock: Feedstock, key: RunKey) -> bool:
     """Return whether a run builds this feedstock: it was started here, or has the same inputs."""
     from kiln.store import worker_results
 
@@ -68,9 +68,9 @@ def is_of_feedstock(feedstock: Feedstock, key: RunKey) -> bool:
     return all(entry.inputs.key == key.inputs[entry.config].key for entry in entries)
 
 
-def attach(options: argparse.Namespace, root: Path) -> int:
+def attach_to_run(options: argparse.Namespace, root: Path) -> int:
     """Show a detached run until it is over, then collect its packages; Ctrl-C leaves it as it is."""
-    from kiln.cli.run_view import view
+    from kiln.cli.run_view import run_view_for_stream
     from kiln.fleet.detached import controller_client, follow
 
     key, feedstock = find_run_key(options, root)
@@ -78,24 +78,26 @@ def attach(options: argparse.Namespace, root: Path) -> int:
         with contextlib.ExitStack() as stack:
 
             def make(labels: Mapping[str, str]) -> Any:
-                return stack.enter_context(view(sys.stderr, os.environ, labels))
+                return stack.enter_context(run_view_for_stream(sys.stderr, os.environ, labels))
 
             follower = follow.RunFollower(make, lambda line: print(line, file=sys.stderr))
             try:
-                follow.follow(connection, follower, exists=lambda: has_controller(options, feedstock, key))
+                follow.follow(connection, follower, exists=lambda: provider_lists_controller(options, feedstock, key))
             except KeyboardInterrupt:
                 stack.close()
-                text = f"\nthe fleet run {key.run} goes on: {action_command('attach', options, key)} shows it again"
-                print(pasteable(text, root), file=sys.stderr)
+                text = (
+                    f"\nthe fleet run {key.run} goes on: {fleet_action_command('attach', options, key)} shows it again"
+                )
+                print(make_pasteable(text, root), file=sys.stderr)
                 return Interrupted.exit_code
         if follower.last.get("process") == "failed":
             print("the run was killed again and again, and is not started any more", file=sys.stderr)
         if options.no_collect:
-            return exit_code_of(follower.last)
-        return collect_from(connection, key, feedstock, options, root)
+            return run_exit_code(follower.last)
+        return collect_from_controller(connection, key, feedstock, options, root)
 
 
-def has_controller(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> bool | None:
+def provider_lists_controller(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> bool | None:
     """Return whether the provider lists a run's controller; None when it cannot be asked from here."""
     from kiln.fleet import run as fleet
 
@@ -110,7 +112,7 @@ def has_controller(options: argparse.Namespace, feedstock: Feedstock | None, key
     return any(machine["name"] == key.machine and not machine["ended"] for machine in machines)
 
 
-def collect(options: argparse.Namespace, root: Path) -> int:
+def collect_ended_run(options: argparse.Namespace, root: Path) -> int:
     """Collect the packages, logs and report of a detached run that is over, and end its controller."""
     from kiln.fleet.detached import controller_client
 
@@ -120,12 +122,12 @@ def collect(options: argparse.Namespace, root: Path) -> int:
         if state["process"] not in OVER:
             raise UsageError(
                 f"the fleet run {key.run} is not over",
-                hint=f"{action_command('attach', options, key)} shows it, and collects then",
+                hint=f"{fleet_action_command('attach', options, key)} shows it, and collects then",
             )
-        return collect_from(connection, key, feedstock, options, root)
+        return collect_from_controller(connection, key, feedstock, options, root)
 
 
-def collect_from(
+def collect_from_controller(
     connection: Controller, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace, root: Path
 ) -> int:
     """Fetch and check the results, store them in the feedstock or in a folder, and end the controller."""
@@ -137,7 +139,7 @@ def collect_from(
     if feedstock is None and target is None:
         target = root / f"fleet-{key.run}"
     folder = target.absolute() / ".part" if target is not None else run_folder(feedstock, key.run) / "collected"  # type: ignore[arg-type]
-    with exclusive_collection(folder, key.run):
+    with exclusive_collection_lock(folder, key.run):
         state = connection.export_results()
         connection.fetch(folder)
         if state["report"] is None:
@@ -159,14 +161,14 @@ def collect_from(
             print(f"{len(packages)} packages collected: {where}", file=sys.stderr)
             if fleet.finished is None:  # it was killed, or could not terminate them
                 text = f"workers may run until their leases end: kiln fleet down {key.run} --provider {fleet.provider}"
-                print(pasteable(text, root), file=sys.stderr)
+                print(make_pasteable(text, root), file=sys.stderr)
         files.remove(folder if target is not None else folder / "packages")
         error = end_controller(connection, key, feedstock, options, is_collected=True)
-    return exit_code_of(state) or (0 if error is None else error.exit_code)
+    return run_exit_code(state) or (0 if error is None else error.exit_code)
 
 
 @contextlib.contextmanager
-def exclusive_collection(folder: Path, run: str) -> Iterator[None]:
+def exclusive_collection_lock(folder: Path, run: str) -> Iterator[None]:
     """Collect a run into a folder alone during the block.
 
     Raises:
@@ -184,13 +186,13 @@ def exclusive_collection(folder: Path, run: str) -> Iterator[None]:
         yield
 
 
-def exit_code_of(state: Mapping[str, Any]) -> int:
+def run_exit_code(state: Mapping[str, Any]) -> int:
     """Return the exit code of a run that is over; one that has none was killed, or stopped early."""
     code = state.get("exit_code")
     return Interrupted.exit_code if code is None else int(code)
 
 
-def request_end_and_wait(connection: Controller) -> tuple[bool, bool]:
+def request_controller_end_and_wait(connection: Controller) -> tuple[bool, bool]:
     """Have the controller ended; return whether it still answers, and whether it waits for others who fetch."""
     waits = connection.confirm_collected()
     until = time.monotonic() + GONE_SECONDS
@@ -218,7 +220,7 @@ def end_controller(
     from kiln.fleet.detached import attach_key
 
     try:
-        alive, waits = request_end_and_wait(connection)
+        alive, waits = request_controller_end_and_wait(connection)
     except MachinesUnknown as error:
         if not is_collected:
             raise
@@ -226,11 +228,11 @@ def end_controller(
         alive = waits = False
     if waits:
         what = f"the controller of the fleet run {key.run} waits until another computer has fetched its packages"
-        again = f"{action_command('down', options, key)} removes what there is of it afterwards"
+        again = f"{fleet_action_command('down', options, key)} removes what there is of it afterwards"
         if not is_collected:
             return AlreadyRunning(what, hint=again)
         text = f"{what}; {again}"
-        print(text if feedstock is None else pasteable(text, feedstock.root), file=sys.stderr)
+        print(text if feedstock is None else make_pasteable(text, feedstock.root), file=sys.stderr)
         return None
     site = None
     if feedstock is not None and (folder := run_folder(feedstock, key.run)).exists():
@@ -241,7 +243,7 @@ def end_controller(
             except KilnError as error:
                 print(f"{error}", file=sys.stderr)
                 text = f"{key.run}: something of its controller remains: kiln fleet down {key.run} tries it again"
-                print(pasteable(text, feedstock.root), file=sys.stderr)
+                print(make_pasteable(text, feedstock.root), file=sys.stderr)
                 return error
         attach_key.remove(folder)
     print(
@@ -263,13 +265,13 @@ def local_controller_site(options: argparse.Namespace, feedstock: Feedstock, key
 # Down
 
 
-def action_command(action: str, options: argparse.Namespace, key: RunKey) -> str:
+def fleet_action_command(action: str, options: argparse.Namespace, key: RunKey) -> str:
     """Return the command for an action on a detached run, as it was named on this command line."""
     name = getattr(options, "key", None)
     return f"kiln fleet {action} {key.run if name is None else f'--key {name}'}"
 
 
-def print_remaining_runs(feedstock: Feedstock, *, is_alone: bool) -> None:
+def print_remaining_detached_runs(feedstock: Feedstock, *, is_alone: bool) -> None:
     """Print the detached runs that only their names tear down; ``is_alone`` when there was no other run to tear down.
 
     They may have packages that were not collected.
@@ -282,7 +284,7 @@ def print_remaining_runs(feedstock: Feedstock, *, is_alone: bool) -> None:
         kind = "other fleet runs" if notes else "fleet runs"
         notes.insert(0, f"all {kind} have ended; kiln fleet sweep looks for workers at a provider")
     for note in notes:
-        print(pasteable(note, feedstock.root), file=sys.stderr)
+        print(make_pasteable(note, feedstock.root), file=sys.stderr)
 
 
 def is_detached(feedstock: Feedstock, run: str) -> bool:
@@ -292,7 +294,7 @@ def is_detached(feedstock: Feedstock, run: str) -> bool:
     return any(key.run == run for key in attach_key.find_all(feedstock))
 
 
-def tear_down_by_key(options: argparse.Namespace, root: Path) -> int:
+def tear_down_run_of_key(options: argparse.Namespace, root: Path) -> int:
     """Stop the detached run of a key, from any computer.
 
     Raises:
@@ -310,11 +312,11 @@ def tear_down_by_key(options: argparse.Namespace, root: Path) -> int:
         if feedstock is not None:
             stack.enter_context(files.locked(artifact_layout(feedstock).lock_file("fleet")))
         stack.enter_context(signals.termination_as_interrupt())
-        tear_down(options, feedstock, key)
+        tear_down_detached_run(options, feedstock, key)
     return 0
 
 
-def tear_down(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> None:
+def tear_down_detached_run(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> None:
     """Stop a detached run, and end its controller.
 
     A controller that cannot be reached is terminated at its provider, and then the workers that it has left there;
@@ -328,7 +330,7 @@ def tear_down(options: argparse.Namespace, feedstock: Feedstock | None, key: Run
 
     try:
         with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
-            run = stop(connection).get("fleet")
+            run = stop_run_and_wait(connection).get("fleet")
             left = end_controller(connection, key, feedstock, options)
     except MachinesUnknown as error:
         site = None if feedstock is None else local_controller_site(options, feedstock, key)
@@ -336,16 +338,18 @@ def tear_down(options: argparse.Namespace, feedstock: Feedstock | None, key: Run
             raise
         print(f"{error}", file=sys.stderr)
         remove_controller(site, key.run)
-        remove_workers(options, feedstock, key)
+        terminate_workers_without_controller(options, feedstock, key)
         attach_key.remove(run_folder(feedstock, key.run))
         return
     if run is not None and run["finished"] is None:  # it was killed, or could not terminate them
-        remove_workers(options, feedstock, key, run["provider"])
+        terminate_workers_without_controller(options, feedstock, key, run["provider"])
     if left is not None:
         raise left
 
 
-def remove_workers(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey, provider: str = "") -> None:
+def terminate_workers_without_controller(
+    options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey, provider: str = ""
+) -> None:
     """Terminate the workers of a run whose controller is gone, which nobody else does; elsewhere, say how.
 
     Existing machines are claimed in the controller's folder alone: they are released when their leases end.
@@ -359,10 +363,10 @@ def remove_workers(options: argparse.Namespace, feedstock: Feedstock | None, key
         return
     print(f"{key.run}: its workers may run until their leases end", file=sys.stderr)
     command = f"kiln fleet down {key.run} --provider PROVIDER terminates them now, if a cloud has them"
-    print(command if feedstock is None else pasteable(command, feedstock.root), file=sys.stderr)
+    print(command if feedstock is None else make_pasteable(command, feedstock.root), file=sys.stderr)
 
 
-def stop(connection: Controller) -> dict[str, Any]:
+def stop_run_and_wait(connection: Controller) -> dict[str, Any]:
     """Stop a run, wait until it has ended, and return its state; a connection that fails for a moment is made again.
 
     Raises:

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln.cli.allowed_environment_variables import container_client_variables
-from kiln.cli.fleet_detached_runs import action_command, find_run_key
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.fleet_detached_runs import find_run_key, fleet_action_command
+from kiln.cli.pasteable_commands import make_pasteable
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
 
-def show_log(options: argparse.Namespace, root: Path) -> int:
+def show_run_or_config_log(options: argparse.Namespace, root: Path) -> int:
     """Print the log of a config of a detached run, or without one what the run itself has printed."""
     from kiln.fleet.detached import controller_client
 
@@ -30,27 +30,27 @@ def show_log(options: argparse.Namespace, root: Path) -> int:
     key, _ = find_run_key(options, root)
     with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
         if options.config is None:
-            print_untrusted("\n".join(connection.state()["output"]))
+            print_untrusted_text("\n".join(connection.state()["output"]))
         else:
-            connection.log(options.config.removesuffix(".yaml"), print_untrusted)
+            connection.log(options.config.removesuffix(".yaml"), print_untrusted_text)
     return 0
 
 
-def print_untrusted(text: str) -> None:
+def print_untrusted_text(text: str) -> None:
     """Print lines of a build or of a controller; on a terminal they cannot move, hide or change what it shows."""
     from kiln.names import terminal_text
 
     print(terminal_text(text))
 
 
-def show_status(options: argparse.Namespace, root: Path) -> int:
+def show_detached_run_status(options: argparse.Namespace, root: Path) -> int:
     """Print the status of a detached run."""
     key, _ = find_run_key(options, root)
-    print(pasteable(status_text(key, options), root))
+    print(make_pasteable(detached_run_status_text(key, options), root))
     return 0
 
 
-def status_text(key: RunKey, options: argparse.Namespace) -> str:
+def detached_run_status_text(key: RunKey, options: argparse.Namespace) -> str:
     """Return the status of a detached run, asked from its controller."""
     from kiln.fleet import costs, plan_status_output
     from kiln.fleet.detached import controller_client
@@ -76,7 +76,7 @@ def status_text(key: RunKey, options: argparse.Namespace) -> str:
     head = f"{key.run}: detached on {key.address}, {state['process']}"
     if state.get("until"):
         moment = time.strftime("%a %H:%M", time.localtime(state["until"]))
-        command = action_command("collect", options, key)
+        command = fleet_action_command("collect", options, key)
         head += f" with exit code {state['exit_code']}; its packages wait there until {moment}: {command}"
         if cost is not None and cost.controller is not None:
             rest = max(0.0, state["until"] - time.time()) / 3600 * cost.controller.hourly

@@ -37,7 +37,7 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
                 errors.append(error)
         raise_all(errors)
     if not options.runs:
-        fleet_detached_runs.print_remaining_runs(feedstock, is_alone=not ids)
+        fleet_detached_runs.print_remaining_detached_runs(feedstock, is_alone=not ids)
     return 0
 
 
@@ -48,22 +48,24 @@ def tear_down_run(
     from kiln.fleet.detached import attach_key
 
     if fleet_detached_runs.is_detached(feedstock, run):
-        fleet_detached_runs.tear_down(options, feedstock, attach_key.key_of_run(feedstock, run))
+        fleet_detached_runs.tear_down_detached_run(options, feedstock, attach_key.key_of_run(feedstock, run))
         return
     if provider is None:
         raise UsageError(
             f"fleet run {run!r} not found in the ledger",
             hint=f"name its provider: kiln fleet down {run} --provider aws",
         )
-    tear_down(options, feedstock, ledger, run, provider)
+    tear_down_at_provider(options, feedstock, ledger, run, provider)
 
 
-def tear_down(options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str) -> None:
+def tear_down_at_provider(
+    options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str
+) -> None:
     """Remove all that a run has at its provider, and store that."""
     from kiln.fleet import run as fleet
 
     site = (
-        fleet_slurm_options.stored_site(feedstock, run)
+        fleet_slurm_options.slurm_site_of_stored_settings(feedstock, run)
         if provider == fleet_slurm_options.SLURM
         else playbook_site(options, feedstock, run, provider)
     )

@@ -44,18 +44,18 @@ def check_options(options: argparse.Namespace) -> None:
             raise UsageError(f"--{option} is not an option of --provider {options.provider}", hint=hint)
     if getattr(options, "gpu_type", None) and not options.gpu_tests:
         raise UsageError("--gpu-type requires --gpu-tests")
-    for zone in words_of_option(options, "zone"):
-        _require_zone_of_region(options, zone)
+    for zone in comma_separated_words(options, "zone"):
+        _require_zone_in_region(options, zone)
 
 
-def words_of_option(options: argparse.Namespace, name: str) -> list[str]:
+def comma_separated_words(options: argparse.Namespace, name: str) -> list[str]:
     """Return the words of an option that takes several, separated by commas, or is repeated; in their order."""
     values = getattr(options, name, None) or ()
     texts = [values] if isinstance(values, str) else values
     return [word.strip() for text in texts for word in text.split(",") if word.strip()]
 
 
-def _require_zone_of_region(options: argparse.Namespace, zone: str) -> None:
+def _require_zone_in_region(options: argparse.Namespace, zone: str) -> None:
     """Refuse a zone of AWS that another region has, and an OpenStack's region in the place of a zone.
 
     The names of OpenStack's zones say nothing of their region: the playbook compares them with those that exist.
@@ -76,11 +76,11 @@ def _require_zone_of_region(options: argparse.Namespace, zone: str) -> None:
 
 
 def offers_by_type(options: argparse.Namespace, plan: FleetPlan) -> dict[MachineType, tuple[Offer, ...]]:
-    """Return the offers of a run for each of its machine types; see `replacement_offers`."""
-    return {kind: replacement_offers(options, plan, kind) for kind in plan.selection.machine_types}
+    """Return the offers of a run for each of its machine types; see `offers_with_fallbacks`."""
+    return {kind: offers_with_fallbacks(options, plan, kind) for kind in plan.selection.machine_types}
 
 
-def replacement_offers(options: argparse.Namespace, plan: FleetPlan, kind: MachineType) -> tuple[Offer, ...]:
+def offers_with_fallbacks(options: argparse.Namespace, plan: FleetPlan, kind: MachineType) -> tuple[Offer, ...]:
     """Return the offers of a run in place of a planned machine type, which is the first.
 
     Raises:
@@ -88,8 +88,8 @@ def replacement_offers(options: argparse.Namespace, plan: FleetPlan, kind: Machi
     """
     from kiln.fleet import fallback_offers
 
-    words = words_of_option(options, "fallback")
-    zones = words_of_option(options, "zone")
+    words = comma_separated_words(options, "fallback")
+    zones = comma_separated_words(options, "zone")
     names = [word for word in words if word != fallback_offers.ON_DEMAND]
     types = dict(zip(names, priced_machine_types(options, names), strict=True)) if names else {}
     if fallback_offers.ON_DEMAND in words and not options.spot:

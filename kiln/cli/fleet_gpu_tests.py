@@ -77,7 +77,7 @@ class GpuTestStage:
 
         packages = self.untested_packages(report.configs)
         tested = fleet_test.packages_to_test(self.feedstock, packages, gpu=True)
-        run_config = fleet_test.run_config_of(
+        run_config = fleet_test.run_config_of_tests(
             self.options,
             self.feedstock,
             offers=self.offers,
@@ -89,7 +89,7 @@ class GpuTestStage:
         )
         if not report.run:
             report = dataclasses.replace(report, command=run_config.command, container=f"fleet {run_config.id}")
-        site = fleet_test.worker_site(self.options, self.feedstock, run_config)
+        site = fleet_test.playbook_site_of_tests(self.options, self.feedstock, run_config)
         tests = WorkerTestInputs(run_config=run_config, site=site, tested=tested, report=report)
         return worker_tests.execute(tests, ledger, observer)
 
@@ -106,7 +106,7 @@ def gpu_test_stage(
 
     if not options.gpu_tests:
         return None
-    offers = fleet_test.gpu_offers(options)
+    offers = fleet_test.gpu_worker_offers(options)
     names = fleet_test.configs_to_test(feedstock, [config.config for config in configs], gpu=True)
     return GpuTestStage(
         options=options,
@@ -127,7 +127,7 @@ def gpu_test_plan(
     return fleet_test.plan_of_tests(stage.options, names, stage.offers[0].machine_type) if names else None
 
 
-def note_untested(stage: GpuTestStage | None, cached: Iterable[ConfigRun]) -> None:
+def print_untested_configs_note(stage: GpuTestStage | None, cached: Iterable[ConfigRun]) -> None:
     """Note which configs a detached run leaves untested: those that were built before, whose packages are here."""
     names = () if stage is None else tuple(stage.untested_packages(cached))
     if names:
@@ -135,7 +135,7 @@ def note_untested(stage: GpuTestStage | None, cached: Iterable[ConfigRun]) -> No
         print(f"{what}; the same command without --detach tests them", file=sys.stderr)
 
 
-def report_of_cached(cached: Sequence[ConfigRun]) -> MatrixReport:
+def report_of_cached_configs(cached: Sequence[ConfigRun]) -> MatrixReport:
     """Return the report of a run that builds nothing, and has not begun."""
     from kiln import __version__
 
@@ -161,7 +161,9 @@ def record_cached_as_passed(stage: GpuTestStage | None, cached: Sequence[ConfigR
     if report is None or all(entry.state in GOOD for entry in report.configs if entry.config in names):
         return
     ledger.end_run(
-        ledger.begin_run(dataclasses.replace(report_of_cached(cached), command=build_options.command_line()))
+        ledger.begin_run(
+            dataclasses.replace(report_of_cached_configs(cached), command=build_options.masked_command_line())
+        )
     )
 
 
@@ -200,7 +202,7 @@ def build_and_test(
 
     if build is None:
         assert stage is not None, "there is something to build or to test"
-        return stage.execute(report_of_cached(cached), previous, key=key, ledger=ledger, observer=observer)
+        return stage.execute(report_of_cached_configs(cached), previous, key=key, ledger=ledger, observer=observer)
     if stage is None:
         return build(ledger=ledger, observer=observer)
     passed = {entry.config for entry in cached} - stage.untested_packages(cached).keys()

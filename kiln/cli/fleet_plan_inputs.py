@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_controller_type_and_charge, fleet_slurm_options
-from kiln.cli.fleet_ansible_settings import playbook_value
+from kiln.cli.fleet_ansible_settings import playbook_variable_value
 from kiln.cli.fleet_arguments import DEFAULT_TYPE
-from kiln.cli.fleet_prices import MACHINE_TYPES, merged_table, price_region
+from kiln.cli.fleet_prices import MACHINE_TYPES, merged_price_table, price_region
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
@@ -31,7 +31,7 @@ WORKERS = 4
 UP_TO_DATE = "nothing to build: all selected configs are up to date"
 
 
-def plan_of(
+def fleet_plan_of_configs(
     options: argparse.Namespace,
     feedstock: Feedstock,
     configs: Sequence[RemoteConfig],
@@ -70,10 +70,10 @@ def plan_of(
     cache: MachineType | None = None
     pool: PoolShape | None = None
     if is_slurm:
-        types = [fleet_slurm_options.settings_of(options, Path()).machine_type]
+        types = [fleet_slurm_options.slurm_job_settings(options, Path()).machine_type]
     else:
         types, cache = worker_and_cache_types(options, sizes)
-        pool = requested_pool(options, types, assumptions)
+        pool = requested_worker_pool(options, types, assumptions)
 
     def estimates_on(cores: float) -> tuple[JobEstimate, ...]:
         return estimate_jobs(requests, history, cores=cores, assumptions=assumptions)
@@ -90,7 +90,7 @@ def plan_of(
     else:
         estimates = {kind: estimates_on(kind.cores) for kind in types}
     bounds = plan.FleetBounds(
-        workers=worker_limit(options, len(configs)),
+        workers=most_workers(options, len(configs)),
         cost=options.budget,
         seconds=None if options.time_limit is None else duration_seconds(options.time_limit),
         tests=tests,
@@ -113,7 +113,7 @@ def plan_of(
     return quota_limits.plan_within(quotas, planned, bounds)
 
 
-def requested_pool(
+def requested_worker_pool(
     options: argparse.Namespace, types: Sequence[MachineType], assumptions: Assumptions
 ) -> PoolShape | None:
     """Return the pool that the options ask for, None without one.
@@ -162,7 +162,7 @@ def priced_machine_types(options: argparse.Namespace, names: Sequence[str]) -> l
     from kiln.fleet import machine_types
 
     table = machine_type_table(options)
-    prices, region = merged_table(options.prices, os.environ), price_region(options, os.environ)
+    prices, region = merged_price_table(options.prices, os.environ), price_region(options, os.environ)
 
     def priced(kinds: Sequence[MachineType]) -> list[MachineType]:
         return [prices.add_prices(kind, region=region) for kind in kinds]
@@ -172,7 +172,7 @@ def priced_machine_types(options: argparse.Namespace, names: Sequence[str]) -> l
     return priced([kind for kind in table if kind.provider == options.provider])
 
 
-def controller_type(options: argparse.Namespace) -> MachineType | None:
+def priced_controller_type(options: argparse.Namespace) -> MachineType | None:
     """Return the machine type of the controller that ``--detach`` provisions, with its price; None without one."""
     from kiln.fleet import machine_types
 
@@ -187,7 +187,7 @@ def controller_type(options: argparse.Namespace) -> MachineType | None:
     (kind,) = machine_types.from_rows(
         [fleet_controller_type_and_charge.controller_type_row(options.provider)], "the type of controllers"
     )
-    return merged_table(options.prices, os.environ).add_prices(kind, region=price_region(options, os.environ))
+    return merged_price_table(options.prices, os.environ).add_prices(kind, region=price_region(options, os.environ))
 
 
 def controller_hourly_price(options: argparse.Namespace) -> float:
@@ -196,7 +196,7 @@ def controller_hourly_price(options: argparse.Namespace) -> float:
     Raises:
         UsageError: when it is unknown, and the run has a budget.
     """
-    kind, charge = controller_type(options), fleet_controller_type_and_charge.own_controller_charge(os.environ)
+    kind, charge = priced_controller_type(options), fleet_controller_type_and_charge.own_controller_charge(os.environ)
     if kind is None:
         return 0.0 if charge is None else charge.hourly
     if not kind.is_priced and options.budget is not None:
@@ -214,23 +214,23 @@ def machine_type_table(options: argparse.Namespace) -> tuple[MachineType, ...]:
     """
     from kiln.fleet import machine_types
 
-    rows = playbook_value("kiln_machine_types", options.vars)
+    rows = playbook_variable_value("kiln_machine_types", options.vars)
     table = machine_types.read(MACHINE_TYPES) if rows is None else machine_types.from_rows(rows, "kiln_machine_types")
     if options.provider != machine_types.EXISTING_HOSTS:
         return table
     (unknown,) = (kind for kind in table if kind.provider == machine_types.EXISTING_HOSTS)
-    hosts = playbook_value("kiln_static_hosts", options.vars)
+    hosts = playbook_variable_value("kiln_static_hosts", options.vars)
     return tuple(machine_types.types_of_existing_hosts(hosts, unknown))
 
 
-def worker_limit(options: argparse.Namespace, configs: int) -> int:
+def most_workers(options: argparse.Namespace, configs: int) -> int:
     """Return the number of workers at most; a scheduler with a queue of its own takes all configs at once."""
     if options.workers is not None:
         return int(options.workers)
     return configs if options.provider == fleet_slurm_options.SLURM else WORKERS
 
 
-def with_job_sizes(plan: FleetPlan, sizes: Mapping[str, JobSize]) -> FleetPlan:
+def plan_with_job_sizes(plan: FleetPlan, sizes: Mapping[str, JobSize]) -> FleetPlan:
     """Return a plan of Slurm's jobs that shows what each config needs of its own job.
 
     A run's own plan lacks it: Slurm itself ends jobs at their time limits.

@@ -34,19 +34,19 @@ def run(options: argparse.Namespace) -> int:
     from kiln.serialization import to_json
 
     if options.lists:
-        path = options.prices or user_table_path(os.environ)
+        path = options.prices or user_price_table_path(os.environ)
         lists = [price for name in options.lists for price in price_list_parser.read(name)]
         with folder_lock.exclusive(path, wait=LOCK_SECONDS):
             table = price_table.merged(price_table.read(path) if path.exists() else (), lists)
             price_table.write(path, table)
         print(f"{len(lists)} prices read, {len(table)} are in {path}", file=sys.stderr)
         return 0
-    prices = provider_prices(merged_table(options.prices, os.environ).prices, options.provider)
-    print(json.dumps(to_json(prices), indent=2) if options.json else as_text(prices))
+    prices = sorted_provider_prices(merged_price_table(options.prices, os.environ).prices, options.provider)
+    print(json.dumps(to_json(prices), indent=2) if options.json else prices_as_table(prices))
     return 0
 
 
-def provider_prices(prices: Iterable[Price], provider: str | None) -> list[Price]:
+def sorted_provider_prices(prices: Iterable[Price], provider: str | None) -> list[Price]:
     """Return the prices of a provider, or of all, of the machine types that kiln can ask for."""
     from kiln.fleet import machine_types
 
@@ -62,7 +62,7 @@ def provider_prices(prices: Iterable[Price], provider: str | None) -> list[Price
     )
 
 
-def as_text(prices: Iterable[Price]) -> str:
+def prices_as_table(prices: Iterable[Price]) -> str:
     """Return prices as a table."""
     from kiln.console.text import table
 
@@ -76,13 +76,13 @@ def as_text(prices: Iterable[Price]) -> str:
     return table(HEADER, rows, right=(4,))
 
 
-def user_table_path(environment: Mapping[str, str]) -> Path:
+def user_price_table_path(environment: Mapping[str, str]) -> Path:
     """Return the path of the user's table of prices."""
     folder = environment.get("XDG_CONFIG_HOME")
     return (Path(folder) if folder else Path.home() / ".config") / "kiln" / "prices.csv"
 
 
-def merged_table(path: Path | None, environment: Mapping[str, str]) -> PriceTable:
+def merged_price_table(path: Path | None, environment: Mapping[str, str]) -> PriceTable:
     """Return kiln's prices, replaced by those of a table, or of the user's if there is one.
 
     Raises:
@@ -92,7 +92,7 @@ def merged_table(path: Path | None, environment: Mapping[str, str]) -> PriceTabl
 
     if path is not None and not path.exists():
         raise UsageError(f"{path} not found", hint=f"kiln fleet prices --from FILE --prices {path} writes it")
-    own = user_table_path(environment)
+    own = user_price_table_path(environment)
     paths = [path] if path is not None else [own] if own.exists() else []
     return PriceTable.read(*paths)
 

@@ -38,21 +38,23 @@ def has_credentials(provider: str, environment: Mapping[str, str]) -> bool:
     """Return whether the environment, or a file of the user's, names credentials of a provider that has quotas."""
     home = Path(environment.get("HOME", "/"))
     files = (home / environment.get(name, path) for name, path in FILES.get(provider, {}).items())
-    return any(environment.get(name) for name in CREDENTIALS.get(provider, ())) or any(map(_has_profile, files))
+    return any(environment.get(name) for name in CREDENTIALS.get(provider, ())) or any(
+        map(_has_credentials_profile, files)
+    )
 
 
-def _has_profile(file: Path) -> bool:
+def _has_credentials_profile(file: Path) -> bool:
     return PROFILE.search(text_or_empty(file)) is not None
 
 
-def quotas_of(options: argparse.Namespace, feedstock: Feedstock) -> tuple[Quota, ...]:
+def account_quotas(options: argparse.Namespace, feedstock: Feedstock) -> tuple[Quota, ...]:
     """Return the quotas of the account; none without credentials, with ``--offline``, or if the provider gives none.
 
     The controller that ``--detach`` provisions has its part of them. A plan never fails for lack of them, and makes no
     environment to ask.
     """
     from kiln import bootstrap
-    from kiln.cli.fleet_plan_inputs import controller_type
+    from kiln.cli.fleet_plan_inputs import priced_controller_type
     from kiln.fleet.playbook_runner import PlaybookRunner
     from kiln.fleet.quotas import Quota
 
@@ -74,5 +76,5 @@ def quotas_of(options: argparse.Namespace, feedstock: Feedstock) -> tuple[Quota,
         reason = result.reason("localhost").splitlines()[0][:200]
         print(f"quotas are not known: {reason}; see {site.folder / 'playbooks.log'}", file=sys.stderr)
         return ()
-    controller = controller_type(options)
+    controller = priced_controller_type(options)
     return tuple(Quota.from_provider_answer(row, controller) for row in result.answer["quotas"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kiln.cli import values
+from kiln.cli import option_value_parsers
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def has_remote_executor(options: argparse.Namespace, environment: Mapping[str, s
 
 def _executor_address(options: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
     address: str | None = getattr(options, "remote_executor", None)
-    return address or values.remote_executor_url(environment.get(EXECUTOR, ""))
+    return address or option_value_parsers.parse_remote_executor_url(environment.get(EXECUTOR, ""))
 
 
 def executor_job_options(options: argparse.Namespace, run_config: FleetRunConfig | None = None) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def executor_job_options(options: argparse.Namespace, run_config: FleetRunConfig
     return (*(("--remote-jobs", str(jobs)) if jobs else ()), *(("--remote-fallback",) if fallback else ()))
 
 
-def job_secrets(options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, str]:
+def executor_secret_variables(options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the secret variables of each build: the executor's address, and its credentials' content.
 
     Raises:
@@ -79,7 +79,7 @@ def job_secrets(options: argparse.Namespace, environment: Mapping[str, str]) -> 
     from kiln.run import remote_executor_option_checks
 
     return (
-        remote_executor_option_checks.secret_variables(_run_options(options, environment, ()))
+        remote_executor_option_checks.secret_variables(_executor_run_options(options, environment, ()))
         if has_remote_executor(options, environment)
         else {}
     )
@@ -103,7 +103,7 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
     if options.pool or has_remote_executor(options, os.environ):
         names = tuple(configs)
         remote_executor_option_checks.refuse_ineffective(
-            feedstock, expand.read_all(feedstock, names), _run_options(options, os.environ, names)
+            feedstock, expand.read_all(feedstock, names), _executor_run_options(options, os.environ, names)
         )
 
 
@@ -113,9 +113,9 @@ def pool_platform_properties(feedstock: Feedstock, options: argparse.Namespace) 
     Raises:
         UsageError: when none is the image that the actions run in.
     """
-    from kiln.cli.fleet_ansible_settings import playbook_value
+    from kiln.cli.fleet_ansible_settings import playbook_variable_value
 
-    properties = playbook_value("kiln_pool_properties", options.vars) or _recipe_platform_properties(feedstock)
+    properties = playbook_variable_value("kiln_pool_properties", options.vars) or _recipe_platform_properties(feedstock)
     image = properties.get(IMAGE) if isinstance(properties, dict) else None
     if not isinstance(image, str) or not IMAGE_NAME.fullmatch(image):
         raise UsageError(
@@ -140,7 +140,9 @@ def _recipe_platform_properties(feedstock: Feedstock) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _run_options(options: argparse.Namespace, environment: Mapping[str, str], configs: tuple[str, ...]) -> RunOptions:
+def _executor_run_options(
+    options: argparse.Namespace, environment: Mapping[str, str], configs: tuple[str, ...]
+) -> RunOptions:
     """Return the options of a run on a worker, as far as the executor is concerned."""
     from kiln.run.options import RunOptions
 
@@ -149,5 +151,5 @@ def _run_options(options: argparse.Namespace, environment: Mapping[str, str], co
         configs=configs,
         command="",
         remote_executor=POOL_SERVER if getattr(options, "pool", None) else _executor_address(options, environment),
-        remote_credentials=folder or values.credentials_setting(environment.get(CREDENTIALS, "")),
+        remote_credentials=folder or option_value_parsers.parse_credentials_setting(environment.get(CREDENTIALS, "")),
     )

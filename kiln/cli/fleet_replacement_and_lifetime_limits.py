@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.cli.fleet_ansible_settings import playbook_variable_text
-from kiln.cli.fleet_arguments import planned_loss_limits
+from kiln.cli.fleet_arguments import planned_worker_loss_limits
 from kiln.cli.fleet_controller_type_and_charge import KEEP
 from kiln.cli.fleet_fallbacks import offers_by_type
-from kiln.cli.fleet_plan_inputs import controller_type
+from kiln.cli.fleet_plan_inputs import priced_controller_type
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
@@ -44,7 +44,7 @@ def run_terms_of_plan(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
     from kiln.fleet.run_terms import RunTerms, greatest_loss
 
     way, (first, *others) = plan.selection, offers_by_type(options, plan).values()
-    attempts, replacements = planned_loss_limits(options, way)
+    attempts, replacements = planned_worker_loss_limits(options, way)
     joint = joint_loss_limit(replacements, way.workers + (0 if way.pool is None else way.pool.workers))
     return RunTerms(
         offers=first,
@@ -60,6 +60,6 @@ def run_terms_of_plan(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
             Assumptions.read().startup,
         ),
         lifetime=worker_lifetime(options, plan),
-        controller=controller_type(options),
+        controller=priced_controller_type(options),
         keep=duration_seconds(options.keep or KEEP),
     )

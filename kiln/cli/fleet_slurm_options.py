@@ -17,8 +17,8 @@ from kiln.cli.fleet_ansible_settings import (
     PACKAGE_ROOT,
     artifact_layout,
     run_folder,
+    worker_build_variables,
     worker_job_options,
-    worker_variables,
 )
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
@@ -56,7 +56,7 @@ def check_options(options: argparse.Namespace) -> None:
         raise UsageError(f"--{option} is not an option of --provider {options.provider}", hint=hint)
 
 
-def settings_of(options: argparse.Namespace, folder: Path) -> SlurmSettings:
+def slurm_job_settings(options: argparse.Namespace, folder: Path) -> SlurmSettings:
     """Return the settings of a run's jobs.
 
     Raises:
@@ -82,7 +82,9 @@ def settings_of(options: argparse.Namespace, folder: Path) -> SlurmSettings:
     )
 
 
-def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes: Mapping[str, JobSize]) -> SlurmSite:
+def slurm_run_site(
+    options: argparse.Namespace, feedstock: Feedstock, run: str, sizes: Mapping[str, JobSize]
+) -> SlurmSite:
     """Return the site of a run that begins or is resumed, which stores its settings; ``sizes`` are those of configs.
 
     Raises:
@@ -100,19 +102,19 @@ def run_site(options: argparse.Namespace, feedstock: Feedstock, run: str, sizes:
             why="jobs read the feedstock there, and leave their packages there",
             hint="a folder on a filesystem that this computer and all nodes share, under the same path",
         )
-    settings = settings_of(options, folder)
+    settings = slurm_job_settings(options, folder)
     settings.store(run_folder(feedstock, run))
     return dataclasses.replace(
         _site_with_settings(feedstock, run, settings),
         sizes=sizes,
-        variables=worker_variables(feedstock),
-        secrets=fleet_remote_execution.job_secrets(options, os.environ),
+        variables=worker_build_variables(feedstock),
+        secrets=fleet_remote_execution.executor_secret_variables(options, os.environ),
         options=worker_job_options(options),
         poll=duration_seconds(options.poll),
     )
 
 
-def stored_site(feedstock: Feedstock, run: str) -> SlurmSite:
+def slurm_site_of_stored_settings(feedstock: Feedstock, run: str) -> SlurmSite:
     """Return the site of an earlier run; one whose settings are lost has no files to be removed."""
     from kiln.fleet.slurm.site import SlurmSettings
 
@@ -134,27 +136,27 @@ def _site_with_settings(feedstock: Feedstock, run: str, settings: SlurmSettings)
         project=PACKAGE_ROOT,
         python=Path(getattr(sys, "_base_executable", sys.executable)),
         ledger=artifact_layout(feedstock).ledger.absolute(),
-        environment=program_environment(os.environ),
+        environment=slurm_program_environment(os.environ),
     )
 
 
-def program_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def slurm_program_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of Slurm's programs and of the set-up of kiln's environment; no job inherits it."""
     names = ("LOGNAME", "SLURM_CONF", "SLURM_CLUSTERS")
     slurm = {name: text for name, text in environment.items() if name in names or name.startswith("SBATCH_")}
     return {**container_client_variables(environment), **pip_variables(environment), **slurm}
 
 
-def list_jobs() -> str:
+def slurm_jobs_as_json() -> str:
     """Return the jobs of all of the user's runs as JSON."""
     from kiln.fleet.slurm import removal
 
-    return json.dumps(removal.jobs_as_json(program_environment(os.environ)), indent=4)
+    return json.dumps(removal.jobs_as_json(slurm_program_environment(os.environ)), indent=4)
 
 
-def sweep(*, everything: bool) -> None:
+def cancel_abandoned_slurm_jobs(*, everything: bool) -> None:
     """Cancel the jobs of runs that nobody will continue, or of all runs, and print them."""
     from kiln.fleet.slurm import removal
 
-    for run in removal.sweep(program_environment(os.environ), everything=everything):
+    for run in removal.sweep(slurm_program_environment(os.environ), everything=everything):
         print(f"{run}: all jobs are cancelled", file=sys.stderr)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
 
-def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
+def sweep_expired_workers(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Remove the user's expired workers of all runs; with ``--all`` everybody's, once that was confirmed."""
     from kiln.fleet import run as fleet
 
@@ -31,7 +31,7 @@ def sweep(options: argparse.Namespace, feedstock: Feedstock) -> int:
         print(sweep_timer_script(options, feedstock), end="")
         return 0
     if options.provider == fleet_slurm_options.SLURM:
-        fleet_slurm_options.sweep(everything=options.all)
+        fleet_slurm_options.cancel_abandoned_slurm_jobs(everything=options.all)
         print("no jobs of abandoned runs remain", file=sys.stderr)
         return 0
     site = playbook_site(options, feedstock, "sweep", options.provider)

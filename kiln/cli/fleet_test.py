@@ -16,11 +16,11 @@ from kiln.cli.fleet_ansible_settings import (
     playbook_variable_text,
     record_region,
     run_folder,
-    worker_variables,
+    worker_build_variables,
 )
-from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, loss_limits
+from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, worker_loss_limits
 from kiln.cli.fleet_detach_to_controller import new_run_id
-from kiln.cli.fleet_fallbacks import words_of_option
+from kiln.cli.fleet_fallbacks import comma_separated_words
 from kiln.cli.fleet_plan_inputs import config_sizes, default_machine_types, priced_machine_types
 from kiln.console.text import duration_seconds
 from kiln.errors import FleetLimit, UsageError
@@ -46,7 +46,7 @@ PROGRAMS = ("ssh", "ssh-keygen", "rsync")  # that a run with workers needs here
 def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Test the packages of the selected configs on a worker; return the exit code of what failed."""
     from kiln import files, process_runner, signals
-    from kiln.cli.run_view import config_view
+    from kiln.cli.run_view import run_view_of_configs
     from kiln.errors import BuildFailed
     from kiln.fleet import costs, worker_tests
     from kiln.ledger.fleet import FleetLedger
@@ -56,16 +56,16 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
         tests = worker_test_inputs(options, feedstock, ledger)
         for program in PROGRAMS:
             process_runner.find(program, env=os.environ)
-        view = config_view(feedstock, tuple(tests.tested.packages))
+        view = run_view_of_configs(feedstock, tuple(tests.tested.packages))
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
-            report, errors = worker_tests.execute(tests, ledger, lost_terminal.ExpendableView(view))
+            report, errors = worker_tests.execute(tests, ledger, lost_terminal.TerminalLossTolerantView(view))
         fleet = ledger.fleet_run(tests.run_config.id)
     results = worker_tests.results(tests, report, errors)
     cost = None if fleet is None else costs.run_cost(fleet, None, time.time())
     print(
-        json.dumps(results_as_json(tests.run_config.id, results, fleet, cost), indent=2)
+        json.dumps(results_of_tests_as_json(tests.run_config.id, results, fleet, cost), indent=2)
         if options.json
-        else result_table(results, cost)
+        else table_of_test_results(results, cost)
     )
     codes = {result.exit_code for result in results} - {0}
     return 0 if not codes else codes.pop() if len(codes) == 1 else BuildFailed.exit_code
@@ -98,9 +98,9 @@ def worker_test_inputs(options: argparse.Namespace, feedstock: Feedstock, ledger
         raise FleetLimit(
             f"the tests would cost {plan.cost:.2f}, more than the budget of {limit}", hint="raise --budget"
         )
-    previous = run_to_resume(ledger.fleet_runs(), options.provider)
+    previous = interrupted_tests_to_resume(ledger.fleet_runs(), options.provider)
     tested = packages_to_test(feedstock, packages, gpu=options.gpu)
-    run_config = run_config_of(
+    run_config = run_config_of_tests(
         options,
         feedstock,
         offers=offers,
@@ -109,10 +109,12 @@ def worker_test_inputs(options: argparse.Namespace, feedstock: Feedstock, ledger
         previous=previous,
         passed=worker_tests.passed_configs(() if previous is None else (previous,)),
     )
-    return WorkerTestInputs(run_config=run_config, site=worker_site(options, feedstock, run_config), tested=tested)
+    return WorkerTestInputs(
+        run_config=run_config, site=playbook_site_of_tests(options, feedstock, run_config), tested=tested
+    )
 
 
-def run_to_resume(runs: Iterable[FleetRun], provider: str) -> FleetRun | None:
+def interrupted_tests_to_resume(runs: Iterable[FleetRun], provider: str) -> FleetRun | None:
     """Return the tests to resume: those whose process was killed, on workers of the same provider."""
     from kiln.fleet.worker_tests import ALONE
 
@@ -136,7 +138,7 @@ def packages_to_test(feedstock: Feedstock, packages: Mapping[str, Sequence[Path]
     )
 
 
-def run_config_of(
+def run_config_of_tests(
     options: argparse.Namespace,
     feedstock: Feedstock,
     *,
@@ -156,12 +158,12 @@ def run_config_of(
     from kiln.fleet.fleet_run_settings import FleetRunConfig
 
     assumptions = Assumptions.read()
-    attempts, replacements = loss_limits(options, workers=1, worker_seconds=plan.seconds)
+    attempts, replacements = worker_loss_limits(options, workers=1, worker_seconds=plan.seconds)
     run_id = new_run_id(os.environ) if previous is None else previous.id
     time_limit = getattr(options, "time_limit", None)
     return FleetRunConfig(
         id=run_id,
-        command=build_options.command_line(),
+        command=build_options.masked_command_line(),
         machine_type=offers[0].machine_type,
         estimates=tuple(worker_tests.jobs_of(tested, seconds=assumptions.gpu_test, passed=passed)),
         max_workers=1,
@@ -186,7 +188,9 @@ def run_config_of(
     )
 
 
-def worker_site(options: argparse.Namespace, feedstock: Feedstock, run_config: FleetRunConfig) -> PlaybookSite:
+def playbook_site_of_tests(
+    options: argparse.Namespace, feedstock: Feedstock, run_config: FleetRunConfig
+) -> PlaybookSite:
     """Return the site of tests, whose workers need neither container engine nor images."""
     site = playbook_site(options, feedstock, run_config.id, options.provider)
     if run_config.previous_run is None:
@@ -194,7 +198,7 @@ def worker_site(options: argparse.Namespace, feedstock: Feedstock, run_config: F
     variables = {
         "kiln_lease": int(run_config.lease),
         "kiln_lifetime": int(run_config.lifetime),
-        "kiln_environment": worker_variables(feedstock),
+        "kiln_environment": worker_build_variables(feedstock),
     }
     if hasattr(options, "poll"):
         site = dataclasses.replace(site, poll=duration_seconds(options.poll))
@@ -274,9 +278,11 @@ def worker_offers(options: argparse.Namespace, kinds: Sequence[MachineType]) -> 
     """
     from kiln.fleet import fallback_offers
 
-    on_demand = [fallback_offers.ON_DEMAND] if fallback_offers.ON_DEMAND in words_of_option(options, "fallback") else []
+    on_demand = (
+        [fallback_offers.ON_DEMAND] if fallback_offers.ON_DEMAND in comma_separated_words(options, "fallback") else []
+    )
     offers = fallback_offers.ordered_offers(
-        kinds[0], [*kinds[1:], *on_demand], zones=words_of_option(options, "zone"), spot=options.spot
+        kinds[0], [*kinds[1:], *on_demand], zones=comma_separated_words(options, "zone"), spot=options.spot
     )
     for offer in offers:
         kind = offer.machine_type
@@ -293,11 +299,11 @@ def worker_offers(options: argparse.Namespace, kinds: Sequence[MachineType]) -> 
     return offers
 
 
-def gpu_offers(options: argparse.Namespace) -> tuple[Offer, ...]:
+def gpu_worker_offers(options: argparse.Namespace) -> tuple[Offer, ...]:
     """Return the offers of the worker of ``--gpu-tests``: those of --gpu-type, or of the cheapest type with a GPU."""
     from argparse import Namespace
 
-    types = words_of_option(options, "gpu_type")
+    types = comma_separated_words(options, "gpu_type")
     return worker_offers(options, worker_machine_types(Namespace(**{**vars(options), "gpu": True, "types": types})))
 
 
@@ -309,7 +315,7 @@ def plan_of_tests(options: argparse.Namespace, names: Sequence[str], kind: Machi
     return WorkerTestPlan.for_configs(names, kind, spot=options.spot, assumptions=Assumptions.read())
 
 
-def results_as_json(
+def results_of_tests_as_json(
     run_id: str, results: Sequence[ConfigTestResult], fleet: FleetRun | None, cost: RunCost | None
 ) -> dict[str, Any]:
     """Return the results as plain JSON values, with the run's id and its cost, as in ``kiln fleet status --json``."""
@@ -319,7 +325,7 @@ def results_as_json(
     return {"run": run_id, "cost": shown, "configs": [dataclasses.asdict(result) for result in results]}
 
 
-def result_table(results: Sequence[ConfigTestResult], cost: RunCost | None) -> str:
+def table_of_test_results(results: Sequence[ConfigTestResult], cost: RunCost | None) -> str:
     """Return the results as a table: a line for each config, with its packages, tests and GPU; then the cost."""
     from kiln.console.text import cost_text, duration
     from kiln.console.text import table as aligned

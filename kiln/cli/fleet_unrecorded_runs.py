@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kiln.store.worker_results import RemoteConfig
 
 
-def recover(
+def recover_or_end_unrecorded_runs(
     options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> FleetRun | None:
     """Return the run to resume whose ledger was lost; end those that have other inputs, or nothing left.

@@ -21,7 +21,7 @@ KINDS = {
 }
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln image``."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="IMAGE")
     base = kinds.add_parser(
@@ -42,34 +42,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a disk of a fleet worker as a virtual machine (QEMU)",
         description="Make a disk with the system of a worker and its own kernel; requires no container engine.",
     )
-    _suite_arguments(disk)
-    _container_image_arguments(base, "localhost/kiln-base:SUITE")
-    _container_image_arguments(worker, "localhost/kiln-worker:SUITE")
+    _add_suite_arguments(disk)
+    _add_container_image_arguments(base, "localhost/kiln-base:SUITE")
+    _add_container_image_arguments(worker, "localhost/kiln-worker:SUITE")
     for name, summary in KINDS.items():
-        _slim_arguments(kinds.add_parser(name, help=summary, description=f"Make {summary}."))
+        _add_slim_image_arguments(kinds.add_parser(name, help=summary, description=f"Make {summary}."))
 
 
-def _container_image_arguments(parser: argparse.ArgumentParser, tag: str) -> None:
+def _add_container_image_arguments(parser: argparse.ArgumentParser, tag: str) -> None:
     parser.add_argument("--tag", metavar="NAME", help=f"name the image (default: {tag})")
     parser.add_argument(
         "--container", metavar="ENGINE", choices=("docker", "podman"), help="make the image for this engine"
     )
-    _suite_arguments(parser)
+    _add_suite_arguments(parser)
 
 
-def _suite_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_suite_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", default="bookworm", help="use this release of Debian (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="make it again, with Debian's latest updates")
 
 
-def _slim_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_slim_image_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "specs",
         nargs="*",
         metavar="SPEC",
         help="match specs of packages to install (default: those of this kind of image)",
     )
-    common_arguments.add_channels(parser, default="conda-forge")
+    common_arguments.add_channel_arguments(parser, default="conda-forge")
     parser.add_argument(
         "--cuda", metavar="VERSION", default="", help="make an image for GPUs with a driver for this CUDA version"
     )
@@ -98,11 +98,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     folder = ArtifactLayout.for_feedstock(Feedstock(root=root)).safe_path("images")
     if options.kind == "disk":
-        return _make_disk(options, folder)
+        return _make_worker_disk(options, folder)
     return _make_slim_image(options, folder) if options.kind in KINDS else _make_container_image(options, folder)
 
 
-def _make_disk(options: argparse.Namespace, folder: Path) -> int:
+def _make_worker_disk(options: argparse.Namespace, folder: Path) -> int:
     from kiln.image.worker_vm_disk_image import disk_recipe, provide_disk
 
     disk = provide_disk(disk_recipe(options.suite), folder, env=os.environ, fresh=options.fresh, on_line=print_line)
@@ -119,7 +119,7 @@ def _make_container_image(options: argparse.Namespace, folder: Path) -> int:
     else:
         recipe, tag = worker_recipe(options.suite), worker_tag(options.suite)
     result = provide_image(
-        _required_engine(options.container),
+        _required_container_engine(options.container),
         recipe,
         tag=options.tag or tag,
         folder=folder,
@@ -136,7 +136,7 @@ def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
     from kiln.container import images
     from kiln.image import slim_image, slim_image_kinds
 
-    engine = _required_engine(options.load) if options.load else None
+    engine = _required_container_engine(options.load) if options.load else None
     image_kind = slim_image_kinds.read_image_kind(options.kind)
     request = slim_image.ImageRequest(
         kind=image_kind,
@@ -146,7 +146,7 @@ def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
         debian=tuple(options.extra),
         cuda=options.cuda,
     )
-    steps = run_view.steps_view()
+    steps = run_view.command_steps_view()
     result = slim_image.make_slim_image(
         request,
         options.output,
@@ -179,7 +179,7 @@ def _print_slim_image(image: SlimImage, *, as_json: bool) -> None:
     print(f"{image.tag}  {image.digest}\n{image.path}  {size_text(image.size)}")
 
 
-def _required_engine(name: str | None) -> Engine:
+def _required_container_engine(name: str | None) -> Engine:
     from kiln.container.engine import choose_engine
     from kiln.errors import MissingTool
 

@@ -10,9 +10,9 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning_selection
-from kiln.cli.allowed_environment_variables import git_output_or_empty, tool_environment
-from kiln.cli.failed_run import kiln_command
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.allowed_environment_variables import git_and_pip_environment, git_output_or_empty
+from kiln.cli.failed_run import kiln_command_words
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import KilnError, UsageError
 from kiln.operating_system.shell_quoting import joined_command_line
 
@@ -27,7 +27,7 @@ _AT_ONCE = 24  # configs that are rendered in one process
 _MAINTAINER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:/[A-Za-z0-9-]+)?")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln init``."""
     parser.add_argument(
         "name",
@@ -62,7 +62,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the files as JSON")
     parser.set_defaults(check=False)  # of rerender
-    pinning_selection.arguments(parser)
+    pinning_selection.add_arguments(parser)
 
 
 class InitReport:
@@ -82,12 +82,12 @@ class InitReport:
 
     def lines(self, name: str | None) -> list[str]:
         """Return the report as lines, with the next commands."""
-        kiln = joined_command_line((*kiln_command(), "-C", str(self.folder)))
+        kiln = joined_command_line((*kiln_command_words(), "-C", str(self.folder)))
         return [
             f"{'made' if name else 'completed'} the feedstock in {self.folder}",
             *(f"  added  {path}" for path in self.added),
             *(f"  kept   {path}" for path in self.kept),
-            *(f"note: {pasteable(note, self.folder)}" for note in self.notes),
+            *(f"note: {make_pasteable(note, self.folder)}" for note in self.notes),
             f"next: {kiln} lint; {kiln} {'build --all' if self.has_configs else 'rerender'}",
         ]
 
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     if options.name is None and (only := _option_for_new_feedstock(options)):
         raise UsageError(f"{only} needs the name of a new package", hint=f"kiln init NAME {only}")
-    variables = tool_environment(os.environ, "XDG_CONFIG_HOME")
+    variables = git_and_pip_environment(os.environ, "XDG_CONFIG_HOME")
     if options.requirement:
         requirement = init.kiln_requirement.parse_given_requirement(options.requirement)
     else:
@@ -138,7 +138,7 @@ def make_feedstock(
     report = InitReport(folder)
     report.added += planned.added
     report.notes += [*recipe.notes, *([note] if note else []), *([requirement.note] if requirement.note else [])]
-    rerender(options, feedstock_loader.load(folder), report)
+    rerender_or_note_reason(options, feedstock_loader.load(folder), report)
     return report
 
 
@@ -192,24 +192,24 @@ def complete_feedstock(options: argparse.Namespace, root: Path, requirement: Kil
         report.notes.append(f"{scaffold.SCRIPT} stays conda-smithy's; `kiln build` builds with kiln")
     if feedstock.config_names:
         report.kept.append(".ci_support")
-        _add_workflow(feedstock, report)
+        _add_ci_workflow(feedstock, report)
     else:
-        rerender(options, feedstock, report)
+        rerender_or_note_reason(options, feedstock, report)
     _write_output_names(feedstock, report)
-    if ignored := ignored_files(root, report.added):
+    if ignored := files_ignored_by_git(root, report.added):
         report.notes.append(f".gitignore leaves out what was added: git add -f {' '.join(map(quote, ignored))}")
     return report
 
 
-def ignored_files(root: Path, names: list[str]) -> list[str]:
+def files_ignored_by_git(root: Path, names: list[str]) -> list[str]:
     """Return the files of a checkout that git ignores: conda-smithy's .gitignore names most files of the root."""
     if not names or not (root / ".git").exists():
         return []
     words = ("-c", "core.quotePath=false", "check-ignore", "--", *names)
-    return git_output_or_empty(root, tool_environment(os.environ, "XDG_CONFIG_HOME"), *words).splitlines()
+    return git_output_or_empty(root, git_and_pip_environment(os.environ, "XDG_CONFIG_HOME"), *words).splitlines()
 
 
-def _add_workflow(feedstock: Feedstock, report: InitReport) -> None:
+def _add_ci_workflow(feedstock: Feedstock, report: InitReport) -> None:
     """Write the workflow of the configs in .ci_support, unless there is one."""
     from kiln import expand
     from kiln.expand import workflow
@@ -261,7 +261,7 @@ def rendered_package_names(feedstock: Feedstock) -> set[str]:
     return packages
 
 
-def rerender(options: argparse.Namespace, feedstock: Feedstock, report: InitReport) -> None:
+def rerender_or_note_reason(options: argparse.Namespace, feedstock: Feedstock, report: InitReport) -> None:
     """Write .ci_support and the workflow, or note why not: the feedstock is complete without them but for its CI."""
     from kiln.cli import rerender as command
     from kiln.expand import workflow

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import common_arguments, values
+from kiln.cli import common_arguments, option_value_parsers
 from kiln.errors import UsageError
 from kiln.matchspec_notation import invalid_spec_reason, package_name, strict
 from kiln.operating_system import users
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SIGNS = {"new": "+", "changed": "~", "kept": " ", "removed": "-"}
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln install``."""
     parser.add_argument(
         "specs",
@@ -44,13 +44,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="install into the environment of this name, where conda and mamba find it; a missing one is created",
     )
-    common_arguments.add_channels(parser, default="conda-forge")
+    common_arguments.add_channel_arguments(parser, default="conda-forge")
     parser.add_argument(
         "--flexible",
         action="store_true",
         help="take packages from channels of lower priority if those of higher priority do not solve",
     )
-    common_arguments.add_attestations(parser, of_a_channel=True)
+    common_arguments.add_attestation_arguments(parser, of_a_channel=True)
     parser.add_argument("--dry-run", action="store_true", help="show the packages to install, and exit")
     parser.add_argument(
         "--cache", metavar="DIR", type=Path, help="cache downloaded packages in this folder (default: rattler's cache)"
@@ -70,10 +70,10 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
     from kiln.console.text import quantity
     from kiln.install import attested_packages, install
 
-    steps, rules = run_view.steps_view(), required_signers(options)
+    steps, rules = run_view.command_steps_view(), required_signers(options)
     with signals.termination_as_interrupt():
         with steps.step("solve"):
-            plan = install.plan(request(options))
+            plan = install.plan(install_request(options))
         if plan.packages_without_sha256:
             more = f" and {len(plan.packages_without_sha256) - 1} more" if len(plan.packages_without_sha256) > 1 else ""
             run_view.print_notes(
@@ -81,22 +81,22 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
             )
         run_view.print_notes(plan.notes)
         if not options.json:
-            print("\n".join(change_lines(plan)))
+            print("\n".join(package_change_lines(plan)))
         if rules is not None and plan.packages_to_link:
             with steps.step(f"verify the attestations of {quantity(len(plan.packages_to_link), 'package')}"):
                 attested_packages.verify_attestations(plan.packages_to_link, rules)
         if not options.dry_run:
             title = f"install {quantity(len(plan.records), 'package')} into {plan.request.prefix}"
             with nullcontext() if plan.is_up_to_date else steps.step(title):
-                install.execute(plan, cache=(options.cache or default_cache(os.environ)).absolute())
+                install.execute(plan, cache=(options.cache or default_package_cache(os.environ)).absolute())
             if not options.json:
                 print(activation_commands(plan.request.prefix, options.name))
     if options.json:
-        print(json.dumps(as_data(plan, dry=options.dry_run), indent=2))
+        print(json.dumps(install_plan_as_data(plan, dry=options.dry_run), indent=2))
     return 0
 
 
-def request(options: argparse.Namespace) -> InstallRequest:
+def install_request(options: argparse.Namespace) -> InstallRequest:
     """Return the request of the command line and the environment."""
     from kiln import channel_url_credentials
     from kiln.install import install
@@ -112,7 +112,7 @@ def request(options: argparse.Namespace) -> InstallRequest:
         prefix=prefix.absolute().resolve(),
         specs=tuple(map(strict, options.specs)),
         channels=channel_url_credentials.register_credentials(options.channels or ["conda-forge"]),
-        machine=target_machine(os.environ),
+        machine=target_machine_of_environment(os.environ),
         priority="flexible" if options.flexible else "strict",
         verbose=options.verbose,
     )
@@ -128,14 +128,14 @@ def required_signers(options: argparse.Namespace) -> RequiredSigners | None:
     return RequiredSigners.parse(
         options.require_attestation,
         channel_of=lambda text: next((name for name in channels if name in {text, channel_or_empty(text)}), None),
-        signers=lambda text: common_arguments.attestation_signers(options, [text]),
+        signers=lambda text: common_arguments.trusted_attestation_signers(options, [text]),
     )
 
 
 def channel_or_empty(text: str) -> str:
     """Return a channel as ``--from`` takes it; empty for a text that it refuses."""
     try:
-        return values.channel_for_solver(text)
+        return option_value_parsers.parse_channel(text)
     except UsageError:
         return ""
 
@@ -145,14 +145,14 @@ def activation_commands(prefix: Path, name: str | None = None) -> str:
     return f"activate  conda activate {quoted_word(name or str(prefix))}\n      or  {path_export_line(prefix)}"
 
 
-def default_cache(environment: Mapping[str, str]) -> Path:
+def default_package_cache(environment: Mapping[str, str]) -> Path:
     """Return rattler's and pixi's folder of unpacked packages, which rattler 0.28 does not expose."""
     if folder := environment.get("RATTLER_CACHE_DIR"):
         return Path(folder) / "pkgs"
     return users.user_cache_folder(environment) / "rattler" / "cache" / "pkgs"
 
 
-def target_machine(environment: Mapping[str, str]) -> TargetMachine:
+def target_machine_of_environment(environment: Mapping[str, str]) -> TargetMachine:
     """Return this machine, with the overrides of conda's variables (CONDA_OVERRIDE_...)."""
     from kiln.compat import probe, virtual_cuda_arch
     from kiln.install.solve_diagnosis import TargetMachine
@@ -169,12 +169,12 @@ def target_machine(environment: Mapping[str, str]) -> TargetMachine:
     )
 
 
-def change_lines(plan: InstallPlan) -> Iterator[str]:
+def package_change_lines(plan: InstallPlan) -> Iterator[str]:
     """Yield a line for each change of a package, and the total."""
     from kiln.console.text import quantity
     from kiln.files import size_text
 
-    rows = [change_columns(change) for change in plan.changes]
+    rows = [package_change_columns(change) for change in plan.changes]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
     for row in rows:
         yield "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
@@ -186,14 +186,14 @@ def change_lines(plan: InstallPlan) -> Iterator[str]:
     yield f"{quantity(len(changes), 'package')}, {size}, {plan.request.prefix}"
 
 
-def change_columns(change: Change) -> tuple[str, ...]:
+def package_change_columns(change: Change) -> tuple[str, ...]:
     """Return the columns of a change."""
     was = f"was {change.was}" if change.was else ""
     place = change.channel.rstrip("/").rpartition("/")[2]
     return (SIGNS[change.action.value], change.name, change.version, change.build, place, was)
 
 
-def as_data(plan: InstallPlan, *, dry: bool) -> dict[str, object]:
+def install_plan_as_data(plan: InstallPlan, *, dry: bool) -> dict[str, object]:
     """Return the installation as JSON values."""
     from kiln.serialization import to_json
 

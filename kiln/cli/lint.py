@@ -28,7 +28,7 @@ class LintResult(NamedTuple):
     fixed: list[LintMessage]
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln lint``."""
     parser.add_argument(
         "--fix", action="store_true", help="correct the recipe where a message has one answer, and print the others"
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         print(setting_uses_text(feedstock, as_json=options.json))
         return 0
     result = check_feedstock(feedstock, of_conda_forge=options.conda_forge, fix=options.fix)
-    print(as_json(result) if options.json else "\n".join(result_lines(result)))
+    print(lint_result_as_json(result) if options.json else "\n".join(lint_result_lines(result)))
     lints = [message for message in result.messages if message.severity == "lint"]
     if lints:
         fixable = any(message.fixable for message in lints) and not options.fix
@@ -117,7 +117,7 @@ def correct_recipe(feedstock: Feedstock, *, of_conda_forge: bool) -> list[LintMe
     return list(correction.fixed)
 
 
-def as_json(result: LintResult) -> str:
+def lint_result_as_json(result: LintResult) -> str:
     """Return the messages as JSON: lints, hints and what was corrected, each with id, message, place and cure."""
     entries = {
         f"{severity}s": [message_as_json(message) for message in result.messages if message.severity == severity]
@@ -139,7 +139,7 @@ def message_as_json(message: LintMessage) -> dict[str, object]:
     }
 
 
-def result_lines(result: LintResult) -> list[str]:
+def lint_result_lines(result: LintResult) -> list[str]:
     """Return the messages as lines of text, and their count."""
     from kiln.console.text import quantity
 

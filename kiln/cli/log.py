@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LINE = 1 << 20  # bytes of a line that are read at once
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln log``."""
     parser.add_argument("config", metavar="CONFIG", help="name of a config's file in .ci_support")
     parser.add_argument(

@@ -31,13 +31,13 @@ def survive_hangup() -> Iterator[None]:
     terminals = [descriptor for descriptor in (0, 1, 2) if _is_terminal(descriptor)]
 
     def give_up(_number: int, _frame: FrameType | None) -> None:
-        redirect_to_null(terminals)
+        redirect_to_dev_null(terminals)
 
     with signals.handled(signals.hangup_signals() if is_main else (), give_up):
         yield
 
 
-def redirect_to_null(descriptors: list[int]) -> None:
+def redirect_to_dev_null(descriptors: list[int]) -> None:
     """Replace open files of this process by /dev/null."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors:
@@ -52,7 +52,7 @@ def _is_terminal(descriptor: int) -> bool:
         return False
 
 
-class ExpendableView:
+class TerminalLossTolerantView:
     """An observer that shows a run in a view as long as its output has a reader."""
 
     def __init__(self, view: RunObserver) -> None:
@@ -92,4 +92,4 @@ class ExpendableView:
             if error.errno not in LOST:
                 raise
             self._is_lost = True
-            redirect_to_null([2])
+            redirect_to_dev_null([2])

@@ -102,7 +102,7 @@ def hide_command_line_secrets(words: Sequence[str]) -> None:
                 memory.write(replacement.ljust(len(original), b"\0")[: len(original)])
 
 
-def show_traceback(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+def print_masked_traceback(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
     """Print an unexpected exception with secrets masked; a `sys.excepthook`."""
     import traceback
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kiln.cli import pinning_selection
 from kiln.cli.allowed_environment_variables import git_output
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.cli.run_view import print_notes
 from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate, UnsupportedPython, UsageError
 
@@ -33,7 +33,7 @@ class MatrixSource(NamedTuple):
     pinning: Path | None
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln matrix``."""
     parser.add_argument("--json", action="store_true", help="print the configs, or the differences, as JSON")
     parser.add_argument("--diff", metavar="REV", help="show the changes of the matrix since a git revision")
@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PINNING",
         help="with --diff: use this pinning for the earlier matrix (default: the one of -e)",
     )
-    pinning_selection.arguments(parser)
+    pinning_selection.add_arguments(parser)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -79,8 +79,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
                     else []
                 )
             trees = MatrixSource(root=before, pinning=earlier), MatrixSource(root=root, pinning=variant_file)
-            text = limits.run_bounded(lambda: difference_text(options, *trees))
-    print_notes(pasteable(note, root) for note in notes)
+            text = limits.run_bounded(lambda: matrix_difference_text(options, *trees))
+    print_notes(make_pasteable(note, root) for note in notes)
     print(text)
     return 0
 
@@ -105,23 +105,23 @@ def matrix_text_and_note(
         configs = expand.read_all(feedstock, names)
         note = f"these are the configs of .ci_support, as last rerendered ({error.what})"
     text = (
-        json.dumps([config_data(config) for config in configs])
+        json.dumps([config_as_data(config) for config in configs])
         if options.json
-        else "\n".join(table_lines(configs, terminal_width(sys.stdout)))
+        else "\n".join(matrix_table_lines(configs, terminal_width(sys.stdout)))
     )
     return text, note
 
 
-def difference_text(options: argparse.Namespace, before: MatrixSource, after: MatrixSource) -> str:
+def matrix_difference_text(options: argparse.Namespace, before: MatrixSource, after: MatrixSource) -> str:
     """Return the text of the differences from the matrix of an earlier tree."""
     from kiln import expand, feedstock_loader
 
     configs = expand.configs(feedstock_loader.load(after.root), after.pinning)
-    changes = changes_between(expand.configs(feedstock_loader.load(before.root), before.pinning), configs)
-    return json.dumps(changes) if options.json else "\n".join(changes_text(changes, options.diff, len(configs)))
+    changes = matrix_changes(expand.configs(feedstock_loader.load(before.root), before.pinning), configs)
+    return json.dumps(changes) if options.json else "\n".join(matrix_change_lines(changes, options.diff, len(configs)))
 
 
-def config_data(config: BuildConfig) -> dict[str, Any]:
+def config_as_data(config: BuildConfig) -> dict[str, Any]:
     """Return a config as JSON values."""
     return {
         "name": config.name,
@@ -132,7 +132,7 @@ def config_data(config: BuildConfig) -> dict[str, Any]:
     }
 
 
-def table_lines(configs: Sequence[BuildConfig], width: int | None = None) -> Iterator[str]:
+def matrix_table_lines(configs: Sequence[BuildConfig], width: int | None = None) -> Iterator[str]:
     """Yield a line for each config, with the keys that vary between configs, folded to a terminal's width."""
     from kiln.console.text import quantity, table
 
@@ -180,9 +180,9 @@ def revision_tree(root: Path, revision: str) -> Iterator[Path]:
         yield tree
 
 
-def changes_between(before: Sequence[BuildConfig], after: Sequence[BuildConfig]) -> dict[str, Any]:
+def matrix_changes(before: Sequence[BuildConfig], after: Sequence[BuildConfig]) -> dict[str, Any]:
     """Return the added and removed configs, and the changed values of the others."""
-    old, new = ({config.name: config_data(config)["variant"] for config in configs} for configs in (before, after))
+    old, new = ({config.name: config_as_data(config)["variant"] for config in configs} for configs in (before, after))
     changed = {
         name: {
             key: [old[name].get(key), new[name].get(key)]
@@ -195,7 +195,7 @@ def changes_between(before: Sequence[BuildConfig], after: Sequence[BuildConfig])
     return {"added": sorted(new.keys() - old.keys()), "removed": sorted(old.keys() - new.keys()), "changed": changed}
 
 
-def changes_text(changes: dict[str, Any], revision: str, total: int) -> Iterator[str]:
+def matrix_change_lines(changes: dict[str, Any], revision: str, total: int) -> Iterator[str]:
     """Yield the changes as lines of text."""
     from kiln.console.text import quantity
 

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 _COMMAND = lazy_pattern(rf"(?<![\w./-])(?<!-m )kiln(?= (?:--help|{'|'.join(COMMANDS)})\b)")
 
 
-def pasteable(text: str, root: Path) -> str:
+def make_pasteable(text: str, root: Path) -> str:
     """Return a text with its kiln commands as the user's shell starts them on the feedstock at ``root``."""
     if not _COMMAND.search(text):
         return text
-    from kiln.cli.failed_run import kiln_command
+    from kiln.cli.failed_run import kiln_command_words
     from kiln.operating_system.shell_quoting import joined_command_line
 
     folder = () if root.absolute() == Path.cwd() else ("-C", str(root))
-    program = joined_command_line((*kiln_command(), *folder))
+    program = joined_command_line((*kiln_command_words(), *folder))
     return _COMMAND.sub(lambda _: program, text)
 
 
-def rewrite_hints(error: KilnError, root: Path) -> None:
+def make_hints_pasteable(error: KilnError, root: Path) -> None:
     """Make the commands in the hints of an error pasteable."""
-    error.hint = pasteable(error.hint, root)
+    error.hint = make_pasteable(error.hint, root)
     for other in error.others:
-        rewrite_hints(other, root)
+        make_hints_pasteable(other, root)

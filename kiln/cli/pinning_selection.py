@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from kiln.cli import values
+from kiln.cli import option_value_parsers
 from kiln.errors import PinningNeeded, UsageError
 from kiln.operating_system import users
 
@@ -26,7 +26,7 @@ _FILE = "conda_build_config.yaml"
 _SHOWN = 6  # keys without a value that a note lists; it counts the rest
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that select a pinning."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pinning-channel",
         metavar="CHANNEL",
-        type=values.channel_for_solver,
+        type=option_value_parsers.parse_channel,
         default=DEFAULT_CHANNEL,
         help="fetch conda-forge-pinning from this conda channel; 'none' fetches none (default: %(default)s)",
     )
@@ -106,7 +106,7 @@ def pinning_file_by_name(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
         raise UsageError(
             f"pinning not found: {name}", hint=f"-e PINNING/{_FILE}, or a version such as -e 2026.08.17.07.23.37"
         )
-    return _announced_pinning(pinning_package.of_version(_pinning_cache_folder(), channel, name)).file
+    return _print_pinning_version(pinning_package.of_version(_pinning_cache_folder(), channel, name)).file
 
 
 def unused_pinning_note(root: Path, where: str = "") -> list[str]:
@@ -139,10 +139,10 @@ def _newest_pinning_file(options: argparse.Namespace) -> Path:
 
     if options.pinning_channel == pinning_package.NO_CHANNEL:
         raise PinningNeeded("--pinning-channel none forbids a download", hint=f"-e PINNING/{_FILE}; or --no-pinning")
-    return _announced_pinning(pinning_package.newest(_pinning_cache_folder(), options.pinning_channel)).file
+    return _print_pinning_version(pinning_package.newest(_pinning_cache_folder(), options.pinning_channel)).file
 
 
-def _announced_pinning(pinning: Pinning) -> Pinning:
+def _print_pinning_version(pinning: Pinning) -> Pinning:
     """Print which version is used, as the message of a commit of the result should have it."""
     print(f"pinning: conda-forge-pinning {pinning.version}", file=sys.stderr)
     return pinning

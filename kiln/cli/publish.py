@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli.allowed_environment_variables import git_output_or_empty, passed_variables
+from kiln.cli.allowed_environment_variables import git_output_or_empty, variables_passed_to_builds
 from kiln.cli.run_view import print_line, print_notes
 from kiln.errors import BrokenPackage, UsageError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kiln.release.attest import AttestationSettings, Attester
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln publish``."""
     parser.add_argument(
         "packages", nargs="*", metavar="PACKAGE", type=Path, help="publish only these packages (default: all)"
@@ -108,15 +108,15 @@ def run(options: argparse.Namespace, root: Path) -> int:
         if options.abort:
             print_results(options, aborted=transaction.abort(channel))
         elif options.yank:
-            print_results(options, **yank(require_store_target(channel), options))
+            print_results(options, **yank_or_patch_packages(require_store_target(channel), options))
         elif options.reindex:
-            reindex(require_store_target(channel), options)
+            reindex_channel(require_store_target(channel), options)
         else:
-            print_results(options, **publish(channel, options, root))
+            print_results(options, **publish_finished_packages(channel, options, root))
     return 0
 
 
-def checked_untested_platforms(subdirs: list[str]) -> tuple[str, ...]:
+def parse_untested_platforms(subdirs: list[str]) -> tuple[str, ...]:
     """Return the platforms whose packages may be untested; raise UsageError for other names."""
     from kiln.errors import did_you_mean
     from kiln.names import PLATFORMS
@@ -139,14 +139,14 @@ def feedstock_platforms(root: Path) -> frozenset[str]:
     return frozenset(config.platform for config in expand.read_all(feedstock, names))
 
 
-def publish(channel: PublicationTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:
+def publish_finished_packages(channel: PublicationTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish the finished packages in the ledger."""
     from kiln import feedstock_loader
     from kiln.provenance import ssh_signatures
     from kiln.publish import conda_forge_yml_restrictions, gate, transaction
     from kiln.release import attest, candidate_packages, release_bundle, staging_test
 
-    signer = attester(options)
+    signer = requested_attester(options)
     feedstock = feedstock_loader.load(root)
     if not options.check and not options.bundle:
         conda_forge_yml_restrictions.require_publication_allowed(
@@ -154,7 +154,7 @@ def publish(channel: PublicationTarget, options: argparse.Namespace, root: Path)
             options.to,
             environment=os.environ,
             current_branch=lambda: git_output_or_empty(
-                root, passed_variables(os.environ), "symbolic-ref", "--quiet", "--short", "HEAD"
+                root, variables_passed_to_builds(os.environ), "symbolic-ref", "--quiet", "--short", "HEAD"
             ).strip(),
         )
     matrix = candidate_packages.ConfigsAndRuns.from_feedstock(feedstock)
@@ -164,7 +164,7 @@ def publish(channel: PublicationTarget, options: argparse.Namespace, root: Path)
         partial=options.partial,
         published=published,
         tokens=environment_secrets(os.environ),
-        untested=checked_untested_platforms(options.allow_untested),
+        untested=parse_untested_platforms(options.allow_untested),
     )
     paths, entries = candidate_packages.read_releasable_packages(release)
     if options.check:
@@ -184,14 +184,14 @@ def publish(channel: PublicationTarget, options: argparse.Namespace, root: Path)
         matrix,
         new_packages,
         channels=(channel.channel_url(),) if published else (),
-        environment=passed_variables(os.environ),
+        environment=variables_passed_to_builds(os.environ),
         on_line=print_line,
     )
     print_notes((*gate.nonblocking_notes(release), *channel.notes) if new_packages else ())
     return {"published": transaction.publish(channel, paths, entries, trial, attestation)}
 
 
-def attester(options: argparse.Namespace) -> Attester | None:
+def requested_attester(options: argparse.Namespace) -> Attester | None:
     """Return the signer of attestations that the command line requests; None without any."""
     from kiln.provenance.attestation_keys import PrivateKey
     from kiln.provenance.keyless import KeylessSigner
@@ -210,14 +210,17 @@ def attestation_settings(
 ) -> AttestationSettings | None:
     """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""
     from kiln import channel_url_credentials
-    from kiln.cli.current_ci_run_urls import ci_urls, ci_workflow
+    from kiln.cli.current_ci_run_urls import repository_and_run_urls, workflow_uri
     from kiln.release.attest import AttestationSettings
 
     if attester is None:
         return None
     url = channel_url_credentials.bare_url(options.url if options.url and channel.startswith("file:") else channel)
     return AttestationSettings(
-        attester=attester, channel=url, workflow=ci_workflow(os.environ), run_url=ci_urls(os.environ)[1]
+        attester=attester,
+        channel=url,
+        workflow=workflow_uri(os.environ),
+        run_url=repository_and_run_urls(os.environ)[1],
     )
 
 
@@ -226,7 +229,7 @@ def environment_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(value for value in masking.secrets_of_variables(environment) if len(value) >= SHORTEST)
 
 
-def yank(channel: StoreTarget, options: argparse.Namespace) -> dict[str, Any]:
+def yank_or_patch_packages(channel: StoreTarget, options: argparse.Namespace) -> dict[str, Any]:
     """Withdraw packages, or patch their records in the index."""
     from kiln.publish.stores import yank_patch_and_reindex
 
@@ -241,7 +244,7 @@ def yank(channel: StoreTarget, options: argparse.Namespace) -> dict[str, Any]:
     return {"patched": [yank_patch_and_reindex.patch_record(channel, name, fields) for name in options.yank]}
 
 
-def reindex(channel: StoreTarget, options: argparse.Namespace) -> None:
+def reindex_channel(channel: StoreTarget, options: argparse.Namespace) -> None:
     """Rebuild the index of a folder, and print the number of packages.
 
     Raises:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import argparse
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln rebuild``."""
-    verify.add_package_arguments(parser)
+    verify.add_published_package_arguments(parser)
     parser.add_argument(
         "--into",
         metavar="DIR",
@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Verify the record, rebuild from it, and compare the packages."""
     from kiln import feedstock_loader, run, signals
-    from kiln.cli.allowed_environment_variables import container_client_variables, passed_variables
+    from kiln.cli.allowed_environment_variables import container_client_variables, variables_passed_to_builds
     from kiln.release import rebuild, restored_feedstock
 
     feedstock = None if options.into else feedstock_loader.load(root)
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         caller_variables=rebuild.recorded_build_variables(record),
         client=container_client_variables(os.environ),
     )
-    machine = run.HostMachine(environment=passed_variables(os.environ), python=Path(sys.executable))
+    machine = run.HostMachine(environment=variables_passed_to_builds(os.environ), python=Path(sys.executable))
     # The build's output is in its log; printed here, it would hide the result.
     with signals.termination_as_interrupt(), contextlib.redirect_stdout(io.StringIO()):
         package = rebuild.rebuild_and_compare(feedstock, request, machine, options.package, image=record["image"])

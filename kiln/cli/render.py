@@ -21,7 +21,7 @@ _WIDTH = 110
 _NBSP = "\N{NO-BREAK SPACE}"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln render``."""
     parser.add_argument(
         "configs", nargs="*", metavar="CONFIG", help="name of a config's file in .ci_support (default: all)"
@@ -61,10 +61,10 @@ def rendered_text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[s
         rendered = {name: render.close_static_pins(config) for name, config in rendered.items()}
     if options.json:
         return json.dumps({name: render.as_plain_data(config) for name, config in rendered.items()}), warnings
-    return "\n\n".join("\n".join(config_text(config)) for config in rendered.values()), warnings
+    return "\n\n".join("\n".join(rendered_config_lines(config)) for config in rendered.values()), warnings
 
 
-def config_text(rendered: RenderedConfig) -> Iterator[str]:
+def rendered_config_lines(rendered: RenderedConfig) -> Iterator[str]:
     """Yield the lines of a rendered config."""
     config = rendered.config
     yield f"{config.name}  ({config.platform}{f', {config.image}' if config.image else ''})"
@@ -77,10 +77,10 @@ def config_text(rendered: RenderedConfig) -> Iterator[str]:
         yield from labeled_lines(staging.title, script_lines(staging.script))
     for output in rendered.outputs:
         yield ""
-        yield from output_text(output)
+        yield from rendered_output_lines(output)
 
 
-def output_text(output: Output) -> Iterator[str]:
+def rendered_output_lines(output: Output) -> Iterator[str]:
     """Yield the lines of an output."""
     yield f"  {output.name} {output.version} {output.build_string}  [{output.noarch or output.subdir}]"
     for section in ("build", "host", "run", "run_constrained"):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 INDEXED = 50  # runs in the index; a run is compared with these. To read 50 of 192 configs takes four seconds
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln report``."""
     parser.add_argument("run", nargs="?", type=int, metavar="RUN", help="number of the run (default: the latest)")
     parser.add_argument(

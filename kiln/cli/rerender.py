@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import __version__
 from kiln.cli import pinning_selection
 from kiln.cli.allowed_environment_variables import git_output
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.cli.run_view import print_notes
 from kiln.errors import MatrixDrift, UsageError
 
@@ -24,7 +24,7 @@ _TOOLS = ("py-rattler-build", "py-rattler")  # that render recipes and fetch pin
 _SHOWN = 200  # lines of a difference that are shown; the rest is counted
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln rerender``."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
@@ -38,7 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="commit the written files with conda-smithy's message, which names the version of conda-forge-pinning; "
         "edit opens git's editor with it (default with --commit: auto)",
     )
-    pinning_selection.arguments(parser)
+    pinning_selection.add_arguments(parser)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     (notes, lines, fault), variant_file = pinning_selection.run_with_pinning(
         options, root, lambda variant_file: (rerender(options, root, variant_file), variant_file)
     )
-    print_notes(pasteable(note, root) for note in notes)
+    print_notes(make_pasteable(note, root) for note in notes)
     print("\n".join(lines))
     if fault:
         raise fault
@@ -123,20 +123,20 @@ def commit_rerendered_files(feedstock: Feedstock, pinning: str, how: str) -> str
     from kiln.expand import workflow
 
     root = feedstock.root
-    _git(root, "rev-parse", "--git-dir")
+    _run_git(root, "rev-parse", "--git-dir")
     names = [str(feedstock.config_folder.relative_to(root)), workflow.NAME]
-    tracked = [name for name in names if (root / name).exists() or _git(root, "ls-files", "--", name)]
-    if not tracked or not _git(root, "status", "--porcelain", "--", *tracked):
+    tracked = [name for name in names if (root / name).exists() or _run_git(root, "ls-files", "--", name)]
+    if not tracked or not _run_git(root, "status", "--porcelain", "--", *tracked):
         return "nothing to commit"
-    _git(root, "add", "--all", "--", *tracked)
+    _run_git(root, "add", "--all", "--", *tracked)
     if how == EDIT:
         _commit_with_editor(root, commit_message(pinning), tracked)
     else:
-        _git(root, "commit", "--quiet", "--message", commit_message(pinning), "--", *tracked)
-    return "committed: " + _git(root, "log", "-1", "--format=%h %s").strip()
+        _run_git(root, "commit", "--quiet", "--message", commit_message(pinning), "--", *tracked)
+    return "committed: " + _run_git(root, "log", "-1", "--format=%h %s").strip()
 
 
-def _git(root: Path, *arguments: str) -> str:
+def _run_git(root: Path, *arguments: str) -> str:
     return git_output(root, os.environ, *arguments, hint="commit the files yourself")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kiln.variants.varying_keys import Variants
 
 
-def view(
+def run_view_for_stream(
     stream: IO[str], environment: Mapping[str, str], labels: Mapping[str, str], *, verbosity: str = "normal"
 ) -> GitHubView | LiveView | PlainView:
     """Return the view for a stream: a context manager that lasts as long as the run; quiet and verbose ones are plain.
@@ -37,25 +37,29 @@ def view(
     if environment.get("GITHUB_ACTIONS") == "true":
         return GitHubView(stream, labels=labels)
     if stream.isatty() and environment.get("TERM", "dumb") != "dumb":
-        return LiveView(stream, labels=labels, color=has_color(environment))
+        return LiveView(stream, labels=labels, color=are_colors_allowed(environment))
     return PlainView(stream, labels=labels)
 
 
-def config_view(feedstock: Feedstock, configs: Sequence[str]) -> GitHubView | LiveView | PlainView:
+def run_view_of_configs(feedstock: Feedstock, configs: Sequence[str]) -> GitHubView | LiveView | PlainView:
     """Return the view of a run of configs on standard error, with their labels."""
     from kiln import expand
     from kiln.report import config_labels
 
     pairs = zip(configs, expand.read_all(feedstock, configs), strict=True)
-    return view(sys.stderr, os.environ, config_labels(configs, {config: entry.variant for config, entry in pairs}))
+    return run_view_for_stream(
+        sys.stderr, os.environ, config_labels(configs, {config: entry.variant for config, entry in pairs})
+    )
 
 
-def steps_view() -> CommandStepsView:
+def command_steps_view() -> CommandStepsView:
     """Return the view of a command's steps on standard error."""
     from kiln.cli.masked_streams import unescaped_stream
     from kiln.console.command_steps import CommandStepsView
 
-    return CommandStepsView(unescaped_stream(sys.stderr), animated=sys.stderr.isatty(), color=has_color(os.environ))
+    return CommandStepsView(
+        unescaped_stream(sys.stderr), animated=sys.stderr.isatty(), color=are_colors_allowed(os.environ)
+    )
 
 
 def terminal_width(stream: IO[str]) -> int | None:
@@ -85,7 +89,7 @@ def print_folded(text: str) -> None:
     print("\n".join(part for line in text.split("\n") for part in hanging_indent_lines(line, width)))
 
 
-def has_color(environment: Mapping[str, str]) -> bool:
+def are_colors_allowed(environment: Mapping[str, str]) -> bool:
     """Return whether colors are allowed: NO_COLOR is unset or empty (https://no-color.org)."""
     return not environment.get("NO_COLOR")
 

@@ -8,7 +8,7 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 20  # runs that are listed by default
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln runs``."""
     parser.add_argument("--last", metavar="N", type=int, default=_SHOWN, help="list the last N runs (default: 20)")
     parser.add_argument("--all", action="store_true", help="list all runs")
@@ -39,13 +39,13 @@ def run(options: argparse.Namespace, root: Path) -> int:
     reports, total = recorded_runs(feedstock, None if options.all else options.last)
     now = time.time()
     if options.json:
-        print(json.dumps([as_json(report, now) for report in reports], indent=2))
+        print(json.dumps([run_as_json(report, now) for report in reports], indent=2))
     elif not reports:
-        print(pasteable("no run is recorded yet: kiln build --all starts one", root))
+        print(make_pasteable("no run is recorded yet: kiln build --all starts one", root))
     else:
-        print(as_text(reports, now))
+        print(runs_as_table(reports, now))
         if total > len(reports):
-            print(pasteable(f"\n{total - len(reports)} earlier runs: kiln runs --all", root))
+            print(make_pasteable(f"\n{total - len(reports)} earlier runs: kiln runs --all", root))
     return 0
 
 
@@ -62,7 +62,7 @@ def recorded_runs(feedstock: Feedstock, most: int | None) -> tuple[tuple[MatrixR
         return tuple(filter(None, map(ledger.report, numbers[:most]))), len(numbers)
 
 
-def as_json(report: MatrixReport, now: float) -> dict[str, Any]:
+def run_as_json(report: MatrixReport, now: float) -> dict[str, Any]:
     """Return a run as JSON values: times in seconds since the epoch, ``seconds`` up to now for a run in progress."""
     from kiln.report import totals
 
@@ -79,7 +79,7 @@ def as_json(report: MatrixReport, now: float) -> dict[str, Any]:
     }
 
 
-def as_text(reports: Sequence[MatrixReport], now: float) -> str:
+def runs_as_table(reports: Sequence[MatrixReport], now: float) -> str:
     """Return the runs as a table."""
     from kiln.cli.run_view import terminal_width
     from kiln.console.progress_lines import state_count_text

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
-from kiln.cli.allowed_environment_variables import passed_variables
+from kiln.cli.allowed_environment_variables import variables_passed_to_builds
 from kiln.errors import UnsupportedPlatform, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kiln.model.build_results import TestReport
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln test``."""
     parser.add_argument(
         "packages",
@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="package files to test; other packages of their channel are used too",
     )
-    common_arguments.add_channels(parser, default="the channels that the recipe names")
+    common_arguments.add_channel_arguments(parser, default="the channels that the recipe names")
     parser.add_argument("--gpu", action="store_true", help="require a GPU on this machine, and name it in the report")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
 
@@ -54,11 +54,11 @@ def run(options: argparse.Namespace, root: Path) -> int:
             [path.absolute() for path in options.packages],
             channels=tuple(options.channels),
             machine=machine,
-            environment=passed_variables(os.environ),
+            environment=variables_passed_to_builds(os.environ),
             on_package=lambda name: print(f"test {name}", file=sys.stderr),
         )
     if options.json:
-        print(json.dumps([as_data(report, gpus) for report in reports], indent=2))
+        print(json.dumps([report_of_tests_as_data(report, gpus) for report in reports], indent=2))
     else:
         print("\n".join([install_and_test.summary(reports), *(gpus or ())]))
     return 0
@@ -82,7 +82,7 @@ def require_gpus() -> tuple[str, ...]:
     return gpus
 
 
-def as_data(report: TestReport, gpus: Sequence[str] | None = None) -> dict[str, object]:
+def report_of_tests_as_data(report: TestReport, gpus: Sequence[str] | None = None) -> dict[str, object]:
     """Return a report as JSON values, with the GPUs if one was required."""
     return {
         **({} if gpus is None else {"gpus": list(gpus)}),

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from kiln.provenance.hash_chain import ChainedRecord
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln verify``."""
-    add_package_arguments(parser)
+    add_published_package_arguments(parser)
     parser.add_argument(
         "--target-channel",
         metavar="URL",
@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the provenance record as JSON")
 
 
-def add_package_arguments(parser: argparse.ArgumentParser) -> None:
+def add_published_package_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of commands about a published package."""
     parser.add_argument("package", metavar="PACKAGE", type=Path, help="path of a .conda file")
     parser.add_argument(
@@ -51,7 +51,7 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="require a signature by a signer in this file, see ssh-keygen(1)",
     )
-    common_arguments.add_attestations(parser, of_a_channel=False)
+    common_arguments.add_attestation_arguments(parser, of_a_channel=False)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - a verification needs no feedstock
@@ -105,7 +105,7 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     channel = options.channel or str(options.package.absolute().parents[1])
     read = channel_reader(channel)
     chain = read(CHAIN)
-    chained = None if chain is None or not has_record(chain, own) else verify_chain_record(options, read, chain)
+    chained = None if chain is None or not chain_has_record(chain, own) else verify_chain_record(options, read, chain)
     attested, attestations, notes = verify_attestations(options, own, channel, read)
     if chained is None and options.allowed_signers:
         raise ProvenanceBroken(f"{options.package.name} has no record that an allowed signer could have signed")
@@ -118,14 +118,18 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
         facts = (*facts, *same_record_fact(link.record, provenance_record(attested, own)))
     return VerifiedPackage(
         record=link.record if link else provenance_record(attested, own),
-        facts=(*facts, *(attestation_text(attested) if attested else ()), *signers_text(attestations, verified=True)),
-        notes=(*notes, *signers_text(attestations, verified=False)),
+        facts=(
+            *facts,
+            *(attested_fact_lines(attested) if attested else ()),
+            *attestation_signer_lines(attestations, verified=True),
+        ),
+        notes=(*notes, *attestation_signer_lines(attestations, verified=False)),
         attested=attested,
         attestations=attestations,
     )
 
 
-def has_record(chain: bytes, own: Mapping[str, str]) -> bool:
+def chain_has_record(chain: bytes, own: Mapping[str, str]) -> bool:
     """Return whether a channel's chain has a record of a package, or of another file of its name.
 
     ``own`` are the package's file name and hash, as records have them.
@@ -174,7 +178,7 @@ def verify_chain_record(
         chain,
         bill_of=lambda sha256: read(BILL.format(sha256)),
         cyclonedx_of=lambda sha256: read(CYCLONEDX.format(sha256)),
-        offered=index_hashes(read, own),
+        offered=hashes_in_channel_index(read, own),
         signers=signers,
     )
 
@@ -193,8 +197,8 @@ def verify_attestations(
     from kiln.errors import ProvenanceBroken
     from kiln.provenance import attestation_check, attestation_summary
 
-    required = common_arguments.attestation_signers(options, options.require_attestation)
-    sidecar = attestation_sidecar(options.package, channel, read)
+    required = common_arguments.trusted_attestation_signers(options, options.require_attestation)
+    sidecar = read_attestation_sidecar(options.package, channel, read)
     if sidecar is None:
         if required:
             hint = "kiln publish --attest KEY publishes a package with attestations"
@@ -204,7 +208,7 @@ def verify_attestations(
     url = (
         channel_url_credentials.bare_url(options.target_channel)
         if getattr(options, "target_channel", None)
-        else channel_url(channel)
+        else channel_url_without_credentials(channel)
     )
     facts: dict[str, Any] = {**own, "channel": url}
     signers = required or (anybody,)
@@ -222,7 +226,7 @@ def verify_attestations(
     return attested, attestation_summary.package_attestations(sidecar, **facts, signers=signers), notes
 
 
-def signers_text(attestations: Sequence[ListedAttestation], *, verified: bool) -> list[str]:
+def attestation_signer_lines(attestations: Sequence[ListedAttestation], *, verified: bool) -> list[str]:
     """Return who has signed which attestation, or is named in it, where they are not all of one signer."""
     if len({(one.signer, one.verified, one.fault) for one in attestations}) == 1:
         return []
@@ -244,7 +248,7 @@ def same_record_fact(chained: Mapping[str, Any], signed: Mapping[str, Any]) -> t
     return ("the channel's record is the attested one",)
 
 
-def attestation_sidecar(package: Path, channel: str, read: Callable[[str], bytes | None]) -> bytes | None:
+def read_attestation_sidecar(package: Path, channel: str, read: Callable[[str], bytes | None]) -> bytes | None:
     """Return the attestations of a package in a channel, or next to it where the index does not name them.
 
     A bundle has no index, and other tools than kiln may make an index without the names (CEP 50). Whoever can place a
@@ -272,14 +276,14 @@ def attestation_sidecar(package: Path, channel: str, read: Callable[[str], bytes
     return download_sidecar(f"{channel.rstrip('/')}/{subdir}/{package.name}", named)
 
 
-def channel_url(channel: str) -> str:
+def channel_url_without_credentials(channel: str) -> str:
     """Return the URL of a channel or a folder, without credentials."""
     from kiln import channel_url_credentials
 
     return channel_url_credentials.bare_url(channel) if "://" in channel else Path(channel).absolute().as_uri()
 
 
-def attestation_text(attested: AttestedFacts) -> list[str]:
+def attested_fact_lines(attested: AttestedFacts) -> list[str]:
     """Return the facts of an attestation in words: who published it, who built it from what."""
     from kiln.provenance import slsa
 
@@ -295,7 +299,7 @@ def provenance_record(attested: AttestedFacts | None, own: Mapping[str, str]) ->
     return slsa.record_from_predicate(attested.provenance, **own)
 
 
-def index_hashes(read: Callable[[str], bytes | None], more: Iterable[str] = ()) -> dict[str, str]:
+def hashes_in_channel_index(read: Callable[[str], bytes | None], more: Iterable[str] = ()) -> dict[str, str]:
     """Return the hashes in a channel's index, also of ``more`` subdirs; a bundle has no index, so none.
 
     Raises:

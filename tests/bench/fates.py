@@ -15,7 +15,7 @@ from argparse import Namespace
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.cli.fleet_arguments import loss_limits
+from kiln.cli.fleet_arguments import worker_loss_limits
 from kiln.errors import KilnError
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.plan import FleetBounds, Overheads, plan
@@ -93,7 +93,7 @@ def fate(
     jobs, selection = planned(configs, workers)
     limits = Namespace(spot=False, attempts=None, replacements=None)
     worker_seconds = sum(selection.worker_seconds)
-    attempts, replacements = loss_limits(limits, workers=selection.workers, worker_seconds=worker_seconds)
+    attempts, replacements = worker_loss_limits(limits, workers=selection.workers, worker_seconds=worker_seconds)
     run_config = FleetRunConfig(
         id="bench",
         command="",

@@ -15,7 +15,7 @@ import pytest
 import rattler.package_streaming
 
 from kiln import cli
-from kiln.cli.install import target_machine
+from kiln.cli.install import target_machine_of_environment
 from kiln.errors import (
     BrokenIndex,
     BrokenPackage,
@@ -347,7 +347,7 @@ def refusal(tensorflow: Path, folder: Path, *specs: str, cuda: str) -> str:
         prefix=folder / "prefix",
         specs=specs,
         channels=(tensorflow.as_uri(),),
-        machine=target_machine({"CONDA_OVERRIDE_CUDA": cuda}),
+        machine=target_machine_of_environment({"CONDA_OVERRIDE_CUDA": cuda}),
     )
     with pytest.raises(SolveFailed) as refused:
         plan(asked)
@@ -388,7 +388,7 @@ def test_a_python_without_builds_is_reported(tensorflow: Path, tmp_path: Path) -
 def notes(tensorflow: Path, folder: Path, *specs: str, **overrides: str) -> tuple[str, ...]:
     """The messages of a dry run that are not packages."""
     variables = {"cuda": "CONDA_OVERRIDE_CUDA", "arch": "CONDA_OVERRIDE_CUDA_ARCH"}
-    machine = target_machine({variables[name]: value for name, value in overrides.items()})
+    machine = target_machine_of_environment({variables[name]: value for name, value in overrides.items()})
     request = InstallRequest(prefix=folder / "prefix", specs=specs, channels=(tensorflow.as_uri(),), machine=machine)
     return plan(request).notes
 
@@ -446,7 +446,7 @@ def test_a_gpu_that_no_build_has_code_for_is_reported(tensorflow: Path, tmp_path
         prefix=tmp_path / "prefix",
         specs=("tensorflow-gpu",),
         channels=(tensorflow.as_uri(),),
-        machine=target_machine({"CONDA_OVERRIDE_CUDA": "12.9", "CONDA_OVERRIDE_CUDA_ARCH": "5.2"}),
+        machine=target_machine_of_environment({"CONDA_OVERRIDE_CUDA": "12.9", "CONDA_OVERRIDE_CUDA_ARCH": "5.2"}),
     )
     with pytest.raises(SolveFailed) as refused:
         plan(asked)

@@ -14,7 +14,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from kiln.cli import fleet_detach_to_controller
-from kiln.cli.fleet_arguments import arguments
+from kiln.cli.fleet_arguments import add_arguments
 from kiln.cli.fleet_prices import price_region
 from kiln.errors import (
     CredentialsRefused,
@@ -128,7 +128,7 @@ def test_a_detached_controller_gets_what_it_needs_of_a_vault_and_no_password(
     inline = [vault("encrypt_string", "--stdin-name", name, text=f"planted-{name}") for name in ("kiln_pip", "token")]
     values.write_text("\n".join(["kiln_aws_tags: '{{ token }}'", "kiln_run_user: '{{ index_word }}'", *inline]))
     parser = argparse.ArgumentParser()
-    arguments(parser)
+    add_arguments(parser)
     options = parser.parse_args(
         ["run", "--provider", "openstack", "--all", "--detach", "--vars", str(whole), "--vars", str(values)]
     )

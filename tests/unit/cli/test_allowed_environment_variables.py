@@ -14,7 +14,7 @@ def test_secrets_reach_neither_builds_nor_engines() -> None:
         "PATH": "/bin",
         "DOCKER_HOST": "tcp://d",
     }
-    assert allowed_environment_variables.build_variables(
+    assert allowed_environment_variables.conda_forge_build_variables(
         Feedstock(root=Path("/f")), {**variables, "sha": "1", "https_proxy": "p"}
     ) == {
         "CI": "1",

@@ -49,12 +49,12 @@ def test_the_exit_code_is_that_of_what_failed() -> None:
 def test_a_failure_is_explained_by_the_end_of_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("fine\n" * 100 + "nvcc fatal   : Unsupported gpu architecture 'compute_35'\n")
-    cause, cure = build.advice(BuildFailed("the script ended with exit code 1"), log)
+    cause, cure = build.failure_advice(BuildFailed("the script ended with exit code 1"), log)
     assert cause == "  cause: This nvcc does not compile for compute_35. CUDA that does: 7.0 to 11.8."
     assert cure.startswith("  try: Take one of these in cuda_compiler_version")
-    assert build.advice(DiskFull("full", hint="free some room"), log) == ["  try: free some room"]
-    assert build.advice(BuildFailed("x"), tmp_path / "no log") == []
-    assert build.advice(BuildFailed("x"), None) == []
+    assert build.failure_advice(DiskFull("full", hint="free some room"), log) == ["  try: free some room"]
+    assert build.failure_advice(BuildFailed("x"), tmp_path / "no log") == []
+    assert build.failure_advice(BuildFailed("x"), None) == []
 
 
 @pytest.mark.parametrize(("words", "notes"), [((), "note: be careful\n"), (("--quiet",), "")])
@@ -67,14 +67,14 @@ def test_a_quiet_build_prints_no_notes(
 ) -> None:
     plan = SimpleNamespace(notes=("be careful",))
     monkeypatch.setattr("kiln.run.plan_run", lambda *_, **__: plan)
-    options = cli.parser_for("build")[0].parse_args(words)
+    options = cli.command_parser_and_module("build")[0].parse_args(words)
     build.make_plan(Feedstock(root=tmp_path), RunOptions(configs=(), command=""), options)
     assert capsys.readouterr().err == notes
 
 
 def test_the_report_as_json_has_the_whole_error_of_each_config() -> None:
     errors = {"a": SolveFailed("nothing satisfies x", why="the solver's tree", hint="see the channels")}
-    data = build.json_with_errors({"configs": [{"config": "a"}, {"config": "b"}]}, errors)
+    data = build.report_json_with_errors({"configs": [{"config": "a"}, {"config": "b"}]}, errors)
     assert data["configs"][0]["error"] == {
         "type": "SolveFailed",
         "exit_code": SolveFailed.exit_code,

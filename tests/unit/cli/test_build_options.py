@@ -29,7 +29,7 @@ EXTERNAL = {
 
 def options_of(folder: Path, *words: str) -> run.RunOptions:
     feedstock = written(folder, META)
-    parser, _ = cli.parser_for("build")
+    parser, _ = cli.command_parser_and_module("build")
     return build_options.run_options(feedstock, parser.parse_args(words), ("a",))
 
 
@@ -93,7 +93,7 @@ def test_the_defaults_are_those_of_the_fields(tmp_path: Path) -> None:
 
 
 def test_every_field_has_an_argument_or_another_source() -> None:
-    parser, _ = cli.parser_for("build")
+    parser, _ = cli.command_parser_and_module("build")
     fields = {field.name for record in (run.RunOptions, run.BuildOptions) for field in dataclasses.fields(record)}
     assert fields - EXTERNAL <= vars(parser.parse_args([])).keys()
 
@@ -135,7 +135,7 @@ def test_a_remote_executor_of_the_environment(tmp_path: Path, monkeypatch: pytes
     ],
 )
 def test_the_recorded_command_is_the_typed_one(words: tuple[str, ...], expected: str) -> None:
-    assert build_options.typed_command(words) == expected
+    assert build_options.command_as_typed(words) == expected
 
 
 def test_the_page_of_a_ci_reaches_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_containers_are_those_of_conda_forge_yml_unless_the_user_chooses(
     folder = tmp_path / "feedstock"
     written(folder, META)
     (folder / "conda-forge.yml").write_text("docker: {executable: podman, run_args: --shm-size=2g}\n")
-    parser, _ = cli.parser_for("build")
+    parser, _ = cli.command_parser_and_module("build")
 
     def of(*words: str) -> run.RunOptions:
         return build_options.run_options(Feedstock(root=folder), parser.parse_args(words), ("a",))
@@ -173,7 +173,7 @@ def test_settings_of_containers_that_the_user_replaces_are_not_refused(
     folder = tmp_path / "feedstock"
     written(folder, META)
     (folder / "conda-forge.yml").write_text("docker: {executable: /opt/docker, run_args: --privileged}\n")
-    parser, _ = cli.parser_for("build")
+    parser, _ = cli.command_parser_and_module("build")
 
     def of(*words: str) -> run.RunOptions:
         return build_options.run_options(Feedstock(root=folder), parser.parse_args(words), ("a",))
@@ -196,6 +196,8 @@ def test_secrets_of_conda_forge_yml_are_masked(tmp_path: Path, monkeypatch: pyte
     written(folder, META)
     (folder / "conda-forge.yml").write_text("secrets: [UPLOAD_CODE]\n")
     monkeypatch.setenv("UPLOAD_CODE", "correct-horse-battery")
-    options = build_options.run_options(Feedstock(root=folder), cli.parser_for("build")[0].parse_args([]), ("a",))
+    options = build_options.run_options(
+        Feedstock(root=folder), cli.command_parser_and_module("build")[0].parse_args([]), ("a",)
+    )
     assert "correct-horse" not in masking.masked("it is correct-horse-battery")
     assert "UPLOAD_CODE" not in options.client  # only script_env brings it to a script

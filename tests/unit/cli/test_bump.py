@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import bump, cli
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import DownloadFailed, NotWritable, UsageError
 from tests.bumping import OLD, bumped, feedstock, released
 
@@ -51,7 +51,7 @@ def test_a_version_is_written_with_what_follows_from_it(
         "  line 1, version: 1.0 -> 2.0",
         f"  line 7, sha256: {OLD[:16]}... -> {new[:16]}...",
         "  line 9, number: 3 -> 0",
-        pasteable("next: kiln rerender", case.root),
+        make_pasteable("next: kiln rerender", case.root),
     ]
     assert "a-2.0.tar" in printed.err
 

@@ -23,7 +23,7 @@ META = "package:\n  name: small\n  version: '1'\n"
 
 
 def parsed(*words: str) -> argparse.Namespace:
-    parser, _ = cli.parser_for("build")
+    parser, _ = cli.command_parser_and_module("build")
     return parser.parse_args(words)
 
 
@@ -42,11 +42,11 @@ def test_what_a_chain_cannot_do_is_refused(
     tmp_path: Path, words: tuple[str, ...], configs: tuple[str, ...], what: str
 ) -> None:
     with pytest.raises(UsageError, match=what):
-        ci_job_handover.requested_chain(written(tmp_path, META), parsed(*words), configs)
+        ci_job_handover.requested_job_chain(written(tmp_path, META), parsed(*words), configs)
 
 
 def test_a_budget_alone_has_no_chain(tmp_path: Path) -> None:
-    assert ci_job_handover.requested_chain(written(tmp_path, META), parsed("--budget", "1h"), ("a", "b")) is None
+    assert ci_job_handover.requested_job_chain(written(tmp_path, META), parsed("--budget", "1h"), ("a", "b")) is None
 
 
 @pytest.mark.parametrize(("script", "lines"), [("make", 2), ('bazel --disk_cache="$BAZEL_DISK_CACHE"', 1)])
@@ -68,7 +68,7 @@ def test_after_a_notice_no_more_is_handed_on_than_there_is_time_for(tmp_path: Pa
     notice = tmp_path / "notice"
     notice.write_text(json.dumps({"at": time.time() + left}))
     options = parsed("--handover", str(tmp_path / "handover"), "--notice", str(notice))
-    chain = ci_job_handover.requested_chain(written(tmp_path / "feedstock", META), options, ("a",))
+    chain = ci_job_handover.requested_job_chain(written(tmp_path / "feedstock", META), options, ("a",))
     assert chain is not None
     report = MatrixReport(
         run=1,

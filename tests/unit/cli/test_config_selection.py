@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.cli import config_selection
-from kiln.cli.build_arguments import arguments
+from kiln.cli.build_arguments import add_arguments
 from kiln.errors import UnknownConfig, UnsupportedPlatform, UsageError
 from kiln.model.feedstock import Feedstock
 from kiln.model.run import ConfigState
@@ -33,7 +33,7 @@ def feedstock(tmp_path: Path) -> Feedstock:
 
 def options(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    arguments(parser)
+    add_arguments(parser)
     return parser.parse_args(words)
 
 
@@ -82,7 +82,7 @@ def test_a_menu_selects_a_config_by_number(feedstock: Feedstock, monkeypatch: py
 
 def test_an_empty_line_selects_the_default(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
-    assert config_selection.ask_config(("a", "b"), "b") == "b"
+    assert config_selection.prompt_for_config(("a", "b"), "b") == "b"
     assert capsys.readouterr().err.endswith("number [2]> ")
 
 
@@ -90,7 +90,7 @@ def test_an_empty_line_selects_the_default(monkeypatch: pytest.MonkeyPatch, caps
 def test_an_answer_outside_the_menu_is_refused(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     with pytest.raises(UsageError, match="expected a number from 1 to 2"):
-        config_selection.ask_config(("a", "b"), "a")
+        config_selection.prompt_for_config(("a", "b"), "a")
 
 
 def test_a_pattern_without_matches_is_an_error(feedstock: Feedstock) -> None:

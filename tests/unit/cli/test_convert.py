@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.cli import convert, run
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.convert import Difference
 from kiln.errors import ConversionRefused, UsageError
 from tests.feedstocks import PINNING, written
@@ -39,7 +39,7 @@ def test_the_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert feedstock.recipe_v1.read_text() == expected("single")
     assert feedstock.meta.is_file()
     assert "meta.yaml and recipe.yaml render to the same: 14 configs, 14 packages" in printed.out
-    assert pasteable("kiln rerender", feedstock.root) in printed.err
+    assert make_pasteable("kiln rerender", feedstock.root) in printed.err
     assert run(["-C", str(feedstock.root), "convert"]) == ConversionRefused.exit_code
 
 

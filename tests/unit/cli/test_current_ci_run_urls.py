@@ -13,20 +13,22 @@ GITHUB = {
 
 def test_a_run_knows_its_repository_and_its_page_on_github() -> None:
     repository = "https://github.example/some/x-feedstock"
-    assert current_ci_run_urls.ci_urls(GITHUB) == (repository, f"{repository}/actions/runs/123")
-    assert current_ci_run_urls.ci_urls({**GITHUB, "remote_url": "https://me:secret@git.example/x.git"}) == (
+    assert current_ci_run_urls.repository_and_run_urls(GITHUB) == (repository, f"{repository}/actions/runs/123")
+    assert current_ci_run_urls.repository_and_run_urls(
+        {**GITHUB, "remote_url": "https://me:secret@git.example/x.git"}
+    ) == (
         "https://git.example/x.git",
         f"{repository}/actions/runs/123",
     )
-    assert current_ci_run_urls.ci_urls({}) == ("", "")
+    assert current_ci_run_urls.repository_and_run_urls({}) == ("", "")
 
 
 @pytest.mark.parametrize(
     "url", ["git@github.com:some/x.git", "javascript:alert(1)", "https://h/?token=secret", "file:///x"]
 )
 def test_only_a_web_page_without_parameters_is_recorded(url: str) -> None:
-    assert current_ci_run_urls.ci_urls({"remote_url": url}) == ("", "")
-    assert current_ci_run_urls.ci_urls({**GITHUB, "GITHUB_RUN_ID": "1?x=secret"})[1] == ""
+    assert current_ci_run_urls.repository_and_run_urls({"remote_url": url}) == ("", "")
+    assert current_ci_run_urls.repository_and_run_urls({**GITHUB, "GITHUB_RUN_ID": "1?x=secret"})[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -49,4 +51,4 @@ def test_only_a_web_page_without_parameters_is_recorded(url: str) -> None:
     ],
 )
 def test_a_workflow_is_named_as_in_the_certificates_of_sigstore(variables: dict[str, str], uri: str) -> None:
-    assert current_ci_run_urls.ci_workflow(variables) == uri
+    assert current_ci_run_urls.workflow_uri(variables) == uri

@@ -80,8 +80,8 @@ def name_of(value: object) -> str:
 @pytest.mark.parametrize(
     ("words", "unneeded"),
     [
-        (["--version"], {"textwrap", "kiln.cli.values", *OF_OTHERS}),
-        (["--help"], {"kiln.cli.values", *OF_OTHERS}),
+        (["--version"], {"textwrap", "kiln.cli.option_value_parsers", *OF_OTHERS}),
+        (["--help"], {"kiln.cli.option_value_parsers", *OF_OTHERS}),
         (["build", "--help"], OF_OTHERS),
         ([*FEEDSTOCK, "matrix", "--no-pinning"], OF_THE_WORK),
         ([*FEEDSTOCK, "render", CONFIG], OF_THE_WORK),
@@ -144,7 +144,7 @@ def test_a_missing_dependency_says_how_to_get_it(
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_each_command_has_a_module_with_a_run_function(name: str) -> None:
-    _, command = cli.parser_for(name)
+    _, command = cli.command_parser_and_module(name)
     assert callable(command.run)
 
 

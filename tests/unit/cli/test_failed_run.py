@@ -37,7 +37,7 @@ def program(path: Path) -> None:
 
 
 def options_of(*words: str) -> argparse.Namespace:
-    return cli.parser_for("build")[0].parse_args(words)
+    return cli.command_parser_and_module("build")[0].parse_args(words)
 
 
 def error_of(

@@ -14,10 +14,10 @@ import yaml
 
 from kiln import cli, folder_lock, process_runner
 from kiln.cli import fleet_prices
-from kiln.cli.fleet_arguments import arguments, loss_limits, planned_loss_limits
+from kiln.cli.fleet_arguments import add_arguments, planned_worker_loss_limits, worker_loss_limits
 from kiln.cli.fleet_plan_inputs import require_known_machine_types
 from kiln.cli.fleet_prices import price_region
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
 from kiln.errors import AlreadyRunning, FleetLimit, KilnError, MalformedYaml, UsageError
 from kiln.fleet import price_table, worker_tests
@@ -65,9 +65,9 @@ def test_the_losses_of_a_run_are_limited_by_its_size(
     words: tuple[str, ...], hours: int, limits: tuple[int, int]
 ) -> None:
     parser = ArgumentParser()
-    arguments(parser)
+    add_arguments(parser)
     options = parser.parse_args(("run", "--provider", "aws", "--all", *words))
-    assert loss_limits(options, workers=6, worker_seconds=hours * 3600.0) == limits
+    assert worker_loss_limits(options, workers=6, worker_seconds=hours * 3600.0) == limits
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_pool_that_cannot_be_is_refused(
 
 def test_the_workers_of_a_pool_are_replaced_as_others() -> None:
     parser = ArgumentParser()
-    arguments(parser)
+    add_arguments(parser)
     none = Overheads(startup=0.0, collect=0.0, teardown=0.0)
     pool = PoolShape(machine_type=MACHINE, workers=4, cores=PoolCores(cores=64, parallel=0.99, transfer=0.1))
     way = schedule((), workers=6, machine_type=MACHINE, overheads=none)
@@ -98,7 +98,7 @@ def test_the_workers_of_a_pool_are_replaced_as_others() -> None:
     for spot, limits in (((), (60, 100)), (("--spot",), (60, 100))):
         options = parser.parse_args(("run", "--provider", "aws", "--all", *spot))
         both = (way, dataclasses.replace(way, pool=pool))
-        assert tuple(planned_loss_limits(options, each)[1] for each in both) == limits
+        assert tuple(planned_worker_loss_limits(options, each)[1] for each in both) == limits
 
 
 def test_an_unknown_run_is_an_error(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +116,7 @@ def test_the_status_of_a_repaired_ledger_names_the_sweep(feedstock: Path, capsys
     assert (json.loads(output.out)[0]["id"], "sweep" in output.err) == ("r1", False)
     path.write_bytes(b"SQLite format 3\0" + b"damaged" * 1000)
     assert cli.run(["-C", str(feedstock), "fleet", "status"]) == 0
-    assert pasteable("kiln fleet sweep --provider PROVIDER", feedstock) in capsys.readouterr().err
+    assert make_pasteable("kiln fleet sweep --provider PROVIDER", feedstock) in capsys.readouterr().err
 
 
 @pytest.fixture

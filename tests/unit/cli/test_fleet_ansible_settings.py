@@ -81,7 +81,7 @@ def test_another_cloud_is_refused_and_an_earlier_run_has_none(tmp_path: Path, mo
 def test_a_run_that_begins_stores_its_region_and_one_that_is_resumed_does_not_change_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_ansible_settings, "worker_variables", lambda _: {})
+    monkeypatch.setattr(fleet_ansible_settings, "worker_build_variables", lambda _: {})
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
 
     def begin_run(previous: object) -> dict[str, str]:

@@ -14,7 +14,7 @@ import yaml
 from kiln import bootstrap, cli, files, process_runner
 from kiln.cli import fleet_controller_type_and_charge, fleet_detach_to_controller, fleet_unrecorded_runs
 from kiln.cli.fleet_ansible_settings import artifact_layout
-from kiln.cli.fleet_arguments import arguments
+from kiln.cli.fleet_arguments import add_arguments
 from kiln.errors import AlreadyRunning, MachinesUnknown, UsageError
 from kiln.feedstock_loader import load
 from kiln.fleet import run as fleet
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 
 def options_of(*words: str) -> Namespace:
     parser = ArgumentParser()
-    arguments(parser)
+    add_arguments(parser)
     return parser.parse_args(("run", *words))
 
 

@@ -93,7 +93,7 @@ def tear_down(monkeypatch: pytest.MonkeyPatch, folder: Path, connection: Connect
     feedstock, provider = Feedstock(root=folder), more.pop("controllers_provider", "aws")
     key_of(provider=provider).write(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
     options: Any = SimpleNamespace(**{"provider": None, **more})
-    fleet_detached_runs.tear_down(options, feedstock, attach_key.key_of_run(feedstock, RUN))
+    fleet_detached_runs.tear_down_detached_run(options, feedstock, attach_key.key_of_run(feedstock, RUN))
 
 
 def test_a_controller_that_is_gone_leaves_no_workers_behind(
@@ -140,7 +140,7 @@ def test_workers_that_a_stopped_run_could_not_terminate_are_terminated_from_here
     assert removed[1:] == ([f"workers of {RUN} at openstack"] if finished is None else [])
     options: Any = SimpleNamespace(provider=None, key=tmp_path / "key.json")
     connect(monkeypatch, Ended("ended"))
-    fleet_detached_runs.tear_down(options, None, key_of())
+    fleet_detached_runs.tear_down_detached_run(options, None, key_of())
     assert (f"kiln fleet down {RUN} --provider PROVIDER" in capsys.readouterr().err) is (finished is None)
 
 
@@ -159,7 +159,7 @@ def collect(monkeypatch: pytest.MonkeyPatch, folder: Path, *, run: str = RUN, fi
 
     monkeypatch.setattr(connection, "fetch", fetch_state)
     options: Any = SimpleNamespace(to=folder / "to", vars=[], key=None)
-    return fleet_detached_runs.collect_from(cast("Any", connection), key_of(run), None, options, folder)
+    return fleet_detached_runs.collect_from_controller(cast("Any", connection), key_of(run), None, options, folder)
 
 
 def test_workers_that_a_run_may_have_left_are_named_when_it_is_collected(
@@ -182,7 +182,7 @@ def test_a_log_cannot_change_what_the_terminal_shows(
     connect(monkeypatch, Connection())
     key_of().write(tmp_path / "key.json")
     options: Any = SimpleNamespace(key=tmp_path / "key.json", run="a", config=None)
-    assert fleet_detached_status.show_log(options, tmp_path) == 0
+    assert fleet_detached_status.show_run_or_config_log(options, tmp_path) == 0
     output = capsys.readouterr().out
     assert "\x1b" not in output
     assert output == "a: \\x1b]0;title\\x07 it builds\n"
@@ -225,13 +225,15 @@ def test_the_status_of_a_detached_run_has_its_cost(monkeypatch: pytest.MonkeyPat
     connect(monkeypatch, cast("Any", SimpleNamespace(state=lambda: state)))
     options: Any = SimpleNamespace(json=False, key=None)
     monkeypatch.setattr(time, "time", lambda: 8200.0)
-    text = fleet_detached_status.status_text(key_of(), options)
+    text = fleet_detached_status.detached_run_status_text(key_of(), options)
     expected = "cost 2.00 EUR\nwith 0.500 EUR an hour for the controller, a small, until its packages are collected"
     assert expected in text, "an hour of the run, and an hour that its packages wait"
     state["until"] = 8200.0 + 10 * 3600
-    text = fleet_detached_status.status_text(key_of(), options)
+    text = fleet_detached_status.detached_run_status_text(key_of(), options)
     assert "(the wait costs 0.500 an hour, 5.00 EUR more at most)" in text
-    data = json.loads(fleet_detached_status.status_text(key_of(), cast("Any", SimpleNamespace(json=True, key=None))))
+    data = json.loads(
+        fleet_detached_status.detached_run_status_text(key_of(), cast("Any", SimpleNamespace(json=True, key=None)))
+    )
     assert data["fleet"]["cost"] == data["report"]["cost"]
     assert (data["fleet"]["cost"]["spent"], data["process"]) == (pytest.approx(2.0), "ended")
 
@@ -259,7 +261,7 @@ def test_a_collection_says_by_its_exit_code_that_something_of_the_controller_rem
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: int
 ) -> None:
     monkeypatch.setattr(fleet_detached_runs, "end_controller", lambda *_, **__: TeardownIncomplete("its group remains"))
-    monkeypatch.setattr(fleet_detached_runs, "exit_code_of", lambda _: code)
+    monkeypatch.setattr(fleet_detached_runs, "run_exit_code", lambda _: code)
     assert collect(monkeypatch, tmp_path) == expected
 
 
@@ -270,15 +272,15 @@ def test_the_provider_is_asked_whether_a_controller_still_exists(
     monkeypatch.setattr(fleet_detached_runs, "local_controller_site", lambda *_: "site")
     monkeypatch.setattr(fleet, "existing_workers", lambda _: rows)
     options, feedstock = cast("Any", None), Feedstock(root=tmp_path)
-    assert fleet_detached_runs.has_controller(options, feedstock, key_of()) is True
+    assert fleet_detached_runs.provider_lists_controller(options, feedstock, key_of()) is True
     rows[0]["ended"] = True
-    assert fleet_detached_runs.has_controller(options, feedstock, key_of()) is False
-    assert fleet_detached_runs.has_controller(options, None, key_of()) is None, (
+    assert fleet_detached_runs.provider_lists_controller(options, feedstock, key_of()) is False
+    assert fleet_detached_runs.provider_lists_controller(options, None, key_of()) is None, (
         "from another computer, with the key alone"
     )
-    assert fleet_detached_runs.has_controller(options, feedstock, key_of(provider="static")) is None
+    assert fleet_detached_runs.provider_lists_controller(options, feedstock, key_of(provider="static")) is None
     monkeypatch.setattr(fleet, "existing_workers", refuse)
-    assert fleet_detached_runs.has_controller(options, feedstock, key_of()) is None
+    assert fleet_detached_runs.provider_lists_controller(options, feedstock, key_of()) is None
     assert "could not be asked" in capsys.readouterr().err
 
 
@@ -303,7 +305,9 @@ def collected_here(folder: Path, connection: Connection) -> int:
     feedstock = Feedstock(root=folder)
     key_of().write(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
     options: Any = SimpleNamespace(to=folder / "to", vars=[], key=None)
-    return fleet_detached_runs.collect_from(cast("Any", connection), key_of(run=RUN), feedstock, options, folder)
+    return fleet_detached_runs.collect_from_controller(
+        cast("Any", connection), key_of(run=RUN), feedstock, options, folder
+    )
 
 
 def test_of_two_collections_into_one_folder_the_second_names_the_first(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kiln.cli import fleet_remote_execution
-from kiln.cli.fleet_arguments import arguments
+from kiln.cli.fleet_arguments import add_arguments
 from kiln.errors import UsageError
 from kiln.feedstock_loader import load
 from kiln.fleet.fleet_run_settings import FleetRunConfig
@@ -24,7 +24,7 @@ SERVING = ROOT / "serving"
 
 def options_of(*words: str) -> Namespace:
     parser = ArgumentParser()
-    arguments(parser)
+    add_arguments(parser)
     return parser.parse_args(("run", "--provider", "aws", "--all", *words))
 
 
@@ -49,13 +49,15 @@ def test_builds_get_the_address_and_the_content_of_the_credentials_as_secrets(tm
     (tmp_path / "headers").chmod(0o600)
     options = options_of("--remote-executor", URL, "--remote-credentials", str(tmp_path), "--remote-jobs", "64")
     fleet_remote_execution.check_options(options, {})
-    secrets = fleet_remote_execution.job_secrets(options, {})
+    secrets = fleet_remote_execution.executor_secret_variables(options, {})
     assert secrets["BAZEL_REMOTE_EXECUTOR"] == URL
     credentials = json.loads(base64.b64decode(secrets["BAZEL_REMOTE_CREDENTIALS"]))
     assert credentials == {"headers": [["authorization", "Bearer t0ken"]]}
     assert fleet_remote_execution.executor_job_options(options) == ("--remote-jobs", "64")
-    assert fleet_remote_execution.job_secrets(options_of(), secrets) == secrets, "a controller has them as variables"
-    assert fleet_remote_execution.job_secrets(options_of(), {}) == {}
+    assert fleet_remote_execution.executor_secret_variables(options_of(), secrets) == secrets, (
+        "a controller has them as variables"
+    )
+    assert fleet_remote_execution.executor_secret_variables(options_of(), {}) == {}
 
 
 def test_the_actions_of_a_pool_run_in_the_image_of_the_recipe_or_of_a_variable(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def recover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fl
         options: Any = SimpleNamespace(
             **{"provider": "aws", "spot": False, "additional": False, "prices": None, "vars": [], **more}
         )
-        return fleet_unrecorded_runs.recover(options, Feedstock(root=tmp_path), CONFIGS, ledger)
+        return fleet_unrecorded_runs.recover_or_end_unrecorded_runs(options, Feedstock(root=tmp_path), CONFIGS, ledger)
 
     return call
 

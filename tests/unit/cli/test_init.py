@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import FeedstockNotFound, NotWritable, UsageError
 from tests.feedstocks import written
 
@@ -55,7 +55,7 @@ def test_the_maintainer_is_the_login_where_git_names_none(tmp_path: Path, capsys
     assert "    - jane\n" in (tmp_path / "here" / "recipe" / "recipe.yaml").read_text()
     printed = capsys.readouterr().out
     assert "note: extra/recipe-maintainers is jane" in printed
-    commands = pasteable("kiln lint; kiln build --all", tmp_path / "here")
+    commands = make_pasteable("kiln lint; kiln build --all", tmp_path / "here")
     assert printed.splitlines()[-1] == f"next: {commands}"
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.cli import run
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import FeedstockNotFound, LintFailed, UnsafeTemplate
 from tests.unit.lint.recipes import META, RECIPE, changed, feedstock
 
@@ -28,7 +28,7 @@ def test_lints_end_with_their_own_exit_code(tmp_path: Path, capsys: pytest.Captu
     assert "recipe/meta.yaml:21:7: lint R-022: requirements/host: 'zlib>=1.2,<2' has no space after the name\n" in out
     assert "  try: write zlib >=1.2,<2\n" in out
     assert out.endswith("1 lint, 2 hints\n")
-    assert pasteable("kiln lint --fix", tmp_path) in err
+    assert make_pasteable("kiln lint --fix", tmp_path) in err
 
 
 def test_hints_alone_succeed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

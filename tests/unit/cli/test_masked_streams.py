@@ -7,7 +7,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln import masking
-from kiln.cli.masked_streams import MaskedStream, escaped_output, masked_output, show_traceback, unescaped_stream
+from kiln.cli.masked_streams import (
+    MaskedStream,
+    escaped_output,
+    masked_output,
+    print_masked_traceback,
+    unescaped_stream,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -44,6 +50,6 @@ def test_a_traceback_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     masking.protect([SECRET])
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
     error = RuntimeError(SECRET)
-    show_traceback(RuntimeError, error, None)
+    print_masked_traceback(RuntimeError, error, None)
     assert "RuntimeError: " in stream.getvalue()
     assert SECRET not in stream.getvalue()

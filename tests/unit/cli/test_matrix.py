@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.cli import run
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import MalformedYaml, MatrixDrift, UnknownConfig, UnsafeTemplate, UnsupportedPython, UsageError
 from tests.feedstocks import PINNING, copied, written
 from tests.git_repositories import git
@@ -120,7 +120,7 @@ def test_json_of_several_configs_is_one_object(tmp_path: Path, capsys: pytest.Ca
 def test_nothing_to_render_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, RECIPE)
     assert run(["-C", str(tmp_path), "render"]) == UnknownConfig.exit_code
-    assert pasteable("kiln rerender", tmp_path) in capsys.readouterr().err
+    assert make_pasteable("kiln rerender", tmp_path) in capsys.readouterr().err
 
 
 def test_without_its_pinning_a_matrix_that_cannot_be_expanded_is_the_one_of_ci_support(

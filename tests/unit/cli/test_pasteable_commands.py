@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.cli.pasteable_commands import pasteable, rewrite_hints
+from kiln.cli.pasteable_commands import make_hints_pasteable, make_pasteable
 from kiln.errors import RecipeFault, UnknownConfig, UsageError
 from tests.feedstocks import written
 
@@ -41,22 +41,22 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     ],
 )
 def test_commands_get_the_path_of_the_program(folder: Path, text: str, expected: str) -> None:
-    assert pasteable(text, folder) == expected
-    assert pasteable(expected, folder) == expected
+    assert make_pasteable(text, folder) == expected
+    assert make_pasteable(expected, folder) == expected
 
 
 def test_another_folder_is_named(folder: Path) -> None:
-    assert pasteable("kiln rerender", folder / "a b") == f"bin/kiln -C '{folder}/a b' rerender"
+    assert make_pasteable("kiln rerender", folder / "a b") == f"bin/kiln -C '{folder}/a b' rerender"
 
 
 def test_the_name_is_enough_on_path(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("PATH", str(folder / "bin"))
-    assert pasteable("kiln rerender", folder) == "kiln rerender"
+    assert make_pasteable("kiln rerender", folder) == "kiln rerender"
 
 
 def test_all_hints_of_an_error_are_completed(folder: Path) -> None:
     error = RecipeFault("a", hint="kiln lint", others=(RecipeFault("b", hint="kiln render"),))
-    rewrite_hints(error, folder)
+    make_hints_pasteable(error, folder)
     assert str(error) == "a\n  try: bin/kiln lint\nb\n  try: bin/kiln render"
 
 

@@ -28,14 +28,14 @@ def channel_of(folder: Path) -> StoreTarget:
     """Return an indexed channel with one package."""
     release_package(folder / "channel" / "linux-64", "little", depends=["zlib"])
     channel = require_store_target(parse_target(str(folder / "channel"), {}, journals=folder))
-    publish.reindex(channel, options())
+    publish.reindex_channel(channel, options())
     return channel
 
 
 @pytest.mark.parametrize(("text", "message"), [("{", "not valid JSON"), ("[1]", "not a JSON object")])
 def test_an_invalid_patch_is_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        publish.yank(channel_of(tmp_path), options(patch=text, yank=["little"]))
+        publish.yank_or_patch_packages(channel_of(tmp_path), options(patch=text, yank=["little"]))
 
 
 def test_a_patch_changes_the_record_in_the_index(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_patch_changes_the_record_in_the_index(tmp_path: Path) -> None:
     index = tmp_path / "channel" / "linux-64" / "repodata.json"
     ((name, record),) = json.loads(index.read_text())["packages.conda"].items()
     assert record["depends"] != []
-    publish.yank(channel, options(patch='{"depends": []}', yank=[name]))
+    publish.yank_or_patch_packages(channel, options(patch='{"depends": []}', yank=[name]))
     assert json.loads(index.read_text())["packages.conda"][name]["depends"] == []
 
 
@@ -63,9 +63,9 @@ def test_only_long_secrets_are_searched_in_packages() -> None:
 
 
 def test_a_platform_whose_packages_may_be_untested_exists() -> None:
-    assert publish.checked_untested_platforms(["linux-aarch64"]) == ("linux-aarch64",)
+    assert publish.parse_untested_platforms(["linux-aarch64"]) == ("linux-aarch64",)
     with pytest.raises(UsageError, match="no such platform: 'linux_aarch64'") as error:
-        publish.checked_untested_platforms(["linux_aarch64"])
+        publish.parse_untested_platforms(["linux_aarch64"])
     assert "linux-aarch64" in error.value.hint
 
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from kiln.cli import render, run
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import UnknownConfig
 from tests.feedstocks import written
 
@@ -58,7 +58,7 @@ def test_configs_are_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_feedstock_without_configs_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     feedstock = written(tmp_path, META)
     assert run(["-C", str(feedstock.root), "render"]) == UnknownConfig.exit_code
-    assert pasteable("kiln rerender writes them", tmp_path) in capsys.readouterr().err
+    assert make_pasteable("kiln rerender writes them", tmp_path) in capsys.readouterr().err
 
 
 def test_items_are_wrapped_but_never_inside_a_requirement() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.cli.run_view import append_job_summary, terminal_width, view
+from kiln.cli.run_view import append_job_summary, run_view_for_stream, terminal_width
 from kiln.console.github import GitHubView
 from kiln.console.live import LiveView
 from kiln.console.plain import PlainView
@@ -42,12 +42,12 @@ class Terminal(io.StringIO):
     ],
 )
 def test_the_view_fits_its_surroundings(stream: io.StringIO, environment: dict[str, str], kind: type) -> None:
-    assert type(view(stream, environment, {})) is kind
+    assert type(run_view_for_stream(stream, environment, {})) is kind
 
 
 @pytest.mark.parametrize("verbosity", ["quiet", "verbose"])
 def test_more_or_less_text_is_asked_for_in_lines_also_on_a_terminal(verbosity: str) -> None:
-    shown = view(Terminal(), {"TERM": "xterm", "GITHUB_ACTIONS": "true"}, {}, verbosity=verbosity)
+    shown = run_view_for_stream(Terminal(), {"TERM": "xterm", "GITHUB_ACTIONS": "true"}, {}, verbosity=verbosity)
     assert isinstance(shown, PlainView)
     assert shown._verbosity.value == verbosity
 
@@ -56,7 +56,7 @@ def test_more_or_less_text_is_asked_for_in_lines_also_on_a_terminal(verbosity: s
 def test_no_color_takes_the_colors_from_the_live_view(value: str) -> None:
     texts = {}
     for environment in ({"TERM": "xterm"}, {"TERM": "xterm", "NO_COLOR": value}, {"TERM": "xterm", "NO_COLOR": ""}):
-        shown = view(stream := Terminal(), environment, {})
+        shown = run_view_for_stream(stream := Terminal(), environment, {})
         with shown:
             report = runs.worked_through(["a", "b"], bad={1: ConfigState.FAILED})
             shown.run_began(report)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import UsageError
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigState
@@ -65,7 +65,7 @@ def test_json_has_each_run_with_its_configs(root: Path, capsys: pytest.CaptureFi
 
 def test_earlier_runs_are_counted(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert kiln(root, "--last", "1") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == pasteable("2 earlier runs: kiln runs --all", root)
+    assert capsys.readouterr().out.splitlines()[-1] == make_pasteable("2 earlier runs: kiln runs --all", root)
     assert kiln(root, "--last", "1", "--all") == 0
     assert len(capsys.readouterr().out.splitlines()) == 5
 

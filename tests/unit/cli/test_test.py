@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import cli
-from kiln.cli.test import as_data
+from kiln.cli.test import report_of_tests_as_data
 from kiln.compat import probe
 from kiln.errors import UnsupportedPlatform
 from kiln.model.build_results import TestReport, TestVerdict
@@ -45,5 +45,5 @@ def test_the_gpus_are_named_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_report_names_the_gpus_that_were_required() -> None:
     report = TestReport(package="a", verdict=TestVerdict.PASSED)
-    assert "gpus" not in as_data(report)
-    assert as_data(report, ("T4",))["gpus"] == ["T4"]
+    assert "gpus" not in report_of_tests_as_data(report)
+    assert report_of_tests_as_data(report, ("T4",))["gpus"] == ["T4"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kiln.cli import run, verify
-from kiln.cli.pasteable_commands import pasteable
+from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import BrokenIndex, ProvenanceBroken, UsageError
 
 
@@ -17,17 +17,17 @@ def test_the_hashes_of_an_index_are_those_of_all_subdirs() -> None:
         "linux-64/repodata.json": {"packages": {}, "packages.conda": {"a-1-0.conda": {"sha256": "ab"}}},
         "noarch/repodata.json": {"packages": {"b-1-0.tar.bz2": {"sha256": "cd"}}, "packages.conda": {}},
     }
-    hashes = verify.index_hashes(lambda path: json.dumps(indexes[path]).encode())
+    hashes = verify.hashes_in_channel_index(lambda path: json.dumps(indexes[path]).encode())
     assert hashes == {"linux-64/a-1-0.conda": "ab", "noarch/b-1-0.tar.bz2": "cd"}
 
 
 def test_a_bundle_has_no_index() -> None:
-    assert verify.index_hashes(lambda _: None) == {}
+    assert verify.hashes_in_channel_index(lambda _: None) == {}
 
 
 def test_an_invalid_index_is_reported() -> None:
     with pytest.raises(BrokenIndex):
-        verify.index_hashes(lambda _: b"[]")
+        verify.hashes_in_channel_index(lambda _: b"[]")
 
 
 def test_a_missing_package_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +44,7 @@ def test_a_package_that_was_never_published_is_told_from_a_wrong_one(
     assert run(["verify", str(package)]) == ProvenanceBroken.exit_code
     error = capsys.readouterr().err
     assert f"a-1-0.conda has no record: the channel {tmp_path / 'channel'} has none of any package" in error
-    assert pasteable("try: kiln publish --to CHANNEL", Path()) in error
+    assert make_pasteable("try: kiln publish --to CHANNEL", Path()) in error
 
 
 def test_what_others_signed_cannot_write_to_the_terminal() -> None:

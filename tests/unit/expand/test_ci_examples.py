@@ -20,7 +20,7 @@ EXAMPLES: list[tuple[str, str]] = re.findall(r"```(yaml|sh)\n(.*?)```", PAGE, re
 def test_the_commands_of_the_page_have_options_of_kiln() -> None:
     commands = [line for line in PAGE.splitlines() if "build-locally.py" in line and "--handover" in line]
     assert len(commands) >= 5
-    parser, _ = cli.parser_for("build")
+    parser, _ = cli.command_parser_and_module("build")
     for line in commands:
         words = line.partition("build-locally.py")[2].partition("||")[0].replace('"', "").split()
         options = parser.parse_args(words)

@@ -550,7 +550,7 @@ def test_configs_that_other_services_build_are_not_missing_from_the_publication(
     words = subprocess.run(
         ("bash", "-euc", script), env={**os.environ, **step["env"]}, text=True, capture_output=True, check=True
     ).stdout.splitlines()
-    options = cli.parser_for("publish")[0].parse_args(words)
+    options = cli.command_parser_and_module("publish")[0].parse_args(words)
     assert options.partial == sorted(config.name for config in others)
     assert (options.to, options.staging) == ("prefix:mine", "aside")
 
@@ -585,7 +585,7 @@ def test_the_publishing_jobs_command_has_all_that_its_channel_needs(
     step = publishing_step(parsed(feedstock))
     expanded = Template(step["run"].replace('"', "")).substitute(step["env"]).split()
     assert expanded[:4] == [".venv/bin/python", "-m", "kiln", "publish"]
-    options = cli.parser_for("publish")[0].parse_args(expanded[4:])
+    options = cli.command_parser_and_module("publish")[0].parse_args(expanded[4:])
     assert [options.to, options.staging] == words
     secrets = [name for name, value in step["env"].items() if value == f"${{{{ secrets.{name} }}}}"]
     assert ", ".join(secrets) in own

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.cli.fleet_arguments import loss_limits
+from kiln.cli.fleet_arguments import worker_loss_limits
 from kiln.errors import (
     BudgetSpent,
     BuildFailed,
@@ -362,7 +362,7 @@ def test_a_run_on_spot_workers_outlives_frequent_preemption(seed: int) -> None:
     """With the limits for other workers, three and three, four of five such runs ended without all configs."""
     workers = 6
     options = Namespace(spot=True, attempts=None, replacements=None)
-    attempts, replacements = loss_limits(options, workers=workers, worker_seconds=45 * HOUR)
+    attempts, replacements = worker_loss_limits(options, workers=workers, worker_seconds=45 * HOUR)
     simulation = Simulation(estimates(15), faults=Faults(preemption=0.2), seed=seed)
     run = supervisor(simulation, max_workers=workers, attempts=attempts, replacements=replacements)
     assert all_done(run.execute())

@@ -23,7 +23,7 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * (1024 if match[3] else 1000) ** POWERS[match[2].lower()])
 
 
-def minutes_as_seconds(text: str) -> float:
+def parse_minutes_as_seconds(text: str) -> float:
     """Return the seconds of a number of minutes."""
     try:
         return 60 * float(text)
@@ -31,7 +31,7 @@ def minutes_as_seconds(text: str) -> float:
         raise UsageError(f"invalid number of minutes {text!r}", hint="--stall 20") from error
 
 
-def new_folder(text: str) -> Path:
+def parse_folder_path(text: str) -> Path:
     """Return the absolute path of a folder that may be made later.
 
     Raises:
@@ -43,7 +43,7 @@ def new_folder(text: str) -> Path:
     return path
 
 
-def existing_folder(text: str, hint: str = "--distdir FOLDER, with the files that Bazel would download") -> Path:
+def parse_existing_folder(text: str, hint: str = "--distdir FOLDER, with the files that Bazel would download") -> Path:
     """Return the absolute path of an existing folder; builds run in other folders."""
     path = Path(text).absolute()
     if not path.is_dir():
@@ -51,51 +51,51 @@ def existing_folder(text: str, hint: str = "--distdir FOLDER, with the files tha
     return path
 
 
-def remote_cache_url(url: str) -> str | None:
+def parse_remote_cache_url(url: str) -> str | None:
     """Return the URL of a remote cache, None if empty; an error omits it, for it may contain a password."""
     if url and not re.match(r"(?:https?|grpcs?)://[^/\s]+\S*$", url):
         raise UsageError("invalid URL of a remote cache", hint="--remote-cache https://HOST/PATH, or grpcs://")
     return url or None
 
 
-def remote_executor_url(url: str) -> str | None:
+def parse_remote_executor_url(url: str) -> str | None:
     """Return the URL of a remote executor, None if empty; an error omits it, for it may contain a password."""
     if url and not re.match(r"grpcs?://[^/\s?#]+(?:/[\w.~/-]*)?$", url, re.ASCII):
         raise UsageError("invalid URL of a remote executor", hint="--remote-executor grpcs://HOST:PORT/INSTANCE")
     return url or None
 
 
-def positive_number(text: str) -> int:
+def parse_positive_number(text: str) -> int:
     """Return a positive number."""
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"invalid number {text!r}", hint="--remote-jobs 64")
     return int(text)
 
 
-def credentials_folder(text: str) -> Path:
+def parse_credentials_folder(text: str) -> Path:
     """Return the absolute path of a folder of credentials."""
-    return existing_folder(text, hint="--remote-credentials FOLDER, with headers or client.pem")
+    return parse_existing_folder(text, hint="--remote-credentials FOLDER, with headers or client.pem")
 
 
-def credentials_setting(text: str) -> Path | str | None:
+def parse_credentials_setting(text: str) -> Path | str | None:
     """Return the value of BAZEL_REMOTE_CREDENTIALS: a folder, or what a fleet has made of one; None if empty."""
     from kiln.store import remote_executor_credentials
 
     return (
-        (text if remote_executor_credentials.is_encoded_credentials(text) else credentials_folder(text))
+        (text if remote_executor_credentials.is_encoded_credentials(text) else parse_credentials_folder(text))
         if text
         else None
     )
 
 
-def mirror_url(url: str) -> str | None:
+def parse_mirror_url(url: str) -> str | None:
     """Return the URL of a mirror, None if empty; one with a password is refused: logs and job files would show it."""
     if url and not re.match(r"https?://[^/\s@]+(?:/\S*)?$", url):
         raise UsageError("invalid URL of a mirror", hint="--mirror https://HOST/PATH, without a user or password")
     return url or None
 
 
-def channel_for_solver(name: str) -> str:
+def parse_channel(name: str) -> str:
     """Return a channel as solvers take it: an existing folder as a URL, anything else unchanged."""
     path = Path(name)
     if not name.strip() or (name.startswith(("/", ".")) and not path.is_dir()):
