@@ -91,9 +91,9 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: always.
         """
-        raise UsageError(message, hint=self.suggestion(message) or f"{self.prog} --help")
+        raise UsageError(message, hint=self.unknown_option_suggestion(message) or f"{self.prog} --help")
 
-    def suggestion(self, message: str) -> str:
+    def unknown_option_suggestion(self, message: str) -> str:
         """Return a suggestion for an unknown option."""
         _, _, unknown = message.partition("unrecognized arguments: ")
         word = unknown.partition(" ")[0].partition("=")[0]

@@ -71,11 +71,13 @@ def version_bump_plan(feedstock: Feedstock, version: str) -> BumpPlan:
     view = command_steps_view()
 
     @contextmanager
-    def on_file(name: str) -> Iterator[Callable[[str], None]]:
+    def show_download(name: str) -> Iterator[Callable[[str], None]]:
         with view.step(f"download {name}") as step:
             yield step.line
 
-    return bump.prepare_version_bump(feedstock, version, env=git_and_pip_environment(os.environ, *_VARIABLES), on_file=on_file)
+    return bump.prepare_version_bump(
+        feedstock, version, env=git_and_pip_environment(os.environ, *_VARIABLES), on_file=show_download
+    )
 
 
 def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:

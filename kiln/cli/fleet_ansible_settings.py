@@ -216,14 +216,14 @@ def playbook_variable_value(name: str, files: Iterable[Path]) -> Any:
     """Return a variable of the playbooks from files of variables; an encrypted file or value is passed over."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class AnsibleTagLoader(yaml.SafeLoader):
         """Reads values with Ansible's tags, such as ``!vault``, as None."""
 
-    Loader.add_multi_constructor("!", lambda *_: None)
+    AnsibleTagLoader.add_multi_constructor("!", lambda *_: None)
     value = None
     for path in files:
         try:
-            data = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - it is safe_load's
+            data = yaml.load(path.read_text(encoding="utf-8"), AnsibleTagLoader)  # noqa: S506 - it is safe_load's
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise UsageError(f"{path} cannot be read", why=str(error)) from error
         value = (data.get(name) or value) if isinstance(data, dict) else value

@@ -77,10 +77,10 @@ def attach_to_run(options: argparse.Namespace, root: Path) -> int:
     with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
         with contextlib.ExitStack() as stack:
 
-            def make(labels: Mapping[str, str]) -> Any:
+            def enter_run_view(labels: Mapping[str, str]) -> Any:
                 return stack.enter_context(run_view_for_stream(sys.stderr, os.environ, labels))
 
-            follower = follow.RunFollower(make, lambda line: print(line, file=sys.stderr))
+            follower = follow.RunFollower(enter_run_view, lambda line: print(line, file=sys.stderr))
             try:
                 follow.follow(connection, follower, exists=lambda: provider_lists_controller(options, feedstock, key))
             except KeyboardInterrupt:

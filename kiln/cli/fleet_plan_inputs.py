@@ -75,12 +75,13 @@ def fleet_plan_of_configs(
         types, cache = worker_and_cache_types(options, sizes)
         pool = requested_worker_pool(options, types, assumptions)
 
-    def estimates_on(cores: float) -> tuple[JobEstimate, ...]:
+    def estimates_on_cores(cores: float) -> tuple[JobEstimate, ...]:
         return estimate_jobs(requests, history, cores=cores, assumptions=assumptions)
 
     if is_slurm:
         by_cores = {
-            cores: estimates_on(cores) for cores in {sizes[job.config].cores or types[0].cores for job in requests}
+            cores: estimates_on_cores(cores)
+            for cores in {sizes[job.config].cores or types[0].cores for job in requests}
         }
         estimates = {
             types[0]: tuple(
@@ -88,7 +89,7 @@ def fleet_plan_of_configs(
             )
         }
     else:
-        estimates = {kind: estimates_on(kind.cores) for kind in types}
+        estimates = {kind: estimates_on_cores(kind.cores) for kind in types}
     bounds = plan.FleetBounds(
         workers=most_workers(options, len(configs)),
         cost=options.budget,
@@ -97,7 +98,7 @@ def fleet_plan_of_configs(
         controller=controller_hourly_price(options),
     )
 
-    def planned(bounds: FleetBounds) -> FleetPlan:
+    def plan_within_bounds(bounds: FleetBounds) -> FleetPlan:
         return plan.plan(
             estimates,
             overheads=assumptions.overheads,
@@ -107,10 +108,10 @@ def fleet_plan_of_configs(
             optimize=options.optimize,
             dependent=is_slurm,
             pool=pool,
-            alone=() if pool is None else estimates_on(pool.machine_type.cores),
+            alone=() if pool is None else estimates_on_cores(pool.machine_type.cores),
         )
 
-    return quota_limits.plan_within(quotas, planned, bounds)
+    return quota_limits.plan_within(quotas, plan_within_bounds, bounds)
 
 
 def requested_worker_pool(
@@ -164,12 +165,12 @@ def priced_machine_types(options: argparse.Namespace, names: Sequence[str]) -> l
     table = machine_type_table(options)
     prices, region = merged_price_table(options.prices, os.environ), price_region(options, os.environ)
 
-    def priced(kinds: Sequence[MachineType]) -> list[MachineType]:
+    def with_prices(kinds: Sequence[MachineType]) -> list[MachineType]:
         return [prices.add_prices(kind, region=region) for kind in kinds]
 
     if names:
-        return priced(machine_types.select_by_name(table, provider=options.provider, types=names))
-    return priced([kind for kind in table if kind.provider == options.provider])
+        return with_prices(machine_types.select_by_name(table, provider=options.provider, types=names))
+    return with_prices([kind for kind in table if kind.provider == options.provider])
 
 
 def priced_controller_type(options: argparse.Namespace) -> MachineType | None:

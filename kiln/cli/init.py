@@ -80,7 +80,7 @@ class InitReport:
         values = {"folder": str(self.folder), "added": self.added, "kept": self.kept, "notes": self.notes}
         return json.dumps(values, indent=2)
 
-    def lines(self, name: str | None) -> list[str]:
+    def as_lines(self, name: str | None) -> list[str]:
         """Return the report as lines, with the next commands."""
         kiln = joined_command_line((*kiln_command_words(), "-C", str(self.folder)))
         return [
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         if options.name
         else complete_feedstock(options, root, requirement)
     )
-    print(report.as_json() if options.json else "\n".join(report.lines(options.name)))
+    print(report.as_json() if options.json else "\n".join(report.as_lines(options.name)))
     return 0
 
 
@@ -250,14 +250,14 @@ def rendered_package_names(feedstock: Feedstock) -> set[str]:
 
     names = feedstock.config_names
 
-    def rendered(part: tuple[str, ...]) -> set[str]:
+    def package_names_of_configs(part: tuple[str, ...]) -> set[str]:
         configs = expand.read_all(feedstock, part)
         return {output.name for config in configs for output in render.render(feedstock, config).outputs}
 
     packages: set[str] = set()
     for start in range(0, len(names), _AT_ONCE):
         part = names[start : start + _AT_ONCE]
-        packages |= limits.run_bounded(lambda part=part: rendered(part))  # type: ignore[misc]
+        packages |= limits.run_bounded(lambda part=part: package_names_of_configs(part))  # type: ignore[misc]
     return packages
 
 

@@ -91,10 +91,10 @@ def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) ->
 
     fixed = correct_recipe(feedstock, of_conda_forge=of_conda_forge) if fix else []
 
-    def check() -> tuple[list[LintMessage], bool]:
+    def messages_and_shellcheck_setting() -> tuple[list[LintMessage], bool]:
         return lint.check(feedstock, of_conda_forge=of_conda_forge), lint.shellcheck_enabled(feedstock)
 
-    messages, enabled = limits.run_bounded(check)
+    messages, enabled = limits.run_bounded(messages_and_shellcheck_setting)
     # shellcheck runs outside of the limits, which its runtime exceeds at its start.
     program = shutil.which("shellcheck", path=os.environ.get("PATH", os.defpath))
     script_messages = shellcheck.messages(feedstock, Path(program), enabled=enabled) if program else []

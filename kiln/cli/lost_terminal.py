@@ -30,10 +30,10 @@ def survive_hangup() -> Iterator[None]:
     is_main = threading.current_thread() is threading.main_thread()
     terminals = [descriptor for descriptor in (0, 1, 2) if _is_terminal(descriptor)]
 
-    def give_up(_number: int, _frame: FrameType | None) -> None:
+    def redirect_terminals(_number: int, _frame: FrameType | None) -> None:
         redirect_to_dev_null(terminals)
 
-    with signals.handled(signals.hangup_signals() if is_main else (), give_up):
+    with signals.handled(signals.hangup_signals() if is_main else (), redirect_terminals):
         yield
 
 
@@ -61,29 +61,29 @@ class TerminalLossTolerantView:
 
     def run_began(self, report: MatrixReport) -> None:
         """Show that a run begins."""
-        self._show(lambda: self._view.run_began(report))
+        self._show_unless_lost(lambda: self._view.run_began(report))
 
     def config_changed(self, config: ConfigRun) -> None:
         """Show a config's new state."""
-        self._show(lambda: self._view.config_changed(config))
+        self._show_unless_lost(lambda: self._view.config_changed(config))
 
     def config_line(self, config: str, step: str, line: str) -> None:
         """Show a line of output."""
-        self._show(lambda: self._view.config_line(config, step, line))
+        self._show_unless_lost(lambda: self._view.config_line(config, step, line))
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Show the progress of a compile."""
-        self._show(lambda: self._view.config_progress(config, progress))
+        self._show_unless_lost(lambda: self._view.config_progress(config, progress))
 
     def run_cost(self, cost: RunCost) -> None:
         """Show the cost."""
-        self._show(lambda: self._view.run_cost(cost))
+        self._show_unless_lost(lambda: self._view.run_cost(cost))
 
     def run_ended(self, report: MatrixReport) -> None:
         """Show that the run is over."""
-        self._show(lambda: self._view.run_ended(report))
+        self._show_unless_lost(lambda: self._view.run_ended(report))
 
-    def _show(self, action: Callable[[], None]) -> None:
+    def _show_unless_lost(self, action: Callable[[], None]) -> None:
         if self._is_lost:
             return
         try:

@@ -66,11 +66,11 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
         given = pinning_file_by_name(options.pinning, options.pinning_channel)
         return limits.run_bounded(lambda: work(given))
 
-    def unless_lacking() -> tuple[tuple[KeyWithoutValue, ...], Result | None]:
+    def work_unless_keys_lack_values() -> tuple[tuple[KeyWithoutValue, ...], Result | None]:
         variant_file, needs = _exclusive_file_or_missing_keys(options, root)
         return needs, None if needs else work(variant_file)
 
-    needs, result = limits.run_bounded(unless_lacking)
+    needs, result = limits.run_bounded(work_unless_keys_lack_values)
     if not needs:
         return cast("Result", result)
     try:

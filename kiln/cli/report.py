@@ -120,11 +120,11 @@ def variants_of_existing_configs(feedstock: Feedstock, configs: Iterable[str]) -
     """Return the variants of the configs that still exist: a run may be older than the files in .ci_support."""
     from kiln import expand, limits
 
-    def existing() -> Variants:
+    def read_existing_variants() -> Variants:
         variants = {}
         for config in configs:
             with suppress(KilnError):
                 variants[config] = expand.read(feedstock, config).variant
         return variants
 
-    return limits.run_bounded(existing)
+    return limits.run_bounded(read_existing_variants)
