@@ -221,29 +221,17 @@ def as_kiln_error(error: BaseException) -> KilnError:
         case ModuleNotFoundError():
             return missing_dependency_error(error)
         case OSError():
-            return operating_system_error(error)
-        case _:
-            raise error
+            from kiln.files import os_error_as_kiln_error
+
+            if (fault := os_error_as_kiln_error(error)) is not None:
+                return fault
+    raise error
 
 
 def print_error(error: KilnError) -> int:
     """Print an error to standard error and return its exit code."""
     print(f"error: {error}", file=sys.stderr)
     return error.exit_code
-
-
-def operating_system_error(error: OSError) -> KilnError:
-    """Return an error of the operating system as a KilnError.
-
-    Raises:
-        OSError: if it names no file, so it is a bug in kiln.
-    """
-    from kiln.files import os_error_as_kiln_error
-
-    fault = os_error_as_kiln_error(error)
-    if fault is None:
-        raise error
-    return fault
 
 
 def missing_dependency_error(error: ModuleNotFoundError) -> MissingTool:
