@@ -39,12 +39,8 @@ def has_credentials(provider: str, environment: Mapping[str, str]) -> bool:
     home = Path(environment.get("HOME", "/"))
     files = (home / environment.get(name, path) for name, path in FILES.get(provider, {}).items())
     return any(environment.get(name) for name in CREDENTIALS.get(provider, ())) or any(
-        map(_has_credentials_profile, files)
+        PROFILE.search(text_or_empty(file)) for file in files
     )
-
-
-def _has_credentials_profile(file: Path) -> bool:
-    return PROFILE.search(text_or_empty(file)) is not None
 
 
 def account_quotas(options: argparse.Namespace, feedstock: Feedstock) -> tuple[Quota, ...]:
