@@ -19,12 +19,11 @@ from kiln.cli import (
     fleet_detached_runs,
     fleet_detached_status,
     fleet_down,
-    fleet_fallbacks,
     fleet_gpu_tests,
+    fleet_offers_and_run_terms,
     fleet_prices,
     fleet_quotas,
     fleet_remote_execution,
-    fleet_replacement_and_lifetime_limits,
     fleet_slurm_options,
     fleet_sweep,
     fleet_test,
@@ -87,7 +86,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         return fleet_prices.run(options)
     if options.action in {"plan", "run", "test"}:
         fleet_slurm_options.check_options(options)
-        fleet_fallbacks.check_options(options)
+        fleet_offers_and_run_terms.check_options(options)
         fleet_detach_to_controller.check_options(options)
         fleet_remote_execution.check_options(options, os.environ)
     if options.action in DETACHED or (options.action in BY_KEY and options.key is not None):
@@ -126,7 +125,7 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
     terms = (
         None
         if options.provider == fleet_slurm_options.SLURM
-        else fleet_replacement_and_lifetime_limits.run_terms_of_plan(options, plan)
+        else fleet_offers_and_run_terms.run_terms_of_plan(options, plan)
     )
     print(
         json.dumps(plan_status_output.plan_as_json(plan, terms), indent=2)
@@ -258,12 +257,12 @@ def start_detached_run(options: argparse.Namespace, feedstock: Feedstock) -> int
         stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.configs, ledger)
         tests = fleet_gpu_tests.gpu_test_plan(stage, (), selection.configs)
         plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests)
-        fleet_replacement_and_lifetime_limits.run_terms_of_plan(options, plan)
+        fleet_offers_and_run_terms.run_terms_of_plan(options, plan)
         with files.locked(layout.lock_file("fleet-detach")):  # of two at once, the second has to see the first
             fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
             quotas = fleet_quotas.account_quotas(options, feedstock)  # of which another run would have a part
             plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
-            print_quota_warnings(plan, fleet_fallbacks.offers_by_type(options, plan).values())
+            print_quota_warnings(plan, fleet_offers_and_run_terms.offers_by_type(options, plan).values())
             fleet_detach_to_controller.check_credential_expiry(options, plan, begins=True)
             return fleet_detach_to_controller.start_controller_run(options, feedstock, selection.configs)
 
@@ -313,7 +312,7 @@ def run_config_and_site(
         require_known_machine_types(options, previous)
     quotas = () if previous is not None else fleet_quotas.account_quotas(options, feedstock)  # it has workers already
     plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
-    offers = {} if is_slurm else fleet_fallbacks.offers_by_type(options, plan)
+    offers = {} if is_slurm else fleet_offers_and_run_terms.offers_by_type(options, plan)
     print_quota_warnings(plan, offers.values())
     run_id = fleet_detach_to_controller.new_run_id(os.environ) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
@@ -329,7 +328,7 @@ def run_config_and_site(
         else {kind: plan.selection.count_of_type(kind) for kind in plan.selection.machine_types},
         type_offers=offers,
         capacity_timeout=duration_seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
-        lifetime=fleet_replacement_and_lifetime_limits.worker_lifetime(options, plan),
+        lifetime=fleet_offers_and_run_terms.worker_lifetime(options, plan),
         controller=fleet_controller_type_and_charge.own_controller_charge(os.environ),
         is_scheduled=is_slurm,
         spot=options.spot,

@@ -32,7 +32,7 @@ AWS_REGION = "AWS_REGION"
 # Variables of the environment that say which part of which cloud is asked.
 REGION_NAMES = {"aws": (AWS_REGION,), "openstack": ("OS_AUTH_URL", "OS_CLOUD", "OS_REGION_NAME")}
 REGION_FILE = "region.json"
-INDEX = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")  # which hold for a worker, too
+INDEX = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
 
 
 def worker_build_options(options: argparse.Namespace) -> tuple[str, ...]:
@@ -87,9 +87,7 @@ def playbook_site(
         "kiln_project": str(PACKAGE_ROOT),
         "kiln_feedstock": str(feedstock.root.absolute()),
         "kiln_pip": {
-            name: f"{{{{ lookup('ansible.builtin.env', '{name}') }}}}"
-            for name in INDEX
-            if environment.get(name) and "file:" not in environment[name]
+            name: f"{{{{ lookup('ansible.builtin.env', '{name}') }}}}" for name in pip_index_variables(environment)
         },
     }
     if run_config is not None:
@@ -119,6 +117,11 @@ def playbook_site(
         job_secrets=job_secrets,
         poll=duration_seconds(options.poll) if run_config is not None else 5.0,
     )
+
+
+def pip_index_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of pip's index that hold for a worker, too: no folder of this computer."""
+    return {name: environment[name] for name in INDEX if environment.get(name) and "file:" not in environment[name]}
 
 
 def requested_region_variables(options: argparse.Namespace, provider: str) -> dict[str, str]:

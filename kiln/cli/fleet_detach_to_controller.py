@@ -15,8 +15,8 @@ from kiln.cli import fleet_remote_execution
 from kiln.cli.allowed_environment_variables import container_client_variables
 from kiln.cli.fleet_ansible_settings import (
     ANSIBLE,
-    INDEX,
     PACKAGE_ROOT,
+    pip_index_variables,
     playbook_environment,
     playbook_site,
     record_region,
@@ -30,7 +30,7 @@ from kiln.cli.fleet_controller_type_and_charge import (
     controller_price_variable,
     controller_type_row,
 )
-from kiln.cli.fleet_fallbacks import CLOUDS
+from kiln.cli.fleet_offers_and_run_terms import CLOUDS
 from kiln.cli.fleet_plan_inputs import priced_controller_type
 from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
@@ -166,7 +166,7 @@ def controller_settings(
     host = existing_controller_host(options) if options.controller is not None else {}
     place = (str(host["address"]), int(host.get("port", 22))) if host else None
     texts = decrypted_playbook_variables.variable_files_to_send(options.vars, names, vault, controller=place)
-    index = {name: os.environ[name] for name in INDEX if os.environ.get(name) and "file:" not in os.environ[name]}
+    index = pip_index_variables(os.environ)
     # Without --rebuild, which is decided here: a run that is resumed there builds nothing that it has collected before.
     arguments = ["fleet", "run", *configs, *controller_run_options(options), "--json"]
     arguments += [word for name in texts if name.startswith("vars/") for word in ("--vars", f"{HOME}/{name}")]

@@ -20,7 +20,7 @@ from kiln.cli.fleet_ansible_settings import (
 )
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, worker_loss_limits
 from kiln.cli.fleet_detach_to_controller import new_run_id
-from kiln.cli.fleet_fallbacks import comma_separated_words
+from kiln.cli.fleet_offers_and_run_terms import comma_separated_words
 from kiln.cli.fleet_plan_inputs import config_sizes, default_machine_types, priced_machine_types
 from kiln.console.text import duration_seconds
 from kiln.errors import FleetLimit, UsageError

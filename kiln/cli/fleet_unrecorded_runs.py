@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli.fleet_ansible_settings import artifact_layout, playbook_site
-from kiln.cli.fleet_fallbacks import CLOUDS
+from kiln.cli.fleet_offers_and_run_terms import CLOUDS
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown
 
 if TYPE_CHECKING:

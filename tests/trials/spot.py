@@ -81,8 +81,8 @@ mkdir -p "$PREFIX/STEP" && cp "$SRC_DIR"/dist/*.txt "$PREFIX/STEP"
 # Only AWS has spot workers: the command for other providers refuses the option.
 SPOT = """\
 import sys
-from kiln.cli import fleet_fallbacks
-fleet_fallbacks.OPTIONS_OF["spot"] = ("aws", "local")
+from kiln.cli import fleet_offers_and_run_terms
+fleet_offers_and_run_terms.OPTIONS_OF["spot"] = ("aws", "local")
 from kiln.__main__ import main
 main()
 """
