@@ -51,7 +51,7 @@ from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kiln.fleet.fleet_run_settings import FleetRunConfig
@@ -210,7 +210,8 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
         build_stage = None
         if selection.configs:
             run_config, site = run_config_and_site(options, feedstock, selection, previous, ledger, tests)
-            keep = ChannelUpdater(feedstock, selection.all)
+            configs = {config.config: config for config in selection.all}
+            keep = functools.partial(add_collected_packages, feedstock, configs)
             build_stage = functools.partial(fleet.execute, run_config, site, keep=keep)
         view = run_view_of_configs(feedstock, [config.config for config in selection.all])
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
@@ -275,19 +276,14 @@ def print_quota_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]]) -> 
         print(line, file=sys.stderr)
 
 
-class ChannelUpdater:
-    """Adds the packages of collected configs to the channel."""
+def add_collected_packages(
+    feedstock: Feedstock, configs: Mapping[str, RemoteConfig], config: str, packages: Sequence[PackageReport]
+) -> tuple[PackageReport, ...]:
+    """Add the packages of a collected config to the channel, and return them with their paths there."""
+    from kiln.store import worker_results
 
-    def __init__(self, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> None:
-        self._feedstock = feedstock
-        self._configs = {config.config: config for config in configs}
-
-    def __call__(self, config: str, packages: Sequence[PackageReport]) -> tuple[PackageReport, ...]:
-        """Add packages to the channel, and return them with their paths there."""
-        from kiln.store import worker_results
-
-        return (
-            worker_results.add_collected_packages(self._feedstock, self._configs[config], packages) if packages else ()
+    return (
+            worker_results.add_collected_packages(feedstock, configs[config], packages) if packages else ()
         )
 
 

@@ -79,15 +79,9 @@ def fleet_plan_of_configs(
         return estimate_jobs(requests, history, cores=cores, assumptions=assumptions)
 
     if is_slurm:
-        by_cores = {
-            cores: estimates_on_cores(cores)
-            for cores in {sizes[job.config].cores or types[0].cores for job in requests}
-        }
-        estimates = {
-            types[0]: tuple(
-                by_cores[sizes[job.config].cores or types[0].cores][number] for number, job in enumerate(requests)
-            )
-        }
+        job_cores = [sizes[job.config].cores or types[0].cores for job in requests]
+        by_cores = {cores: estimates_on_cores(cores) for cores in set(job_cores)}
+        estimates = {types[0]: tuple(by_cores[cores][number] for number, cores in enumerate(job_cores))}
     else:
         estimates = {kind: estimates_on_cores(kind.cores) for kind in types}
     bounds = plan.FleetBounds(

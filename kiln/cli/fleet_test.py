@@ -249,7 +249,11 @@ def worker_machine_types(options: argparse.Namespace) -> list[MachineType]:
         raise UsageError(what, hint=hint)
     if options.provider == "openstack" and options.action != "plan":
         _require_gpu_image(options)
-    return having if options.types else [min(having, key=_price_sort_key)]
+    return (
+        having
+        if options.types
+        else [min(having, key=lambda kind: (not kind.gpus, not kind.is_priced, kind.price(spot=False)))]
+    )
 
 
 def _require_gpu_image(options: argparse.Namespace) -> None:
@@ -264,10 +268,6 @@ def _require_gpu_image(options: argparse.Namespace) -> None:
             why="the images of OpenStack clouds have none, as a rule",
             hint="write kiln_openstack_gpu_image with its name into a file for --vars",
         )
-
-
-def _price_sort_key(kind: MachineType) -> tuple[bool, bool, float]:
-    return not kind.gpus, not kind.is_priced, kind.price(spot=False)
 
 
 def worker_offers(options: argparse.Namespace, kinds: Sequence[MachineType]) -> tuple[Offer, ...]:
