@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Collect the packages, and print each config with their number."""
     from kiln import feedstock_loader
-    from kiln.console.text import quantity
+    from kiln.console.text import count_text
     from kiln.release import job_collection
 
     for config, count in job_collection.collect_ci_jobs(feedstock_loader.load(root), options.folders):
-        print(f"{config}: {quantity(count, 'package')}")
+        print(f"{config}: {count_text(count, 'package')}")
     return 0

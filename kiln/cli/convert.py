@@ -111,7 +111,7 @@ def proof_as_json(conversion: Conversion) -> dict[str, object]:
 def proof_lines(conversion: Conversion) -> Iterator[str]:
     """Yield the lines of a proof."""
     from kiln import convert
-    from kiln.console.text import quantity
+    from kiln.console.text import count_text
 
     proof, differences = conversion.proof, list(convert.blocking_differences(conversion))
     for difference in differences[:_SHOWN]:
@@ -119,8 +119,8 @@ def proof_lines(conversion: Conversion) -> Iterator[str]:
     if len(differences) > _SHOWN:
         yield f"... and {len(differences) - _SHOWN} more differences"
     yield from (f"note: {note}" for note in proof.notes)
-    equal = "render to the same" if proof.holds else f"differ in {quantity(len(differences), 'point')}"
-    counts = f"{quantity(proof.configs, 'config')}, {quantity(proof.packages, 'package')}"
+    equal = "render to the same" if proof.holds else f"differ in {count_text(len(differences), 'point')}"
+    counts = f"{count_text(proof.configs, 'config')}, {count_text(proof.packages, 'package')}"
     yield f"meta.yaml and recipe.yaml {equal}: {counts}"
     if proof.packages:
         yield f"build strings equal with their hashes: {proof.equal_hashes} of {proof.packages}"

@@ -29,14 +29,14 @@ def failed_run_error(
     report: MatrixReport, errors: Mapping[str, KilnError], options: argparse.Namespace, *, exit_code: int
 ) -> KilnError:
     """Return the error of a run in which configs are neither built nor cached, with the commands to try next."""
-    from kiln.console.text import quantity
+    from kiln.console.text import count_text
     from kiln.model.run import GOOD, ConfigState
     from kiln.operating_system.shell_quoting import joined_command_line
 
     failures = [config for config in report.configs if config.state not in GOOD]
     locked = [config for config in failures if config.state is ConfigState.LOCKED]
     others = [config for config in failures if config.state is not ConfigState.LOCKED]
-    total = f"{len(failures)} of {quantity(len(report.configs), 'config')}"
+    total = f"{len(failures)} of {count_text(len(report.configs), 'config')}"
     if not others:
         return AlreadyRunning(
             f"{total} locked by another process: {_first_config_names(locked)}", hint="wait for it, then repeat"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kiln.cli import build_options, fleet_test
-from kiln.console.text import quantity
+from kiln.console.text import count_text
 from kiln.model.fleet import GONE
 from kiln.model.run import GOOD, MatrixReport
 
@@ -131,7 +131,7 @@ def print_untested_configs_note(stage: GpuTestStage | None, cached: Iterable[Con
     """Note which configs a detached run leaves untested: those that were built before, whose packages are here."""
     names = () if stage is None else tuple(stage.untested_packages(cached))
     if names:
-        what = f"{quantity(len(names), 'config')} built before stay untested, such as {names[0]}"
+        what = f"{count_text(len(names), 'config')} built before stay untested, such as {names[0]}"
         print(f"{what}; the same command without --detach tests them", file=sys.stderr)
 
 

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
     """
     from kiln import signals
     from kiln.cli import run_view
-    from kiln.console.text import quantity
+    from kiln.console.text import count_text
     from kiln.install import attested_packages, install
 
     steps, rules = run_view.command_steps_view(), required_signers(options)
@@ -83,10 +83,10 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
         if not options.json:
             print("\n".join(package_change_lines(plan)))
         if rules is not None and plan.packages_to_link:
-            with steps.step(f"verify the attestations of {quantity(len(plan.packages_to_link), 'package')}"):
+            with steps.step(f"verify the attestations of {count_text(len(plan.packages_to_link), 'package')}"):
                 attested_packages.verify_attestations(plan.packages_to_link, rules)
         if not options.dry_run:
-            title = f"install {quantity(len(plan.records), 'package')} into {plan.request.prefix}"
+            title = f"install {count_text(len(plan.records), 'package')} into {plan.request.prefix}"
             with nullcontext() if plan.is_up_to_date else steps.step(title):
                 install.execute(plan, cache=(options.cache or default_package_cache(os.environ)).absolute())
             if not options.json:
@@ -171,7 +171,7 @@ def target_machine_of_environment(environment: Mapping[str, str]) -> TargetMachi
 
 def package_change_lines(plan: InstallPlan) -> Iterator[str]:
     """Yield a line for each change of a package, and the total."""
-    from kiln.console.text import quantity
+    from kiln.console.text import count_text
     from kiln.files import size_text
 
     rows = [package_change_columns(change) for change in plan.changes]
@@ -183,7 +183,7 @@ def package_change_lines(plan: InstallPlan) -> Iterator[str]:
         return
     changes = [change for change in plan.changes if change.action.value in {"new", "changed"}]
     size = size_text(sum(change.size for change in changes))
-    yield f"{quantity(len(changes), 'package')}, {size}, {plan.request.prefix}"
+    yield f"{count_text(len(changes), 'package')}, {size}, {plan.request.prefix}"
 
 
 def package_change_columns(change: Change) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         LintFailed: there are lints.
     """
     from kiln import feedstock_loader
-    from kiln.console.text import quantity
+    from kiln.console.text import count_text
 
     feedstock = feedstock_loader.load(root)
     if options.settings:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if lints:
         fixable = any(message.fixable for message in lints) and not options.fix
         raise LintFailed(
-            f"{quantity(len(lints), 'lint')} in the recipe or conda-forge.yml",
+            f"{count_text(len(lints), 'lint')} in the recipe or conda-forge.yml",
             hint="kiln lint --fix corrects some of them" if fixable else "",
         )
     return 0
@@ -90,11 +90,9 @@ def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) ->
     from kiln.lint import shellcheck
 
     fixed = correct_recipe(feedstock, of_conda_forge=of_conda_forge) if fix else []
-
-    def messages_and_shellcheck_setting() -> tuple[list[LintMessage], bool]:
-        return lint.check(feedstock, of_conda_forge=of_conda_forge), lint.shellcheck_enabled(feedstock)
-
-    messages, enabled = limits.run_bounded(messages_and_shellcheck_setting)
+    messages, enabled = limits.run_bounded(
+        lambda: (lint.check(feedstock, of_conda_forge=of_conda_forge), lint.shellcheck_enabled(feedstock))
+    )
     # shellcheck runs outside of the limits, which its runtime exceeds at its start.
     program = shutil.which("shellcheck", path=os.environ.get("PATH", os.defpath))
     script_messages = shellcheck.messages(feedstock, Path(program), enabled=enabled) if program else []
@@ -141,7 +139,7 @@ def message_as_json(message: LintMessage) -> dict[str, object]:
 
 def lint_result_lines(result: LintResult) -> list[str]:
     """Return the messages as lines of text, and their count."""
-    from kiln.console.text import quantity
+    from kiln.console.text import count_text
 
     texts = [f"{message.at}: fixed {message.id}: {message.text}" for message in result.fixed]
     for message in result.messages:
@@ -149,5 +147,5 @@ def lint_result_lines(result: LintResult) -> list[str]:
         texts.append(f"  try: {message.cure}")
     lints = [message for message in result.messages if message.severity == "lint"]
     hints = [message for message in result.messages if message.severity == "hint"]
-    fixed = f", {quantity(len(result.fixed), 'message')} fixed" if result.fixed else ""
-    return [*texts, f"{quantity(len(lints), 'lint')}, {quantity(len(hints), 'hint')}{fixed}"]
+    fixed = f", {count_text(len(result.fixed), 'message')} fixed" if result.fixed else ""
+    return [*texts, f"{count_text(len(lints), 'lint')}, {count_text(len(hints), 'hint')}{fixed}"]

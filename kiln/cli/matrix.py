@@ -134,7 +134,7 @@ def config_as_data(config: BuildConfig) -> dict[str, Any]:
 
 def matrix_table_lines(configs: Sequence[BuildConfig], width: int | None = None) -> Iterator[str]:
     """Yield a line for each config, with the keys that vary between configs, folded to a terminal's width."""
-    from kiln.console.text import quantity, table
+    from kiln.console.text import count_text, table
 
     if not configs:
         yield "no configs: the recipe skips all of them"
@@ -144,7 +144,7 @@ def matrix_table_lines(configs: Sequence[BuildConfig], width: int | None = None)
     yield table(["config", *keys], rows, width=width)
     loops = sorted({key for config in configs for key, values in config.variant.items() if len(set(values)) > 1})
     yield ""
-    yield quantity(len(configs), "config") + (f"; {', '.join(loops)} vary inside a config" if loops else "")
+    yield count_text(len(configs), "config") + (f"; {', '.join(loops)} vary inside a config" if loops else "")
 
 
 def varying_keys(configs: Sequence[BuildConfig]) -> list[str]:
@@ -197,7 +197,7 @@ def matrix_changes(before: Sequence[BuildConfig], after: Sequence[BuildConfig]) 
 
 def matrix_change_lines(changes: dict[str, Any], revision: str, total: int) -> Iterator[str]:
     """Yield the changes as lines of text."""
-    from kiln.console.text import quantity
+    from kiln.console.text import count_text
 
     for sign, names in (("+", changes["added"]), ("-", changes["removed"])):
         yield from (f"{sign} {name}" for name in names)
@@ -207,4 +207,4 @@ def matrix_change_lines(changes: dict[str, Any], revision: str, total: int) -> I
             yield f"    {key}: {', '.join(before or ['(none)'])} -> {', '.join(after or ['(none)'])}"
     counts = {what: len(changes[what]) for what in ("added", "removed", "changed")}
     listed = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    yield f"{quantity(total, 'config')}; since {revision}: {listed or 'no change'}"
+    yield f"{count_text(total, 'config')}; since {revision}: {listed or 'no change'}"

@@ -72,7 +72,7 @@ def rerender(
 ) -> tuple[list[str], list[str], MatrixDrift | None]:
     """Write or check the files; return notes, the lines to print, and the error of a check."""
     from kiln import conda_forge_yml, expand, feedstock_loader
-    from kiln.console.text import quantity
+    from kiln.console.text import count_text
     from kiln.expand import ci_limit_notes, workflow
 
     feedstock = feedstock_loader.load(root)
@@ -83,7 +83,7 @@ def rerender(
         *map(str, doubts.values()),
         *ci_limit_notes.notes(feedstock, configs),
     ]
-    total = f"{quantity(len(configs), 'config')} in {feedstock.config_folder}"
+    total = f"{count_text(len(configs), 'config')} in {feedstock.config_folder}"
     if not options.check:
         changes = expand.write(feedstock, configs).summary or "nothing to change"
         return notes, [f"{total}: {changes}", *workflow.write(feedstock, configs)], None

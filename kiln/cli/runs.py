@@ -71,10 +71,10 @@ def run_as_json(report: MatrixReport, now: float) -> dict[str, Any]:
         "command": report.command,
         "commit": report.commit,
         "rehearsal": report.rehearsal,
-        "verdict": totals.verdict(report),
+        "verdict": totals.run_verdict(report),
         "started": report.started,
         "finished": report.finished,
-        "seconds": round(totals.last_moment(report, now) - report.started, 3),
+        "seconds": round(totals.end_or_last_recorded_time(report, now) - report.started, 3),
         "configs": {config.config: config.state.value for config in report.configs},
     }
 
@@ -92,8 +92,8 @@ def runs_as_table(reports: Sequence[MatrixReport], now: float) -> str:
             f"{datetime.fromtimestamp(report.started).astimezone():%Y-%m-%d %H:%M}",
             report.commit[:8],
             "rehearsal" if report.rehearsal else "build",
-            totals.verdict(report),
-            duration(totals.last_moment(report, now) - report.started),
+            totals.run_verdict(report),
+            duration(totals.end_or_last_recorded_time(report, now) - report.started),
             state_count_text(report.configs),
         )
         for report in reports

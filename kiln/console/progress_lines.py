@@ -62,7 +62,7 @@ def _action_counts(progress: Progress) -> str:
     )
 
 
-class ProgressLog:
+class ProgressLineSelector:
     """Selects the lines for a log: one for each tenth of a compile, and for the start and end of a stall."""
 
     def __init__(self) -> None:

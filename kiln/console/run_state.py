@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.console.progress_lines import ProgressLog, progress_text
+from kiln.console.progress_lines import ProgressLineSelector, progress_text
 from kiln.console.text import final_terminal_line, one_line
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.run import BAD, GOOD, OPEN, ConfigState
@@ -36,7 +36,7 @@ class ConfigOutput:
     preamble: frozenset[str] | None = None
     is_in_preamble: bool = False
     progress: Progress | None = None
-    progress_log: ProgressLog = field(default_factory=ProgressLog)
+    progress_log: ProgressLineSelector = field(default_factory=ProgressLineSelector)
 
     def drop_lines_before_script(self) -> None:
         """Drop what came before the recipe's script, except its own lines that overtook the trace."""

@@ -141,7 +141,7 @@ def hanging_indent_lines(line: str, width: int | None) -> list[str]:
     )
 
 
-def quantity(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """Return a number of things as text: ``1 config``, ``12 configs``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

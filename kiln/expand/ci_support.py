@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln import files, limits
-from kiln.console.text import quantity
+from kiln.console.text import count_text
 from kiln.errors import KilnError
 from kiln.expand import ci_support_config_file, matrix, matrix_settings, missing_pinning
 from kiln.expand.ci_support_config_file import text
@@ -142,5 +142,5 @@ def _keys_with_changed_values(feedstock: Feedstock) -> str:
             if key not in skipped and not existing <= {str(value).lower() for value in as_list(values)}:
                 changed[key] = changed.get(key, 0) + 1
     return ", ".join(
-        f"{key} in {count} of {quantity(len(configs), 'config')}" for key, count in sorted(changed.items())
+        f"{key} in {count} of {count_text(len(configs), 'config')}" for key, count in sorted(changed.items())
     )

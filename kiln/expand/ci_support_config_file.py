@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln import limits
-from kiln.console.text import quantity
+from kiln.console.text import count_text
 from kiln.errors import MalformedYaml, UnknownConfig, VariantFault, did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.build_config import BuildConfig
@@ -73,7 +73,7 @@ def _path(feedstock: Feedstock, config: str) -> Path:
     if "/" in name or not path.is_file():
         names = feedstock.config_names
         near = did_you_mean(name, names) or ("kiln matrix lists them" if names else "kiln rerender writes them")
-        count = quantity(len(names), "config")
+        count = count_text(len(names), "config")
         raise UnknownConfig(f"no such config: {name!r}", why=f".ci_support holds {count}", hint=near)
     return path
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.console.expected_time_text import expected_period_text, time_of_day_text
-from kiln.console.text import cost_text, duration, quantity, table
+from kiln.console.text import cost_text, count_text, duration, table
 from kiln.fleet import costs as fleet_costs
 from kiln.fleet import quotas
 from kiln.fleet.assumptions import Assumptions
@@ -166,7 +166,7 @@ def _notes(plan: FleetPlan) -> Iterator[str]:
     assumed = sum(estimate.source == DEFAULT for estimate in plan.estimates)
     if assumed:
         verb = "was" if assumed == 1 else "were"
-        count = f"{assumed} of {quantity(len(plan.estimates), 'config')}"
+        count = f"{assumed} of {count_text(len(plan.estimates), 'config')}"
         yield f"times   {count} {verb} never built: times with '?' are assumed (kiln/fleet/assumed.yml)"
     if way.pool is not None:
         yield from _pool_notes(way.pool, plan.without_pool)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, process_runner
-from kiln.console.text import quantity
+from kiln.console.text import count_text
 from kiln.errors import FleetLimit, TestsFailed
 from kiln.fleet.ansible_executor import AnsibleExecutor
 from kiln.fleet.executor_protocol import (
@@ -74,7 +74,7 @@ class ConfigTestResult:
         """The tests as a step of the config's run, with the GPUs that they ran on."""
         gpus = dict.fromkeys(gpu for report in self.reports for gpu in report["gpus"])
         count = sum(report["tests"] for report in self.reports)
-        total = f"{quantity(count, 'test')} of {quantity(len(self.reports), 'package')}"
+        total = f"{count_text(count, 'test')} of {count_text(len(self.reports), 'package')}"
         notes = (total, *gpus) if self.reports else ()
         return StepReport(title="test on a worker", seconds=self.seconds, notes=notes, failed=self.exit_code != 0)
 
@@ -187,7 +187,7 @@ class WorkerTestExecutor(AnsibleExecutor):
             return dataclasses.replace(stopped, exit_code=NO_ANSWER)
         paths = tested.packages[config]
         size = files.size_text(sum(path.stat().st_size for path in paths))
-        self.session.report_step(command.config, f"send {quantity(len(paths), 'package')} ({size}) to {worker}")
+        self.session.report_step(command.config, f"send {count_text(len(paths), 'package')} ({size}) to {worker}")
         return self.session.send(
             worker, [f"{tested.channel}/./{path.relative_to(tested.channel)}" for path in paths], ARTIFACTS
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import emulation, expand, files, limits, render
-from kiln.console.text import quantity
+from kiln.console.text import count_text
 from kiln.errors import UnsupportedPlatform, UsageError
 from kiln.job.required_channels_and_network import channels_needed_by_config
 from kiln.local_channel import LocalChannel
@@ -129,5 +129,5 @@ def tester_of(
 
 def summary(reports: Sequence[TestReport]) -> str:
     """Return a summary in one line."""
-    tests = quantity(sum(report.commands for report in reports), "test")
-    return f"{quantity(len(reports), 'package')}, {tests} passed"
+    tests = count_text(sum(report.commands for report in reports), "test")
+    return f"{count_text(len(reports), 'package')}, {tests} passed"

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from kiln import json_messages
-from kiln.console.progress_lines import ProgressLog
+from kiln.console.progress_lines import ProgressLineSelector
 from kiln.job.messages import MARK, parse_message, send_message
 from kiln.job.untrusted_build_results import is_valid_message
 from kiln.ledger import run_json_conversion
@@ -26,7 +26,7 @@ class BuildLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.journal = ProgressLog()
+        self.journal = ProgressLineSelector()
 
     def __enter__(self) -> BuildLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import emulation, files, process_runner, solve_and_install, virtual_packages
-from kiln.console.text import quantity
+from kiln.console.text import count_text
 from kiln.errors import SolveFailed, TestsFailed, with_margin
 from kiln.matchspec_notation import package_name, strict
 from kiln.model.build_results import TestReport, TestVerdict
@@ -220,7 +220,7 @@ class PackageTester:
             for place in (test.prefix, test.build_prefix, test.folder):
                 files.remove(place)
         number = sum(test.commands for test in tests)
-        result = f"{quantity(number, 'test')} passed" if tests else "it has no tests"
+        result = f"{count_text(number, 'test')} passed" if tests else "it has no tests"
         omitted = (note for test in tests for note in test.notes)
         return number, (f"downstream {name} {record.version}: {result}", *dict.fromkeys(omitted))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def as_junit(report: MatrixReport, now: float) -> str:
     """Return a run as JUnit's XML; ``now`` is the time in seconds since the epoch, for a run in progress."""
-    end = totals.last_moment(report, now)
+    end = totals.end_or_last_recorded_time(report, now)
     root = ET.Element("testsuites", name=f"kiln run {report.run}", time=_seconds_text(end - report.started))
     for config in report.configs:
         root.append(_test_suite_element(report, config, end))

@@ -76,7 +76,7 @@ def run_page_html(
         is_running=totals.is_running(report),
         expected=_expected_config_periods(report, moment),
         rehearsal=_rehearsal_notice(report) if report.rehearsal else "",
-        end=totals.last_moment(report, moment),
+        end=totals.end_or_last_recorded_time(report, moment),
         written=moment,
     )
 
@@ -91,7 +91,7 @@ def run_index_html(
     """
     moment = time.time() if now is None else now
     rows = [
-        (report, totals.last_moment(report, moment) - report.started, state_count_text(report.configs))
+        (report, totals.end_or_last_recorded_time(report, moment) - report.started, state_count_text(report.configs))
         for report in reports
     ]
     return template_environment.render_page(
@@ -114,7 +114,7 @@ def _rehearsal_notice(report: MatrixReport) -> str:
 
 def _headline_figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
     """Return the figures at the top of the page: title, value and remark."""
-    end = totals.last_moment(report, now)
+    end = totals.end_or_last_recorded_time(report, now)
     elapsed = end - report.started
     work = sum(totals.elapsed_seconds(config, end) or 0.0 for config in report.configs)
     packages = [package for config in report.configs for package in config.packages]

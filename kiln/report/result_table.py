@@ -56,7 +56,7 @@ def _has_forecast(report: MatrixReport) -> bool:
 def _config_rows(report: MatrixReport, variants: Variants) -> list[tuple[str, ...]]:
     names = config_labels([config.config for config in report.configs], variants)
     now, column = time.time(), HEADER.index(EXPECTED)
-    end = totals.last_moment(report, now)
+    end = totals.end_or_last_recorded_time(report, now)
     rows = [
         _config_row(config, names[config.config], end, expected_config_period_text(report.cost, config, now))
         for config in report.configs
@@ -82,7 +82,7 @@ def _config_row(config: ConfigRun, name: str, end: float, expected: str) -> tupl
 
 
 def _total_line(report: MatrixReport) -> str:
-    end = totals.last_moment(report, time.time())
+    end = totals.end_or_last_recorded_time(report, time.time())
     kind = ", a rehearsal" if report.rehearsal else ""
     states = state_count_text(report.configs)
     cost = f", {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""

@@ -17,7 +17,7 @@ DECIDED = GOOD | BAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierConfig:
+class EarlierConfigRecord:
     """The record of a config in an earlier run; ``machine`` is what its time depends on: machine, cores, jobs."""
 
     run: int
@@ -31,11 +31,11 @@ class ConfigChange:
 
     config: ConfigRun
     kind: str
-    before: EarlierConfig
+    before: EarlierConfigRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunHistory:
+class RunComparison:
     """A run and earlier ones: ``runs`` are those compared with, the latest first; ``built_in`` is for cached configs.
 
     ``built_in`` has the run that built the packages of a cached config, where the ledger still has it.
@@ -43,7 +43,7 @@ class RunHistory:
 
     runs: tuple[int, ...] = ()
     changes: tuple[ConfigChange, ...] = ()
-    built_in: dict[str, EarlierConfig]
+    built_in: dict[str, EarlierConfigRecord]
 
     @property
     def summary(self) -> str:
@@ -57,18 +57,18 @@ class RunHistory:
 KINDS = ("new failure", "fixed", "still fails", "slower", "faster")
 
 
-def compare_runs(report: MatrixReport, earlier: Iterable[MatrixReport]) -> RunHistory:
+def compare_runs(report: MatrixReport, earlier: Iterable[MatrixReport]) -> RunComparison:
     """Compare each config with its result in the last run that has one; ``earlier`` are runs, the latest first.
 
     Builds and rehearsals are not compared. The time of a build is compared with that of the last complete one on the
     same machine, with as many jobs; a cold build's with a cold one's.
     """
     runs = [run for run in earlier if run.run < report.run and run.rehearsal == report.rehearsal]
-    records: dict[str, list[EarlierConfig]] = {}
+    records: dict[str, list[EarlierConfigRecord]] = {}
     for run in runs:
         for config in run.configs:
             if config.state in DECIDED:
-                record = EarlierConfig(run=run.run, machine=_machine_cores_and_jobs(run), config=config)
+                record = EarlierConfigRecord(run=run.run, machine=_machine_cores_and_jobs(run), config=config)
                 records.setdefault(config.config, []).append(record)
     compared = {entries[0].run for config in report.configs if (entries := records.get(config.config))}
     changes = (
@@ -77,7 +77,7 @@ def compare_runs(report: MatrixReport, earlier: Iterable[MatrixReport]) -> RunHi
     )
     cached = (config for config in report.configs if config.state is ConfigState.CACHED)
     origins = ((config.config, _original_build(config, records.get(config.config, ()))) for config in cached)
-    return RunHistory(
+    return RunComparison(
         runs=tuple(sorted(compared, reverse=True)),
         changes=tuple(sorted(filter(None, changes), key=lambda change: KINDS.index(change.kind))),
         built_in={name: origin for name, origin in origins if origin is not None},
@@ -85,7 +85,7 @@ def compare_runs(report: MatrixReport, earlier: Iterable[MatrixReport]) -> RunHi
 
 
 def _config_change(
-    config: ConfigRun, records: Sequence[EarlierConfig], machine: tuple[str, int, int]
+    config: ConfigRun, records: Sequence[EarlierConfigRecord], machine: tuple[str, int, int]
 ) -> ConfigChange | None:
     if not records or config.state not in DECIDED:
         return None
@@ -116,7 +116,7 @@ def _full_build_seconds(config: ConfigRun) -> float | None:
     return None if config.started is None or config.finished is None else config.finished - config.started
 
 
-def _original_build(config: ConfigRun, records: Sequence[EarlierConfig]) -> EarlierConfig | None:
+def _original_build(config: ConfigRun, records: Sequence[EarlierConfigRecord]) -> EarlierConfigRecord | None:
     """Return the build that made a cached config's packages: with the same hashes."""
     hashes = _package_hashes(config)
     builds = (record for record in records if record.config.state is ConfigState.DONE)

@@ -49,7 +49,7 @@ class TimelineChart:
 
 def lay_out_timeline(report: MatrixReport, now: float) -> TimelineChart:
     """Lay out a run; ``now`` (seconds since the epoch) is the end of a run in progress."""
-    end = totals.last_moment(report, now)
+    end = totals.end_or_last_recorded_time(report, now)
     ends = [_expected_end(config, report) for config in report.configs if _is_running(config) and config.started]
     length = max(1.0, max([end, *ends]) - report.started)
     configs = _assign_lanes(report, end)

@@ -34,7 +34,7 @@ def is_running(report: MatrixReport) -> bool:
     return report.finished is None and any(config.state in OPEN for config in report.configs)
 
 
-def verdict(report: MatrixReport) -> str:
+def run_verdict(report: MatrixReport) -> str:
     """Return the verdict of a run: ``running``, ``failed``, ``interrupted`` or ``succeeded``."""
     states = {config.state for config in report.configs}
     if is_running(report):
@@ -52,7 +52,7 @@ def verdict_with_counts(report: MatrixReport) -> str:
     counts = f"{sum(state in GOOD for state in states)} of {total} {'rehearsed' if report.rehearsal else 'built'}"
     counts += f" ({cached} cached)" if cached else ""
     failed = f"{bad} of {total} failed"
-    match verdict(report):
+    match run_verdict(report):
         case "running":
             return f"running: {counts}" + (f", {failed}" if bad else "")
         case "failed":
@@ -63,16 +63,16 @@ def verdict_with_counts(report: MatrixReport) -> str:
             return f"interrupted: {counts}"
 
 
-def last_moment(report: MatrixReport, now: float) -> float:
+def end_or_last_recorded_time(report: MatrixReport, now: float) -> float:
     """Return the end of a run in seconds since the epoch; of a killed run, the last recorded time."""
     if report.finished is not None:
         return report.finished
     if is_running(report):
         return now
-    return max([report.started, *(moment for config in report.configs for moment in _recorded_moments(config))])
+    return max([report.started, *(moment for config in report.configs for moment in _recorded_times(config))])
 
 
-def _recorded_moments(config: ConfigRun) -> Iterable[float]:
+def _recorded_times(config: ConfigRun) -> Iterable[float]:
     if config.started is not None:
         yield config.started + sum(step.seconds for step in config.steps)
         if config.finished is None and config.log is not None:

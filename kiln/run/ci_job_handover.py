@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.bazel.disk_cache_folders import cache_entries, cached_action_count
-from kiln.console.text import duration, quantity
+from kiln.console.text import count_text, duration
 from kiln.errors import BrokenHandover, BudgetSpent, NoProgress
 from kiln.model.handover import ChainLink, ChainState, HandoverRecord
 from kiln.model.run import ConfigState
@@ -75,8 +75,8 @@ class ContinuedBuild:
         if record is None or record.state is not ChainState.FINISHED or record.sources != self.input_files_digest:
             return ""
         return (
-            f"{self.config} is already finished: {quantity(len(record.packages), 'package')} after "
-            f"{quantity(len(record.links), 'job')} and {duration(record.total_seconds)}"
+            f"{self.config} is already finished: {count_text(len(record.packages), 'package')} after "
+            f"{count_text(len(record.links), 'job')} and {duration(record.total_seconds)}"
         )
 
     @property
@@ -143,10 +143,14 @@ class ContinuedBuild:
         finally:
             files.remove(part)
         link = record.links[-1] if record.links else None
-        summary = "" if link is None else f": {quantity(link.actions, 'action')}, {quantity(len(link.steps), 'step')}"
-        notes = [f"continued after {quantity(len(record.links), 'job')} and {duration(record.total_seconds)}{summary}"]
+        summary = (
+            "" if link is None else f": {count_text(link.actions, 'action')}, {count_text(len(link.steps), 'step')}"
+        )
+        notes = [
+            f"continued after {count_text(len(record.links), 'job')} and {duration(record.total_seconds)}{summary}"
+        ]
         if rejected:
-            notes.append(f"{quantity(rejected, 'file')} of the cache had other contents, and were dropped")
+            notes.append(f"{count_text(rejected, 'file')} of the cache had other contents, and were dropped")
         return notes
 
     @property
@@ -175,19 +179,19 @@ class ContinuedBuild:
             packed = unfinished_build_handover.pack_archive(self.folder, entries)
             archive = packed.archive
             self._write(ChainState.UNFINISHED, report, steps, archive=archive)
-        amount = f"{quantity(archive.files, 'file')}, {files.size_text(archive.size)}"
+        amount = f"{count_text(archive.files, 'file')}, {files.size_text(archive.size)}"
         notes = (*notes, *_unreadable_files_note(packed.unreadable), f"handed on in {self.folder}: {amount}")
         return BudgetSpent(
-            f"{self.config} is not finished after job {number}: {quantity(actions - self.actions, 'action')} more, "
-            f"{quantity(actions, 'action')} in all; finished steps: {', '.join(steps) or 'none'}",
+            f"{self.config} is not finished after job {number}: {count_text(actions - self.actions, 'action')} more, "
+            f"{count_text(actions, 'action')} in all; finished steps: {', '.join(steps) or 'none'}",
             hint=f"run the same command in a next job, with {self.folder} as it is now",
         ), notes
 
     def _no_progress_error(self, number: int, actions: int) -> NoProgress:
         return NoProgress(
             f"job {number} of the chain of {self.config} has finished no action and no step",
-            why=f"there were {quantity(actions, 'action')} before it and after; a single action, or a step that cannot "
-            "be continued, takes longer than --budget",
+            why=f"there were {count_text(actions, 'action')} before it and after; a single action, or a step that "
+            "cannot be continued, takes longer than --budget",
             hint="give each job more time or more cores, or build on a machine without the limit",
         )
 
@@ -252,7 +256,7 @@ def _unreadable_files_note(entries: Sequence[tuple[str, str]]) -> tuple[str, ...
         return ()
     examples = ", ".join(f"{name} ({reason})" for name, reason in entries[:SHOWN])
     more = f" and {len(entries) - SHOWN} more" if len(entries) > SHOWN else ""
-    what = f"{quantity(len(entries), 'file')} could not be read, and are not handed on"
+    what = f"{count_text(len(entries), 'file')} could not be read, and are not handed on"
     return (f"{what}: {examples}{more}; a step that needs one runs again",)
 
 

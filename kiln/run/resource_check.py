@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.console.text import quantity
+from kiln.console.text import count_text
 from kiln.errors import OutOfMemory, UsageError
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ def divide_resources(resources: MachineResources, *, jobs: int, cores: int | Non
         )
     if jobs * (cores or 1) > resources.cores:
         raise UsageError(
-            f"{quantity(jobs, 'job')} of {quantity(cores or 1, 'core')} each: "
+            f"{count_text(jobs, 'job')} of {count_text(cores or 1, 'core')} each: "
             f"{jobs * (cores or 1)} needed, this machine has {resources.cores}",
             hint=f"-j {max(1, resources.cores // (cores or 1))}",
         )
     if memory is not None and jobs * memory > resources.memory:
         fitting = resources.memory // memory
         raise OutOfMemory(
-            f"{quantity(jobs, 'job')} of {files.size_text(memory)} each: {files.size_text(jobs * memory)} needed",
+            f"{count_text(jobs, 'job')} of {files.size_text(memory)} each: {files.size_text(jobs * memory)} needed",
             why=f"this machine has {files.size_text(resources.memory)}",
             hint=f"-j {fitting}" if fitting else f"--memory {files.size_text(resources.memory)}",
         )
@@ -74,7 +74,7 @@ def require_memory(peaks: Mapping[str, int], share: ResourceShare, *, jobs: int)
     if peak > share.memory:
         raise OutOfMemory(
             f"{config} used {files.size_text(peak)} of memory when it was last built",
-            why=f"each of {quantity(jobs, 'job')} may have {files.size_text(share.memory)}",
+            why=f"each of {count_text(jobs, 'job')} may have {files.size_text(share.memory)}",
             hint="fewer jobs with -j, or more for each with --memory",
         )
 

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from kiln.console.text import elapsed_text, fit_to_width, hanging_indent_lines, one_line, quantity, table, wrapped_lines
+from kiln.console.text import (
+    count_text,
+    elapsed_text,
+    fit_to_width,
+    hanging_indent_lines,
+    one_line,
+    table,
+    wrapped_lines,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +64,7 @@ def test_a_clock_counts(seconds: float, text: str) -> None:
 
 
 def test_one_thing_is_singular() -> None:
-    assert [quantity(number, "config") for number in (0, 1, 2, 1200)] == [
+    assert [count_text(number, "config") for number in (0, 1, 2, 1200)] == [
         "0 configs",
         "1 config",
         "2 configs",
