@@ -55,7 +55,7 @@ def container_client_variables(environment: Mapping[str, str]) -> dict[str, str]
     return {**variables_passed_to_builds(environment), **settings}
 
 
-def host_machine_of_command(options: argparse.Namespace) -> HostMachine:
+def host_machine_from_options(options: argparse.Namespace) -> HostMachine:
     """Return the properties of this machine that a run uses."""
     from kiln import run
 

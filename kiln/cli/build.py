@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kiln.model.run import MatrixReport
     from kiln.run import RunOptions, RunPlan
 
-__all__ = ["add_arguments", "build", "execute_plan", "exit_code", "failure_advice", "make_plan", "run"]
+__all__ = ["add_arguments", "build_configs", "execute_plan", "exit_code", "failure_advice", "make_run_plan", "run"]
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -39,10 +39,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
             "--from-step and --rehearse exclude each other: a rehearsal resumes automatically",
             hint="remove --from-step",
         )
-    return build(feedstock_loader.load(root), options)
+    return build_configs(feedstock_loader.load(root), options)
 
 
-def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
+def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     """Build or rehearse configs, and return the exit code."""
     from kiln import run
     from kiln.cli import ci_job_handover, failed_run
@@ -61,7 +61,7 @@ def build(feedstock: Feedstock, options: argparse.Namespace) -> int:
         print_line(line)
         return 0
     request = run_options(feedstock, options, configs)
-    plan = make_plan(feedstock, request, options)
+    plan = make_run_plan(feedstock, request, options)
     if options.dry_run:
         print_folded(run.as_text(plan))
         return 0
@@ -100,13 +100,13 @@ def report_json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError
     return data
 
 
-def make_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:
+def make_run_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:
     """Return the plan of a run, and print its notes."""
     from kiln import run
-    from kiln.cli.allowed_environment_variables import host_machine_of_command
+    from kiln.cli.allowed_environment_variables import host_machine_from_options
     from kiln.cli.pasteable_commands import make_pasteable
 
-    plan = run.plan_run(feedstock, request, host_machine_of_command(options), on_line=print_line)
+    plan = run.plan_run(feedstock, request, host_machine_from_options(options), on_line=print_line)
     if options.verbosity != "quiet":
         print_notes(make_pasteable(note, feedstock.root) for note in plan.notes)
     return plan

@@ -73,7 +73,7 @@ def version_bump_plan(feedstock: Feedstock, version: str) -> BumpPlan:
     @contextmanager
     def show_download(name: str) -> Iterator[Callable[[str], None]]:
         with view.step(f"download {name}") as step:
-            yield step.line
+            yield step.show_output_line
 
     return bump.prepare_version_bump(
         feedstock, version, env=git_and_pip_environment(os.environ, *_VARIABLES), on_file=show_download

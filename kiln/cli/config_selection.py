@@ -6,7 +6,7 @@ import fnmatch
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli.allowed_environment_variables import host_machine_of_command
+from kiln.cli.allowed_environment_variables import host_machine_from_options
 from kiln.errors import KilnError, UnknownConfig, UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):
         from kiln.builder.rehearsal_input_choice import cpu_config_for_machine
 
-        return (cpu_config_for_machine(feedstock, host_machine_of_command(options), names),)
+        return (cpu_config_for_machine(feedstock, host_machine_from_options(options), names),)
     if options.all or options.rehearsal or len(names) == 1:
         return names
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -46,7 +46,7 @@ def run_debug_shell(options: argparse.Namespace, feedstock: Feedstock) -> int:
         build=dataclasses.replace(request.build, debug=pattern),
         caller_variables={**request.caller_variables, **variables},
     )
-    plan = build.make_plan(feedstock, request, options)
+    plan = build.make_run_plan(feedstock, request, options)
     if options.dry_run:
         print(run.as_text(plan))
         return 0

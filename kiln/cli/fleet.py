@@ -41,9 +41,9 @@ from kiln.cli.fleet_plan_inputs import (
     UP_TO_DATE,
     config_sizes,
     fleet_plan_of_configs,
-    most_workers,
     plan_with_job_sizes,
     require_known_machine_types,
+    worker_count_limit,
 )
 from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
@@ -318,7 +318,7 @@ def run_config_and_site(
         command=build_options.masked_command_line(),
         machine_type=plan.selection.machine_type,
         estimates=plan.estimates,
-        max_workers=min(most_workers(options, n), n) if is_slurm else plan.selection.workers,
+        max_workers=min(worker_count_limit(options, n), n) if is_slurm else plan.selection.workers,
         type_workers={}
         if is_slurm
         else {kind: plan.selection.count_of_type(kind) for kind in plan.selection.machine_types},

@@ -85,7 +85,7 @@ def fleet_plan_of_configs(
     else:
         estimates = {kind: estimates_on_cores(kind.cores) for kind in types}
     bounds = plan.FleetBounds(
-        workers=most_workers(options, len(configs)),
+        workers=worker_count_limit(options, len(configs)),
         cost=options.budget,
         seconds=None if options.time_limit is None else duration_seconds(options.time_limit),
         tests=tests,
@@ -218,7 +218,7 @@ def machine_type_table(options: argparse.Namespace) -> tuple[MachineType, ...]:
     return tuple(machine_types.types_of_existing_hosts(hosts, unknown))
 
 
-def most_workers(options: argparse.Namespace, configs: int) -> int:
+def worker_count_limit(options: argparse.Namespace, configs: int) -> int:
     """Return the number of workers at most; a scheduler with a queue of its own takes all configs at once."""
     if options.workers is not None:
         return int(options.workers)

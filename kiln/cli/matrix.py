@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
             text, note = limits.run_bounded(lambda: matrix_text_and_note(options, root, None, or_existing=True))
         notes += [note] if note else []
     else:
-        with revision_tree(root, options.diff) as before:
+        with extracted_git_revision(root, options.diff) as before:
             try:
                 variant_file = pinning_selection.run_with_pinning(options, root, lambda file: file)
             except PinningNeeded as error:
@@ -154,7 +154,7 @@ def varying_keys(configs: Sequence[BuildConfig]) -> list[str]:
 
 
 @contextmanager
-def revision_tree(root: Path, revision: str) -> Iterator[Path]:
+def extracted_git_revision(root: Path, revision: str) -> Iterator[Path]:
     """Provide a temporary tree of the files that define the matrix at a git revision.
 
     Raises:

@@ -67,7 +67,7 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
         return limits.run_bounded(lambda: work(given))
 
     def work_unless_keys_lack_values() -> tuple[tuple[KeyWithoutValue, ...], Result | None]:
-        variant_file, needs = _exclusive_file_or_missing_keys(options, root)
+        variant_file, needs = _exclusive_file_or_keys_without_value(options, root)
         return needs, None if needs else work(variant_file)
 
     needs, result = limits.run_bounded(work_unless_keys_lack_values)
@@ -121,7 +121,7 @@ def unused_pinning_note(root: Path, where: str = "") -> list[str]:
     return [f"no value{where} without a pinning (-e): {keys}{more}"]
 
 
-def _exclusive_file_or_missing_keys(
+def _exclusive_file_or_keys_without_value(
     options: argparse.Namespace, root: Path
 ) -> tuple[Path | None, tuple[KeyWithoutValue, ...]]:
     """Return the variant file that conda-forge.yml sets, or the keys that have no value without one."""

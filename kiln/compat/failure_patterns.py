@@ -20,7 +20,7 @@ from kiln.compat import tables
 from kiln.compat.combination import bare_capability as number_of
 from kiln.compat.variant_conversion import newest_accepted_gcc
 from kiln.compat.version_ranges import version_numbers
-from kiln.console.text import sanitized
+from kiln.console.text import sanitized_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +153,7 @@ def _failures_in_piece(piece: bytes, candidates: list[KnownFailure], before: int
 def _searched_part_of_line(raw: bytes, words: bytes) -> str:
     """Return the part of a line to search: around the words when it is long; a progress bar overwrites text."""
     start = max(0, raw.find(words) - LONGEST // 2)
-    return sanitized(raw[start : start + LONGEST].decode("utf-8", "replace").replace("\r", " "))
+    return sanitized_line(raw[start : start + LONGEST].decode("utf-8", "replace").replace("\r", " "))
 
 
 def _log_failure_of_line(failure: KnownFailure, text: str, number: int) -> LogFailure | None:

@@ -29,7 +29,7 @@ class CommandStep:
         """Store a line to print below the step."""
         self.notes.append(text)
 
-    def line(self, text: str) -> None:
+    def show_output_line(self, text: str) -> None:
         """Show a line of the step's output, on a terminal only."""
         if self._status is not None and (line := one_line(text)):
             from rich.markup import escape

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 from kiln.console.plain import compile_summary, config_state_line, failure_lines
 from kiln.console.progress_lines import state_count_text
 from kiln.console.run_state import RunState
-from kiln.console.text import cost_text, one_line, sanitized
+from kiln.console.text import cost_text, one_line, sanitized_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -74,12 +74,12 @@ class GitHubView(AbstractContextManager["GitHubView"]):
             self._folds.close()
             self._folds.enter_context(self._log_group(step))
         if line:
-            self._print_lines(sanitized(line).rstrip())
+            self._print_lines(sanitized_line(line).rstrip())
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""
         if text := self._state.update_progress(config, progress):
-            self._print_lines(_disable_legacy_commands(sanitized(f"{self._state.config_label(config)}: {text}")))
+            self._print_lines(_disable_legacy_commands(sanitized_line(f"{self._state.config_label(config)}: {text}")))
 
     def run_cost(self, cost: RunCost) -> None:
         """Store the cost of a run on workers, which is printed at the end."""

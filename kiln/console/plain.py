@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 from kiln.console.expected_time_text import expected_config_period_text, expected_starts_text, time_of_day_text
 from kiln.console.progress_lines import SIGNS, state_count_text
 from kiln.console.run_state import RunState
-from kiln.console.text import cost_text, duration, one_line, sanitized
+from kiln.console.text import cost_text, duration, one_line, sanitized_line
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class PlainView(AbstractContextManager["PlainView"]):
                 f"{SIGNS[ConfigState.RUNNING]} {self._state.config_label(config)}: {one_line(step)}"
             )
         if line and self._verbosity is Verbosity.VERBOSE:
-            self._print_unless_quiet(f"  {self._state.config_label(config)} | {sanitized(line).rstrip()}")
+            self._print_unless_quiet(f"  {self._state.config_label(config)} | {sanitized_line(line).rstrip()}")
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""

@@ -26,7 +26,7 @@ _NARROWEST = 10  # characters of a column whose texts are broken
 _SURROGATES = lazy_pattern(r"[\ud800-\udfff]")
 
 
-def sanitized(text: str) -> str:
+def sanitized_line(text: str) -> str:
     """Return a line of untrusted output without anything that could move, color, reorder or hide text."""
     text = _ESCAPES.sub("", text[:_LONGEST]).replace("\t", "    ")
     return _SURROGATES.sub("\ufffd", HIDDEN.sub("", text))
@@ -35,7 +35,7 @@ def sanitized(text: str) -> str:
 def final_terminal_line(text: str) -> str:
     """Return a line as a terminal would finally show it, without escapes; of a progress bar, its latest state."""
     parts = [part for part in text[-_LONGEST:].split("\r") if part.strip()]
-    return sanitized(parts[-1]).rstrip() if parts else ""
+    return sanitized_line(parts[-1]).rstrip() if parts else ""
 
 
 def one_line(text: str) -> str:

@@ -88,7 +88,7 @@ def assemble_contents(
     """Download, solve and install the packages, and return the files that programs need."""
     names = (*SYSTEM, *request.kind.debian, *request.debian)
     with step(f"fetch {len(names)} packages of Debian {request.suite}") as progress:
-        debs = debian.fetch_packages(request.suite, names, folder=work, env=env, on_line=progress.line)
+        debs = debian.fetch_packages(request.suite, names, folder=work, env=env, on_line=progress.show_output_line)
     with step("solve"):
         records = _solve_packages(request, debs)
     prefix = scratch / "prefix"
@@ -201,7 +201,7 @@ def _add_missing_debian_packages(
         added = sorted({*others, *(owner for owner in owners.values() if owner is not None)})
         progress.note(f"from Debian: {', '.join(added)}")
         names = (*(deb.name for deb in debs), *added)
-        debs = debian.fetch_packages(request.suite, names, folder=work, env=env, on_line=progress.line)
+        debs = debian.fetch_packages(request.suite, names, folder=work, env=env, on_line=progress.show_output_line)
     raise _missing_libraries_error(missing, request.suite)
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from kiln.console.text import one_line, sanitized
+from kiln.console.text import one_line, sanitized_line
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import BAD, ConfigState
 from kiln.report import totals
@@ -85,4 +85,4 @@ def _seconds_text(seconds: float) -> str:
 
 def _xml_safe_text(text: str) -> str:
     """Return text without the characters that XML does not allow, or that hide other text."""
-    return "\n".join(map(sanitized, text.splitlines()))
+    return "\n".join(map(sanitized_line, text.splitlines()))

@@ -68,7 +68,7 @@ def test_a_quiet_build_prints_no_notes(
     plan = SimpleNamespace(notes=("be careful",))
     monkeypatch.setattr("kiln.run.plan_run", lambda *_, **__: plan)
     options = cli.command_parser_and_module("build")[0].parse_args(words)
-    build.make_plan(Feedstock(root=tmp_path), RunOptions(configs=(), command=""), options)
+    build.make_run_plan(Feedstock(root=tmp_path), RunOptions(configs=(), command=""), options)
     assert capsys.readouterr().err == notes
 
 

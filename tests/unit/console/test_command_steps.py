@@ -30,7 +30,7 @@ def test_a_failed_step_is_printed_and_raises() -> None:
 def test_a_terminal_sees_no_markup_of_untrusted_output() -> None:
     steps = CommandStepsView(stream := io.StringIO(), animated=True)
     with steps.step("pack it [bold]") as step:
-        step.line("[/nonsense] \x1b[31m")
+        step.show_output_line("[/nonsense] \x1b[31m")
     assert "pack it [bold]" in stream.getvalue()
 
 
