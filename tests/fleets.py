@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln.fleet import executor_protocol
 from kiln.fleet.lost_controller_cost_and_sweep_script import LIFETIME
-from kiln.fleet.reconcile import Machine
+from kiln.fleet.reconcile import ListedMachine
 from kiln.model.build_results import StepReport
 from kiln.model.fleet import MachineType
 from kiln.model.job_estimate import JobEstimate
@@ -236,12 +236,12 @@ class Simulation:
         if self.clock - self.began >= self.faults.killed:
             raise Killed
         self.commands.append(command)
-        if isinstance(command, executor_protocol.Provision):
+        if isinstance(command, executor_protocol.ProvisionWorkers):
             for name in command.workers:
                 self._bring(name, command)
         elif isinstance(command, executor_protocol.WatchService):
             self._soon(0.0, lambda: self._attended(command.worker))
-        elif isinstance(command, executor_protocol.TearDown):
+        elif isinstance(command, executor_protocol.TearDownRun):
             self._due = [
                 due for due in self._due if isinstance(due[2], executor_protocol.ProvisionFailed)
             ]  # the provider's refusals still arrive
@@ -250,19 +250,20 @@ class Simulation:
         else:
             since, until = self.faults.no_room
             if since <= self.clock - self.began < until and isinstance(
-                command, executor_protocol.Prepare | executor_protocol.StartBuild | executor_protocol.Collect
+                command,
+                executor_protocol.PrepareWorker | executor_protocol.StartBuild | executor_protocol.CollectResults,
             ):
                 self._soon(1.0, executor_protocol.ControllerDiskFull(command=command, reason="0 B are free"))
                 return
             seconds, what = self._carried_out(command)
             self._soon(seconds, what)
 
-    def _renewed(self, command: executor_protocol.Renew) -> executor_protocol.Event:
+    def _renewed(self, command: executor_protocol.RenewLease) -> executor_protocol.Event:
         worker = self._alive(command.worker)
         if worker is None or self._unreachable(command.worker):
-            return executor_protocol.Unreachable(worker=command.worker)
+            return executor_protocol.WorkerUnreachable(worker=command.worker)
         worker.lease = self.clock + command.seconds
-        return executor_protocol.Renewed(worker=command.worker)
+        return executor_protocol.LeaseRenewed(worker=command.worker)
 
     def _probed(self, workers: Sequence[str]) -> executor_protocol.Event:
         alive = frozenset(name for name in list(self.workers) if self._alive(name) is not None)
@@ -270,16 +271,16 @@ class Simulation:
         expired = self._is_expired()
         machines = None if expired or self._within(self.faults.offline) else self._listed()
         reason = "ExpiredToken" if expired else ""
-        return executor_protocol.Probed(answers=answers, machines=machines, credentials=expired, reason=reason)
+        return executor_protocol.WorkersProbed(answers=answers, machines=machines, credentials=expired, reason=reason)
 
-    def _listed(self) -> tuple[Machine, ...]:
+    def _listed(self) -> tuple[ListedMachine, ...]:
         """Return the machines that the provider lists."""
         for name, since in self.faults.strays.items():
             if self.clock >= self.began + since and name not in self._strays:
                 self._strays.add(name)
                 self._create(f"{name}{SECOND}", born=self.began + since)
         return tuple(
-            Machine(
+            ListedMachine(
                 name=key.removesuffix(SECOND),
                 owner="",
                 id=str(worker.serial),
@@ -327,19 +328,19 @@ class Simulation:
 
     def _carried_out(  # noqa: C901, PLR0911 - one return for each command
         self,
-        command: executor_protocol.Prepare
+        command: executor_protocol.PrepareWorker
         | executor_protocol.QueryJobs
         | executor_protocol.StartBuild
         | executor_protocol.StopBuild
         | executor_protocol.FollowBuild
-        | executor_protocol.Collect
-        | executor_protocol.Terminate
-        | executor_protocol.Renew
-        | executor_protocol.Probe,
+        | executor_protocol.CollectResults
+        | executor_protocol.TerminateWorker
+        | executor_protocol.RenewLease
+        | executor_protocol.ProbeWorkers,
     ) -> tuple[float, Callable[[], executor_protocol.Event | None]]:
         """Return the duration of a command to a worker, and its effect."""
         match command:
-            case executor_protocol.Prepare():
+            case executor_protocol.PrepareWorker():
                 return self.up / 2, lambda: self._prepared(command.worker)
             case executor_protocol.QueryJobs():
                 return 2.0, lambda: self._looked(command.worker)
@@ -347,15 +348,15 @@ class Simulation:
                 return 2.0, lambda: self._started(command.worker, command.config)
             case executor_protocol.StopBuild():
                 return 5.0, lambda: self._stopped(command.worker, command.config)
-            case executor_protocol.Renew():
+            case executor_protocol.RenewLease():
                 return 0.5, lambda: self._renewed(command)
-            case executor_protocol.Probe():
+            case executor_protocol.ProbeWorkers():
                 return 5.0, lambda: self._probed(command.workers)
             case executor_protocol.FollowBuild():
                 return 0.0, lambda: self._watched(command.worker, command.config)
-            case executor_protocol.Collect():
+            case executor_protocol.CollectResults():
                 return self.home, lambda: self._collected(command.worker, command.config)
-            case executor_protocol.Terminate():
+            case executor_protocol.TerminateWorker():
                 self._unwatched |= set() if command.id else {command.worker}
                 return self.down, lambda: self._terminated(command)
 
@@ -385,17 +386,17 @@ class Simulation:
         worker = self.workers.pop(name)
         self.paid.append((name, worker.born, when))
 
-    def _bring(self, name: str, command: executor_protocol.Provision) -> None:
+    def _bring(self, name: str, command: executor_protocol.ProvisionWorkers) -> None:
         if self._within(self.faults.offline):
             self._soon(
                 20.0,
                 executor_protocol.CommandUndelivered(
-                    command=executor_protocol.Provision(workers=(name,), offers=command.offers),
+                    command=executor_protocol.ProvisionWorkers(workers=(name,), offers=command.offers),
                     reason="could not connect",
                 ),
             )
         elif self._alive(name) is not None:
-            self._soon(5.0, executor_protocol.Provisioned(worker=name, id=str(self.workers[name].serial)))
+            self._soon(5.0, executor_protocol.WorkerProvisioned(worker=name, id=str(self.workers[name].serial)))
         elif self.faults.credentials or self._is_expired():
             self._soon(2.0, executor_protocol.ProvisionFailed(worker=name, reason="not authorized", credentials=True))
         elif name in self.faults.refused or self._within([self.faults.no_capacity]):
@@ -425,13 +426,13 @@ class Simulation:
         return (
             executor_protocol.CommandFailed(worker=name, reason="never came up")
             if worker is None
-            else executor_protocol.Provisioned(worker=name, id=str(worker.serial))
+            else executor_protocol.WorkerProvisioned(worker=name, id=str(worker.serial))
         )
 
     def _prepared(self, name: str) -> executor_protocol.Event:
         if self._unreachable(name):
             return executor_protocol.CommandUndelivered(
-                command=executor_protocol.Prepare(worker=name), reason="no route to host"
+                command=executor_protocol.PrepareWorker(worker=name), reason="no route to host"
             )
         if self._alive(name) is None or name in self.faults.unprepared:
             return executor_protocol.CommandFailed(worker=name, reason="cannot be prepared")
@@ -439,7 +440,7 @@ class Simulation:
             self._hiccups[name] -= 1
             return executor_protocol.CommandFailed(worker=name, reason="Failed to fetch a package")
         self.workers[name].lease = self.clock + LEASE
-        return executor_protocol.Prepared(worker=name, cache="http://cache" if name.endswith("cache") else "")
+        return executor_protocol.WorkerPrepared(worker=name, cache="http://cache" if name.endswith("cache") else "")
 
     def _attended(self, name: str) -> executor_protocol.Event | None:
         worker = self._alive(name)
@@ -447,7 +448,7 @@ class Simulation:
             return None
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._attended(name))
-            return executor_protocol.Unreachable(worker=name)
+            return executor_protocol.WorkerUnreachable(worker=name)
         if self.faults.notice and self.clock >= worker.dies - NOTICE and name not in self._noticed:
             self._noticed.add(name)
             self._soon(0.001, lambda: self._attended(name))
@@ -494,7 +495,7 @@ class Simulation:
             return None
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._watched(name, config))
-            return executor_protocol.Unreachable(worker=name)
+            return executor_protocol.WorkerUnreachable(worker=name)
         if config not in worker.jobs:  # a new worker of the same name
             return executor_protocol.BuildFinished(worker=name, config=config, exit_code=None)
         if self.faults.notice and self.clock >= worker.dies - NOTICE and name not in self._noticed:
@@ -522,7 +523,7 @@ class Simulation:
     def _collected(self, name: str, config: str) -> executor_protocol.Event:
         if self._alive(name) is None or self._unreachable(name):
             return executor_protocol.CommandUndelivered(
-                command=executor_protocol.Collect(worker=name, config=config), reason="no route to host"
+                command=executor_protocol.CollectResults(worker=name, config=config), reason="no route to host"
             )
         if config in self.faults.foreign:
             self.faults.foreign.remove(config)
@@ -537,7 +538,7 @@ class Simulation:
             )
         failed = self.faults.codes.get(config, 0) != 0
         steps = (StepReport(title=self.faults.failing_step, seconds=1.0, failed=True),) if failed else ()
-        return executor_protocol.Collected(worker=name, config=config, steps=steps)
+        return executor_protocol.ResultsCollected(worker=name, config=config, steps=steps)
 
     def _removed(self, name: str) -> executor_protocol.Event:
         if self._within(self.faults.offline):
@@ -547,9 +548,9 @@ class Simulation:
         self._alive(name)  # one that has died is no longer charged for
         if name in self.workers:
             self._bury(name, self.clock)
-        return executor_protocol.Terminated(worker=name)
+        return executor_protocol.WorkerTerminated(worker=name)
 
-    def _terminated(self, command: executor_protocol.Terminate) -> executor_protocol.Event:
+    def _terminated(self, command: executor_protocol.TerminateWorker) -> executor_protocol.Event:
         """Remove all machines of a worker's name, or that of an id."""
         keys = [command.worker, f"{command.worker}{SECOND}"]
         if command.id:
@@ -558,7 +559,7 @@ class Simulation:
         failure = next((event for event in events if isinstance(event, executor_protocol.CommandFailed)), None)
         if failure is not None:
             return executor_protocol.CommandFailed(worker=command.worker, reason=failure.reason)
-        return executor_protocol.Terminated(worker=command.worker)
+        return executor_protocol.WorkerTerminated(worker=command.worker)
 
     def _all_gone(self) -> executor_protocol.Event:
         if self._stays > 0:
@@ -572,7 +573,7 @@ class Simulation:
             return executor_protocol.TearDownFailed(reason="RequestExpired", unknown=True, credentials=True)
         for name in list(self.workers):
             self._removed(name)
-        return executor_protocol.TornDown()
+        return executor_protocol.RunTornDown()
 
 
 class NullStore:

@@ -212,7 +212,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
             run_config, site = run_config_and_site(options, feedstock, selection, previous, ledger, tests)
             configs = {config.config: config for config in selection.all}
             keep = functools.partial(add_collected_packages, feedstock, configs)
-            build_stage = functools.partial(fleet.execute, run_config, site, keep=keep)
+            build_stage = functools.partial(fleet.execute_fleet_run, run_config, site, keep=keep)
         view = run_view_of_configs(feedstock, [config.config for config in selection.all])
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
             observer, key = lost_terminal.TerminalLossTolerantView(view), selection.all[0].inputs.shared
@@ -229,14 +229,14 @@ def selection_and_run_to_resume(
 ) -> tuple[FleetConfigSelection, FleetRun | None]:
     """Return the selected configs, and the run to resume, whose configs are among them."""
     from kiln.fleet import run as fleet
-    from kiln.fleet.build_and_test_states import config_of
+    from kiln.fleet.build_and_test_states import config_of_job
 
     selection = select_configs(options, feedstock)
     previous = fleet.run_to_resume(ledger.fleet_runs(), provider=options.provider, key=selection.all[0].inputs.shared)
     if previous is None:
         previous = fleet_unrecorded_runs.recover_or_end_unrecorded_runs(options, feedstock, selection.all, ledger)
     if previous is not None:
-        selection = select_configs(options, feedstock, tuple(config_of(job.config) for job in previous.jobs))
+        selection = select_configs(options, feedstock, tuple(config_of_job(job.config) for job in previous.jobs))
         print(f"resuming the fleet run {previous.id}", file=sys.stderr)
     return selection, previous
 
@@ -272,7 +272,7 @@ def print_quota_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]]) -> 
     """Print what to request of the provider for what its quotas keep, or may keep, from a run."""
     from kiln.fleet import quotas
 
-    for line in quotas.warnings(plan, offers):
+    for line in quotas.quota_warnings(plan, offers):
         print(line, file=sys.stderr)
 
 
@@ -318,7 +318,7 @@ def run_config_and_site(
         command=build_options.masked_command_line(),
         machine_type=plan.selection.machine_type,
         estimates=plan.estimates,
-        max_workers=min(worker_count_limit(options, n), n) if is_slurm else plan.selection.workers,
+        max_workers=min(worker_count_limit(options, n), n) if is_slurm else plan.selection.worker_count,
         type_workers={}
         if is_slurm
         else {kind: plan.selection.count_of_type(kind) for kind in plan.selection.machine_types},
@@ -372,14 +372,14 @@ def show_run_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         print(fleet_slurm_options.slurm_jobs_as_json())
         return 0
     if options.ask:
-        print(json.dumps(fleet.existing_workers(playbook_site(options, feedstock, "look", options.ask)), indent=4))
+        print(json.dumps(fleet.list_existing_workers(playbook_site(options, feedstock, "look", options.ask)), indent=4))
         return 0
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
         runs = [run for run in ledger.fleet_runs() if options.run in {None, run.id}]
         if options.run and not runs and fleet_detached_runs.is_detached(feedstock, options.run):
             return fleet_detached_status.show_detached_run_status(options, feedstock.root)
         reports = {run.id: ledger.report(run.number) for run in runs}
-        costs = fleet_costs.run_costs(runs, reports, time.time())
+        costs = fleet_costs.recorded_run_costs(runs, reports, time.time())
         backups = damage_repair.damaged_files(ledger.path)
     if backups:
         print(make_pasteable(plan_status_output.ledger_damage_note(backups), feedstock.root), file=sys.stderr)

@@ -153,9 +153,9 @@ def recorded_region_variables(options: argparse.Namespace, folder: Path, run: st
     Raises:
         UsageError: when another one is named now.
     """
-    from kiln.fleet.playbook_runner import read_json
+    from kiln.fleet.playbook_runner import read_json_object
 
-    data = read_json(folder / REGION_FILE)
+    data = read_json_object(folder / REGION_FILE)
     stored = data.get("place") if data.get("provider") == provider else None
     if not isinstance(stored, dict):
         return {}

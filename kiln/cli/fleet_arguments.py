@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from kiln.fleet.plan import Arrangement
+    from kiln.fleet.plan import WorkerArrangement
 
 PROVIDERS = ("aws", "openstack", "static", "local", "slurm")
 DEFAULT_TYPE = "compute-16"
@@ -248,11 +248,11 @@ def _add_detach_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(parser=parser)
 
 
-def planned_worker_loss_limits(options: argparse.Namespace, way: Arrangement) -> tuple[int, int]:
+def planned_worker_loss_limits(options: argparse.Namespace, way: WorkerArrangement) -> tuple[int, int]:
     """Return `loss_limits` of a planned run, whose workers of a pool are among those that are replaced."""
     pool = 0 if way.pool is None else way.pool.workers
     seconds = sum(way.worker_seconds) + pool * way.seconds
-    return worker_loss_limits(options, workers=way.workers + pool, worker_seconds=seconds)
+    return worker_loss_limits(options, workers=way.worker_count + pool, worker_seconds=seconds)
 
 
 def worker_loss_limits(options: argparse.Namespace, *, workers: int, worker_seconds: float) -> tuple[int, int]:

@@ -118,31 +118,33 @@ def start_controller_run(options: argparse.Namespace, feedstock: Feedstock, conf
     from kiln.fleet import run as fleet
     from kiln.fleet.detached import attach_key
     from kiln.fleet.detached import start as starting
-    from kiln.fleet.detached.attach_key import ConfigInputs
+    from kiln.fleet.detached.attach_key import ConfigInputHashes
 
     run = secrets.token_hex(4)
-    private, public = starting.new_key_pair(run_folder(feedstock, run), run, container_client_variables(os.environ))
+    private, public = starting.create_ssh_key_pair(
+        run_folder(feedstock, run), run, container_client_variables(os.environ)
+    )
     settings = controller_settings(options, feedstock, [config.config for config in configs], run=run, key=public)
     inputs = {
-        config.config: ConfigInputs(group=config.group, shared=config.inputs.shared, key=config.inputs.key)
+        config.config: ConfigInputHashes(group=config.group, shared=config.inputs.shared, key=config.inputs.key)
         for config in configs
     }
     site, kind = controller_site_and_type(options, feedstock, run)
     path = run_folder(feedstock, run) / attach_key.NAME
     with signals.termination_as_interrupt():
         try:
-            starting.provision(
+            starting.provision_controller(
                 site, run, kind=kind, say=lambda step: print(f"fleet run {run}: {step}", file=sys.stderr)
             )
-            key = starting.run_key(site, run, private, inputs, worker_build_options(options))
-            key.write(path)
-            starting.start(site, settings)
+            key = starting.run_key_of_prepared_controller(site, run, private, inputs, worker_build_options(options))
+            key.write_key_file(path)
+            starting.start_run_on_controller(site, settings)
         except BaseException:
             print(f"fleet run {run}: removing its controller", file=sys.stderr)
             remove_controller(site, run)
             if path.exists() and options.provider in CLOUDS:  # the run may have begun, and requested workers
-                fleet.down(playbook_site(options, feedstock, run, options.provider), run)
-            attach_key.remove(run_folder(feedstock, run))
+                fleet.tear_down_run(playbook_site(options, feedstock, run, options.provider), run)
+            attach_key.remove_run_key(run_folder(feedstock, run))
             raise
     print(f"fleet run {run} continues on {key.address}; its key is {path}", file=sys.stderr)
     print(make_pasteable(f"kiln fleet attach {run} shows it", feedstock.root), file=sys.stderr)
@@ -160,7 +162,7 @@ def controller_settings(
     from kiln.fleet.detached import decrypted_playbook_variables, settings_sent_to_controller
     from kiln.fleet.detached.settings_sent_to_controller import HOME, ControllerSettings
 
-    variables, certificates = settings_sent_to_controller.credentials(options.provider, os.environ)
+    variables, certificates = settings_sent_to_controller.credentials_to_send(options.provider, os.environ)
     names = decrypted_playbook_variables.variables_read_by_playbooks(ANSIBLE, options.provider)
     vault = decrypted_playbook_variables.VaultDecryption(ansible_vault_program)
     host = existing_controller_host(options) if options.controller is not None else {}
@@ -172,7 +174,7 @@ def controller_settings(
     arguments += [word for name in texts if name.startswith("vars/") for word in ("--vars", f"{HOME}/{name}")]
     prices = options.prices or user_price_table_path(os.environ)
     if prices.is_file():
-        texts["prices.csv"] = settings_sent_to_controller.file_text(prices)
+        texts["prices.csv"] = settings_sent_to_controller.read_file_to_send(prices)
         arguments += ["--prices", f"{HOME}/prices.csv"]
     sizes = feedstock.root / "fleet-sizes.yml"
     kind = priced_controller_type(options)
@@ -185,7 +187,7 @@ def controller_settings(
         keep=duration_seconds(options.keep or KEEP),
         environment={**worker_build_variables(feedstock), **index, **variables, **price, **executor, ID: run},
         files={**texts, **certificates},
-        feedstock={"fleet-sizes.yml": settings_sent_to_controller.file_text(sizes)} if sizes.is_file() else {},
+        feedstock={"fleet-sizes.yml": settings_sent_to_controller.read_file_to_send(sizes)} if sizes.is_file() else {},
     )
 
 
@@ -252,13 +254,13 @@ def existing_controller_host(options: argparse.Namespace) -> dict[str, Any]:
     from kiln.fleet.detached import decrypted_playbook_variables, settings_sent_to_controller, user_ssh_host_lookup
 
     for path in options.vars:
-        text = settings_sent_to_controller.file_text(path)
+        text = settings_sent_to_controller.read_file_to_send(path)
         data = {} if decrypted_playbook_variables.VAULT.search(text) else yaml_values.load(text)
         for host in (data.get("kiln_static_hosts") or ()) if isinstance(data, dict) else ():
             if isinstance(host, dict) and host.get("address") == options.controller:
                 common = data.get("kiln_ssh_options")
                 return {**host, **({"ssh_options": common} if common else {})}
-    return user_ssh_host_lookup.static_host(options.controller, container_client_variables(os.environ))
+    return user_ssh_host_lookup.static_host_from_user_ssh(options.controller, container_client_variables(os.environ))
 
 
 def remove_controller(site: PlaybookSite, run: str) -> None:
@@ -267,5 +269,5 @@ def remove_controller(site: PlaybookSite, run: str) -> None:
     from kiln.fleet import run as fleet
     from kiln.fleet.detached import start as starting
 
-    fleet.down(site, starting.controller_run_name(run))
+    fleet.tear_down_run(site, starting.controller_run_name(run))
     files.remove(site.folder)

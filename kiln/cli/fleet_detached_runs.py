@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.detached.attach_key import RunKey
-    from kiln.fleet.detached.controller_client import Controller
+    from kiln.fleet.detached.controller_client import ControllerClient
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.model.feedstock import Feedstock
 
@@ -48,9 +48,9 @@ def find_run_key(options: argparse.Namespace, root: Path) -> tuple[RunKey, Feeds
     if options.key is not None:
         with contextlib.suppress(FeedstockNotFound):
             feedstock = feedstock_loader.load(root)
-            key = attach_key.read(options.key)
+            key = attach_key.read_run_key(options.key)
             return key, (feedstock if is_run_of_feedstock(feedstock, key) else None)
-        return attach_key.read(options.key), None
+        return attach_key.read_run_key(options.key), None
     feedstock = feedstock_loader.load(root)
     return attach_key.key_of_run(feedstock, options.run), feedstock
 
@@ -82,7 +82,9 @@ def attach_to_run(options: argparse.Namespace, root: Path) -> int:
 
             follower = follow.RunFollower(enter_run_view, lambda line: print(line, file=sys.stderr))
             try:
-                follow.follow(connection, follower, exists=lambda: provider_lists_controller(options, feedstock, key))
+                follow.follow_run_with_reconnects(
+                    connection, follower, exists=lambda: provider_lists_controller(options, feedstock, key)
+                )
             except KeyboardInterrupt:
                 stack.close()
                 text = (
@@ -105,7 +107,7 @@ def provider_lists_controller(options: argparse.Namespace, feedstock: Feedstock 
     if site is None:
         return None
     try:
-        machines = fleet.existing_workers(site)
+        machines = fleet.list_existing_workers(site)
     except KilnError as error:
         print(f"the provider could not be asked for the controller: {error}", file=sys.stderr)
         return None
@@ -118,7 +120,7 @@ def collect_ended_run(options: argparse.Namespace, root: Path) -> int:
 
     key, feedstock = find_run_key(options, root)
     with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
-        state = connection.state()
+        state = connection.run_state()
         if state["process"] not in OVER:
             raise UsageError(
                 f"the fleet run {key.run} is not over",
@@ -128,7 +130,7 @@ def collect_ended_run(options: argparse.Namespace, root: Path) -> int:
 
 
 def collect_from_controller(
-    connection: Controller, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace, root: Path
+    connection: ControllerClient, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace, root: Path
 ) -> int:
     """Fetch and check the results, store them in the feedstock or in a folder, and end the controller."""
     from kiln import files
@@ -140,22 +142,24 @@ def collect_from_controller(
         target = root / f"fleet-{key.run}"
     folder = target.absolute() / ".part" if target is not None else run_folder(feedstock, key.run) / "collected"  # type: ignore[arg-type]
     with exclusive_collection_lock(folder, key.run):
-        state = connection.export_results()
-        connection.fetch(folder)
+        state = connection.export_results_on_controller()
+        connection.fetch_exported_files(folder)
         if state["report"] is None:
             print("\n".join(state["output"]), file=sys.stderr)
             print(f"the fleet run {key.run} has ended before its first build", file=sys.stderr)
         else:
-            report, fleet = result_import.read(folder)
+            report, fleet = result_import.read_fetched_results(folder)
             if fleet.id != key.run:
                 raise BrokenPackage(f"the controller of the run {key.run} sent the results of another", why=fleet.id)
             if target is not None:
-                result_import.copy_into_folder(report, folder, target)
+                result_import.copy_results_into_folder(report, folder, target)
                 where = target
             else:
                 assert feedstock is not None, "without one there is a target"
                 with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
-                    report = result_import.store(feedstock, report, fleet, inputs=key.inputs, ledger=ledger)
+                    report = result_import.store_results_locally(
+                        feedstock, report, fleet, inputs=key.inputs, ledger=ledger
+                    )
                 where = feedstock.artifacts
             packages = {package.artifact.path.name for config in report.configs for package in config.packages}
             print(f"{len(packages)} packages collected: {where}", file=sys.stderr)
@@ -192,7 +196,7 @@ def run_exit_code(state: Mapping[str, Any]) -> int:
     return Interrupted.exit_code if code is None else int(code)
 
 
-def request_controller_end_and_wait(connection: Controller) -> tuple[bool, bool]:
+def request_controller_end_and_wait(connection: ControllerClient) -> tuple[bool, bool]:
     """Have the controller ended; return whether it still answers, and whether it waits for others who fetch."""
     waits = connection.confirm_collected()
     until = time.monotonic() + GONE_SECONDS
@@ -202,7 +206,7 @@ def request_controller_end_and_wait(connection: Controller) -> tuple[bool, bool]
 
 
 def end_controller(
-    connection: Controller,
+    connection: ControllerClient,
     key: RunKey,
     feedstock: Feedstock | None,
     options: argparse.Namespace,
@@ -245,7 +249,7 @@ def end_controller(
                 text = f"{key.run}: something of its controller remains: kiln fleet down {key.run} tries it again"
                 print(make_pasteable(text, feedstock.root), file=sys.stderr)
                 return error
-        attach_key.remove(folder)
+        attach_key.remove_run_key(folder)
     print(
         fleet_controller_type_and_charge.controller_end_text(key, is_alive=alive, is_removed=site is not None),
         file=sys.stderr,
@@ -278,7 +282,7 @@ def print_remaining_detached_runs(feedstock: Feedstock, *, is_alone: bool) -> No
     """
     from kiln.fleet.detached import attach_key
 
-    keys = attach_key.find_all(feedstock)
+    keys = attach_key.find_run_keys(feedstock)
     notes = [f"{key.run}: detached on {key.address}; kiln fleet down {key.run} stops it" for key in keys]
     if is_alone:
         kind = "other fleet runs" if notes else "fleet runs"
@@ -291,7 +295,7 @@ def is_detached(feedstock: Feedstock, run: str) -> bool:
     """Return whether a run of a feedstock is detached, and was not collected."""
     from kiln.fleet.detached import attach_key
 
-    return any(key.run == run for key in attach_key.find_all(feedstock))
+    return any(key.run == run for key in attach_key.find_run_keys(feedstock))
 
 
 def tear_down_run_of_key(options: argparse.Namespace, root: Path) -> int:
@@ -339,7 +343,7 @@ def tear_down_detached_run(options: argparse.Namespace, feedstock: Feedstock | N
         print(f"{error}", file=sys.stderr)
         remove_controller(site, key.run)
         terminate_workers_without_controller(options, feedstock, key)
-        attach_key.remove(run_folder(feedstock, key.run))
+        attach_key.remove_run_key(run_folder(feedstock, key.run))
         return
     if run is not None and run["finished"] is None:  # it was killed, or could not terminate them
         terminate_workers_without_controller(options, feedstock, key, run["provider"])
@@ -358,7 +362,7 @@ def terminate_workers_without_controller(
 
     provider = options.provider or provider or key.provider
     if feedstock is not None and provider in CLOUDS:
-        fleet.down(playbook_site(options, feedstock, key.run, provider), key.run)
+        fleet.tear_down_run(playbook_site(options, feedstock, key.run, provider), key.run)
         print(f"{key.run}: all workers are terminated", file=sys.stderr)
         return
     print(f"{key.run}: its workers may run until their leases end", file=sys.stderr)
@@ -366,7 +370,7 @@ def terminate_workers_without_controller(
     print(command if feedstock is None else make_pasteable(command, feedstock.root), file=sys.stderr)
 
 
-def stop_run_and_wait(connection: Controller) -> dict[str, Any]:
+def stop_run_and_wait(connection: ControllerClient) -> dict[str, Any]:
     """Stop a run, wait until it has ended, and return its state; a connection that fails for a moment is made again.
 
     Raises:
@@ -376,7 +380,7 @@ def stop_run_and_wait(connection: Controller) -> dict[str, Any]:
     failures = 0
     while True:
         try:
-            if (state := connection.state())["process"] in OVER:
+            if (state := connection.run_state())["process"] in OVER:
                 return state
             failures = 0
         except MachinesUnknown:

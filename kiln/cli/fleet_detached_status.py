@@ -30,9 +30,9 @@ def show_run_or_config_log(options: argparse.Namespace, root: Path) -> int:
     key, _ = find_run_key(options, root)
     with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
         if options.config is None:
-            print_untrusted_text("\n".join(connection.state()["output"]))
+            print_untrusted_text("\n".join(connection.run_state()["output"]))
         else:
-            connection.log(options.config.removesuffix(".yaml"), print_untrusted_text)
+            connection.stream_config_log(options.config.removesuffix(".yaml"), print_untrusted_text)
     return 0
 
 
@@ -61,13 +61,13 @@ def detached_run_status_text(key: RunKey, options: argparse.Namespace) -> str:
     from kiln.serialization import from_json_values
 
     with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
-        state = connection.state()
+        state = connection.run_state()
     fleet = None if state.get("fleet") is None else from_json_values(FleetRun, state["fleet"])
     report = None if state.get("report") is None else record_from_json(MatrixReport, state["report"])
     cost, costs_by_id = None, {}
     if fleet is not None:
         # Its controller has just answered, and is charged for until its packages are collected.
-        cost = costs.run_cost(fleet, None if report is None else report.cost, time.time(), is_controlled=True)
+        cost = costs.recorded_run_cost(fleet, None if report is None else report.cost, time.time(), is_controlled=True)
         costs_by_id = {} if cost is None else {fleet.id: cost}
     if options.json:
         shown = {} if fleet is None else {"fleet": plan_status_output.status_as_json([fleet], costs_by_id)[0]}
@@ -90,5 +90,5 @@ def detached_run_lines(feedstock: Feedstock) -> Iterator[str]:
     """Return a line for each detached run of a feedstock; nobody is asked."""
     from kiln.fleet.detached import attach_key
 
-    for key in attach_key.find_all(feedstock):
+    for key in attach_key.find_run_keys(feedstock):
         yield f"{key.run}: detached on {key.address}; kiln fleet status {key.run} asks it"

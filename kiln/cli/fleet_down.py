@@ -69,6 +69,6 @@ def tear_down_at_provider(
         if provider == fleet_slurm_options.SLURM
         else playbook_site(options, feedstock, run, provider)
     )
-    fleet.down(site, run)
+    fleet.tear_down_run(site, run)
     ledger.end_fleet(run)
     print(f"{run}: all workers are terminated", file=sys.stderr)

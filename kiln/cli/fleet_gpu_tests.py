@@ -91,7 +91,7 @@ class GpuTestStage:
             report = dataclasses.replace(report, command=run_config.command, container=f"fleet {run_config.id}")
         site = fleet_test.playbook_site_of_tests(self.options, self.feedstock, run_config)
         tests = WorkerTestInputs(run_config=run_config, site=site, tested=tested, report=report)
-        return worker_tests.execute(tests, ledger, observer)
+        return worker_tests.run_tests_on_worker(tests, ledger, observer)
 
 
 def gpu_test_stage(
@@ -198,7 +198,7 @@ def build_and_test(
     observer: RunObserver,
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build, unless all configs are ``cached``, then test; return the report of both, and the errors of configs."""
-    from kiln.fleet.build_and_test_states import UntestedRecords
+    from kiln.fleet.build_and_test_states import UntestedBuildRecorder
 
     if build is None:
         assert stage is not None, "there is something to build or to test"
@@ -206,16 +206,16 @@ def build_and_test(
     if stage is None:
         return build(ledger=ledger, observer=observer)
     passed = {entry.config for entry in cached} - stage.untested_packages(cached).keys()
-    records = UntestedRecords(ledger, observer, set(stage.configs) - passed)
+    records = UntestedBuildRecorder(ledger, observer, set(stage.configs) - passed)
     try:
         report, errors = build(ledger=records, observer=records)
         packages = stage.untested_packages(report.configs)
-        records.release_passed_configs(packages)
+        records.mark_passed_configs_done(packages)
     except BaseException:
-        records.close()
+        records.end_run_without_tests()
         raise
     if not packages:
-        records.close()
+        records.end_run_without_tests()
         return report, errors
     run = ledger.fleet_run(report.container.removeprefix("fleet "))
     report, test_errors = stage.execute(report, run, key=key, ledger=ledger, observer=observer)

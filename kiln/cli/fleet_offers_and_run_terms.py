@@ -100,7 +100,7 @@ def offers_with_fallbacks(options: argparse.Namespace, plan: FleetPlan, kind: Ma
     if fallback_offers.ON_DEMAND in words and not options.spot:
         raise UsageError(f"--fallback {fallback_offers.ON_DEMAND} needs --spot", hint="workers are on demand already")
     fallbacks = [types.get(word, word) for word in words]
-    result = fallback_offers.ordered_offers(kind, fallbacks, zones=zones, spot=options.spot)
+    result = fallback_offers.offers_in_request_order(kind, fallbacks, zones=zones, spot=options.spot)
     for offer in result:
         _require_suitable_offer(offer, [job for job in plan.estimates if job.type in {"", kind.type}])
         if options.budget is not None and not offer.machine_type.is_priced:
@@ -150,18 +150,18 @@ def run_terms_of_plan(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
     """Return the terms of a run by a plan."""
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.lost_worker_limits import joint_loss_limit
-    from kiln.fleet.run_terms import RunTerms, greatest_loss
+    from kiln.fleet.run_terms import RunTerms, greatest_cost_of_lost_workers
 
     way, (first, *others) = plan.selection, offers_by_type(options, plan).values()
     attempts, replacements = planned_worker_loss_limits(options, way)
-    joint = joint_loss_limit(replacements, way.workers + (0 if way.pool is None else way.pool.workers))
+    joint = joint_loss_limit(replacements, way.worker_count + (0 if way.pool is None else way.pool.workers))
     return RunTerms(
         offers=first,
         other_offers=tuple(others),
         attempts=attempts,
         replacements=replacements,
         joint_replacements=joint,
-        losses=greatest_loss(
+        losses=greatest_cost_of_lost_workers(
             plan,
             [offer for offers in (first, *others) for offer in offers],
             replacements,

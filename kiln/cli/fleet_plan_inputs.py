@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.plan import FleetBounds, FleetPlan, PoolShape, WorkerTestPlan
+    from kiln.fleet.plan import FleetLimits, FleetPlan, PoolShape, WorkerTestPlan
     from kiln.fleet.quotas import Quota
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
@@ -84,7 +84,7 @@ def fleet_plan_of_configs(
         estimates = {types[0]: tuple(by_cores[cores][number] for number, cores in enumerate(job_cores))}
     else:
         estimates = {kind: estimates_on_cores(kind.cores) for kind in types}
-    bounds = plan.FleetBounds(
+    bounds = plan.FleetLimits(
         workers=worker_count_limit(options, len(configs)),
         cost=options.budget,
         seconds=None if options.time_limit is None else duration_seconds(options.time_limit),
@@ -92,8 +92,8 @@ def fleet_plan_of_configs(
         controller=controller_hourly_price(options),
     )
 
-    def plan_within_bounds(bounds: FleetBounds) -> FleetPlan:
-        return plan.plan(
+    def plan_within_bounds(bounds: FleetLimits) -> FleetPlan:
+        return plan.plan_fleet(
             estimates,
             overheads=assumptions.overheads,
             bounds=bounds,
@@ -105,7 +105,7 @@ def fleet_plan_of_configs(
             alone=() if pool is None else estimates_on_cores(pool.machine_type.cores),
         )
 
-    return quota_limits.plan_within(quotas, plan_within_bounds, bounds)
+    return quota_limits.plan_within_quotas(quotas, plan_within_bounds, bounds)
 
 
 def requested_worker_pool(
@@ -160,10 +160,10 @@ def priced_machine_types(options: argparse.Namespace, names: Sequence[str]) -> l
     prices, region = merged_price_table(options.prices, os.environ), price_region(options, os.environ)
 
     def with_prices(kinds: Sequence[MachineType]) -> list[MachineType]:
-        return [prices.add_prices(kind, region=region) for kind in kinds]
+        return [prices.with_regional_prices(kind, region=region) for kind in kinds]
 
     if names:
-        return with_prices(machine_types.select_by_name(table, provider=options.provider, types=names))
+        return with_prices(machine_types.select_types_by_name(table, provider=options.provider, types=names))
     return with_prices([kind for kind in table if kind.provider == options.provider])
 
 
@@ -179,10 +179,10 @@ def priced_controller_type(options: argparse.Namespace) -> MachineType | None:
         return None
     if options.controller_type is not None:
         return priced_machine_types(options, [options.controller_type])[0]
-    (kind,) = machine_types.from_rows(
+    (kind,) = machine_types.machine_types_from_rows(
         [fleet_controller_type_and_charge.controller_type_row(options.provider)], "the type of controllers"
     )
-    return merged_price_table(options.prices, os.environ).add_prices(kind, region=price_region(options, os.environ))
+    return merged_price_table(options.prices, os.environ).with_regional_prices(kind, region=price_region(options, os.environ))
 
 
 def controller_hourly_price(options: argparse.Namespace) -> float:
@@ -210,7 +210,11 @@ def machine_type_table(options: argparse.Namespace) -> tuple[MachineType, ...]:
     from kiln.fleet import machine_types
 
     rows = playbook_variable_value("kiln_machine_types", options.vars)
-    table = machine_types.read(MACHINE_TYPES) if rows is None else machine_types.from_rows(rows, "kiln_machine_types")
+    table = (
+        machine_types.read_machine_types(MACHINE_TYPES)
+        if rows is None
+        else machine_types.machine_types_from_rows(rows, "kiln_machine_types")
+    )
     if options.provider != machine_types.EXISTING_HOSTS:
         return table
     (unknown,) = (kind for kind in table if kind.provider == machine_types.EXISTING_HOSTS)
@@ -239,7 +243,7 @@ def config_sizes(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSiz
     from kiln import expand
     from kiln.fleet import declared_config_sizes
 
-    entries = declared_config_sizes.read(feedstock.root)
+    entries = declared_config_sizes.read_size_file(feedstock.root)
     variants = {entry.name: entry for entry in expand.read_all(feedstock, names)}
     recipe = declared_config_sizes.recipe_sizes(feedstock, tuple(variants.values()))
     return {

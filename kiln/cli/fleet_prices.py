@@ -35,10 +35,10 @@ def run(options: argparse.Namespace) -> int:
 
     if options.lists:
         path = options.prices or user_price_table_path(os.environ)
-        lists = [price for name in options.lists for price in price_list_parser.read(name)]
+        lists = [price for name in options.lists for price in price_list_parser.read_price_list(name)]
         with folder_lock.exclusive(path, wait=LOCK_SECONDS):
-            table = price_table.merged(price_table.read(path) if path.exists() else (), lists)
-            price_table.write(path, table)
+            table = price_table.merge_price_tables(price_table.read_price_table(path) if path.exists() else (), lists)
+            price_table.write_price_table(path, table)
         print(f"{len(lists)} prices read, {len(table)} are in {path}", file=sys.stderr)
         return 0
     prices = sorted_provider_prices(merged_price_table(options.prices, os.environ).prices, options.provider)
@@ -50,7 +50,9 @@ def sorted_provider_prices(prices: Iterable[Price], provider: str | None) -> lis
     """Return the prices of a provider, or of all, of the machine types that kiln can ask for."""
     from kiln.fleet import machine_types
 
-    names = {(machine_type.provider, machine_type.name) for machine_type in machine_types.read(MACHINE_TYPES)}
+    names = {
+        (machine_type.provider, machine_type.name) for machine_type in machine_types.read_machine_types(MACHINE_TYPES)
+    }
     return sorted(
         (
             price
@@ -58,7 +60,7 @@ def sorted_provider_prices(prices: Iterable[Price], provider: str | None) -> lis
             if provider in {None, price.provider}
             and (price.kind not in {"on-demand", "spot"} or (price.provider, price.name) in names)
         ),
-        key=lambda price: price.key,
+        key=lambda price: price.offer_key,
     )
 
 
@@ -94,7 +96,7 @@ def merged_price_table(path: Path | None, environment: Mapping[str, str]) -> Pri
         raise UsageError(f"{path} not found", hint=f"kiln fleet prices --from FILE --prices {path} writes it")
     own = user_price_table_path(environment)
     paths = [path] if path is not None else [own] if own.exists() else []
-    return PriceTable.read(*paths)
+    return PriceTable.read_tables(*paths)
 
 
 def price_region(options: argparse.Namespace, environment: Mapping[str, str]) -> str:

@@ -62,14 +62,14 @@ def account_quotas(options: argparse.Namespace, feedstock: Feedstock) -> tuple[Q
     site = playbook_site(options, feedstock, "quota", options.provider)
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     playbooks = PlaybookRunner(site)
-    timer = threading.Timer(SECONDS, playbooks.stop)
+    timer = threading.Timer(SECONDS, playbooks.stop_all_playbooks)
     timer.start()
     try:
-        result = playbooks.play("quota.yml")
+        result = playbooks.run_playbook("quota.yml")
     finally:
         timer.cancel()
     if not result.ok or result.answer is None:
-        reason = result.reason("localhost").splitlines()[0][:200]
+        reason = result.failure_reason("localhost").splitlines()[0][:200]
         print(f"quotas are not known: {reason}; see {site.folder / 'playbooks.log'}", file=sys.stderr)
         return ()
     controller = priced_controller_type(options)

@@ -62,7 +62,7 @@ def slurm_job_settings(options: argparse.Namespace, folder: Path) -> SlurmSettin
     Raises:
         UsageError: when one is invalid.
     """
-    from kiln.fleet.slurm.site import SlurmSettings, checked_options
+    from kiln.fleet.slurm.site import SlurmSettings, check_sbatch_options
 
     for name in ("partition", "account", "qos"):
         value = getattr(options, f"slurm_{name}")
@@ -78,7 +78,7 @@ def slurm_job_settings(options: argparse.Namespace, folder: Path) -> SlurmSettin
         account=options.slurm_account or "",
         qos=options.slurm_qos or "",
         time=math.ceil(duration_seconds(options.slurm_time) / 60) if options.slurm_time else None,
-        extra=checked_options(options.slurm_option),
+        extra=check_sbatch_options(options.slurm_option),
     )
 
 
@@ -94,7 +94,7 @@ def slurm_run_site(
     from kiln.fleet.slurm.site import SlurmSettings
 
     clone_and_lock_files.require_clone("kiln fleet", PACKAGE_ROOT)
-    stored = SlurmSettings.read_stored(run_folder(feedstock, run))
+    stored = SlurmSettings.read_from_run_folder(run_folder(feedstock, run))
     folder = options.slurm_folder if stored is None else stored.folder
     if folder is None:
         raise UsageError(
@@ -103,7 +103,7 @@ def slurm_run_site(
             hint="a folder on a filesystem that this computer and all nodes share, under the same path",
         )
     settings = slurm_job_settings(options, folder)
-    settings.store(run_folder(feedstock, run))
+    settings.store_in_run_folder(run_folder(feedstock, run))
     return dataclasses.replace(
         _site_with_settings(feedstock, run, settings),
         sizes=sizes,
@@ -119,7 +119,7 @@ def slurm_site_of_stored_settings(feedstock: Feedstock, run: str) -> SlurmSite:
     from kiln.fleet.slurm.site import SlurmSettings
 
     folder = run_folder(feedstock, run)
-    settings = SlurmSettings.read_stored(folder) or SlurmSettings(
+    settings = SlurmSettings.read_from_run_folder(folder) or SlurmSettings(
         folder=folder / "no-shared-folder", cores=CORES, memory=MEMORY
     )
     return _site_with_settings(feedstock, run, settings)
@@ -158,5 +158,5 @@ def cancel_abandoned_slurm_jobs(*, everything: bool) -> None:
     """Cancel the jobs of runs that nobody will continue, or of all runs, and print them."""
     from kiln.fleet.slurm import removal
 
-    for run in removal.sweep(slurm_program_environment(os.environ), everything=everything):
+    for run in removal.sweep_abandoned_runs(slurm_program_environment(os.environ), everything=everything):
         print(f"{run}: all jobs are cancelled", file=sys.stderr)

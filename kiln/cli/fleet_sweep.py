@@ -37,11 +37,11 @@ def sweep_expired_workers(options: argparse.Namespace, feedstock: Feedstock) -> 
     site = playbook_site(options, feedstock, "sweep", options.provider)
     ids = None
     if options.all and not options.yes:
-        workers = workers_of_user(options.user, fleet.existing_workers(site))
+        workers = workers_of_user(options.user, fleet.list_existing_workers(site))
         if not confirm_termination(workers):
             return 0
         ids = [str(worker["id"]) for worker in workers]  # a run may have created others since they were listed
-    remaining = fleet.sweep(site, everything=options.all, user=options.user, ids=ids)
+    remaining = fleet.sweep_leftover_workers(site, everything=options.all, user=options.user, ids=ids)
     print("no workers remain" if options.all else "no expired workers remain", file=sys.stderr)
     if remaining:
         print("still there:", file=sys.stderr)

@@ -58,10 +58,10 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
             process_runner.find(program, env=os.environ)
         view = run_view_of_configs(feedstock, tuple(tests.tested.packages))
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
-            report, errors = worker_tests.execute(tests, ledger, lost_terminal.TerminalLossTolerantView(view))
+            report, errors = worker_tests.run_tests_on_worker(tests, ledger, lost_terminal.TerminalLossTolerantView(view))
         fleet = ledger.fleet_run(tests.run_config.id)
-    results = worker_tests.results(tests, report, errors)
-    cost = None if fleet is None else costs.run_cost(fleet, None, time.time())
+    results = worker_tests.results_of_all_configs(tests, report, errors)
+    cost = None if fleet is None else costs.recorded_run_cost(fleet, None, time.time())
     print(
         json.dumps(results_of_tests_as_json(tests.run_config.id, results, fleet, cost), indent=2)
         if options.json
@@ -165,7 +165,7 @@ def run_config_of_tests(
         id=run_id,
         command=build_options.masked_command_line(),
         machine_type=offers[0].machine_type,
-        estimates=tuple(worker_tests.jobs_of(tested, seconds=assumptions.gpu_test, passed=passed)),
+        estimates=tuple(worker_tests.jobs_for_tests(tested, seconds=assumptions.gpu_test, passed=passed)),
         max_workers=1,
         offers=tuple(offers),
         capacity_timeout=duration_seconds(getattr(options, "capacity_timeout", None) or CAPACITY_TIMEOUT),
@@ -281,7 +281,7 @@ def worker_offers(options: argparse.Namespace, kinds: Sequence[MachineType]) -> 
     on_demand = (
         [fallback_offers.ON_DEMAND] if fallback_offers.ON_DEMAND in comma_separated_words(options, "fallback") else []
     )
-    offers = fallback_offers.ordered_offers(
+    offers = fallback_offers.offers_in_request_order(
         kinds[0], [*kinds[1:], *on_demand], zones=comma_separated_words(options, "zone"), spot=options.spot
     )
     for offer in offers:
@@ -312,7 +312,7 @@ def plan_of_tests(options: argparse.Namespace, names: Sequence[str], kind: Machi
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.plan import WorkerTestPlan
 
-    return WorkerTestPlan.for_configs(names, kind, spot=options.spot, assumptions=Assumptions.read())
+    return WorkerTestPlan.plan_for_configs(names, kind, spot=options.spot, assumptions=Assumptions.read())
 
 
 def results_of_tests_as_json(

@@ -36,7 +36,7 @@ def recover_or_end_unrecorded_runs(
     from kiln.fleet import unrecorded_run_recovery
 
     key, known = configs[0].inputs.shared, [run.id for run in ledger.fleet_runs()]
-    for note in unrecorded_run_recovery.unrecorded_run_notes(
+    for note in unrecorded_run_recovery.notes_of_unrecorded_runs(
         artifact_layout(feedstock).safe_path("fleet").absolute(), known=known
     ):
         if note.provider == SLURM:
@@ -46,13 +46,13 @@ def recover_or_end_unrecorded_runs(
         run = None
         if (note.provider, note.key) == (options.provider, key):
             hourly = {kind.type: kind.price(spot=options.spot) for kind in priced_machine_types(options, [])}
-            run = unrecorded_run_recovery.recover(site, note, keys=keys, hourly=hourly)
+            run = unrecorded_run_recovery.recover_run(site, note, keys=keys, hourly=hourly)
         if run is not None:
             ledger.begin_fleet(run)
             print(f"the ledger does not have the fleet run {run.id}, whose workers exist", file=sys.stderr)
             return run
         print(f"the ledger does not have the fleet run {note.id}; its workers are terminated", file=sys.stderr)
-        fleet.down(site, note.id)
+        fleet.tear_down_run(site, note.id)
     if options.provider in CLOUDS and not options.additional:
         _require_no_workers_elsewhere(options, feedstock, key, known)
     return None
@@ -71,7 +71,7 @@ def require_no_other_run(
     if options.additional:
         return
     shared, runs = configs[0].inputs.shared, ledger.fleet_runs()
-    for key in attach_key.find_all(feedstock):
+    for key in attach_key.find_run_keys(feedstock):
         if shared in {inputs.shared for inputs in key.inputs.values()}:
             other = "; --additional starts another" if options.provider in CLOUDS else ""
             raise AlreadyRunning(
@@ -97,8 +97,8 @@ def _require_no_workers_elsewhere(
 
     machines: Sequence[Mapping[str, Any]] = ()
     with contextlib.suppress(MachinesUnknown, CredentialsRefused):  # the run itself will say so
-        machines = fleet.existing_workers(playbook_site(options, feedstock, "look", options.provider))
-    for run, count in unrecorded_run_recovery.unrecorded_runs(machines, key=key, known=known).items():
+        machines = fleet.list_existing_workers(playbook_site(options, feedstock, "look", options.provider))
+    for run, count in unrecorded_run_recovery.count_machines_of_unrecorded_runs(machines, key=key, known=known).items():
         raise AlreadyRunning(
             f"{count} workers of the same recipe and build options exist, of the fleet run {run}",
             why="another computer has started them, or the ledger here is lost, with the run's folder",

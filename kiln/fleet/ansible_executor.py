@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from kiln.fleet import collect, provider_operations, worker_commands
 from kiln.fleet.executor_command_threads import CommandThreads
 from kiln.fleet.executor_protocol import (
-    Collect,
+    CollectResults,
     FollowBuild,
-    Prepare,
-    Probe,
-    Provision,
+    PrepareWorker,
+    ProbeWorkers,
+    ProvisionWorkers,
     QueryJobs,
-    Renew,
+    RenewLease,
     StartBuild,
     StopBuild,
-    TearDown,
-    Terminate,
+    TearDownRun,
+    TerminateWorker,
     WatchService,
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
 HANDLERS: Mapping[type, Handler] = {
-    Provision: provider_operations.provision,
-    Prepare: worker_commands.prepare,
+    ProvisionWorkers: provider_operations.provision_workers,
+    PrepareWorker: worker_commands.prepare_worker,
     WatchService: worker_commands.watch_service,
-    QueryJobs: worker_commands.query_jobs,
-    StartBuild: worker_commands.start,
-    StopBuild: worker_commands.stop,
-    FollowBuild: worker_commands.follow,
-    Renew: worker_commands.renew,
-    Probe: provider_operations.probe,
-    Terminate: provider_operations.terminate,
-    TearDown: provider_operations.tear_down,
+    QueryJobs: worker_commands.query_jobs_of_worker,
+    StartBuild: worker_commands.start_build,
+    StopBuild: worker_commands.stop_build,
+    FollowBuild: worker_commands.follow_build,
+    RenewLease: worker_commands.renew_lease,
+    ProbeWorkers: provider_operations.probe_workers,
+    TerminateWorker: provider_operations.terminate_worker,
+    TearDownRun: provider_operations.tear_down_run,
 }
 
 
@@ -56,4 +56,6 @@ class AnsibleExecutor(CommandThreads):
     def __init__(self, site: PlaybookSite, *, keep: KeepPackages) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
         self.session = PlaybookSession.from_site(site)
-        super().__init__(self.session, site.folder, {**HANDLERS, Collect: partial(collect.collect, keep=keep)})
+        super().__init__(
+            self.session, site.folder, {**HANDLERS, CollectResults: partial(collect.collect_build_results, keep=keep)}
+        )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kiln import yaml_values
-from kiln.fleet.plan import Overheads
+from kiln.fleet.plan import WorkerOverheads
 from kiln.scheduling.estimates import CompileAssumptions
 from kiln.scheduling.pool_simulation import PoolCores
 
@@ -35,6 +35,8 @@ class Assumptions(CompileAssumptions):
         return PoolCores(cores=cores, parallel=self.parallel, transfer=self.transfer)
 
     @property
-    def overheads(self) -> Overheads:
+    def overheads(self) -> WorkerOverheads:
         """The time that a worker takes besides building."""
-        return Overheads(startup=self.startup, collect=self.collect, teardown=self.teardown, packages=self.packages)
+        return WorkerOverheads(
+            startup=self.startup, collect=self.collect, teardown=self.teardown, packages=self.packages
+        )

@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 PENDING = "built; its packages wait for their tests on a worker"
 
 
-class _ForwardingRecords:
+class _RunRecorder:
     """A run's store and observer, which hand on what they are given, with configs and cost as they make them."""
 
     def __init__(self, ledger: FleetLedger, observer: RunObserver) -> None:
         self.ledger = ledger
         self.observer = observer
 
-    def run_report(self, report: MatrixReport) -> MatrixReport:
+    def combined_run_report(self, report: MatrixReport) -> MatrixReport:
         """Return the report of the run that is stored and shown."""
-        return dataclasses.replace(report, configs=tuple(map(self._recorded_config, report.configs)))
+        return dataclasses.replace(report, configs=tuple(map(self._config_with_test_state, report.configs)))
 
-    def _recorded_config(self, config: ConfigRun) -> ConfigRun:
+    def _config_with_test_state(self, config: ConfigRun) -> ConfigRun:
         raise NotImplementedError
 
-    def _recorded_cost(self, cost: RunCost) -> RunCost:
+    def _cost_of_builds_and_tests(self, cost: RunCost) -> RunCost:
         return cost
 
     def begin_run(self, report: MatrixReport) -> int:
         """Store a run, and return its number."""
-        return self.ledger.begin_run(self.run_report(report))
+        return self.ledger.begin_run(self.combined_run_report(report))
 
     def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config."""
-        self.ledger.update_config(run, self._recorded_config(config))
+        self.ledger.update_config(run, self._config_with_test_state(config))
 
     def update_cost(self, run: int, cost: RunCost) -> None:
         """Store the cost of a run so far and in the end."""
-        self.ledger.update_cost(run, self._recorded_cost(cost))
+        self.ledger.update_cost(run, self._cost_of_builds_and_tests(cost))
 
     def end_run(self, run: int) -> None:
         """Store that a run is over."""
@@ -78,15 +78,15 @@ class _ForwardingRecords:
 
     def run_began(self, report: MatrixReport) -> None:
         """Show that a run begins."""
-        self.observer.run_began(self.run_report(report))
+        self.observer.run_began(self.combined_run_report(report))
 
     def config_changed(self, config: ConfigRun) -> None:
         """Show a config's new state."""
-        self.observer.config_changed(self._recorded_config(config))
+        self.observer.config_changed(self._config_with_test_state(config))
 
     def config_line(self, config: str, step: str, line: str) -> None:
         """Show a line of output of a config's step."""
-        self.observer.config_line(config_of(config), step, line)
+        self.observer.config_line(config_of_job(config), step, line)
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Show the progress of the compile in a config's step."""
@@ -94,14 +94,14 @@ class _ForwardingRecords:
 
     def run_cost(self, cost: RunCost) -> None:
         """Show the cost of a run on workers."""
-        self.observer.run_cost(self._recorded_cost(cost))
+        self.observer.run_cost(self._cost_of_builds_and_tests(cost))
 
     def run_ended(self, report: MatrixReport) -> None:
         """Show that the run is over."""
-        self.observer.run_ended(self.run_report(report))
+        self.observer.run_ended(self.combined_run_report(report))
 
 
-class UntestedRecords(_ForwardingRecords):
+class UntestedBuildRecorder(_RunRecorder):
     """The records of a run's builds, whose ``tested`` configs then wait for their tests: the run goes on."""
 
     def __init__(self, ledger: FleetLedger, observer: RunObserver, tested: Collection[str]) -> None:
@@ -122,7 +122,7 @@ class UntestedRecords(_ForwardingRecords):
         """Keep the report until the run is closed."""
         self._report = report
 
-    def release_passed_configs(self, untested: Collection[str]) -> None:
+    def mark_passed_configs_done(self, untested: Collection[str]) -> None:
         """Store and show that all but the ``untested`` configs are done: the same packages have passed before."""
         passed, self._tested = set(self._tested).difference(untested), untested
         for config in () if self._report is None else self._report.configs:
@@ -130,19 +130,19 @@ class UntestedRecords(_ForwardingRecords):
                 super().update_config(self._number, config)
                 super().config_changed(config)
 
-    def close(self) -> None:
+    def end_run_without_tests(self) -> None:
         """Store and show that the run is over, as no tests follow."""
         super().end_run(self._number)
         if self._report is not None:
             super().run_ended(self._report)
 
-    def _recorded_config(self, config: ConfigRun) -> ConfigRun:
+    def _config_with_test_state(self, config: ConfigRun) -> ConfigRun:
         if config.config not in self._tested or config.state not in GOOD:
             return config
         return dataclasses.replace(config, state=ConfigState.WAITING, reason=PENDING, is_built=True)
 
 
-class WorkerTestRecords(_ForwardingRecords):
+class WorkerTestRecorder(_RunRecorder):
     """The records of a run's tests, as states of its configs.
 
     ``report`` is that of the builds, whose run has begun if it has a number; without one, there is nothing but jobs.
@@ -165,16 +165,16 @@ class WorkerTestRecords(_ForwardingRecords):
         self._previous = previous
         self._has_begun = report is not None and report.run > 0
 
-    def run_report(self, report: MatrixReport) -> MatrixReport:
+    def combined_run_report(self, report: MatrixReport) -> MatrixReport:
         """Return the report of a run whose tests are in a report of their own."""
         tests, built = report, self._report
         if built is None:
-            return super().run_report(tests)
-        states = {config.config: config for config in map(self._recorded_config, tests.configs)}
+            return super().combined_run_report(tests)
+        states = {config.config: config for config in map(self._config_with_test_state, tests.configs)}
         configs = tuple(states.get(config.config, config) for config in built.configs)
         machine = built.machine if built.machine == tests.machine else f"{built.machine}; tests: {tests.machine}"
         machine = tests.machine if not built.machine else machine
-        cost = tests.cost and self._recorded_cost(tests.cost)
+        cost = tests.cost and self._cost_of_builds_and_tests(tests.cost)
         finished = tests.finished
         return dataclasses.replace(built, run=tests.run, configs=configs, cost=cost, finished=finished, machine=machine)
 
@@ -210,23 +210,23 @@ class WorkerTestRecords(_ForwardingRecords):
 
     def store_job(self, run: str, job: JobRecord) -> None:
         """Store the state of a job, with what it tests."""
-        super().store_job(run, dataclasses.replace(job, key=self._keys[config_of(job.config)]))
+        super().store_job(run, dataclasses.replace(job, key=self._keys[config_of_job(job.config)]))
 
     def run_began(self, report: MatrixReport) -> None:
         """Show that a run begins, unless its builds have shown it."""
         if not self._has_begun:
             super().run_began(report)
 
-    def _recorded_cost(self, cost: RunCost) -> RunCost:
+    def _cost_of_builds_and_tests(self, cost: RunCost) -> RunCost:
         """Return a cost with the configs' own names; it is unknown where that of the builds is."""
-        ends = {config_of(name): end for name, end in cost.config_ends.items()}
+        ends = {config_of_job(name): end for name, end in cost.config_ends.items()}
         workers = () if self._previous is None else self._previous.workers
         is_known = all(worker.currency == cost.currency for worker in workers)
         return dataclasses.replace(cost, config_ends=ends, currency=cost.currency if is_known else "")
 
-    def _recorded_config(self, config: ConfigRun) -> ConfigRun:
+    def _config_with_test_state(self, config: ConfigRun) -> ConfigRun:
         """Return a config as the state of its tests makes it; what was built is kept, whatever they find."""
-        tests, name = config, config_of(config.config)
+        tests, name = config, config_of_job(config.config)
         built = self._builds.get(name)
         if built is None:
             return dataclasses.replace(tests, config=name)
@@ -254,6 +254,6 @@ class WorkerTestRecords(_ForwardingRecords):
         )
 
 
-def config_of(job: str) -> str:
+def config_of_job(job: str) -> str:
     """Return the config that a job tests, or builds."""
     return job.removesuffix(SUFFIX)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner
 from kiln.errors import BrokenPackage, DiskFull, HashMismatch
 from kiln.fleet import unfinished_build_transfer
-from kiln.fleet.executor_protocol import Collected, CollectFailed, CommandUndelivered
-from kiln.fleet.playbook_runner import LITTLE, read_json
+from kiln.fleet.executor_protocol import CollectFailed, CommandUndelivered, ResultsCollected
+from kiln.fleet.playbook_runner import LITTLE, read_json_object
 from kiln.ledger import run_json_conversion
 from kiln.model.build_results import PackageReport, StepReport
 from kiln.names import is_channel_folder
@@ -20,7 +20,7 @@ from kiln.names import is_channel_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.executor_protocol import Collect, Event, KeepPackages
+    from kiln.fleet.executor_protocol import CollectResults, Event, KeepPackages
     from kiln.fleet.executor_shared_state import PlaybookSession
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")
@@ -30,9 +30,9 @@ NO_TRANSFER = re.compile(r"rsync ended with exit code (10|12|30|35|255)\b")  # o
 DISK_FULL = "DISK FULL"  # in the message of the module that fetches packages
 
 
-def collect(
+def collect_build_results(
     session: PlaybookSession,
-    request: Collect,
+    request: CollectResults,
     *,
     keep: KeepPackages,
 ) -> Event:
@@ -43,21 +43,21 @@ def collect(
     """
     worker, config = request.worker, request.config
     if request.until is not None:
-        return unfinished_build_transfer.fetch(session, request)
+        return unfinished_build_transfer.fetch_handover(session, request)
     session.report_step(config, f"collect from {worker}")
-    if reason := _fetch(session, worker, config):
+    if reason := _fetch_build_results(session, worker, config):
         if DISK_FULL in reason:
             raise DiskFull(f"no disk space for {config} from {worker}", why=reason)
         if NO_TRANSFER.search(reason):
             return CommandUndelivered(command=request, reason=reason)
         return CollectFailed(worker=worker, config=config, reason=reason, corrupt="HASH MISMATCH" in reason)
-    event = collect_from_folder(session.site.folder / "collected" / worker / config, request, keep=keep)
-    if isinstance(event, Collected) and event.packages:
+    event = check_and_keep_results(session.site.folder / "collected" / worker / config, request, keep=keep)
+    if isinstance(event, ResultsCollected) and event.packages:
         unfinished_build_transfer.remove_handover(session, config)
     return event
 
 
-def collect_from_folder(folder: Path, request: Collect, *, keep: KeepPackages) -> Event:
+def check_and_keep_results(folder: Path, request: CollectResults, *, keep: KeepPackages) -> Event:
     """Check a build's results, which are in a folder here, and hand its packages to ``keep``.
 
     Raises:
@@ -65,7 +65,7 @@ def collect_from_folder(folder: Path, request: Collect, *, keep: KeepPackages) -
     """
     worker, config = request.worker, request.config
     try:
-        if reason := mismatch_reason(folder, key=request.key):
+        if reason := input_mismatch_reason(folder, key=request.key):
             files.remove(folder)
             return CollectFailed(worker=worker, config=config, reason=reason, foreign=True)
         event = read_collected_results(folder, worker=worker, config=config)
@@ -75,7 +75,7 @@ def collect_from_folder(folder: Path, request: Collect, *, keep: KeepPackages) -
         return CollectFailed(worker=worker, config=config, reason=str(error), corrupt=True)
 
 
-def _fetch(session: PlaybookSession, worker: str, config: str) -> str:
+def _fetch_build_results(session: PlaybookSession, worker: str, config: str) -> str:
     """Fetch a build's results by the module of collect.yml alone; return why that failed, if it did."""
     if session.stopped.is_set():
         return "the run is being stopped"
@@ -93,7 +93,9 @@ def _fetch(session: PlaybookSession, worker: str, config: str) -> str:
         return result.tail[-500:] or "the module that fetches did not end"
 
 
-def read_collected_results(folder: Path, *, worker: str, config: str, packages_in: str = "packages") -> Collected:
+def read_collected_results(
+    folder: Path, *, worker: str, config: str, packages_in: str = "packages"
+) -> ResultsCollected:
     """Return the contents of the folder of a collected config; each package has the hash of the worker's report.
 
     ``packages_in`` is the name of its folder of packages, empty where they are next to the report.
@@ -102,18 +104,18 @@ def read_collected_results(folder: Path, *, worker: str, config: str, packages_i
         HashMismatch: when a package is not the one that was built.
         BrokenPackage: when the report is invalid, or names files outside of the folder of packages.
     """
-    if (reason := _failure_without_report(folder)) is not None:
-        return Collected(worker=worker, config=config, log=_latest_log(folder, config), reason=reason)
+    if (reason := _output_of_unreported_failure(folder)) is not None:
+        return ResultsCollected(worker=worker, config=config, log=_latest_log(folder, config), reason=reason)
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         (entry,) = [item for item in report["configs"] if item["config"] == config]
         reports = [run_json_conversion.record_from_json(PackageReport, data) for data in entry["packages"]]
-        packages = tuple(accept_package(folder / packages_in, report, sender="worker") for report in reports)
+        packages = tuple(verify_received_package(folder / packages_in, report, sender="worker") for report in reports)
         steps = tuple(run_json_conversion.record_from_json(StepReport, step) for step in entry["steps"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BrokenPackage(f"{worker} sent an invalid report of {config}", why=why) from error
-    return Collected(
+    return ResultsCollected(
         worker=worker,
         config=config,
         packages=packages,
@@ -124,20 +126,20 @@ def read_collected_results(folder: Path, *, worker: str, config: str, packages_i
     )
 
 
-def mismatch_reason(folder: Path, *, key: str) -> str:
+def input_mismatch_reason(folder: Path, *, key: str) -> str:
     """Return why results are of no use: they were made of other inputs than the config's; empty if they were not."""
-    other = read_json(folder / "state.json").get("key")
+    other = read_json_object(folder / "state.json").get("key")
     if key and other and other != key:
         return f"its build had other inputs ({str(other)[:12]}, not {key[:12]})"
     return ""
 
 
-def _failure_without_report(folder: Path) -> str | None:
+def _output_of_unreported_failure(folder: Path) -> str | None:
     """Return the last output of a build that failed before it could report; None if it did, or should have."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         if (folder / "report.json").read_text(encoding="utf-8").strip():
             return None
-        state = read_json(folder / "state.json")
+        state = read_json_object(folder / "state.json")
         if not state or state.get("exit_code") == 0:
             return None
         output = (folder / "log").read_text(encoding="utf-8", errors="replace")[-LONGEST:].strip()
@@ -151,7 +153,7 @@ def _latest_log(folder: Path, config: str) -> Path | None:
     return next((log for log in (*reversed(logs), folder / "log") if log.is_file()), None)
 
 
-def accept_package(folder: Path, report: PackageReport, *, sender: str) -> PackageReport:
+def verify_received_package(folder: Path, report: PackageReport, *, sender: str) -> PackageReport:
     """Return a package of a sender's report with its path in a folder, once its name and its hash were checked.
 
     Raises:

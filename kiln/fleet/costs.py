@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.live_worker_inventory import Inventory
-    from kiln.fleet.plan import Arrangement, WorkerTestPlan
+    from kiln.fleet.plan import WorkerArrangement, WorkerTestPlan
     from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import MatrixReport
     from kiln.scheduling.queue import Queue
@@ -40,7 +40,9 @@ def controller_cost(charge: ControllerCharge | None, now: float) -> float:
     return 0.0 if charge is None else worker_cost(charge.hourly, max(0.0, now - charge.since), billed=charge.billed)
 
 
-def run_cost(run: FleetRun, forecast: RunCost | None, now: float, *, is_controlled: bool = False) -> RunCost | None:
+def recorded_run_cost(
+    run: FleetRun, forecast: RunCost | None, now: float, *, is_controlled: bool = False
+) -> RunCost | None:
     """Return the cost of a run in the ledger, with the last forecast while its process runs.
 
     A controller is charged for until the end of the run, and one that exists still (``is_controlled``) until ``now``.
@@ -60,15 +62,17 @@ def run_cost(run: FleetRun, forecast: RunCost | None, now: float, *, is_controll
     return dataclasses.replace(forecast, spent=cost, expected=cost, config_ends={}, config_starts={})
 
 
-def run_costs(runs: Iterable[FleetRun], reports: Mapping[str, MatrixReport | None], now: float) -> dict[str, RunCost]:
+def recorded_run_costs(
+    runs: Iterable[FleetRun], reports: Mapping[str, MatrixReport | None], now: float
+) -> dict[str, RunCost]:
     """Return the costs of runs, by their ids; ``reports`` have the last forecasts."""
     forecasts = {name: report.cost for name, report in reports.items() if report is not None}
-    known = {run.id: run_cost(run, forecasts.get(run.id), now) for run in runs}
+    known = {run.id: recorded_run_cost(run, forecasts.get(run.id), now) for run in runs}
     return {name: cost for name, cost in known.items() if cost is not None}
 
 
 def planned_cost(
-    way: Arrangement,
+    way: WorkerArrangement,
     controller: MachineType | None,
     now: float,
     *,
@@ -102,11 +106,11 @@ def planned_cost(
 
 def ended_run_cost(run_config: FleetRunConfig, inventory: Inventory, now: float) -> RunCost:
     """Return the cost of a run that has ended."""
-    cost = inventory.spent(now)
+    cost = inventory.total_cost_until(now)
     return RunCost(spent=cost, expected=cost, currency=run_config.currency, end=now, controller=run_config.controller)
 
 
-def forecast(
+def forecast_run_cost(
     run_config: FleetRunConfig, inventory: Inventory, queue: Queue, *, max_workers: int, now: float
 ) -> RunCost:
     """Return the cost of a run so far and in the end, if builds take their estimated times and no worker is lost.
@@ -114,21 +118,23 @@ def forecast(
     Free workers take their next configs by the rule of the run itself, and are terminated after their last.
     """
     types = _machine_type_by_config(run_config)
-    starts = _assigned_starts(inventory, queue, now)
+    starts = _expected_starts_of_assigned_configs(inventory, queue, now)
     ends, first, last = _simulate_remaining_builds(run_config, inventory, queue.copy(), max_workers, now, starts)
     after = run_config.collect + run_config.teardown
     end = max([now, *(moment + after for moment in last.values())])
     cost = 0.0
     for worker in inventory:
         if worker.record.state is not WorkerState.REFUSED:
-            cost += _worker_cost_until(worker.record, last.get(worker.name, now) + after if worker.is_builder else end)
+            cost += _worker_cost_until(
+                worker.record, last.get(worker.name, now) + after if worker.builds_configs else end
+            )
     for name, (kind, requested) in first.items():
         cost += worker_cost(kind.price(spot=run_config.spot), last[name] + after - requested, billed=kind.billed)
     tests_cost, tests_seconds = (0.0, 0.0) if (tests := run_config.tests) is None else (tests.cost, tests.seconds)
     end += tests_seconds
     cost += controller_cost(run_config.controller, end) - controller_cost(run_config.controller, now) + tests_cost
     traffic = sum(types[config].egress for config in ends) * run_config.packages
-    so_far = inventory.spent(now)
+    so_far = inventory.total_cost_until(now)
     over = so_far - workers_cost((worker.record for worker in inventory), (), now)
     return RunCost(
         spent=so_far,
@@ -159,20 +165,20 @@ def _simulate_remaining_builds(
     first: dict[str, tuple[MachineType, float]] = {}
     last: dict[str, float] = {}
 
-    def begin(worker: str, moment: float) -> bool:
+    def begin_next_build(worker: str, moment: float) -> bool:
         job = queue.begin_next(worker, moment)
         if job is not None:
             starts[job.config] = queue.expected_start(worker)
             heapq.heappush(building, (queue.expected_end(worker), worker, job.config))
         return job is not None
 
-    idle = [worker.name for worker in inventory.builders if worker.assignment is None and not worker.is_retired]
-    further = _further_workers(run_config, inventory, queue, max_workers)
+    idle = [worker.name for worker in inventory.alive_builders if worker.assignment is None and not worker.is_retired]
+    further = _names_of_requestable_workers(run_config, inventory, queue, max_workers)
     moment = now
     while True:
-        idle = [worker for worker in idle if not begin(worker, moment)]
+        idle = [worker for worker in idle if not begin_next_build(worker, moment)]
         for kind, names in further.items():
-            while names and begin(names[-1], moment + run_config.startup):
+            while names and begin_next_build(names[-1], moment + run_config.startup):
                 first[names.pop()] = (kind, moment)
         if not building:
             return ends, first, last
@@ -188,13 +194,13 @@ def _machine_type_by_config(run_config: FleetRunConfig) -> Mapping[str, MachineT
     return {estimate.config: kinds.get(estimate.type, run_config.machine_type) for estimate in run_config.estimates}
 
 
-def _further_workers(
+def _names_of_requestable_workers(
     run_config: FleetRunConfig, inventory: Inventory, queue: Queue, max_workers: int
 ) -> dict[MachineType, list[str]]:
     """Return the names of the workers that may still be requested, by their machine types."""
     names: dict[MachineType, list[str]] = {}
-    more = max_workers - len(inventory.builders)
-    existing = [queue.machine_type_of(worker.name) for worker in inventory.builders]
+    more = max_workers - len(inventory.alive_builders)
+    existing = [queue.machine_type_of(worker.name) for worker in inventory.alive_builders]
     for kind, count in run_config.max_workers_by_type.items():
         numbers = range(min(more, count - existing.count(kind.type)))
         names[kind] = [f"{run_config.id} more {kind.type} {number}" for number in numbers]
@@ -204,10 +210,10 @@ def _further_workers(
     return names
 
 
-def _assigned_starts(inventory: Inventory, queue: Queue, now: float) -> dict[str, float]:
+def _expected_starts_of_assigned_configs(inventory: Inventory, queue: Queue, now: float) -> dict[str, float]:
     """Return the expected starts of configs whose worker is not ready yet, or whose job waits for another."""
     starts = {}
-    for worker in inventory.builders:
+    for worker in inventory.alive_builders:
         if worker.assignment is not None:
             start = queue.expected_start(worker.name)
             if start > now or not worker.is_building:
@@ -219,7 +225,7 @@ def _running_build_ends(inventory: Inventory, queue: Queue, now: float) -> list[
     """Return a heap of the expected ends of the builds that run, with their workers and configs."""
     building = [
         (max(now, queue.expected_end(worker.name)), worker.name, worker.assignment.config)
-        for worker in inventory.builders
+        for worker in inventory.alive_builders
         if worker.assignment is not None
     ]
     heapq.heapify(building)

@@ -54,7 +54,7 @@ class SizeEntry:
         )
 
 
-def read(folder: Path) -> tuple[SizeEntry, ...]:
+def read_size_file(folder: Path) -> tuple[SizeEntry, ...]:
     """Read the file of a feedstock, if it has one.
 
     Raises:
@@ -67,12 +67,12 @@ def read(folder: Path) -> tuple[SizeEntry, ...]:
     value = document.value
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise MalformedYaml(
-            "the file of sizes is a list of entries with sizes", at=document.place_of_key(), hint=_example_entry()
+            "the file of sizes is a list of entries with sizes", at=document.place_of_key(), hint=_example_size_entry()
         )
     return tuple(_parse_entry(entry) for entry in value)
 
 
-def _example_entry() -> str:
+def _example_size_entry() -> str:
     return '- {match: {cuda_compiler_version: "12.*"}, cores: 32, memory: 64, time_limit: 8h}'
 
 
@@ -80,11 +80,11 @@ def _parse_entry(data: Mapping[Any, Any]) -> SizeEntry:
     match = data.get("match", {})
     if not isinstance(match, dict) or not all(isinstance(value, str) for value in match.values()):
         raise MalformedYaml(
-            "match maps variant keys to values", at=_place_of_node(next(iter(data))), hint=_example_entry()
+            "match maps variant keys to values", at=_place_of_yaml_node(next(iter(data))), hint=_example_size_entry()
         )
     return SizeEntry(
         match={str(key): str(value) for key, value in match.items()},
-        values=_parse_sizes(data, KEYS, _place_of_node),
+        values=_parse_sizes(data, KEYS, _place_of_yaml_node),
     )
 
 
@@ -112,14 +112,14 @@ def recipe_sizes(feedstock: Feedstock, configs: Sequence[BuildConfig]) -> dict[s
     texts = {_recipe_file_name(path): yamltext.read_text(path, _recipe_file_name(path)) for path in paths}
     if not any(KEY.search(text) for text in texts.values()):
         return {}
-    rendered = limits.run_bounded(lambda: {config.name: _render_extra(feedstock, config) for config in configs})
+    rendered = limits.run_bounded(lambda: {config.name: _render_recipe_extra(feedstock, config) for config in configs})
     return {
-        config: _sizes_of_extra(extra, Place(file=file, line=_size_section_line(texts.get(file, ""))))
+        config: _sizes_in_recipe_extra(extra, Place(file=file, line=_size_section_line(texts.get(file, ""))))
         for config, (file, extra) in rendered.items()
     }
 
 
-def _sizes_of_extra(extra: Mapping[str, Any], at: Place) -> dict[str, float]:
+def _sizes_in_recipe_extra(extra: Mapping[str, Any], at: Place) -> dict[str, float]:
     """Return the sizes in the rendered section ``extra`` of a recipe; ``at`` is the place of its key ``worker``."""
     data = extra.get(SECTION) or {}
     if not isinstance(data, dict):
@@ -137,13 +137,13 @@ def _size_section_line(text: str) -> int:
     return 0 if match is None else text.count("\n", 0, match.start()) + 1
 
 
-def _render_extra(feedstock: Feedstock, config: BuildConfig) -> tuple[str, Mapping[str, Any]]:
+def _render_recipe_extra(feedstock: Feedstock, config: BuildConfig) -> tuple[str, Mapping[str, Any]]:
     """Return the file of the recipe that is rendered, and its section ``extra``."""
     rendered = render.render(feedstock, config)
     return rendered.file, rendered.outputs[0].extra if rendered.outputs else {}
 
 
-def _place_of_node(text: Any) -> Place:
+def _place_of_yaml_node(text: Any) -> Place:
     return Place(file=FILE, line=getattr(text, "line", 0), column=getattr(text, "column", 0))
 
 

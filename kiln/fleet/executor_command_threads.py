@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kiln import files
 from kiln.errors import DiskFull, KilnError
 from kiln.fleet.executor_protocol import (
-    Collect,
     CollectFailed,
+    CollectResults,
     CommandFailed,
     ControllerDiskFull,
-    Probe,
-    Probed,
-    Provision,
+    ProbeWorkers,
     ProvisionFailed,
-    TearDown,
+    ProvisionWorkers,
     TearDownFailed,
-    Terminate,
+    TearDownRun,
+    TerminateWorker,
+    WorkersProbed,
 )
 
 if TYPE_CHECKING:
@@ -65,20 +65,20 @@ class CommandThreads:
 
     def submit(self, command: Command) -> None:
         """Execute a command in its own thread."""
-        if isinstance(command, Terminate) and not command.id:
+        if isinstance(command, TerminateWorker) and not command.id:
             self._session.abandoned.add(command.worker)
-        threading.Thread(target=self._execute, args=(command,), daemon=True).start()
+        threading.Thread(target=self._execute_in_thread, args=(command,), daemon=True).start()
 
-    def _execute(self, command: Command) -> None:
+    def _execute_in_thread(self, command: Command) -> None:
         """Execute a command; every failure becomes an event, so that no command is lost."""
         try:
             with files.full_disk_as_error(self._folder):
-                self.carry_out(command)
+                self.execute_command_now(command)
         except (KilnError, OSError, ValueError, KeyError, TypeError) as error:
             for event in failure_events(command, error):
                 self._session.events.put(event)
 
-    def carry_out(self, command: Command) -> None:
+    def execute_command_now(self, command: Command) -> None:
         """Execute a command in this thread."""
         event = self.handlers[type(command)](self._session, command)
         if event is not None:
@@ -89,15 +89,15 @@ def failure_events(command: Command, error: Exception) -> tuple[Event, ...]:
     """Return the events of a command that ended with an error."""
     reason = f"{type(error).__name__}: {error}"
     match command:
-        case TearDown():
+        case TearDownRun():
             return (TearDownFailed(reason=reason, unknown=True),)
         case _ if isinstance(error, DiskFull):
             return (ControllerDiskFull(command=command, reason=f"{error.what}: {error.why}"),)
-        case Provision():
+        case ProvisionWorkers():
             return tuple(ProvisionFailed(worker=worker, reason=reason) for worker in command.workers)
-        case Probe():
-            return (Probed(answers=frozenset(), machines=None),)
-        case Collect():
+        case ProbeWorkers():
+            return (WorkersProbed(answers=frozenset(), machines=None),)
+        case CollectResults():
             return (CollectFailed(worker=command.worker, config=command.config, reason=reason),)
         case _:
             return (CommandFailed(worker=command.worker, reason=reason),)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.fleet.reconcile import Machine
+    from kiln.fleet.reconcile import ListedMachine
     from kiln.model.build_results import PackageReport, StepReport
     from kiln.model.job_estimate import JobSize
 
@@ -36,8 +36,8 @@ class _BuildMessage(_WorkerMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Provision:
-    """Create workers, or find existing ones again: `Provisioned` or `ProvisionFailed` for each.
+class ProvisionWorkers:
+    """Create workers, or find existing ones again: `WorkerProvisioned` or `ProvisionFailed` for each.
 
     ``offers`` are the type, spot and zone of each, and ``needs`` what its configs need at most.
     """
@@ -48,13 +48,13 @@ class Provision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepare(_WorkerMessage):
-    """Prepare a worker for builds: `Prepared` or `CommandFailed`."""
+class PrepareWorker(_WorkerMessage):
+    """Prepare a worker for builds: `WorkerPrepared` or `CommandFailed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchService(_WorkerMessage):
-    """Watch the cache, or the part of a pool, on a worker: `Heartbeat` and `Unreachable`, repeatedly."""
+    """Watch the cache, or the part of a pool, on a worker: `Heartbeat` and `WorkerUnreachable`, repeatedly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class StopBuild(_BuildMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowBuild(_BuildMessage):
-    """Follow a build: `Heartbeat`, `Unreachable`, `ReclaimNotice` and `LogLine` repeatedly, `BuildFinished` at the end.
+    """Follow a build: `Heartbeat`, `WorkerUnreachable`, `ReclaimNotice` and `LogLine` repeatedly, then `BuildFinished`.
 
     Lines are written to ``log``, too.
     """
@@ -106,8 +106,8 @@ class FollowBuild(_BuildMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collect(_BuildMessage):
-    """Collect a config's packages and log, and check them and their ``key``: `Collected` or `CollectFailed`.
+class CollectResults(_BuildMessage):
+    """Collect a config's packages and log, and check them and their ``key``: `ResultsCollected` or `CollectFailed`.
 
     With ``until``, collect what an unfinished build has handed over instead, and give up at that time.
     """
@@ -117,15 +117,15 @@ class Collect(_BuildMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renew(_WorkerMessage):
-    """Renew a worker's lease for so many seconds: `Renewed`, or `Unreachable`."""
+class RenewLease(_WorkerMessage):
+    """Renew a worker's lease for so many seconds: `LeaseRenewed`, or `WorkerUnreachable`."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terminate(_WorkerMessage):
-    """Terminate a worker: `Terminated`, or `CommandFailed`.
+class TerminateWorker(_WorkerMessage):
+    """Terminate a worker: `WorkerTerminated`, or `CommandFailed`.
 
     With an ``id``, only the machine that the provider knows by it, and not another of the same name.
     """
@@ -134,13 +134,13 @@ class Terminate(_WorkerMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TearDown:
-    """Stop all other commands, and remove all that the run has: `TornDown` or `TearDownFailed`."""
+class TearDownRun:
+    """Stop all other commands, and remove all that the run has: `RunTornDown` or `TearDownFailed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """List the provider's machines, and find out whether workers are silent, or this computer is cut off: `Probed`.
+class ProbeWorkers:
+    """List the machines, and find out whether workers are silent, or this computer is cut off: `WorkersProbed`.
 
     When the provider lists workers that do not answer, its firewall is opened for this computer's current address.
     Without ``workers`` none is contacted.
@@ -150,23 +150,23 @@ class Probe:
 
 
 Command: TypeAlias = (
-    Provision
-    | Prepare
+    ProvisionWorkers
+    | PrepareWorker
     | WatchService
     | QueryJobs
     | StartBuild
     | StopBuild
     | FollowBuild
-    | Collect
-    | Renew
-    | Terminate
-    | Probe
-    | TearDown
+    | CollectResults
+    | RenewLease
+    | TerminateWorker
+    | ProbeWorkers
+    | TearDownRun
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Provisioned(_WorkerMessage):
+class WorkerProvisioned(_WorkerMessage):
     """A worker exists."""
 
     id: str
@@ -185,7 +185,7 @@ class ProvisionFailed(_WorkerMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared(_WorkerMessage):
+class WorkerPrepared(_WorkerMessage):
     """A worker can build; ``cache`` is the URL of the cache, or of the pool's server, that it holds."""
 
     cache: str = ""
@@ -230,7 +230,7 @@ class ReclaimNotice(_WorkerMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreachable(_WorkerMessage):
+class WorkerUnreachable(_WorkerMessage):
     """A worker does not answer."""
 
 
@@ -259,7 +259,7 @@ class BuildFinished(_BuildMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collected(_BuildMessage):
+class ResultsCollected(_BuildMessage):
     """A build's results are collected and checked; ``log`` is its log, ``reason`` says why a failed config failed."""
 
     packages: tuple[PackageReport, ...] = ()
@@ -299,19 +299,19 @@ class CommandUndelivered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renewed(_WorkerMessage):
+class LeaseRenewed(_WorkerMessage):
     """A worker's lease was renewed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
+class WorkersProbed:
     """The workers that answer, and the machines that the provider lists: None when the provider could not be asked.
 
     ``credentials`` when it did not accept the credentials, with its ``reason``.
     """
 
     answers: frozenset[str]
-    machines: tuple[Machine, ...] | None
+    machines: tuple[ListedMachine, ...] | None
     credentials: bool = False
     reason: str = ""
 
@@ -324,12 +324,12 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terminated(_WorkerMessage):
+class WorkerTerminated(_WorkerMessage):
     """A worker is terminated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TornDown:
+class RunTornDown:
     """Nothing of the run remains."""
 
 
@@ -345,20 +345,29 @@ class TearDownFailed:
     credentials: bool = False
 
 
-WorkerEvent: TypeAlias = Provisioned | ProvisionFailed | Prepared | JobsListed | CommandFailed | Terminated
+WorkerEvent: TypeAlias = (
+    WorkerProvisioned | ProvisionFailed | WorkerPrepared | JobsListed | CommandFailed | WorkerTerminated
+)
 BuildEvent: TypeAlias = (
     BuildStarted
     | BuildDequeued
     | Heartbeat
-    | Renewed
+    | LeaseRenewed
     | ReclaimNotice
-    | Unreachable
+    | WorkerUnreachable
     | BuildFinished
-    | Collected
+    | ResultsCollected
     | CollectFailed
 )
 Event: TypeAlias = (
-    WorkerEvent | BuildEvent | LogLine | ControllerDiskFull | CommandUndelivered | Probed | TornDown | TearDownFailed
+    WorkerEvent
+    | BuildEvent
+    | LogLine
+    | ControllerDiskFull
+    | CommandUndelivered
+    | WorkersProbed
+    | RunTornDown
+    | TearDownFailed
 )
 
 

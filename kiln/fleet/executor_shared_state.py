@@ -43,7 +43,7 @@ class EventSession:
     stopped: threading.Event = field(default_factory=threading.Event)
     notes: set[str] = field(default_factory=set)
 
-    def needs_following(self, worker: str) -> bool:
+    def must_still_follow(self, worker: str) -> bool:
         """Return whether a worker is still to be followed."""
         return not self.stopped.is_set() and worker not in self.abandoned
 
@@ -60,12 +60,12 @@ class EventSession:
     def task_reporter(self, *workers: str) -> Callable[[str], None]:
         """Return a function that reports a playbook's task as a step of the workers' configs."""
 
-        def report(task: str) -> None:
+        def report_task(task: str) -> None:
             for worker in workers:
                 if worker in self.configs:
                     self.report_step(self.configs[worker], task)
 
-        return report
+        return report_task
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class PlaybookSession(EventSession):
         """Return a new session of a site."""
         return cls(site=site, playbooks=PlaybookRunner(site))
 
-    def send(self, worker: str, paths: Sequence[str], target: str) -> process_runner.Result:
+    def send_files_to_worker(self, worker: str, paths: Sequence[str], target: str) -> process_runner.Result:
         """Copy files to a folder of the builds' user on a worker, with their paths after ``/./``."""
         options = ("--relative", "--partial", "--timeout=60")
         return self.rsync(worker, *options, "--", *paths, f"{worker}:{target}/")

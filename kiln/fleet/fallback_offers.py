@@ -16,7 +16,7 @@ BACKOFF = (60.0, 120.0, 240.0, 480.0, 900.0)  # seconds until a refused offer is
 ON_DEMAND = "on-demand"
 
 
-def ordered_offers(
+def offers_in_request_order(
     machine_type: MachineType, fallbacks: Sequence[MachineType | str], *, zones: Sequence[str] = (), spot: bool = False
 ) -> tuple[Offer, ...]:
     """Return the offers of a run in the order in which they are asked for, each in all zones.
@@ -36,7 +36,7 @@ def ordered_offers(
     return tuple(dict.fromkeys(offers))
 
 
-class OfferList:
+class OffersWithRefusals:
     """The offers of a run with their refusals."""
 
     def __init__(self, offers: Sequence[Offer]) -> None:
@@ -46,7 +46,7 @@ class OfferList:
         self._reasons: dict[tuple[str, bool, str], str] = {}
         self._tried: set[tuple[str, bool, str]] = set()  # refused since any was accepted
 
-    def first_available(self, now: float, among: Sequence[Offer] = ()) -> Offer | None:
+    def first_available_offer(self, now: float, among: Sequence[Offer] = ()) -> Offer | None:
         """Return the first offer, of all or ``among`` some, that may be asked for now; None after recent refusals.
 
         Those that were refused since any was accepted come last: where a refusal takes longer than the pause after it,
@@ -55,14 +55,14 @@ class OfferList:
         free = [offer for offer in among or self._offers if now >= self._blocked_until.get(offer.key, 0.0)]
         return next((offer for offer in free if offer.key not in self._tried), free[0] if free else None)
 
-    def has_untried(self, now: float, among: Sequence[Offer]) -> bool:
+    def has_untried_offer(self, now: float, among: Sequence[Offer]) -> bool:
         """Return whether an offer may be asked for now that was not refused since any was accepted."""
-        first = self.first_available(now, among)
+        first = self.first_available_offer(now, among)
         return first is not None and first.key not in self._tried
 
     def current_zone(self, now: float) -> str:
         """Return the zone of a worker of another type, such as the cache's, that is requested now."""
-        return (self.first_available(now) or self._offers[0]).zone
+        return (self.first_available_offer(now) or self._offers[0]).zone
 
     def next_available_time(self, among: Sequence[Offer] = ()) -> float:
         """Return the time from which some offer, of all or ``among`` some, may be asked for."""
@@ -74,7 +74,7 @@ class OfferList:
             return otherwise
         return "; ".join(f"{offer}: {self._reasons[offer.key]}" for offer in self._offers if offer.key in self._reasons)
 
-    def refuse(self, key: tuple[str, bool, str], now: float, reason: str = "") -> None:
+    def record_refusal(self, key: tuple[str, bool, str], now: float, reason: str = "") -> None:
         """Record that an offer was refused; refusals of several workers at once count as one."""
         self._reasons[key] = reason
         self._tried.add(key)
@@ -84,12 +84,12 @@ class OfferList:
         self._refusals[key] = count + 1
         self._blocked_until[key] = now + BACKOFF[min(count, len(BACKOFF) - 1)]
 
-    def exclude(self, offers: Sequence[Offer], reason: str) -> None:
+    def exclude_offers(self, offers: Sequence[Offer], reason: str) -> None:
         """Ask for offers no more."""
         for offer in offers:
             self._blocked_until[offer.key], self._reasons[offer.key] = math.inf, reason
 
-    def accept(self, key: tuple[str, bool, str]) -> None:
+    def record_acceptance(self, key: tuple[str, bool, str]) -> None:
         """Record that an offer was accepted: its next refusal is the first one again."""
         self._refusals.pop(key, None)
         self._tried.clear()

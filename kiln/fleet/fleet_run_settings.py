@@ -104,7 +104,7 @@ class FleetRunConfig:
         """The machine types of the workers, each with the largest number of workers at a time."""
         return self.type_workers or {self.machine_type: self.max_workers}
 
-    def offers_of(self, machine_type: MachineType) -> tuple[Offer, ...]:
+    def offers_of_machine_type(self, machine_type: MachineType) -> tuple[Offer, ...]:
         """Return the offers by which workers of a planned machine type are requested, in their order."""
         default = self.offers if len(self.max_workers_by_type) == 1 else ()
         return self.type_offers.get(machine_type) or default or (Offer(machine_type=machine_type, spot=self.spot),)
@@ -119,7 +119,7 @@ class FleetRunConfig:
         others = (
             kind.type
             for kind in self.max_workers_by_type
-            if any(o.machine_type.type == machine_type for o in self.offers_of(kind))
+            if any(o.machine_type.type == machine_type for o in self.offers_of_machine_type(kind))
         )
         known = self.previous_run.types if self.previous_run else ()
         unknown = planned[0] if len(known) < 2 and machine_type not in known else machine_type
@@ -140,10 +140,10 @@ class FleetRunConfig:
         """Return the name of a worker of the pool."""
         return f"kiln-{self.id}-pool-{number}"
 
-    def is_own_name(self, name: str) -> bool:
+    def is_own_worker_name(self, name: str) -> bool:
         """Return whether a name can be that of one of the run's workers: it is a tag, which others might write."""
         return re.fullmatch(rf"kiln-{re.escape(self.id)}-[a-z0-9-]+", name) is not None
 
-    def log_path(self, config: str, attempt: int) -> Path | None:
+    def build_log_path(self, config: str, attempt: int) -> Path | None:
         """Return the path of the log of a config's build."""
         return None if self.logs is None else self.logs / f"{config}.{attempt}.log"

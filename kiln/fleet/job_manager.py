@@ -18,7 +18,14 @@ from kiln.errors import (
     WorkersLost,
     class_of_code,
 )
-from kiln.fleet.executor_protocol import BuildStarted, Collect, Collected, FollowBuild, StartBuild, StopBuild
+from kiln.fleet.executor_protocol import (
+    BuildStarted,
+    CollectResults,
+    FollowBuild,
+    ResultsCollected,
+    StartBuild,
+    StopBuild,
+)
 from kiln.fleet.live_run_state import RETRY, TRIES
 from kiln.fleet.live_worker_inventory import OVER
 from kiln.model.fleet import JobState
@@ -44,7 +51,7 @@ class JobManager:
         self.stopped: set[str] = set()  # configs whose build was stopped at its time limit
         self.faults: dict[str, str] = {}  # groups whose compile has failed, each with the config that it failed in
 
-    def assign_ahead(self, worker: Worker, now: float) -> bool:
+    def assign_to_unready_worker(self, worker: Worker, now: float) -> bool:
         """Assign a config to a worker that is being provisioned; return whether there is one."""
         begin = now + self.state.run_config.startup
         estimate = self.state.queue.next(worker.name, begin)
@@ -54,11 +61,11 @@ class JobManager:
         self.state.queue.begin(worker.name, estimate, begin)
         return True
 
-    def resume(self, estimate: JobEstimate) -> bool:
+    def resume_job(self, estimate: JobEstimate) -> bool:
         """Resume a config that a worker builds, or has built and still holds; return whether one does."""
-        job = self.state.inventory.job(estimate.config)
+        job = self.state.inventory.latest_job(estimate.config)
         worker = None if job is None else self.state.inventory.workers.get(job.worker)
-        if job is None or worker is None or not worker.alive or job.state in OVER:
+        if job is None or worker is None or not worker.is_alive or job.state in OVER:
             return False
         if job.state is JobState.FINISHED:
             worker.uncollected[estimate.config] = 0
@@ -68,7 +75,7 @@ class JobManager:
         )
         worker.assignment, worker.is_building = estimate, True
         self.state.queue.resume(worker.name, estimate, job.started)
-        log = self.state.run_config.log_path(estimate.config, job.attempt)
+        log = self.state.run_config.build_log_path(estimate.config, job.attempt)
         self.state.update_config(
             estimate.config,
             state=ConfigState.RUNNING,
@@ -79,7 +86,7 @@ class JobManager:
         )
         return True
 
-    def start(self, worker: Worker, estimate: JobEstimate, now: float, *, cache: str) -> None:
+    def start_build(self, worker: Worker, estimate: JobEstimate, now: float, *, cache: str) -> None:
         """Store that a worker builds a config, and start the build; ``cache`` is the URL of its cache, or empty."""
         worker.is_building = True
         self.stopped.discard(estimate.config)
@@ -93,10 +100,10 @@ class JobManager:
             cold=cold,
             reason="",
             estimate=seconds,
-            log=self.state.run_config.log_path(estimate.config, job.attempt),
+            log=self.state.run_config.build_log_path(estimate.config, job.attempt),
             worker=worker.name,
         )
-        self.state.submit(
+        self.state.submit_command(
             StartBuild(
                 worker=worker.name,
                 config=estimate.config,
@@ -108,60 +115,66 @@ class JobManager:
             )
         )
 
-    def stop_overdue(self, worker: Worker, now: float) -> None:
+    def stop_overdue_build(self, worker: Worker, now: float) -> None:
         """Have a build stopped that takes longer than it may."""
-        due = self.stop_time(worker)
+        due = self.build_stop_time(worker)
         if due is not None and now >= due and worker.assignment is not None:
             self.stopped.add(worker.assignment.config)
-            self.state.submit(StopBuild(worker=worker.name, config=worker.assignment.config))
+            self.state.submit_command(StopBuild(worker=worker.name, config=worker.assignment.config))
 
-    def stop_time(self, worker: Worker) -> float | None:
+    def build_stop_time(self, worker: Worker) -> float | None:
         """Return when a worker's build is to be stopped, None for never."""
         estimate = worker.assignment
         if estimate is None or not worker.is_building or estimate.size.time_limit is None:
             return None
-        job = self.state.inventory.job(estimate.config)
+        job = self.state.inventory.latest_job(estimate.config)
         if job is None or estimate.config in self.stopped:
             return None
         return job.started + estimate.size.time_limit
 
-    def collect(self, worker: Worker, config: str) -> None:
+    def collect_results(self, worker: Worker, config: str) -> None:
         """Have the results of a build collected."""
-        self.state.submit(Collect(worker=worker.name, config=config, key=self.state.estimates[config].key))
+        self.state.submit_command(
+            CollectResults(worker=worker.name, config=config, key=self.state.estimates[config].key)
+        )
 
-    def follow(self, worker: Worker, config: str) -> None:
+    def follow_build(self, worker: Worker, config: str) -> None:
         """Have a build followed."""
-        log = self.state.run_config.log_path(config, self.state.inventory.attempts(config))
-        self.state.submit(FollowBuild(worker=worker.name, config=config, log=log))
+        log = self.state.run_config.build_log_path(config, self.state.inventory.attempt_count(config))
+        self.state.submit_command(FollowBuild(worker=worker.name, config=config, log=log))
 
-    def on_started(self, worker: Worker, event: BuildStarted | BuildDequeued) -> None:
+    def on_build_started(self, worker: Worker, event: BuildStarted | BuildDequeued) -> None:
         """Follow a build that was started; store when it has begun, if until then it waited in the provider's queue."""
         if isinstance(event, BuildStarted):
             self.state.inventory.update_job(event.config, state=JobState.RUNNING)
-            self.follow(worker, event.config)
+            self.follow_build(worker, event.config)
             return
         self.state.inventory.update_job(event.config, started=event.at)
         self.state.update_config(event.config, started=event.at)
 
-    def request_handover(self, worker: Worker, config: str, reason: str) -> None:
+    def request_build_handover(self, worker: Worker, config: str, reason: str) -> None:
         """Have a build stopped in order, so that another worker continues it."""
-        self.state.submit(StopBuild(worker=worker.name, config=config, reason=reason, until=worker.reclaimed_at))
+        self.state.submit_command(
+            StopBuild(worker=worker.name, config=config, reason=reason, until=worker.reclaimed_at)
+        )
 
-    def on_handover(self, worker: Worker, event: Collected | CollectFailed) -> None:
+    def on_handover(self, worker: Worker, event: ResultsCollected | CollectFailed) -> None:
         """Queue a config again whose build has handed over what it made, or could not."""
         worker.handover = ""
-        what = "is handed on" if isinstance(event, Collected) else f"is lost: {event.reason}"
+        what = "is handed on" if isinstance(event, ResultsCollected) else f"is lost: {event.reason}"
         reason = f"the provider takes the worker back; what it has built {what}"
-        self.requeue(self.state.estimates[event.config], worker, reason)
+        self.requeue_config(self.state.estimates[event.config], worker, reason)
 
-    def on_finished(self, worker: Worker, event: BuildFinished) -> None:
+    def on_build_finished(self, worker: Worker, event: BuildFinished) -> None:
         """Free a worker for its next config; what it has built is collected in parallel."""
         self.state.queue.end(worker.name, ok=event.exit_code == 0)
         worker.assignment, worker.is_building = None, False
         worker.is_retired |= event.unfit
         if worker.is_reclaimed and event.exit_code == BudgetSpent.exit_code:
             worker.handover = event.config
-            self.state.submit(Collect(worker=worker.name, config=event.config, until=worker.reclaimed_at))
+            self.state.submit_command(
+                CollectResults(worker=worker.name, config=event.config, until=worker.reclaimed_at)
+            )
             return
         if event.config in self.stopped and event.exit_code != 0:
             limit = self.state.estimates[event.config].size.time_limit or 0.0
@@ -171,7 +184,7 @@ class JobManager:
             event = dataclasses.replace(event, exit_code=None, reason="the provider takes the worker back")
         if event.exit_code is None:
             error = FleetLimit if event.overdue else WorkersLost
-            self.requeue(self.state.estimates[event.config], worker, event.reason or "its build is gone", error)
+            self.requeue_config(self.state.estimates[event.config], worker, event.reason or "its build is gone", error)
             return
         worker.is_retired |= event.exit_code == DiskFull.exit_code
         job = self.state.inventory.update_job(
@@ -186,16 +199,16 @@ class JobManager:
             self.state.queue.hold_group(
                 self.state.estimates[event.config]
             )  # until its report says which step has failed
-        self.collect(worker, event.config)
+        self.collect_results(worker, event.config)
 
-    def on_collected(self, worker: Worker, event: Collected) -> None:
+    def on_results_collected(self, worker: Worker, event: ResultsCollected) -> None:
         """Store the results of a build, which were collected and checked."""
         del worker.uncollected[event.config]
-        job = self.state.inventory.job(event.config)
+        job = self.state.inventory.latest_job(event.config)
         code = 0 if job is None or job.exit_code is None else job.exit_code
         if code == DiskFull.exit_code:
             reason = ": ".join(("its disk is full", *filter(None, (event.reason,))))
-            self.requeue(self.state.estimates[event.config], worker, reason, error=DiskFull)
+            self.requeue_config(self.state.estimates[event.config], worker, reason, error=DiskFull)
             return
         state = JobState.FAILED if code else JobState.COLLECTED
         traffic = sum(package.artifact.size for package in event.packages)
@@ -204,10 +217,10 @@ class JobManager:
         reason = "" if code == 0 else limit or event.reason or f"kiln ended with exit code {code} on {worker.name}"
         if code:
             self.state.errors[event.config] = class_of_code(code)(reason)
-            self._release_group(self.state.estimates[event.config], event)
+            self._release_held_group(self.state.estimates[event.config], event)
         self.state.update_config(
             event.config,
-            state=_config_state(code),
+            state=_config_state_of_exit_code(code),
             finished=finished,
             reason=reason,
             packages=event.packages,
@@ -216,7 +229,7 @@ class JobManager:
             log=event.log or self.state.configs[event.config].log,
         )
 
-    def _release_group(self, estimate: JobEstimate, event: Collected) -> None:
+    def _release_held_group(self, estimate: JobEstimate, event: ResultsCollected) -> None:
         """Build the configs that were held back for a failed cold build, unless their compile has failed."""
         queue = self.state.queue
         if not queue.is_group_held(estimate):
@@ -226,7 +239,7 @@ class JobManager:
             return
         self.faults[estimate.group] = estimate.config
         dropped = queue.drop_held_group(estimate)
-        for worker in self.state.inventory.builders:
+        for worker in self.state.inventory.alive_builders:
             job = worker.assignment
             if job is not None and not worker.is_building and job.group == estimate.group:
                 queue.end(worker.name, ok=False)  # without having begun
@@ -247,34 +260,36 @@ class JobManager:
         worker.uncollected[event.config] += 1
         if event.foreign:
             del worker.uncollected[event.config]
-            self.requeue(self.state.estimates[event.config], worker, event.reason)
+            self.requeue_config(self.state.estimates[event.config], worker, event.reason)
         elif worker.uncollected[event.config] < TRIES:
             worker.retries[event.config] = self.state.executor.now() + RETRY
         elif event.corrupt:
             del worker.uncollected[event.config]
             what = f"the packages of {event.config} arrived corrupt {TRIES} times"
             hint = "they are lost when the worker is terminated; build the config again"
-            self._fail(event.config, HashMismatch(what, why=event.reason, hint=hint))
+            self._fail_config(event.config, HashMismatch(what, why=event.reason, hint=hint))
         else:
             return True
         return False
 
-    def requeue(self, estimate: JobEstimate, worker: Worker, reason: str, error: type[KilnError] = WorkersLost) -> None:
+    def requeue_config(
+        self, estimate: JobEstimate, worker: Worker, reason: str, error: type[KilnError] = WorkersLost
+    ) -> None:
         """Queue a config again, or fail it after its last attempt."""
         inventory, name = self.state.inventory, estimate.config
-        job = inventory.job(name)
+        job = inventory.latest_job(name)
         if job is not None and job.exit_code is not None:  # a build without one does not say why its group is held
             self.state.queue.release_group(estimate)
-        attempts = inventory.attempts(name) - inventory.reclaimed_count(name) - worker.is_reclaimed
-        full_disks = inventory.count_ended_with(name, DiskFull.exit_code)
+        attempts = inventory.attempt_count(name) - inventory.reclaimed_build_count(name) - worker.is_reclaimed
+        full_disks = inventory.count_builds_ended_with(name, DiskFull.exit_code)
         end = job.finished if job is not None and job.finished is not None else self.state.executor.now()
         inventory.update_job(name, state=JobState.LOST, reason=reason, finished=end, reclaimed=worker.is_reclaimed)
-        is_last = attempts >= self.state.run_config.attempts and (error is FleetLimit or self._is_at_fault(name))
+        is_last = attempts >= self.state.run_config.attempts and (error is FleetLimit or self._is_config_at_fault(name))
         if is_last or full_disks >= FULL_DISKS:
             what = f"{name} was started on {attempts} workers, and none of them built it"
             if self.state.run_config.is_scheduled:
                 what = f"{name} was submitted {'once' if attempts == 1 else f'{attempts} times'}, and not built"
-            self._fail(name, error(what, why=f"{worker.name}: {reason}"))
+            self._fail_config(name, error(what, why=f"{worker.name}: {reason}"))
             return
         if estimate.group in self.faults:
             self._mark_not_compiled(estimate)
@@ -283,7 +298,7 @@ class JobManager:
         reason = f"waiting again: {worker.name}: {reason}"
         self.state.update_config(name, state=ConfigState.WAITING, started=None, reason=reason)
 
-    def _is_at_fault(self, config: str) -> bool:
+    def _is_config_at_fault(self, config: str) -> bool:
         """Return whether a config loses its workers itself: more often than those of the other configs are lost.
 
         Losses are taken for a Poisson process, whose rate is that of the others, and `ASSUMED` before there are any.
@@ -298,7 +313,7 @@ class JobManager:
         chance = math.exp(count * math.log(max(mean, 1e-9)) - mean - math.lgamma(count + 1)) if count > mean else 1.0
         return chance * (len(others) + 1) < IMPROBABLE
 
-    def _fail(self, config: str, error: KilnError) -> None:
+    def _fail_config(self, config: str, error: KilnError) -> None:
         self.state.queue.release_group(self.state.estimates[config])
         self.state.errors[config] = error
         self.state.inventory.update_job(config, state=JobState.FAILED)
@@ -306,17 +321,17 @@ class JobManager:
         reason = f"{error.what}: {error.why}"
         self.state.update_config(config, state=state, finished=self.state.executor.now(), reason=reason)
 
-    def requeue_assignment(self, worker: Worker, reason: str) -> None:
+    def requeue_assigned_config(self, worker: Worker, reason: str) -> None:
         """Queue the config again that is assigned to a worker."""
         estimate, was_building = worker.assignment, worker.is_building
         worker.assignment, worker.is_building = None, False
         self.state.queue.remove_worker(worker.name)
         if estimate is not None and was_building:
-            self.requeue(estimate, worker, reason)
+            self.requeue_config(estimate, worker, reason)
         elif estimate is not None:
             self.state.queue.add(estimate)
 
 
-def _config_state(exit_code: int) -> ConfigState:
+def _config_state_of_exit_code(exit_code: int) -> ConfigState:
     special = {DiskFull.exit_code: ConfigState.DISK_FULL, OutOfMemory.exit_code: ConfigState.OUT_OF_MEMORY}
     return ConfigState.DONE if exit_code == 0 else special.get(exit_code, ConfigState.FAILED)

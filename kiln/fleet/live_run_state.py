@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kiln import __version__
-from kiln.fleet.executor_protocol import Provision
+from kiln.fleet.executor_protocol import ProvisionWorkers
 from kiln.fleet.live_worker_inventory import Inventory
 from kiln.model.fleet import TYPES_SEPARATOR, FleetRun
 from kiln.model.job_estimate import JobSize
@@ -54,7 +54,7 @@ class FleetState:
             dependent=run_config.is_scheduled,
         )
         self.estimates = {estimate.config: estimate for estimate in run_config.estimates}
-        entries = (*run_config.cached_configs, *map(_waiting_config, run_config.estimates))
+        entries = (*run_config.cached_configs, *map(_record_of_waiting_config, run_config.estimates))
         self.configs = {entry.config: entry for entry in entries}
         self.errors: dict[str, KilnError] = {}
         self.stop: KilnError | None = None
@@ -64,7 +64,7 @@ class FleetState:
         self.started = executor.now() if previous is None else previous.started
         self.cost: RunCost | None = None
 
-    def report(self, finished: float | None = None) -> MatrixReport:
+    def run_report(self, finished: float | None = None) -> MatrixReport:
         """Return the report of the run as it stands."""
         kinds, workers = self.run_config.max_workers_by_type, self.run_config.max_workers
         return MatrixReport(
@@ -88,11 +88,11 @@ class FleetState:
         offers = Counter(worker.record.offer_key for worker in self.inventory if worker.record.provisioned is not None)
         if set(offers) <= {(kind.type, self.run_config.spot, "") for kind in kinds}:
             return ", ".join(f"{count} x {kind.name} ({provider})" for kind, count in kinds.items())
-        names = {offer.key: str(offer) for kind in kinds for offer in self.run_config.offers_of(kind)}
+        names = {offer.key: str(offer) for kind in kinds for offer in self.run_config.offers_of_machine_type(kind)}
         counts = [f"{count} x {names.get(offer, offer[0])}" for offer, count in offers.most_common()]
         return f"{', '.join(counts)} ({provider})"
 
-    def fleet_run(self) -> FleetRun:
+    def fleet_run_record(self) -> FleetRun:
         """Return the run as the ledger begins it."""
         return FleetRun(
             id=self.run_config.id,
@@ -105,18 +105,18 @@ class FleetState:
             key=self.run_config.key,
         )
 
-    def submit(self, command: Command) -> None:
+    def submit_command(self, command: Command) -> None:
         """Have a command carried out; a request for workers gets what their configs need, an empty one is dropped."""
-        if not isinstance(command, Provision):
+        if not isinstance(command, ProvisionWorkers):
             self.executor.submit(command)
         elif command.workers:
-            builders = [name for name in command.workers if self.inventory.workers[name].is_builder]
+            builders = [name for name in command.workers if self.inventory.workers[name].builds_configs]
             types = {name: self.queue.machine_type_of(name) for name in builders}
-            sizes = {machine_type: self._largest_size(machine_type) for machine_type in set(types.values())}
+            sizes = {machine_type: self._largest_job_size(machine_type) for machine_type in set(types.values())}
             needs = {name: sizes[machine_type] for name, machine_type in types.items()}
             self.executor.submit(dataclasses.replace(command, needs=needs))
 
-    def _largest_size(self, machine_type: str) -> JobSize:
+    def _largest_job_size(self, machine_type: str) -> JobSize:
         """Return the size that holds each config of a machine type."""
         sizes = [job.size for job in self.run_config.estimates if job.type in {"", machine_type}]
         return JobSize(
@@ -140,5 +140,5 @@ class FleetState:
         self.observer.config_changed(config)
 
 
-def _waiting_config(estimate: JobEstimate) -> ConfigRun:
+def _record_of_waiting_config(estimate: JobEstimate) -> ConfigRun:
     return ConfigRun(config=estimate.config, state=ConfigState.WAITING, group=estimate.group, estimate=estimate.cold)

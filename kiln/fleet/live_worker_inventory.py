@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from kiln.fleet import costs
-from kiln.fleet.executor_protocol import Provision, Terminate
+from kiln.fleet.executor_protocol import ProvisionWorkers, TerminateWorker
 from kiln.fleet.fleet_run_settings import CACHE, POOL, SURPLUS
 from kiln.model.fleet import GONE, JobRecord, JobState, WorkerRecord, WorkerState
 
@@ -96,37 +96,37 @@ class Worker:
         return self.record.name
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """True while the worker exists or is being provisioned, and is not given up."""
         state = self.record.state  # compared by identity, as this is asked for every worker after every event
         return state is WorkerState.READY or state is WorkerState.PREPARING or state is WorkerState.REQUESTED
 
     @property
-    def is_surplus(self) -> bool:
+    def is_surplus_machine(self) -> bool:
         """True for a machine that is no worker's, and is terminated by its id: its tag may be another worker's name."""
         return SURPLUS.fullmatch(self.name) is not None
 
     @property
-    def termination_command(self) -> Terminate:
+    def termination_command(self) -> TerminateWorker:
         """The command that terminates it."""
-        return Terminate(worker=self.name, id=self.record.id if self.is_surplus else "")
+        return TerminateWorker(worker=self.name, id=self.record.id if self.is_surplus_machine else "")
 
     @property
-    def is_cache(self) -> bool:
+    def is_cache_worker(self) -> bool:
         """True for the worker that holds the shared cache."""
         return self.name.endswith(CACHE)
 
     @property
-    def is_pool(self) -> bool:
+    def is_pool_worker(self) -> bool:
         """True for a worker of the pool."""
         return POOL.fullmatch(self.name) is not None
 
     @property
-    def is_builder(self) -> bool:
+    def builds_configs(self) -> bool:
         """True for a worker that builds configs."""
-        return not (self.is_cache or self.is_pool)
+        return not (self.is_cache_worker or self.is_pool_worker)
 
-    def pop_due(self, now: float) -> list[str]:
+    def pop_due_retries(self, now: float) -> list[str]:
         """Remove and return the keys of the retries that are due."""
         keys = [key for key, time in self.retries.items() if time <= now]
         for key in keys:
@@ -135,7 +135,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _WorkerLists:
+class _CachedWorkerLists:
     """The workers of an inventory until one of them changes: see the properties of the same names."""
 
     present: tuple[Worker, ...]
@@ -151,7 +151,7 @@ class Inventory:
         self._store = store
         self.workers: dict[str, Worker] = {}
         self._present: dict[str, Worker] = {}
-        self._lists: _WorkerLists | None = None  # they are read after every event
+        self._lists: _CachedWorkerLists | None = None  # they are read after every event
         self._terminated: tuple[WorkerRecord, ...] = ()  # by an earlier process of the run
         self._jobs: dict[tuple[str, int], JobRecord] = {}
         self._attempts: dict[str, int] = {}
@@ -160,27 +160,27 @@ class Inventory:
         return iter(tuple(self.workers.values()))
 
     @property
-    def present(self) -> tuple[Worker, ...]:
+    def present_workers(self) -> tuple[Worker, ...]:
         """The workers that exist or may exist: neither terminated nor refused."""
-        return (self._lists or self._list()).present
+        return (self._lists or self._list_workers()).present
 
     @property
-    def alive(self) -> tuple[Worker, ...]:
+    def alive_workers(self) -> tuple[Worker, ...]:
         """The workers that exist or are being provisioned, and are not given up."""
-        return (self._lists or self._list()).alive
+        return (self._lists or self._list_workers()).alive
 
     @property
-    def builders(self) -> tuple[Worker, ...]:
+    def alive_builders(self) -> tuple[Worker, ...]:
         """The workers that are alive and build."""
-        return (self._lists or self._list()).builders
+        return (self._lists or self._list_workers()).builders
 
-    def _list(self) -> _WorkerLists:
-        alive = tuple(worker for worker in self._present.values() if worker.alive)
-        builders = tuple(worker for worker in alive if worker.is_builder)
-        self._lists = _WorkerLists(present=tuple(self._present.values()), alive=alive, builders=builders)
+    def _list_workers(self) -> _CachedWorkerLists:
+        alive = tuple(worker for worker in self._present.values() if worker.is_alive)
+        builders = tuple(worker for worker in alive if worker.builds_configs)
+        self._lists = _CachedWorkerLists(present=tuple(self._present.values()), alive=alive, builders=builders)
         return self._lists
 
-    def spent(self, now: float) -> float:
+    def total_cost_until(self, now: float) -> float:
         """Return the cost of all workers, of what was fetched from them, and of the controller, until ``now``."""
         records = [*self._terminated, *(worker.record for worker in self)]
         return costs.workers_cost(records, self._jobs.values(), now) + costs.controller_cost(
@@ -189,12 +189,12 @@ class Inventory:
 
     # Workers
 
-    def add(self, name: str, offer: Offer, *, now: float) -> Worker:
+    def add_requested_worker(self, name: str, offer: Offer, *, now: float) -> Worker:
         """Add and store a worker that is about to be requested."""
-        return self.add_record(self.new_record(name, offer, now=now))
+        return self.add_worker_record(self.new_worker_record(name, offer, now=now))
 
     @staticmethod
-    def new_record(name: str, offer: Offer, *, now: float) -> WorkerRecord:
+    def new_worker_record(name: str, offer: Offer, *, now: float) -> WorkerRecord:
         """Return the record of a worker that is requested."""
         kind = offer.machine_type
         return WorkerRecord(
@@ -210,37 +210,37 @@ class Inventory:
             currency=kind.currency,
         )
 
-    def add_record(self, record: WorkerRecord) -> Worker:
+    def add_worker_record(self, record: WorkerRecord) -> Worker:
         """Add and store a worker that exists or may exist, in the place of an earlier one of its name."""
         worker = Worker(record=record, renewed_at=record.requested)
         self.workers[record.name] = self._present[record.name] = worker
         self.update_worker(worker)
         return worker
 
-    def free_number(self, number: int) -> int:
+    def next_free_worker_number(self, number: int) -> int:
         """Return the first number from this one on that is in no worker's name."""
-        names = self._used_names
+        names = self._used_worker_names
         return next(each for each in itertools.count(number) if self._run_config.worker_name(each) not in names)
 
-    def surplus_name(self) -> str:
+    def new_surplus_machine_name(self) -> str:
         """Return a name for a machine that is no worker's."""
-        names = self._used_names
+        names = self._used_worker_names
         candidates = (f"kiln-{self._run_config.id}-surplus-{number}" for number in itertools.count(1))
         return next(name for name in candidates if name not in names)
 
     @property
-    def _used_names(self) -> set[str]:
+    def _used_worker_names(self) -> set[str]:
         previous = () if self._run_config.previous_run is None else self._run_config.previous_run.workers
         return self.workers.keys() | {record.name for record in previous}
 
-    def provision_command(self, names: Iterable[str]) -> Provision:
+    def provision_command(self, names: Iterable[str]) -> ProvisionWorkers:
         """Return the command that creates workers as they were requested, or finds them again."""
         workers = tuple(names)
         for name in workers:
             self.workers[name].exists_since = math.inf
-        return Provision(workers=workers, offers={name: self.workers[name].record.offer_key for name in workers})
+        return ProvisionWorkers(workers=workers, offers={name: self.workers[name].record.offer_key for name in workers})
 
-    def resume(self, previous: FleetRun, now: float) -> None:
+    def take_over_previous_run(self, previous: FleetRun, now: float) -> None:
         """Take over the workers and jobs of an earlier process of the run."""
         self._terminated = tuple(worker for worker in previous.workers if worker.state is WorkerState.TERMINATED)
         for record in previous.workers:
@@ -250,7 +250,7 @@ class Inventory:
                 self.workers[record.name] = self._present[record.name] = worker
         self._lists = None
         for job in previous.jobs:
-            self._add_job(job)
+            self._register_job(job)
 
     def update_worker(self, worker: Worker, **changes: object) -> None:
         """Change and store the record of a worker."""
@@ -262,11 +262,11 @@ class Inventory:
 
     # Jobs
 
-    def reclaimed_count(self, config: str) -> int:
+    def reclaimed_build_count(self, config: str) -> int:
         """Return how many builds of a config ended because the provider took the worker back."""
         return sum(job.reclaimed for job in self._jobs.values() if job.config == config)
 
-    def attempts(self, config: str) -> int:
+    def attempt_count(self, config: str) -> int:
         """Return the number of builds of a config that were begun."""
         return self._attempts.get(config, 0)
 
@@ -277,14 +277,14 @@ class Inventory:
         seconds = sum(end - job.started for job, end in zip(jobs, ends, strict=True))
         return sum(job.state is JobState.LOST and not job.reclaimed for job in jobs), seconds
 
-    def count_ended_with(self, config: str, exit_code: int) -> int:
+    def count_builds_ended_with(self, config: str, exit_code: int) -> int:
         """Return the number of a config's builds that ended with an exit code."""
-        attempts = range(1, self.attempts(config) + 1)
+        attempts = range(1, self.attempt_count(config) + 1)
         return sum(self._jobs[config, attempt].exit_code == exit_code for attempt in attempts)
 
-    def job(self, config: str) -> JobRecord | None:
+    def latest_job(self, config: str) -> JobRecord | None:
         """Return the latest job of a config."""
-        return self._jobs.get((config, self.attempts(config)))
+        return self._jobs.get((config, self.attempt_count(config)))
 
     def latest_jobs(self) -> list[JobRecord]:
         """Return the latest job of each config."""
@@ -292,20 +292,22 @@ class Inventory:
 
     def add_job(self, config: str, *, worker: str, now: float, cold: bool) -> JobRecord:
         """Add and store a job that is about to be started on a worker."""
-        attempt = self.attempts(config) + 1
+        attempt = self.attempt_count(config) + 1
         state = JobState.REQUESTED
-        self._add_job(JobRecord(config=config, worker=worker, attempt=attempt, state=state, started=now, cold=cold))
+        self._register_job(
+            JobRecord(config=config, worker=worker, attempt=attempt, state=state, started=now, cold=cold)
+        )
         return self.update_job(config)
 
     def update_job(self, config: str, **changes: object) -> JobRecord:
         """Change and store the latest job of a config."""
-        job = self.job(config)
+        job = self.latest_job(config)
         assert job is not None, f"{config} was never begun"
         job = dataclasses.replace(job, **changes)  # type: ignore[arg-type] # fields by name
         self._jobs[config, job.attempt] = job
         self._store.store_job(self._run_config.id, job)
         return job
 
-    def _add_job(self, job: JobRecord) -> None:
+    def _register_job(self, job: JobRecord) -> None:
         self._jobs[job.config, job.attempt] = job
-        self._attempts[job.config] = max(self.attempts(job.config), job.attempt)
+        self._attempts[job.config] = max(self.attempt_count(job.config), job.attempt)

@@ -47,7 +47,7 @@ class LogStream:
         if self._file is not None:
             self._file.close()
 
-    def query_command(self, config: str, seconds: float = 0.0) -> str:
+    def status_and_log_command(self, config: str, seconds: float = 0.0) -> str:
         """Return the command that prints the state of all jobs, and the next piece of a config's log.
 
         Unless there is more to be fetched at once, it waits on the worker for the build's end, for ``seconds`` at most.
@@ -57,21 +57,21 @@ class LogStream:
         piece = f'tail -c +{self._offset + 1} "{log}" 2>/dev/null | head -c {AT_ONCE} | base64 -w 0'
         return f"sudo sh -c {shlex.quote(f'{wait}; kiln-job status && echo && echo {MARK} && {piece}')}"
 
-    def append_from_file(self, source: Path | None) -> list[tuple[str, str]]:
+    def append_log_from_file(self, source: Path | None) -> list[tuple[str, str]]:
         """Append the next piece of a log on this computer, and return its lines, each with its step."""
         if source is None:
-            return self.add(b"")
+            return self.append_log_piece(b"")
         with source.open("rb") as file:
             file.seek(self._offset)
-            return self.add(file.read(AT_ONCE))
+            return self.append_log_piece(file.read(AT_ONCE))
 
-    def parse_answer(self, answer: str, config: str) -> tuple[Mapping[str, Any], list[tuple[str, str]]]:
+    def parse_status_and_log(self, answer: str, config: str) -> tuple[Mapping[str, Any], list[tuple[str, str]]]:
         """Return the state of a config's job, and the new lines of its log, each with its step."""
         status, _, piece = answer.partition(MARK)
-        lines = self.add(base64.b64decode(piece.strip()))
+        lines = self.append_log_piece(base64.b64decode(piece.strip()))
         return dict(json.loads(status).get(config, {})), lines
 
-    def add(self, data: bytes) -> list[tuple[str, str]]:
+    def append_log_piece(self, data: bytes) -> list[tuple[str, str]]:
         """Append the next piece of the log, and return its lines, each with its step."""
         self._is_started = True
         self.more = len(data) >= AT_ONCE
@@ -90,7 +90,7 @@ class LogStream:
         return self.step, text
 
 
-def job_status(job: Mapping[str, Any]) -> tuple[str, str, int | None]:
+def job_state_and_result(job: Mapping[str, Any]) -> tuple[str, str, int | None]:
     """Return a job's state, its result and its exit code; a job that its worker does not know is lost."""
     code = job.get("exit_code")
     return str(job.get("state", "lost")), str(job.get("result") or ""), None if code is None else int(code)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kiln.fleet.plan import Arrangement
+    from kiln.fleet.plan import WorkerArrangement
 
 LEASE = 5400.0  # seconds: an hour without a network loses no build, with some minutes to spare
 LIFETIME = 86400.0  # seconds after which a worker ends itself, renewed or not, unless its plan takes longer
@@ -17,7 +17,7 @@ ENDS_ITSELF = ("aws",)  # a worker that shuts down is terminated; elsewhere it h
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@+-]+")
 
 
-def greatest_cost_text(way: Arrangement) -> str:
+def greatest_cost_text(way: WorkerArrangement) -> str:
     """Describe the greatest cost of an arrangement after the controller is gone for good."""
     machine_type, hours = way.machine_type, LEASE / 3600
     cache = 0.0 if way.cache is None else way.cache.price(spot=False)

@@ -35,7 +35,7 @@ class LostWorkerLimits:
         self._in_vain = 0  # outages since a config was finished
         self._last = -ONE_OUTAGE
 
-    def add(self, now: float, *, together: bool) -> None:
+    def count_lost_worker(self, now: float, *, together: bool) -> None:
         """Count a lost worker."""
         if not together:
             self.single += 1

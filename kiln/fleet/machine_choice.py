@@ -24,14 +24,14 @@ Tables: TypeAlias = "Mapping[MachineType, Mapping[str, JobEstimate]]"  # the est
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class MachineTypeAssignment:
     """A machine type for each config: ``estimates`` name it, ``types`` are those that are used, most work first."""
 
     estimates: tuple[JobEstimate, ...]
     types: tuple[MachineType, ...]
 
     @classmethod
-    def from_estimates(cls, estimates: Iterable[JobEstimate], kinds: Iterable[MachineType]) -> Assignment:
+    def from_estimates(cls, estimates: Iterable[JobEstimate], kinds: Iterable[MachineType]) -> MachineTypeAssignment:
         """Return the assignment that estimates with types make."""
         estimates, by_type = tuple(estimates), {kind.type: kind for kind in kinds}
         used = dict.fromkeys(estimate.type for estimate in estimates)
@@ -69,42 +69,47 @@ def _build_seconds(estimates: Iterable[JobEstimate], name: str) -> float:
 
 def candidate_assignments(
     estimates: Mapping[MachineType, Sequence[JobEstimate]], *, spot: bool = False
-) -> tuple[Assignment, ...]:
+) -> tuple[MachineTypeAssignment, ...]:
     """Return the assignments to compare: one type for all, where it holds all; each group's cheapest, and fastest.
 
     Raises:
         UsageError: when no type is large enough for a config; the message has its need.
     """
-    _require_fitting(estimates)
-    result: dict[tuple[str, ...], Assignment] = {}
+    _require_fitting_type_for_each(estimates)
+    result: dict[tuple[str, ...], MachineTypeAssignment] = {}
     for kind, jobs in estimates.items():
         if all(job.size.fits(kind) for job in jobs):
-            _add_if_new(
-                result, Assignment.from_estimates((dataclasses.replace(job, type=kind.type) for job in jobs), [kind])
+            _add_assignment_if_new(
+                result,
+                MachineTypeAssignment.from_estimates(
+                    (dataclasses.replace(job, type=kind.type) for job in jobs), [kind]
+                ),
             )
     if len(estimates) > 1:
         tables = {kind: {job.config: job for job in jobs} for kind, jobs in estimates.items()}
-        choices = [_best_types(tables, order, spot=spot) for order in ("cost", "time")]
+        choices = [_cheapest_or_fastest_types(tables, order, spot=spot) for order in ("cost", "time")]
         if any(kind.limit for kind in estimates):
             choices += [
-                _balanced_types(tables, _groups(tables)),
-                _balanced_types(tables, [(config,) for config in _configs(tables)]),
+                _load_balanced_types(tables, _compile_groups(tables)),
+                _load_balanced_types(tables, [(config,) for config in _config_names(tables)]),
             ]
         for choice in choices:
             jobs = [dataclasses.replace(tables[kind][name], type=kind.type) for name, kind in choice.items()]
-            _add_if_new(result, Assignment.from_estimates(jobs, estimates))
+            _add_assignment_if_new(result, MachineTypeAssignment.from_estimates(jobs, estimates))
     return tuple(result.values())
 
 
-def _add_if_new(result: dict[tuple[str, ...], Assignment], assignment: Assignment) -> None:
+def _add_assignment_if_new(
+    result: dict[tuple[str, ...], MachineTypeAssignment], assignment: MachineTypeAssignment
+) -> None:
     result.setdefault(tuple(job.type for job in assignment.estimates), assignment)
 
 
-def _configs(tables: Tables) -> list[str]:
+def _config_names(tables: Tables) -> list[str]:
     return list(next(iter(tables.values())))
 
 
-def _groups(tables: Tables) -> list[tuple[str, ...]]:
+def _compile_groups(tables: Tables) -> list[tuple[str, ...]]:
     """Return the configs that share a compile, each alone where no type holds all of them."""
     groups: dict[str, list[str]] = {}
     for job in next(iter(tables.values())).values():
@@ -112,58 +117,58 @@ def _groups(tables: Tables) -> list[tuple[str, ...]]:
     return [
         part
         for names in groups.values()
-        for part in ([tuple(names)] if _fitting(tables, names) else [(name,) for name in names])
+        for part in ([tuple(names)] if _types_that_fit_all(tables, names) else [(name,) for name in names])
     ]
 
 
-def _fitting(tables: Tables, names: Sequence[str]) -> list[MachineType]:
+def _types_that_fit_all(tables: Tables, names: Sequence[str]) -> list[MachineType]:
     """Return the types that hold all of some configs."""
     return [kind for kind, jobs in tables.items() if all(jobs[name].size.fits(kind) for name in names)]
 
 
-def _group_seconds(tables: Tables, kind: MachineType, names: Sequence[str]) -> float:
+def _group_build_seconds(tables: Tables, kind: MachineType, names: Sequence[str]) -> float:
     """Return the time of configs that share a compile, one after the other."""
     jobs = [tables[kind][name] for name in names]
     return max(job.cold for job in jobs) + sum(job.warm for job in jobs) - min(job.warm for job in jobs)
 
 
-def _best_types(tables: Tables, order: str, *, spot: bool) -> dict[str, MachineType]:
+def _cheapest_or_fastest_types(tables: Tables, order: str, *, spot: bool) -> dict[str, MachineType]:
     """Return the cheapest or the fastest type for each config: for its group, where one type holds its group."""
     choice: dict[str, MachineType] = {}
-    for names in _groups(tables):
+    for names in _compile_groups(tables):
 
-        def rank(kind: MachineType, names: Sequence[str] = names) -> tuple[float, ...]:
-            seconds = _group_seconds(tables, kind, names)
+        def cost_or_time_rank(kind: MachineType, names: Sequence[str] = names) -> tuple[float, ...]:
+            seconds = _group_build_seconds(tables, kind, names)
             cost = seconds * kind.price(spot=spot) if kind.is_priced else seconds * kind.cores
             return (cost, seconds) if order == "cost" else (seconds, cost)
 
-        choice |= dict.fromkeys(names, min(_fitting(tables, names), key=rank))
-    return {name: choice[name] for name in _configs(tables)}
+        choice |= dict.fromkeys(names, min(_types_that_fit_all(tables, names), key=cost_or_time_rank))
+    return {name: choice[name] for name in _config_names(tables)}
 
 
-def _balanced_types(tables: Tables, parts: Sequence[Sequence[str]]) -> dict[str, MachineType]:
+def _load_balanced_types(tables: Tables, parts: Sequence[Sequence[str]]) -> dict[str, MachineType]:
     """Return a type for each config that leaves no machine of limited types idle: the longest first."""
     load = dict.fromkeys(tables, 0.0)
     choice: dict[str, MachineType] = {}
 
-    def longest(names: Sequence[str]) -> float:
-        return max(_group_seconds(tables, kind, names) for kind in _fitting(tables, names))
+    def longest_group_seconds(names: Sequence[str]) -> float:
+        return max(_group_build_seconds(tables, kind, names) for kind in _types_that_fit_all(tables, names))
 
-    for names in sorted(parts, key=longest, reverse=True):
+    for names in sorted(parts, key=longest_group_seconds, reverse=True):
         ends = {
-            kind: load[kind] + _group_seconds(tables, kind, names) / (kind.limit or 1)
-            for kind in _fitting(tables, names)
+            kind: load[kind] + _group_build_seconds(tables, kind, names) / (kind.limit or 1)
+            for kind in _types_that_fit_all(tables, names)
         }
         kind = min(ends, key=ends.__getitem__)
         load[kind] = ends[kind]
         choice |= dict.fromkeys(names, kind)
-    return {name: choice[name] for name in _configs(tables)}
+    return {name: choice[name] for name in _config_names(tables)}
 
 
-def _require_fitting(estimates: Mapping[MachineType, Sequence[JobEstimate]]) -> None:
+def _require_fitting_type_for_each(estimates: Mapping[MachineType, Sequence[JobEstimate]]) -> None:
     for job in next(iter(estimates.values())):
         if not any(job.size.fits(kind) for kind in estimates):
-            offers = "; ".join(f"{kind.type} has {size_text(kind)}" for kind in estimates)
+            offers = "; ".join(f"{kind.type} has {machine_size_text(kind)}" for kind in estimates)
             raise UsageError(
                 f"no machine type is large enough for {job.config}",
                 why=f"it needs {job.size}, and {offers}",
@@ -181,21 +186,22 @@ def require_large_enough_type(offers: Sequence[MachineType], sizes: Mapping[str,
         if any(size.fits(kind) for kind in offers):
             continue
 
-        def share(kind: MachineType, size: JobSize = size) -> tuple[float, ...]:
+        def distance_to_size(kind: MachineType, size: JobSize = size) -> tuple[float, ...]:
             pairs = ((kind.gpus, size.gpus), (kind.memory, size.memory), (kind.cores, size.cores))
             lacking = sum(1 for offer, need in pairs if offer < need)
             return (lacking, *(-min(offer, need) for offer, need in pairs), kind.cores)
 
-        nearest = sorted(offers, key=share)[:NEAREST]
+        nearest = sorted(offers, key=distance_to_size)[:NEAREST]
+        next_types = "; ".join(f"{kind.type} with {machine_size_text(kind)}" for kind in nearest)
         raise UsageError(
             f"no machine type of {offers[0].provider} is large enough for {config}",
-            why=f"it needs {size}; the next are {'; '.join(f'{kind.type} with {size_text(kind)}' for kind in nearest)}",
+            why=f"it needs {size}; the next are {next_types}",
             hint="change its size in fleet-sizes.yml or the recipe (extra: worker:), or add types: kiln_machine_types"
             " in a file for --vars",
         )
 
 
-def size_text(kind: MachineType) -> str:
+def machine_size_text(kind: MachineType) -> str:
     """Return the size of a machine type as text."""
     sizes = {"cores": kind.cores, "memory": kind.memory, "disk": kind.disk}
     size = JobSize(cores=kind.cores, memory=kind.memory, disk=kind.disk, gpus=kind.gpus)
@@ -203,7 +209,7 @@ def size_text(kind: MachineType) -> str:
     return ", ".join([*([] if size == JobSize() else [str(size)]), *unknown, *([] if kind.gpus else ["no GPU"])])
 
 
-def too_few_workers_error(assignment: Assignment, workers: int) -> UsageError:
+def too_few_workers_error(assignment: MachineTypeAssignment, workers: int) -> UsageError:
     """Return the error for a run whose configs need more machine types than it has workers."""
     needs = "; ".join(
         f"{kind.type} for {', '.join(job.config for job in assignment.estimates if job.type == kind.type)}"

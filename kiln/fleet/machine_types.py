@@ -22,7 +22,7 @@ EXISTING_HOSTS = "static"  # their provider
 SIZES = ("cores", "memory", "disk", "gpus")
 
 
-def read(path: Path) -> tuple[MachineType, ...]:
+def read_machine_types(path: Path) -> tuple[MachineType, ...]:
     """Read the table of machine types, a list of rows under ``kiln_machine_types``.
 
     Raises:
@@ -32,17 +32,17 @@ def read(path: Path) -> tuple[MachineType, ...]:
         rows = yaml_values.load(path.read_text(encoding="utf-8"))["kiln_machine_types"]
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise _invalid_table_error(str(path), error) from error
-    return from_rows(rows, str(path))
+    return machine_types_from_rows(rows, str(path))
 
 
-def from_rows(rows: Any, source: str) -> tuple[MachineType, ...]:
+def machine_types_from_rows(rows: Any, source: str) -> tuple[MachineType, ...]:
     """Return the machine types of a table's rows; ``source`` is where they are written.
 
     Raises:
         MalformedYaml: when a row lacks a field, or has an invalid one.
     """
     try:
-        return tuple(_machine_type(row) for row in rows)
+        return tuple(_machine_type_from_row(row) for row in rows)
     except (KeyError, TypeError, ValueError) as error:
         raise _invalid_table_error(source, error) from error
 
@@ -51,7 +51,7 @@ def _invalid_table_error(source: str, error: Exception) -> MalformedYaml:
     return MalformedYaml(f"{source} is not a table of machine types", why=f"{type(error).__name__}: {error}")
 
 
-def _machine_type(row: Mapping[str, Any]) -> MachineType:
+def _machine_type_from_row(row: Mapping[str, Any]) -> MachineType:
     return MachineType(
         provider=str(row["provider"]),
         type=str(row["type"]),
@@ -65,7 +65,9 @@ def _machine_type(row: Mapping[str, Any]) -> MachineType:
     )
 
 
-def select_by_name(table: Sequence[MachineType], *, provider: str, types: Sequence[str]) -> tuple[MachineType, ...]:
+def select_types_by_name(
+    table: Sequence[MachineType], *, provider: str, types: Sequence[str]
+) -> tuple[MachineType, ...]:
     """Return a provider's machine types by kiln's names or the provider's.
 
     Raises:
@@ -111,7 +113,7 @@ def _host_machine_type(host: Mapping[str, Any], unknown: MachineType) -> Machine
                 f"invalid {name} {value!r} of the host {host.get('address')} in kiln_static_hosts",
                 hint=f'a number, such as "{name}": {1 if name == "gpus" else 32}',
             )
-    name = type_name(host)
+    name = host_type_name(host)
     return dataclasses.replace(
         unknown,
         type=name,
@@ -123,7 +125,7 @@ def _host_machine_type(host: Mapping[str, Any], unknown: MachineType) -> Machine
     )
 
 
-def type_name(host: Mapping[str, Any]) -> str:
+def host_type_name(host: Mapping[str, Any]) -> str:
     """Return the name of a host's machine type: ``static`` or, with its sizes, such as ``static-32cores-64memory``.
 
     The module ``kiln_static`` names types in the same way.

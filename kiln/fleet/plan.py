@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import FleetLimit, UsageError
 from kiln.fleet import machine_choice
-from kiln.fleet.quotas import fits
+from kiln.fleet.quotas import fits_quotas
 from kiln.scheduling import pool_simulation
 from kiln.scheduling.queue import Queue
 from kiln.scheduling.simulation import simulate
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.machine_choice import Assignment
+    from kiln.fleet.machine_choice import MachineTypeAssignment
     from kiln.fleet.quotas import Quota
     from kiln.model.fleet import MachineType
     from kiln.model.job_estimate import JobEstimate
@@ -30,7 +30,7 @@ MOST_TRIED = 16  # numbers of workers that are compared, besides the maximum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overheads:
+class WorkerOverheads:
     """Seconds besides building: to provision and prepare a worker, to collect a config, to terminate a worker.
 
     ``packages`` is the size of a config's packages in GB.
@@ -52,7 +52,7 @@ class PoolShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrangement:
+class WorkerArrangement:
     """One way to build all configs: ``cache`` is the type of the worker that holds the shared cache, if any.
 
     With a ``pool`` that worker is its server; its workers exist for all of the ``seconds``.
@@ -74,7 +74,7 @@ class Arrangement:
     pool: PoolShape | None = None
 
     @property
-    def workers(self) -> int:
+    def worker_count(self) -> int:
         """The number of workers that build."""
         return len(self.worker_seconds)
 
@@ -116,7 +116,7 @@ class WorkerTestPlan:
     cost: float
 
     @classmethod
-    def for_configs(
+    def plan_for_configs(
         cls, configs: Sequence[str], machine_type: MachineType, *, spot: bool, assumptions: Assumptions
     ) -> WorkerTestPlan:
         """Return the plan, if the tests of each config take the assumed time."""
@@ -127,7 +127,7 @@ class WorkerTestPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetBounds:
+class FleetLimits:
     """The limits of a run: workers, money in the provider's currency, seconds; ``tests`` after it are within them.
 
     ``controller`` is the price of an hour of the machine that controls the run, which the money has to pay for, too.
@@ -151,28 +151,28 @@ class FleetPlan:
     """
 
     estimates: tuple[JobEstimate, ...]
-    cheapest: Arrangement
-    fastest: Arrangement
-    selection: Arrangement
-    bounds: FleetBounds
-    without_cache: Arrangement | None = None
-    without_pool: Arrangement | None = None
-    without_quotas: Arrangement | None = None
+    cheapest: WorkerArrangement
+    fastest: WorkerArrangement
+    selection: WorkerArrangement
+    bounds: FleetLimits
+    without_cache: WorkerArrangement | None = None
+    without_pool: WorkerArrangement | None = None
+    without_quotas: WorkerArrangement | None = None
 
 
-def schedule(
+def schedule_builds(
     estimates: Sequence[JobEstimate],
     *,
     workers: int,
     machine_type: MachineType,
-    overheads: Overheads,
+    overheads: WorkerOverheads,
     cache: MachineType | None = None,
     wait_for_cold: bool = True,
     spot: bool = False,
     types: Sequence[MachineType] = (),
     dependent: bool = False,
     pool: PoolShape | None = None,
-) -> Arrangement:
+) -> WorkerArrangement:
     """Return the schedule of configs on a number of workers, if every build takes its estimated time.
 
     A worker is provisioned when there is a config for it, and terminated after its last. ``types`` are the machine
@@ -207,7 +207,7 @@ def schedule(
         kind = pool.machine_type
         cost += pool.workers * worker_cost(kind.price(spot=spot), seconds, billed=kind.billed)
     numbers = {worker: number for number, worker in enumerate(used)}
-    return Arrangement(
+    return WorkerArrangement(
         machine_type=max(kinds, key=kinds.count, default=machine_type),
         worker_types=kinds,
         spot=spot,
@@ -227,11 +227,11 @@ def worker_cost(hourly: float, seconds: float, *, billed: float) -> float:
     return hourly * steps * billed / 3600.0
 
 
-def plan(
+def plan_fleet(
     estimates: Mapping[MachineType, Sequence[JobEstimate]],
     *,
-    overheads: Overheads,
-    bounds: FleetBounds,
+    overheads: WorkerOverheads,
+    bounds: FleetLimits,
     cache: MachineType | None = None,
     spot: bool = False,
     optimize: str = "cost",
@@ -262,7 +262,7 @@ def plan(
     if cache is not None:  # which is on demand
         _require_prices([cache], bounds, spot=False, optimize=optimize)
     assignments = machine_choice.candidate_assignments(estimates, spot=spot)
-    arrange = functools.partial(schedule, overheads=overheads, spot=spot, dependent=dependent, pool=pool)
+    arrange = functools.partial(schedule_builds, overheads=overheads, spot=spot, dependent=dependent, pool=pool)
     caches = [(cache, True)] if pool else [(None, True), *([(cache, True), (cache, False)] if cache else [])]
     arrangements = [
         arrange(
@@ -275,25 +275,25 @@ def plan(
         )
         for assignment in assignments
         for kind, wait_for_cold in caches
-        for workers in worker_counts(len(assignment.estimates), bounds.workers)
+        for workers in worker_counts_to_compare(len(assignment.estimates), bounds.workers)
         if (kind is None or workers > 1 or pool is not None) and (types := assignment.worker_types(workers))
     ]
     if not arrangements:
         raise machine_choice.too_few_workers_error(assignments[0], bounds.workers)
-    within = [arrangement for arrangement in arrangements if _is_within_bounds(arrangement, bounds)]
+    within = [arrangement for arrangement in arrangements if _is_within_limits(arrangement, bounds)]
     if not within:
-        raise _limit_error(arrangements, bounds)
+        raise _nothing_within_limits_error(arrangements, bounds)
     candidates = [arrangement for arrangement in within if arrangement.cache is not None] or within
     uncached = [arrangement for arrangement in within if arrangement.cache is None]
-    cheapest, fastest = min(candidates, key=_cost_order), min(candidates, key=_time_order)
+    cheapest, fastest = min(candidates, key=_cost_sort_key), min(candidates, key=_time_sort_key)
     selection = fastest if optimize == "time" else cheapest
     return FleetPlan(
-        estimates=_estimates_of(selection, assignments),
+        estimates=_estimates_in_arrangement(selection, assignments),
         cheapest=cheapest,
         fastest=fastest,
         selection=selection,
         bounds=bounds,
-        without_cache=min(uncached, key=_time_order if optimize == "time" else _cost_order)
+        without_cache=min(uncached, key=_time_sort_key if optimize == "time" else _cost_sort_key)
         if cache and uncached
         else None,
         without_pool=None if pool is None else _arrangement_without_pool(pool, alone, overheads, spot=spot),
@@ -301,17 +301,19 @@ def plan(
 
 
 def _arrangement_without_pool(
-    pool: PoolShape, estimates: Sequence[JobEstimate], overheads: Overheads, *, spot: bool
-) -> Arrangement:
+    pool: PoolShape, estimates: Sequence[JobEstimate], overheads: WorkerOverheads, *, spot: bool
+) -> WorkerArrangement:
     """Return the fastest arrangement on the machines of a pool without it: each builds a config at a time."""
     ways = (
-        schedule(estimates, workers=count, machine_type=pool.machine_type, overheads=overheads, spot=spot)
-        for count in worker_counts(len(estimates), pool.workers)
+        schedule_builds(estimates, workers=count, machine_type=pool.machine_type, overheads=overheads, spot=spot)
+        for count in worker_counts_to_compare(len(estimates), pool.workers)
     )
-    return min(ways, key=_time_order)
+    return min(ways, key=_time_sort_key)
 
 
-def _estimates_of(way: Arrangement, assignments: Sequence[Assignment]) -> tuple[JobEstimate, ...]:
+def _estimates_in_arrangement(
+    way: WorkerArrangement, assignments: Sequence[MachineTypeAssignment]
+) -> tuple[JobEstimate, ...]:
     """Return the estimates of the configs on the machine types that an arrangement gives them."""
     types = {config.config: way.worker_types[config.worker].type for config in way.placements}
     estimates = next(
@@ -327,11 +329,11 @@ def _estimates_of(way: Arrangement, assignments: Sequence[Assignment]) -> tuple[
     )
 
 
-def _require_prices(kinds: Iterable[MachineType], bounds: FleetBounds, *, spot: bool, optimize: str) -> None:
+def _require_prices(kinds: Iterable[MachineType], bounds: FleetLimits, *, spot: bool, optimize: str) -> None:
     """Refuse what cannot be planned without prices that are unknown."""
     for kind in kinds:
         if spot and kind.spot_hourly is None:
-            raise _spot_error(kind)
+            raise _unknown_spot_price_error(kind)
         option = "--budget" if bounds.cost is not None else "--optimize cost" if optimize == "cost" else ""
         if option and not kind.is_priced:
             raise UsageError(
@@ -341,7 +343,7 @@ def _require_prices(kinds: Iterable[MachineType], bounds: FleetBounds, *, spot: 
             )
 
 
-def _spot_error(machine_type: MachineType) -> UsageError:
+def _unknown_spot_price_error(machine_type: MachineType) -> UsageError:
     name, region = machine_type.name, machine_type.region
     history = f"aws ec2 describe-spot-price-history --region {region} --instance-types {name} --output json"
     return UsageError(
@@ -353,15 +355,15 @@ def _spot_error(machine_type: MachineType) -> UsageError:
     )
 
 
-def _cost_order(way: Arrangement) -> tuple[bool, float, float, int]:
-    return (not way.is_priced, round(way.cost, 6), way.seconds, way.workers)
+def _cost_sort_key(way: WorkerArrangement) -> tuple[bool, float, float, int]:
+    return (not way.is_priced, round(way.cost, 6), way.seconds, way.worker_count)
 
 
-def _time_order(way: Arrangement) -> tuple[float, float, int]:
-    return (round(way.seconds, 3), round(way.cost, 6), way.workers)
+def _time_sort_key(way: WorkerArrangement) -> tuple[float, float, int]:
+    return (round(way.seconds, 3), round(way.cost, 6), way.worker_count)
 
 
-def worker_counts(configs: int, max_workers: int) -> tuple[int, ...]:
+def worker_counts_to_compare(configs: int, max_workers: int) -> tuple[int, ...]:
     """Return the numbers of workers worth comparing: the fewest for each number of rounds, thinned out."""
     max_workers = min(max_workers, configs)
     useful = sorted(
@@ -372,17 +374,19 @@ def worker_counts(configs: int, max_workers: int) -> tuple[int, ...]:
     return tuple(sorted({*useful, max_workers}))
 
 
-def _is_within_bounds(arrangement: Arrangement, bounds: FleetBounds) -> bool:
+def _is_within_limits(arrangement: WorkerArrangement, bounds: FleetLimits) -> bool:
     seconds, cost = (0.0, 0.0) if bounds.tests is None else (bounds.tests.seconds, bounds.tests.cost)
     cost += bounds.controller * arrangement.seconds / 3600
     in_time = bounds.seconds is None or arrangement.seconds + seconds <= bounds.seconds
     return (
-        fits(bounds.quotas, arrangement) and in_time and (bounds.cost is None or arrangement.cost + cost <= bounds.cost)
+        fits_quotas(bounds.quotas, arrangement)
+        and in_time
+        and (bounds.cost is None or arrangement.cost + cost <= bounds.cost)
     )
 
 
-def _limit_error(arrangements: Sequence[Arrangement], bounds: FleetBounds) -> FleetLimit:
-    cheapest, fastest = min(arrangements, key=_cost_order), min(arrangements, key=_time_order)
+def _nothing_within_limits_error(arrangements: Sequence[WorkerArrangement], bounds: FleetLimits) -> FleetLimit:
+    cheapest, fastest = min(arrangements, key=_cost_sort_key), min(arrangements, key=_time_sort_key)
     limits = [f"{bounds.cost:.2f} {cheapest.machine_type.currency}"] if bounds.cost is not None else []
     limits += [f"{bounds.seconds / 3600:.1f} h"] if bounds.seconds is not None else []
     return FleetLimit(

@@ -10,10 +10,10 @@ from kiln.console.text import cost_text, count_text, duration, table
 from kiln.fleet import costs as fleet_costs
 from kiln.fleet import quotas
 from kiln.fleet.assumptions import Assumptions
-from kiln.fleet.build_and_test_states import config_of
+from kiln.fleet.build_and_test_states import config_of_job
 from kiln.fleet.lost_controller_cost_and_sweep_script import greatest_cost_text
 from kiln.fleet.price_table import FREE
-from kiln.fleet.run_terms import plan_lines
+from kiln.fleet.run_terms import run_terms_lines
 from kiln.model.fleet import JobState
 from kiln.model.job_estimate import JobSize
 from kiln.report.run_report_as_json import cost_as_json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.fleet.plan import Arrangement, FleetPlan, PoolShape, WorkerTestPlan
+    from kiln.fleet.plan import FleetPlan, PoolShape, WorkerArrangement, WorkerTestPlan
     from kiln.fleet.run_terms import RunTerms
     from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import RunCost
@@ -36,7 +36,11 @@ ON_WORKER = frozenset({JobState.REQUESTED, JobState.RUNNING})
 
 def plan_as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
     """Return a plan as text: the schedule, the cost, the alternatives, the terms."""
-    notes = [*_notes(plan), *(() if terms is None else plan_lines(terms, plan.selection)), *_warnings(plan, terms)]
+    notes = [
+        *_plan_notes(plan),
+        *(() if terms is None else run_terms_lines(terms, plan.selection)),
+        *_quota_warnings(plan, terms),
+    ]
     return "\n".join([*_schedule_table(plan), "", *_arrangement_table(plan), "", *notes])
 
 
@@ -44,22 +48,22 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
     """Return a plan as plain JSON values: durations in seconds, the costs and times as of a run that begins now."""
     now, controller = time.time(), None if terms is None else terms.controller
 
-    def arrangement(way: Arrangement | None) -> dict[str, Any] | None:
+    def optional_arrangement_as_json(way: WorkerArrangement | None) -> dict[str, Any] | None:
         return None if way is None else _arrangement_as_json(way, controller, now, plan.bounds.tests)
 
     return {
         "estimates": to_json(plan.estimates),
-        "chosen": arrangement(plan.selection),
-        "cheapest": arrangement(plan.cheapest),
-        "fastest": arrangement(plan.fastest),
-        "without_pool": arrangement(plan.without_pool),
-        "without_cache": arrangement(plan.without_cache),
-        "without_quotas": arrangement(plan.without_quotas),
+        "chosen": optional_arrangement_as_json(plan.selection),
+        "cheapest": optional_arrangement_as_json(plan.cheapest),
+        "fastest": optional_arrangement_as_json(plan.fastest),
+        "without_pool": optional_arrangement_as_json(plan.without_pool),
+        "without_cache": optional_arrangement_as_json(plan.without_cache),
+        "without_quotas": optional_arrangement_as_json(plan.without_quotas),
         "quotas": [
-            {**to_json(quota), "needed": quota.needed(quotas.machines_of(plan.selection))}
+            {**to_json(quota), "needed": quota.units_needed_by(quotas.machines_of_arrangement(plan.selection))}
             for quota in plan.bounds.quotas
         ],
-        "quota_warnings": [text.removeprefix("quota").strip() for text in _warnings(plan, terms)],
+        "quota_warnings": [text.removeprefix("quota").strip() for text in _quota_warnings(plan, terms)],
         "bounds": to_json(plan.bounds),
         "bound": greatest_cost_text(plan.selection),
         "terms": to_json(terms),
@@ -67,18 +71,18 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
 
 
 def _arrangement_as_json(
-    way: Arrangement, controller: MachineType | None, now: float, tests: WorkerTestPlan | None
+    way: WorkerArrangement, controller: MachineType | None, now: float, tests: WorkerTestPlan | None
 ) -> dict[str, Any]:
     data = {**to_json(way), "worker_types": [kind.type for kind in way.worker_types]}
     data["machine_types"] = to_json(way.machine_types)
     cost = fleet_costs.planned_cost(way, controller, now, collect=Assumptions.read().collect, tests=tests)
-    return {**data, "workers": way.workers, "cost": cost_as_json(cost, start=now, running={})}
+    return {**data, "workers": way.worker_count, "cost": cost_as_json(cost, start=now, running={})}
 
 
 def _schedule_table(plan: FleetPlan) -> Iterator[str]:
     way, source = plan.selection, {estimate.config: estimate.source for estimate in plan.estimates}
     mixed = len(way.machine_types) > 1
-    needs = {estimate.config: _needs(estimate.size) for estimate in plan.estimates}
+    needs = {estimate.config: _job_needs_text(estimate.size) for estimate in plan.estimates}
     sized = any(needs.values())
     rows = [
         (
@@ -87,17 +91,17 @@ def _schedule_table(plan: FleetPlan) -> Iterator[str]:
             placement.config,
             *([needs[placement.config]] if sized else []),
             f"cold, {placement.group}" if placement.cold else "warm",
-            _hours(placement.start),
+            _hours_text(placement.start),
             f"{duration(placement.seconds)}{'?' if source[placement.config] == DEFAULT else ''}",
             _timeline_bar(placement, way.seconds),
         )
         for placement in sorted(way.placements, key=lambda placement: (placement.worker, placement.start))
     ]
     names = ("worker", *(["type"] if mixed else []), "config", *(["needs"] if sized else []), "build", "from", "takes")
-    yield table((*names, f"0 to {_hours(way.seconds)}"), rows, right=(0, len(names) - 2, len(names) - 1))
+    yield table((*names, f"0 to {_hours_text(way.seconds)}"), rows, right=(0, len(names) - 2, len(names) - 1))
 
 
-def _needs(size: JobSize) -> str:
+def _job_needs_text(size: JobSize) -> str:
     """Return what a config needs of its worker, and its time limit; empty for neither."""
     limit = [] if size.time_limit is None else [f"at most {duration(size.time_limit)}"]
     return ", ".join([*([] if str(size) == str(JobSize()) else [str(size)]), *limit])
@@ -113,7 +117,7 @@ def _exceeded_time_limits(plan: FleetPlan) -> Iterator[str]:
             yield f"limit   {placement.config}: {text}"
 
 
-def _hours(seconds: float) -> str:
+def _hours_text(seconds: float) -> str:
     minutes = round(seconds) // 60  # as in `duration`
     return f"{minutes // 60}:{minutes % 60:02d} h"
 
@@ -133,32 +137,34 @@ def _arrangement_table(plan: FleetPlan) -> Iterator[str]:
     yield table(header, [_arrangement_row(name, way) for name, way in ways], right=(1, 4, 5, 6))
 
 
-def _arrangement_row(name: str, way: Arrangement) -> tuple[str, ...]:
+def _arrangement_row(name: str, way: WorkerArrangement) -> tuple[str, ...]:
     kinds = way.machine_types
-    texts = [_type_text(kind, way.count_of_type(kind) if len(kinds) > 1 else 0, spot=way.spot) for kind in kinds]
+    texts = [
+        _machine_type_text(kind, way.count_of_type(kind) if len(kinds) > 1 else 0, spot=way.spot) for kind in kinds
+    ]
     cache = "" if way.cache is None else way.cache.name
     if way.pool is not None:
-        cache = f"{way.pool.workers} + server, {_type_text(way.pool.machine_type, 0, spot=way.spot)}"
+        cache = f"{way.pool.workers} + server, {_machine_type_text(way.pool.machine_type, 0, spot=way.spot)}"
     time, worker_time = (
         duration(way.seconds),
         duration(sum(way.worker_seconds if way.pool is None else (way.total_seconds,))),
     )
-    return (name, str(way.workers), " + ".join(texts), cache, time, worker_time, way.cost_text)
+    return (name, str(way.worker_count), " + ".join(texts), cache, time, worker_time, way.cost_text)
 
 
-def _type_text(kind: MachineType, count: int, *, spot: bool) -> str:
+def _machine_type_text(kind: MachineType, count: int, *, spot: bool) -> str:
     names = [kind.name] if kind.name != kind.type else []
     notes = ", ".join([*names, *(["spot"] if spot else [])])
     text = f"{kind.type} ({notes})" if notes else kind.type
     return f"{count} {text}" if count else text
 
 
-def _notes(plan: FleetPlan) -> Iterator[str]:
+def _plan_notes(plan: FleetPlan) -> Iterator[str]:
     way, now, tests = plan.selection, time.time(), plan.bounds.tests
     after = 0.0 if tests is None else tests.seconds
     yield f"end     at about {time_of_day_text(now + way.seconds + after, now)}, if the run starts now"
     for kind in way.machine_types:
-        yield f"price   {_price(kind, spot=way.spot)}"
+        yield f"price   {_price_text(kind, spot=way.spot)}"
         if extras := _extra_charges_text(kind):
             yield f"with    {extras}"
         if kind.not_counted:
@@ -173,18 +179,18 @@ def _notes(plan: FleetPlan) -> Iterator[str]:
     if tests is not None:
         yield from _test_notes(tests, way)
     yield from _exceeded_time_limits(plan)
-    yield from quotas.quota_lines(plan.bounds.quotas, way)
+    yield from quotas.quota_use_lines(plan.bounds.quotas, way)
     yield f"bound   {greatest_cost_text(way)}"
 
 
-def _warnings(plan: FleetPlan, terms: RunTerms | None) -> Iterator[str]:
-    return quotas.warnings(plan, () if terms is None else (terms.offers, *terms.other_offers))
+def _quota_warnings(plan: FleetPlan, terms: RunTerms | None) -> Iterator[str]:
+    return quotas.quota_warnings(plan, () if terms is None else (terms.offers, *terms.other_offers))
 
 
-def _pool_notes(pool: PoolShape, without: Arrangement | None) -> Iterator[str]:
+def _pool_notes(pool: PoolShape, without: WorkerArrangement | None) -> Iterator[str]:
     """Yield what the times of a plan with a pool assume, and what it is compared with."""
     cores = pool.cores
-    yield f"price   {_price(pool.machine_type, spot=False)} (the pool; its server is on demand)"
+    yield f"price   {_price_text(pool.machine_type, spot=False)} (the pool; its server is on demand)"
     yield (
         f"pool    assumed: {cores.parallel:.0%} of a build's work runs on the pool's {cores.cores:g} cores, shared"
         f" equally, {cores.transfer:.0%} slower for transfers; the rest on the build's own worker"
@@ -194,20 +200,19 @@ def _pool_notes(pool: PoolShape, without: Arrangement | None) -> Iterator[str]:
         yield f"no pool: up to {pool.workers} machines of the pool's type, each of which builds one config at a time"
 
 
-def _test_notes(tests: WorkerTestPlan, way: Arrangement) -> Iterator[str]:
+def _test_notes(tests: WorkerTestPlan, way: WorkerArrangement) -> Iterator[str]:
     """Yield the tests that follow the run, with the cost and the time of both."""
     kind = tests.machine_type
     priced, total = kind.is_priced and way.is_priced, tests.cost + way.cost
     cost = f"{tests.cost:.2f} {kind.currency}" if kind.is_priced else "price unknown"
     sum_text = f", {total:.2f} {kind.currency} with the builds" if priced else ""
-    text = (
-        f"{len(tests.configs)} configs on 1 {_type_text(kind, 0, spot=tests.spot)}, {duration(tests.seconds)}?, {cost}"
-    )
+    worker = _machine_type_text(kind, 0, spot=tests.spot)
+    text = f"{len(tests.configs)} configs on 1 {worker}, {duration(tests.seconds)}?, {cost}"
     yield f"gpu     {text}{sum_text}, after the builds"
-    yield f"price   {_price(kind, spot=tests.spot)}"
+    yield f"price   {_price_text(kind, spot=tests.spot)}"
 
 
-def _price(kind: MachineType, *, spot: bool) -> str:
+def _price_text(kind: MachineType, *, spot: bool) -> str:
     hourly, origin = kind.hourly, (kind.source, kind.date)
     if spot and kind.spot_hourly is not None:
         hourly, origin = kind.spot_hourly, (kind.spot_source, kind.spot_date)
@@ -231,7 +236,11 @@ def _extra_charges_text(kind: MachineType) -> str:
 
 def status_as_text(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> str:
     """Return the status of fleet runs, the latest first: each with its workers and jobs, and its cost."""
-    return "\n\n".join(_status(run, costs.get(run.id)) for run in runs) if runs else "the ledger has no fleet runs"
+    return (
+        "\n\n".join(_run_status_text(run, costs.get(run.id)) for run in runs)
+        if runs
+        else "the ledger has no fleet runs"
+    )
 
 
 def ledger_damage_note(backups: Sequence[Path]) -> str:
@@ -243,19 +252,19 @@ def ledger_damage_note(backups: Sequence[Path]) -> str:
     )
 
 
-def _status(run: FleetRun, cost: RunCost | None) -> str:
+def _run_status_text(run: FleetRun, cost: RunCost | None) -> str:
     state = "ended" if run.finished is not None else "running" if run.lives else "its controller is gone"
     what = f"run {run.number}" if run.number else "tests"
     lines = [f"{run.id}: {run.provider}, {run.type}, {what}, {state}"]
-    lines += [] if cost is None else [*_cost_lines(run, cost)]
+    lines += [] if cost is None else [*_run_cost_lines(run, cost)]
     workers = [
         (
-            *(worker.name, worker.state.value, offer_text(worker), f"{worker.hourly:.3f}"),
+            *(worker.name, worker.state.value, worker_offer_text(worker), f"{worker.hourly:.3f}"),
             *(worker.id[:20], worker.reason.partition("\n")[0]),
         )
         for worker in run.workers
     ]
-    jobs = _jobs(run, cost)
+    jobs = _job_table_rows(run, cost)
     lines += ["", table(("worker", "state", "type", "hourly", "id", "reason"), workers, right=(3,))] if workers else []
     lines += (
         ["", table(("config", "state", "worker", "attempt", "expected", "reason"), jobs, right=(3,))] if jobs else []
@@ -265,19 +274,19 @@ def _status(run: FleetRun, cost: RunCost | None) -> str:
     return "\n".join(lines)
 
 
-def _jobs(run: FleetRun, cost: RunCost | None) -> list[tuple[str, ...]]:
+def _job_table_rows(run: FleetRun, cost: RunCost | None) -> list[tuple[str, ...]]:
     """Return a row for each job, and for each config that waits, perhaps again, when it is expected."""
     starts, ends = ({}, {}) if cost is None else (cost.config_starts, cost.config_ends)
     now = time.time()
     rows: list[tuple[str, ...]] = [
         (
             *(job.config, job.state.value, job.worker, str(job.attempt)),
-            expected_period_text(None, ends.get(config_of(job.config)), now) if job.state in ON_WORKER else "",
-            _reason(job),
+            expected_period_text(None, ends.get(config_of_job(job.config)), now) if job.state in ON_WORKER else "",
+            _job_failure_text(job),
         )
         for job in run.jobs
     ]
-    running = {config_of(job.config) for job in run.jobs if job.state in ON_WORKER}
+    running = {config_of_job(job.config) for job in run.jobs if job.state in ON_WORKER}
     waiting = sorted((starts.get(config, end), config) for config, end in ends.items() if config not in running)
     return rows + [
         (config, "waiting", "", "", expected_period_text(starts.get(config), ends[config], now), "")
@@ -285,17 +294,17 @@ def _jobs(run: FleetRun, cost: RunCost | None) -> list[tuple[str, ...]]:
     ]
 
 
-def _reason(job: JobRecord) -> str:
+def _job_failure_text(job: JobRecord) -> str:
     """Return why a build was lost or failed."""
     return job.reason.partition("\n")[0] if job.state in {JobState.LOST, JobState.FAILED} else ""
 
 
-def offer_text(worker: WorkerRecord) -> str:
+def worker_offer_text(worker: WorkerRecord) -> str:
     """Return which machine a worker is: its type, spot or not, its zone."""
     return worker.type + (" spot" if worker.spot else "") + (f" in {worker.zone}" if worker.zone else "")
 
 
-def _cost_lines(run: FleetRun, cost: RunCost) -> Iterator[str]:
+def _run_cost_lines(run: FleetRun, cost: RunCost) -> Iterator[str]:
     """Yield the cost of a run and its expected end, and until when the controller is part of it."""
     text, is_open = f"cost {cost_text(cost)}", run.finished is None and run.lives
     if is_open:
@@ -318,5 +327,5 @@ def status_as_json(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> li
 
 def run_cost_as_json(run: FleetRun, cost: RunCost | None) -> dict[str, Any] | None:
     """Return the cost and the expected times of a run in the ledger."""
-    running = {config_of(job.config): job.started for job in run.jobs if job.state in ON_WORKER}
+    running = {config_of_job(job.config): job.started for job in run.jobs if job.state in ON_WORKER}
     return cost_as_json(cost, start=run.started, running=running)

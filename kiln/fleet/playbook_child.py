@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     """Run a playbook, or become ansible-playbook."""
     if arguments[0] == "--exec":
         become_ansible_playbook(arguments[1:])
-    return play(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+    return run_playbook(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
 
 
 def become_ansible_playbook(arguments: list[str]) -> None:
@@ -47,7 +47,7 @@ def become_ansible_playbook(arguments: list[str]) -> None:
     os.execve(program, [program, *arguments], {**os.environ, **secrets})  # noqa: S606 - no shell is wanted
 
 
-def play(spec: dict[str, Any]) -> int:
+def run_playbook(spec: dict[str, Any]) -> int:
     """Run a playbook to its end and report its events; return its exit code."""
     ansible_runner = importlib.import_module("ansible_runner")  # in the fleet's environment alone
     stopped = threading.Event()
@@ -62,30 +62,30 @@ def play(spec: dict[str, Any]) -> int:
         run = ansible_runner.run(
             private_data_dir=str(folder),
             binary=sys.executable,
-            cmdline=shlex.join(command(spec)),
+            cmdline=shlex.join(ansible_playbook_arguments(spec)),
             envvars=SETTINGS,
             settings={"pexpect_timeout": LOOK, "suppress_output_file": True},
             suppress_env_files=True,
             quiet=True,
-            event_handler=partial(report_event, answer=Path(spec["answer"])),
+            event_handler=partial(report_ansible_event, answer=Path(spec["answer"])),
             cancel_callback=lambda: stopped.is_set() or os.getppid() != parent,
         )
         send_to_parent(kind="end", status=str(run.status), rc=run.rc)
-        return exit_code(str(run.status), run.rc)
+        return playbook_exit_code(str(run.status), run.rc)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if (
             os.getppid() != parent
         ):  # Ansible's workers have their own sessions, which a signal to the process group does not reach
-            stale_processes.end(Path(os.environ[stale_processes.MARK]))
+            stale_processes.end_processes_of_run(Path(os.environ[stale_processes.MARK]))
 
 
-def exit_code(status: str, rc: int | None) -> int:
+def playbook_exit_code(status: str, rc: int | None) -> int:
     """Return 0 for a playbook that succeeded; ansible-runner has no ``rc`` for one that was killed."""
     return 0 if (status, rc) == ("successful", 0) else rc or 1
 
 
-def command(spec: dict[str, Any]) -> list[str]:
+def ansible_playbook_arguments(spec: dict[str, Any]) -> list[str]:
     """Return the command for ansible-runner: this module again, with ansible-playbook's arguments."""
     words = ["-I", "-m", "kiln.fleet.playbook_child", "--exec", spec["playbook"]]
     words += [word for variables in spec["variables"] for word in ("-e", f"@{variables}")]
@@ -94,7 +94,7 @@ def command(spec: dict[str, Any]) -> list[str]:
     return words + (["--tags", ",".join(spec["tags"])] if spec["tags"] else [])
 
 
-def report_event(event: dict[str, Any], *, answer: Path) -> bool:
+def report_ansible_event(event: dict[str, Any], *, answer: Path) -> bool:
     """Report an event of Ansible's; return False, so that ansible-runner does not write it to the disk.
 
     The statistics that the playbook has set become the file ``answer``: in a line of output, secrets would be masked.
@@ -112,11 +112,11 @@ def report_event(event: dict[str, Any], *, answer: Path) -> bool:
             pass
         case "runner_on_failed" | "runner_on_unreachable" as name:
             place = {"host": str(data.get("host")), "task": str(data.get("task"))}
-            send_to_parent(kind=name.removeprefix("runner_on_"), **place, reason=failure_reason(data))
+            send_to_parent(kind=name.removeprefix("runner_on_"), **place, reason=task_failure_reason(data))
     return False
 
 
-def failure_reason(data: dict[str, Any]) -> str:
+def task_failure_reason(data: dict[str, Any]) -> str:
     """Return why a task failed, as far as Ansible may log it."""
     result = data.get("res") or {}
     words = [str(result.get(key)) for key in ("msg", "reason", "stderr") if result.get(key)]

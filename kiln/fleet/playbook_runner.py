@@ -71,7 +71,7 @@ class PlaybookResult:
     answer: Mapping[str, Any] | None = None
     unreachable: frozenset[str] = frozenset()
 
-    def reason(self, host: str) -> str:
+    def failure_reason(self, host: str) -> str:
         """Return why the playbook failed for a host, or for any."""
         return self.reasons.get(host) or "; ".join(self.reasons.values()) or NOT_ENDED
 
@@ -81,14 +81,14 @@ def is_removal_confirmed(result: PlaybookResult) -> bool:
     return result.ok and result.answer is not None and not result.answer["left"]
 
 
-def failure_of_removal(result: PlaybookResult) -> str:
+def removal_failure_reason(result: PlaybookResult) -> str:
     """Return why something remains, or may remain."""
     if result.ok and result.answer is None:
         return "the playbook did not list what the provider has"
-    return result.reason("localhost")
+    return result.failure_reason("localhost")
 
 
-def slots_for_memory(memory: float) -> int:
+def playbook_slots_for_memory(memory: float) -> int:
     """Return how many playbooks of single workers may run at a time with so many bytes of memory."""
     return max(FEWEST, min(MOST, int(memory / 2 / PROCESS)))
 
@@ -108,7 +108,7 @@ class PlaybookEvents:
         """True when ansible-runner reports success; it has no ``rc`` for one that was killed."""
         return bool(self.ends) and (self.ends[-1]["status"], self.ends[-1]["rc"]) == ("successful", 0)
 
-    def handle_line(self, line: str) -> None:
+    def handle_event_line(self, line: str) -> None:
         """Handle a line of the process."""
         event = json_messages.decode(line) or {}
         match event.get("kind"):
@@ -134,14 +134,14 @@ class PlaybookRunner:
         """
         self.site = site
         self._slots = threading.Semaphore(
-            slots_for_memory(MachineResources.of_this_machine().memory) if slots is None else slots
+            playbook_slots_for_memory(MachineResources.of_this_machine().memory) if slots is None else slots
         )
         self._running: dict[int, int] = {}
         self._number = itertools.count(1)
         self._lock = threading.Lock()
         self._stopped = False
 
-    def play(
+    def run_playbook(
         self,
         name: str,
         *,
@@ -160,22 +160,22 @@ class PlaybookRunner:
         number = next(self._number)
         folder = self.site.folder / "runner" / f"{number:04d}-{name.removesuffix('.yml')}-{os.getpid()}"
         answer = folder.with_suffix(".json")  # not in the folder, which the playbook's own process removes
-        on_hello = (lambda _: None) if last else lambda pid: self._add_process(number, pid)
+        on_hello = (lambda _: None) if last else lambda pid: self._register_process(number, pid)
         events = PlaybookEvents(on_hello=on_hello, on_task=on_task)
         with self._slots if worker else contextlib.nullcontext():
             if self._stopped and not last:
                 return PlaybookResult(ok=False, reasons={"": "the run is being stopped"})
-            spec = self._spec(folder, name, worker, tags, variables or {}, answer)
+            spec = self._write_playbook_spec(folder, name, worker, tags, variables or {}, answer)
             try:
                 process = process_runner.run(
                     (self.site.python, "-I", "-m", "kiln.fleet.playbook_child", spec),
                     env=self.site.marked_environment,
                     log=self.site.folder / "playbooks.log",
                     secrets=self.site.secrets,
-                    on_line=events.handle_line,
+                    on_line=events.handle_event_line,
                     timeout=seconds,
                 )
-                data = read_json(answer) if answer.exists() else None
+                data = read_json_object(answer) if answer.exists() else None
             finally:
                 with self._lock:
                     self._running.pop(number, None)
@@ -189,22 +189,22 @@ class PlaybookRunner:
             events.reasons[""] = (process.tail[-500:] if has_ended else "") or NOT_ENDED
         return PlaybookResult(ok=ok, reasons=events.reasons, answer=data, unreachable=frozenset(events.unreachable))
 
-    def stop(self) -> None:
+    def stop_all_playbooks(self) -> None:
         """End all playbooks that run, with their child processes."""
         with self._lock:
             self._stopped = True
             for pid in self._running.values():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
-        stale_processes.end(self.site.folder)
+        stale_processes.end_processes_of_run(self.site.folder)
 
-    def _add_process(self, number: int, pid: int) -> None:
+    def _register_process(self, number: int, pid: int) -> None:
         with self._lock:
             self._running[number] = pid
             if self._stopped:
                 os.kill(pid, signal.SIGTERM)
 
-    def _spec(
+    def _write_playbook_spec(
         self, folder: Path, name: str, worker: str, tags: Sequence[str], variables: Mapping[str, Any], answer: Path
     ) -> Path:
         """Write the process's instructions, which hold no secret, and return their path."""
@@ -225,7 +225,7 @@ class PlaybookRunner:
         return folder / "spec.json"
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file, by default an empty one."""
     try:
         return json_messages.decode(path.read_bytes()) or {}

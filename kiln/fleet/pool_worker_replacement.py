@@ -27,19 +27,19 @@ class PoolManager:
         self.size = state.run_config.pool_workers if state.run_config.pool is not None else 0
 
     @property
-    def workers(self) -> list[Worker]:
+    def living_workers(self) -> list[Worker]:
         """The workers of the pool that are alive, without those that their provider takes back."""
-        present = self.state.inventory.present
-        return [worker for worker in present if worker.is_pool and worker.alive and not worker.is_reclaimed]
+        present = self.state.inventory.present_workers
+        return [worker for worker in present if worker.is_pool_worker and worker.is_alive and not worker.is_reclaimed]
 
     @property
     def is_ready(self) -> bool:
         """True when a worker of the pool is ready, and for a run without a pool."""
         return self.state.run_config.pool is None or any(
-            worker.record.state is WorkerState.READY for worker in self.workers
+            worker.record.state is WorkerState.READY for worker in self.living_workers
         )
 
-    def request(self, now: float, zone: str) -> list[str]:
+    def add_missing_workers(self, now: float, zone: str) -> list[str]:
         """Add the workers that the pool lacks, and return their names; a name is never given twice."""
         run_config, inventory = self.state.run_config, self.state.inventory
         if run_config.pool is None:
@@ -47,16 +47,16 @@ class PoolManager:
         previous = () if run_config.previous_run is None else run_config.previous_run.workers
         names = {*inventory.workers, *(record.name for record in previous)}
         numbers = [int(name.rpartition("-")[2]) for name in names if POOL.fullmatch(name)]
-        first, missing = max(numbers, default=0) + 1, self.size - len(self.workers)
+        first, missing = max(numbers, default=0) + 1, self.size - len(self.living_workers)
         offer = Offer(machine_type=run_config.pool, spot=run_config.spot, zone=zone)
         added = [run_config.pool_worker_name(number) for number in range(first, first + missing)]
-        return [inventory.add(name, offer, now=now).name for name in added]
+        return [inventory.add_requested_worker(name, offer, now=now).name for name in added]
 
-    def is_unwanted(self, worker: Worker) -> bool:
+    def exceeds_pool_size(self, worker: Worker) -> bool:
         """Return whether a worker of an earlier process of the run is one too many."""
-        return not worker.is_reclaimed and self.workers.index(worker) >= self.size
+        return not worker.is_reclaimed and self.living_workers.index(worker) >= self.size
 
-    def on_refused(self, reason: str) -> None:
+    def on_worker_refused(self, reason: str) -> None:
         """Continue with a smaller pool; stop the run when the provider refuses all of its workers."""
         self.size -= 1
         LOGGER.warning("note: the pool has %d workers, as the provider refuses another: %s", self.size, reason)
@@ -64,21 +64,23 @@ class PoolManager:
             hint = "choose another --pool-type, have the quota raised, or build without --pool"
             self.state.stop = ProvisionRefused("the provider refused all workers of the pool", why=reason, hint=hint)
 
-    def on_reclaimed(self, worker: Worker, seconds: float, *, replaced: bool) -> None:
+    def on_worker_reclaimed(self, worker: Worker, seconds: float, *, replaced: bool) -> None:
         """Report a worker that its provider takes back; until then it runs actions, and another is requested now."""
         text = self._shrink_unless_replaced(replaced)
         LOGGER.warning("note: the provider takes %s of the pool back in %.0f s: %s", worker.name, seconds, text)
 
     def _shrink_unless_replaced(self, replaced: bool) -> str:
-        self.size = self.size if replaced else min(self.size, len(self.workers))
+        self.size = self.size if replaced else min(self.size, len(self.living_workers))
         return "another is requested" if replaced else f"the pool has {self.size} workers"
 
-    def on_lost(self, worker: Worker, reason: str, *, replaced: bool) -> None:
+    def on_worker_lost(self, worker: Worker, reason: str, *, replaced: bool) -> None:
         """Report a lost worker, whose actions the server gives to others; stop the run when none remains."""
         if not worker.is_reclaimed:
             text = self._shrink_unless_replaced(replaced)
             LOGGER.warning("note: %s of the pool is lost (%s): %s", worker.name, reason, text)
-        if not self.size and not any(each.is_pool and each.alive for each in self.state.inventory.present):
+        if not self.size and not any(
+            each.is_pool_worker and each.is_alive for each in self.state.inventory.present_workers
+        ):
             self.state.stop = WorkersLost(
                 "all workers of the pool were lost, and no more are replaced",
                 why=reason,

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import MalformedYaml
-from kiln.fleet.large_json import members
+from kiln.fleet.large_json import iterate_json_members
 from kiln.fleet.price_table import UNITS, Price
 from kiln.model.source_position import Place
 
@@ -59,7 +59,7 @@ INSIDE = frozenset({(name,) for name in ("products", "terms", "addons", "SpotPri
 Offer = tuple[str, str, str]  # the region, the kind and the name of a price
 
 
-def read(path: Path) -> tuple[Price, ...]:
+def read_price_list(path: Path) -> tuple[Price, ...]:
     """Return the prices of a price list, whose kind is recognized.
 
     Raises:
@@ -69,10 +69,10 @@ def read(path: Path) -> tuple[Price, ...]:
     place = Place(file=str(path))
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            for price in _prices(file, path):
-                known = prices.get(price.key)
+            for price in _iterate_prices(file, path):
+                known = prices.get(price.offer_key)
                 if known is None or price.price > known.price:  # the first, dearest tier of traffic
-                    prices[price.key] = price
+                    prices[price.offer_key] = price
                 if len(prices) > MOST:
                     raise MalformedYaml(f"a price list with more than {MOST:,} prices", at=place)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
@@ -87,23 +87,23 @@ OTHER = re.compile(r"[^\x20-\x7e]")  # characters that a table of prices cannot 
 KNOWN = "an offer file of AmazonEC2, AmazonVPC or AWSDataTransfer, spot prices, or OVH's cloud catalog"
 
 
-def _source(what: str, path: Path) -> str:
+def _price_source_text(what: str, path: Path) -> str:
     """Return the source of a list's prices, with the name of its file as far as a table can hold it."""
     return f"{what}: {OTHER.sub('?', path.name)[:100]}"
 
 
-def _prices(file: IO[str], path: Path) -> Iterator[Price]:
+def _iterate_prices(file: IO[str], path: Path) -> Iterator[Price]:
     first = file.read(1)
     file.seek(0)
     if first != "{":
-        yield from _offers_in_csv(file, path)
+        yield from _aws_prices_in_csv(file, path)
         return
     document = _JsonPriceList(path)
-    for member, value in members(file, INSIDE):
+    for member, value in iterate_json_members(file, INSIDE):
         if member[:2] == ("terms", "Reserved"):
             return  # what follows is not used, and is the larger part
-        yield from document.take_member(member, value)
-    yield from document.remaining_prices()
+        yield from document.prices_of_member(member, value)
+    yield from document.prices_at_end_of_list()
 
 
 class _JsonPriceList:
@@ -116,11 +116,11 @@ class _JsonPriceList:
         self._products: dict[str, Offer] = {}
         self._plans: list[dict[str, Any]] = []
 
-    def take_member(self, member: tuple[str, ...], value: Any) -> Iterator[Price]:
+    def prices_of_member(self, member: tuple[str, ...], value: Any) -> Iterator[Price]:
         """Yield the prices of a member, as far as they are known."""
         match member:
             case ("products", sku):
-                self._take_product(sku, value)
+                self._store_product_offer(sku, value)
             case ("terms", "OnDemand", sku) if self._has_products:
                 yield from self._prices_of_sku(sku, value)
             case ("terms", *_):
@@ -128,7 +128,7 @@ class _JsonPriceList:
             case ("addons",):
                 self._plans += _ovh_plans(value)
             case ("SpotPriceHistory",):
-                yield from _spot_price(value, self._path)
+                yield from _aws_spot_prices(value, self._path)
             case ("locale",):
                 self._texts["currency"] = str(value["currencyCode"])
             case (name,) if isinstance(value, str):
@@ -136,17 +136,17 @@ class _JsonPriceList:
 
     def _prices_of_sku(self, sku: str, value: Any) -> Iterator[Price]:
         if sku in self._products:
-            yield from _prices_of_terms(self._products.pop(sku), value, self._texts, self._path)
+            yield from _aws_prices_of_terms(self._products.pop(sku), value, self._texts, self._path)
 
-    def _take_product(self, sku: str, value: Any) -> None:
+    def _store_product_offer(self, sku: str, value: Any) -> None:
         if isinstance(value, dict) and "attributes" in value:
             self._has_products = True
-            if offer := _offer({str(name): str(text) for name, text in value["attributes"].items()}):
+            if offer := _offer_of_aws_product({str(name): str(text) for name, text in value["attributes"].items()}):
                 self._products[sku] = offer
         if len(self._products) > MOST:
             raise ValueError(f"more than {MOST:,} products")
 
-    def remaining_prices(self) -> Iterator[Price]:
+    def prices_at_end_of_list(self) -> Iterator[Price]:
         """Yield the prices for which the whole list had to be read."""
         if self._plans:
             yield from _ovh_prices(self._plans, self._texts["currency"], self._path)
@@ -155,7 +155,7 @@ class _JsonPriceList:
 # AWS
 
 
-def _offer(attributes: Mapping[str, str]) -> Offer | None:
+def _offer_of_aws_product(attributes: Mapping[str, str]) -> Offer | None:
     """Return the region, the kind and the name of a product of AWS; None for one that is not used."""
     usage = attributes.get("usagetype", "")
     region = attributes.get("regionCode", "")
@@ -173,15 +173,17 @@ def _offer(attributes: Mapping[str, str]) -> Offer | None:
     return None
 
 
-def _prices_of_terms(offer: Offer, terms: Any, texts: Mapping[str, str], path: Path) -> Iterator[Price]:
+def _aws_prices_of_terms(offer: Offer, terms: Any, texts: Mapping[str, str], path: Path) -> Iterator[Price]:
     for term in terms.values():
         for dimension in term["priceDimensions"].values():
             for currency, amount in dimension["pricePerUnit"].items():
                 date, service = texts.get("publicationDate", ""), texts.get("offerCode", "")
-                yield from _aws_price(offer, str(dimension["unit"]), str(amount), currency, date, service, path)
+                yield from _aws_price_of_offer(
+                    offer, str(dimension["unit"]), str(amount), currency, date, service, path
+                )
 
 
-def _aws_price(
+def _aws_price_of_offer(
     offer: Offer, unit: str, amount: str, currency: str, date: str, service: str, path: Path
 ) -> Iterator[Price]:
     """Yield the price of an offer, unless it is a free one or has another unit."""
@@ -198,11 +200,11 @@ def _aws_price(
             unit=UNITS[kind],
             currency=currency,
             date=dt.date.fromisoformat(date[:10]).isoformat(),
-            source=_source(f"AWS's price list {service}", path),
+            source=_price_source_text(f"AWS's price list {service}", path),
         )
 
 
-def _offers_in_csv(file: IO[str], path: Path) -> Iterator[Price]:
+def _aws_prices_in_csv(file: IO[str], path: Path) -> Iterator[Price]:
     preamble: dict[str, str] = {}
     rows = csv.reader(file, strict=True)
     for number, row in enumerate(rows):
@@ -218,11 +220,15 @@ def _offers_in_csv(file: IO[str], path: Path) -> Iterator[Price]:
     used = {name: columns[title] for name, title in COLUMNS.items() if title in columns}
     term, unit, amount, currency = (columns[name] for name in ("termtype", "unit", "priceperunit", "currency"))
     for row in rows:
-        if row and row[term] == "OnDemand" and (offer := _offer({name: row[at] for name, at in used.items()})):
-            yield from _aws_price(offer, row[unit], row[amount], row[currency], date, service, path)
+        if (
+            row
+            and row[term] == "OnDemand"
+            and (offer := _offer_of_aws_product({name: row[at] for name, at in used.items()}))
+        ):
+            yield from _aws_price_of_offer(offer, row[unit], row[amount], row[currency], date, service, path)
 
 
-def _spot_price(value: Any, path: Path) -> Iterator[Price]:
+def _aws_spot_prices(value: Any, path: Path) -> Iterator[Price]:
     """Yield a spot price; of the zones of a region the dearest counts, since any of them may be used."""
     for entry in value if isinstance(value, list) else [value]:
         zone = _ZONE.fullmatch(entry["AvailabilityZone"])
@@ -236,7 +242,7 @@ def _spot_price(value: Any, path: Path) -> Iterator[Price]:
                 unit=UNITS["spot"],
                 currency="USD",
                 date=dt.date.fromisoformat(str(entry["Timestamp"])[:10]).isoformat(),
-                source=_source("the dearest zone in describe-spot-price-history", path),
+                source=_price_source_text("the dearest zone in describe-spot-price-history", path),
             )
 
 
@@ -280,5 +286,5 @@ def _ovh_prices(catalog: list[dict[str, Any]], currency: str, path: Path) -> Ite
             unit=UNITS["on-demand"],
             currency=currency,
             date=date.isoformat(),
-            source=_source("OVH's public cloud catalog, without VAT", path),
+            source=_price_source_text("OVH's public cloud catalog, without VAT", path),
         )

@@ -47,7 +47,7 @@ class Price:
     source: str
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def offer_key(self) -> tuple[str, str, str, str]:
         """The offer, of which a table has one price."""
         return self.provider, self.region, self.kind, self.name
 
@@ -55,7 +55,7 @@ class Price:
 _COLUMNS = tuple(field.name for field in dataclasses.fields(Price))
 
 
-def read(path: Path) -> tuple[Price, ...]:
+def read_price_table(path: Path) -> tuple[Price, ...]:
     """Read a table of prices, which is CSV.
 
     Raises:
@@ -65,26 +65,26 @@ def read(path: Path) -> tuple[Price, ...]:
         size = path.stat().st_size
         if size > LARGEST:
             raise MalformedYaml(f"{path} has {size:,} bytes", why=f"a table of prices has {LARGEST:,} at most")
-        return _parsed(path.read_text(encoding="utf-8"), path)
+        return _parse_price_table(path.read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise MalformedYaml(f"{path} is not a table of prices", why=str(error)) from error
 
 
-def _parsed(text: str, path: Path) -> tuple[Price, ...]:
+def _parse_price_table(text: str, path: Path) -> tuple[Price, ...]:
     reader = csv.DictReader(io.StringIO(text), strict=True)
     if tuple(reader.fieldnames or ()) != _COLUMNS:
         hint = f"its first line is {','.join(_COLUMNS)}"
         raise MalformedYaml("invalid columns of a table of prices", at=Place(file=str(path), line=1), hint=hint)
-    return tuple(_price(row, Place(file=str(path), line=reader.line_num)) for row in reader)
+    return tuple(_parse_price_row(row, Place(file=str(path), line=reader.line_num)) for row in reader)
 
 
-def _price(row: Mapping[str, str], at: Place) -> Price:
+def _parse_price_row(row: Mapping[str, str], at: Place) -> Price:
     texts = {name: row.get(name) for name in _COLUMNS}
     # The region may be empty, for a cloud that has none.
     invalid = [name for name, text in texts.items() if not (text and _TEXT.fullmatch(text)) and name != "region"]
     if invalid or None in row or not _TEXT.fullmatch(f" {texts['region']}"):
         raise MalformedYaml(f"invalid {(invalid or ['number of fields'])[0]} of a price", at=at)
-    kind, unit, number = str(texts["kind"]), str(texts["unit"]), _number(str(texts["price"]))
+    kind, unit, number = str(texts["kind"]), str(texts["unit"]), _parse_price_number(str(texts["price"]))
     if UNITS.get(kind) != unit:
         hint = "; ".join(f"{name} per {per}" for name, per in UNITS.items())
         raise MalformedYaml(f"invalid kind or unit of a price: {kind} per {unit}", at=at, hint=hint)
@@ -95,7 +95,7 @@ def _price(row: Mapping[str, str], at: Place) -> Price:
     return Price(**{**{name: str(text) for name, text in texts.items()}, "price": number})  # type: ignore[arg-type]
 
 
-def _number(text: str) -> float | None:
+def _parse_price_number(text: str) -> float | None:
     try:
         number = float(text)
     except ValueError:
@@ -103,34 +103,34 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) and 0 <= number < 1e6 else None
 
 
-def as_csv(prices: Iterable[Price]) -> str:
+def prices_as_csv(prices: Iterable[Price]) -> str:
     """Return a table of prices as CSV, ordered by offer."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    for price in sorted(prices, key=lambda price: price.key):
+    for price in sorted(prices, key=lambda price: price.offer_key):
         values = (getattr(price, name) for name in _COLUMNS)
         writer.writerow([f"{value:.10g}" if isinstance(value, float) else value for value in values])
     return text.getvalue()
 
 
-def write(path: Path, prices: Iterable[Price]) -> None:
+def write_price_table(path: Path, prices: Iterable[Price]) -> None:
     """Write a table of prices.
 
     Raises:
         MalformedYaml: when it could not be read again; a table that is there stays as it is.
     """
-    text = as_csv(prices)
+    text = prices_as_csv(prices)
     if len(text) > LARGEST:
         raise MalformedYaml(f"{path} would have {len(text):,} bytes", why=f"a table of prices has {LARGEST:,} at most")
-    _parsed(text, path)
+    _parse_price_table(text, path)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(path, text)
 
 
-def merged(*tables: Iterable[Price]) -> tuple[Price, ...]:
+def merge_price_tables(*tables: Iterable[Price]) -> tuple[Price, ...]:
     """Return the prices of several tables: of two prices of an offer, that of the later table."""
-    return tuple({price.key: price for table in tables for price in table}.values())
+    return tuple({price.offer_key: price for table in tables for price in table}.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +140,11 @@ class PriceTable:
     prices: Sequence[Price]
 
     @classmethod
-    def read(cls, *paths: Path) -> PriceTable:
+    def read_tables(cls, *paths: Path) -> PriceTable:
         """Read kiln's own table, and tables whose prices replace its prices."""
-        return cls(prices=merged(read(PRICES), *map(read, paths)))
+        return cls(prices=merge_price_tables(read_price_table(PRICES), *map(read_price_table, paths)))
 
-    def add_prices(self, machine_type: MachineType, *, region: str) -> MachineType:
+    def with_regional_prices(self, machine_type: MachineType, *, region: str) -> MachineType:
         """Return a machine type with the prices of a region; without one there it has none.
 
         That of another region would be wrong.

@@ -11,19 +11,19 @@ from kiln import files
 from kiln.fleet.executor_protocol import (
     CommandFailed,
     CommandUndelivered,
-    Probed,
-    Provisioned,
     ProvisionFailed,
+    RunTornDown,
     TearDownFailed,
-    Terminated,
-    TornDown,
+    WorkerProvisioned,
+    WorkersProbed,
+    WorkerTerminated,
 )
-from kiln.fleet.playbook_runner import NOT_ENDED, failure_of_removal, is_removal_confirmed, read_json
-from kiln.fleet.reconcile import Machine
+from kiln.fleet.playbook_runner import NOT_ENDED, is_removal_confirmed, read_json_object, removal_failure_reason
+from kiln.fleet.reconcile import ListedMachine
 from kiln.model.job_estimate import JobSize
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_protocol import Event, Probe, Provision, TearDown, Terminate
+    from kiln.fleet.executor_protocol import Event, ProbeWorkers, ProvisionWorkers, TearDownRun, TerminateWorker
     from kiln.fleet.executor_shared_state import PlaybookSession
     from kiln.fleet.playbook_runner import PlaybookResult
 
@@ -53,13 +53,13 @@ SCARCE = re.compile(
 )
 
 
-def provision(session: PlaybookSession, command: Provision) -> None:
+def provision_workers(session: PlaybookSession, command: ProvisionWorkers) -> None:
     """Create workers, or find existing ones."""
     workers = command.workers
     for name in workers:
         files.remove(session.site.folder / "refused" / f"{name}.json")  # of an earlier attempt
     with session.provider_lock:
-        result = session.playbooks.play(
+        result = session.playbooks.run_playbook(
             "provision.yml",
             on_task=session.task_reporter(*workers),
             variables={"kiln_machines": [_provision_request(command, name) for name in workers]},
@@ -68,19 +68,23 @@ def provision(session: PlaybookSession, command: Provision) -> None:
     names = () if result.answer is None else result.answer["up"]
     for note in () if result.answer is None else result.answer.get("notes", ()):
         session.show_note_once(note)
-    unreached = [name for name in workers if not _report_worker(session, name, result, provisioned=name in names)]
+    unreached = [
+        name for name in workers if not _report_provisioning_result(session, name, result, provisioned=name in names)
+    ]
     if unreached:
         again = dataclasses.replace(command, workers=tuple(unreached))
-        session.events.put(CommandUndelivered(command=again, reason=result.reason("localhost")))
+        session.events.put(CommandUndelivered(command=again, reason=result.failure_reason("localhost")))
 
 
-def _report_worker(session: PlaybookSession, name: str, result: PlaybookResult, *, provisioned: bool) -> bool:
+def _report_provisioning_result(
+    session: PlaybookSession, name: str, result: PlaybookResult, *, provisioned: bool
+) -> bool:
     """Report whether a worker was provisioned; return False when the provider was unreachable."""
     if provisioned:
-        session.events.put(Provisioned(worker=name, id=_provider_id(session, name)))
+        session.events.put(WorkerProvisioned(worker=name, id=_machine_id_at_provider(session, name)))
         return True
-    refusal = read_json(session.site.folder / "refused" / f"{name}.json").get("reason", "")
-    reason = refusal or result.reason("localhost")
+    refusal = read_json_object(session.site.folder / "refused" / f"{name}.json").get("reason", "")
+    reason = refusal or result.failure_reason("localhost")
     if not refusal and session.stopped.is_set():
         return True  # it was not refused: the playbook was stopped
     credentials = CREDENTIALS.search(reason) is not None
@@ -91,7 +95,7 @@ def _report_worker(session: PlaybookSession, name: str, result: PlaybookResult, 
     return True
 
 
-def _provision_request(command: Provision, name: str) -> dict[str, Any]:
+def _provision_request(command: ProvisionWorkers, name: str) -> dict[str, Any]:
     kind, spot, zone = command.offers[name]
     request = {"name": name, "type": kind, "spot": spot, "zone": zone}
     needs = command.needs.get(name, JobSize())
@@ -99,39 +103,39 @@ def _provision_request(command: Provision, name: str) -> dict[str, Any]:
     return {**request, "needs": sizes} if sizes else request
 
 
-def _provider_id(session: PlaybookSession, name: str) -> str:
+def _machine_id_at_provider(session: PlaybookSession, name: str) -> str:
     """Return the provider's id of a worker, from the run's inventory."""
-    inventory = read_json(session.site.folder / "inventory" / f"{name}.json")
+    inventory = read_json_object(session.site.folder / "inventory" / f"{name}.json")
     return str(inventory["kiln_machines"]["hosts"][name]["kiln_machine"]["id"])
 
 
-def probe(session: PlaybookSession, command: Probe) -> Probed:
+def probe_workers(session: PlaybookSession, command: ProbeWorkers) -> WorkersProbed:
     """Probe the workers and list the machines; if silent ones are listed, open the firewall and probe them again."""
     workers = command.workers
-    answers = _answering(session, workers)
-    result = session.playbooks.play("list.yml", seconds=LISTING)
+    answers = _answering_workers(session, workers)
+    result = session.playbooks.run_playbook("list.yml", seconds=LISTING)
     machines, credentials, reason = None, False, ""
     if result.ok and result.answer is not None:
-        machines = tuple(Machine.from_row(row) for row in result.answer["machines"])
+        machines = tuple(ListedMachine.from_row(row) for row in result.answer["machines"])
         listed = {machine.name for machine in machines if not machine.ended}
         if silent := tuple((listed & set(workers)) - answers):
             with session.provider_lock:
-                session.playbooks.play("admit.yml", seconds=LISTING)
-            answers |= _answering(session, silent)
+                session.playbooks.run_playbook("admit.yml", seconds=LISTING)
+            answers |= _answering_workers(session, silent)
     else:
-        reason = result.reason("localhost")
+        reason = result.failure_reason("localhost")
         credentials = CREDENTIALS.search(reason) is not None
-    return Probed(answers=answers, machines=machines, credentials=credentials, reason=reason)
+    return WorkersProbed(answers=answers, machines=machines, credentials=credentials, reason=reason)
 
 
-def _answering(session: PlaybookSession, workers: tuple[str, ...]) -> frozenset[str]:
+def _answering_workers(session: PlaybookSession, workers: tuple[str, ...]) -> frozenset[str]:
     """Return the workers that answer over a new connection."""
     with ThreadPoolExecutor(PROBED_AT_ONCE) as pool:
-        answers = pool.map(lambda worker: _answers(session, worker), workers)
+        answers = pool.map(lambda worker: _is_worker_answering(session, worker), workers)
         return frozenset(name for name, answer in zip(workers, answers, strict=True) if answer)
 
 
-def _answers(session: PlaybookSession, worker: str) -> bool:
+def _is_worker_answering(session: PlaybookSession, worker: str) -> bool:
     unshared = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
     if session.ssh(worker, "true", seconds=PROBE_SECONDS, options=unshared).ok:
         return True
@@ -140,25 +144,25 @@ def _answers(session: PlaybookSession, worker: str) -> bool:
     return False
 
 
-def terminate(session: PlaybookSession, command: Terminate) -> Event:
+def terminate_worker(session: PlaybookSession, command: TerminateWorker) -> Event:
     """Terminate a worker, or only the machine of an id."""
     chosen = {"kiln_only_ids": [command.id]} if command.id else {"kiln_only": [command.worker]}
     with session.shared_removal_lock():
-        result = session.playbooks.play("down.yml", variables=chosen, seconds=CHANGE)
+        result = session.playbooks.run_playbook("down.yml", variables=chosen, seconds=CHANGE)
     if is_removal_confirmed(result):
-        return Terminated(worker=command.worker)
-    return CommandFailed(worker=command.worker, reason=failure_of_removal(result))
+        return WorkerTerminated(worker=command.worker)
+    return CommandFailed(worker=command.worker, reason=removal_failure_reason(result))
 
 
-def tear_down(session: PlaybookSession, _: TearDown) -> Event:
+def tear_down_run(session: PlaybookSession, _: TearDownRun) -> Event:
     """Stop all other commands, and remove all that the run has."""
     session.stopped.set()
-    session.playbooks.stop()
+    session.playbooks.stop_all_playbooks()
     files.remove(session.site.disk_reserve_file)
-    result = session.playbooks.play("down.yml", last=True)
+    result = session.playbooks.run_playbook("down.yml", last=True)
     files.remove(session.site.folder / "runner")
     if is_removal_confirmed(result):
-        return TornDown()
-    reason = failure_of_removal(result)
+        return RunTornDown()
+    reason = removal_failure_reason(result)
     credentials = CREDENTIALS.search(reason) is not None
     return TearDownFailed(reason=reason, unknown=result.answer is None, credentials=credentials)

@@ -12,7 +12,7 @@ from kiln.model.fleet import Offer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from kiln.fleet.plan import Arrangement, FleetBounds, FleetPlan
+    from kiln.fleet.plan import FleetLimits, FleetPlan, WorkerArrangement
     from kiln.model.fleet import MachineType
 
 UNITS = {"cores": "vCPUs", "memory": "GB of memory", "disk": "GB of disk", "machines": "machines"}
@@ -39,14 +39,14 @@ class Quota:
         """Return a quota from the answer of ``quota.yml``, of which a ``controller`` to be provisioned needs a part."""
         quota = cls(**row)
         machines = () if controller is None else ((controller, False),)
-        return dataclasses.replace(quota, reserved=quota.needed(machines))
+        return dataclasses.replace(quota, reserved=quota.units_needed_by(machines))
 
     @property
-    def free(self) -> float:
+    def free_units(self) -> float:
         """The units that may be used besides."""
         return max(0.0, self.limit - self.used - self.reserved)
 
-    def needed(self, machines: Iterable[tuple[MachineType, bool]]) -> float:
+    def units_needed_by(self, machines: Iterable[tuple[MachineType, bool]]) -> float:
         """Return what machines need of it; each is a type, and whether it is spot."""
         counted = [kind for kind, spot in machines if self.spot in {None, spot} and self.gpu in {None, kind.gpus > 0}]
         return (
@@ -54,7 +54,7 @@ class Quota:
         )
 
 
-def machines_of(way: Arrangement) -> list[tuple[MachineType, bool]]:
+def machines_of_arrangement(way: WorkerArrangement) -> list[tuple[MachineType, bool]]:
     """Return all machines of an arrangement at once, and whether each is spot."""
     machines = [(kind, way.spot) for kind in way.worker_types]
     machines += [] if way.cache is None else [(way.cache, False)]
@@ -62,14 +62,14 @@ def machines_of(way: Arrangement) -> list[tuple[MachineType, bool]]:
     return machines
 
 
-def fits(quotas: Iterable[Quota], way: Arrangement) -> bool:
+def fits_quotas(quotas: Iterable[Quota], way: WorkerArrangement) -> bool:
     """Return whether an arrangement stays within quotas."""
-    machines = machines_of(way)
-    return all(quota.needed(machines) <= quota.free for quota in quotas)
+    machines = machines_of_arrangement(way)
+    return all(quota.units_needed_by(machines) <= quota.free_units for quota in quotas)
 
 
-def plan_within(
-    quotas: tuple[Quota, ...], planned: Callable[[FleetBounds], FleetPlan], bounds: FleetBounds
+def plan_within_quotas(
+    quotas: tuple[Quota, ...], planned: Callable[[FleetLimits], FleetPlan], bounds: FleetLimits
 ) -> FleetPlan:
     """Return the plan within quotas, with the selection that they have kept from it.
 
@@ -78,61 +78,68 @@ def plan_within(
     """
     plan = dataclasses.replace(whole := planned(bounds), bounds=dataclasses.replace(bounds, quotas=quotas))
     ways = (whole.selection, whole.cheapest, whole.fastest)
-    if all(fits(quotas, way) for way in ways):
+    if all(fits_quotas(quotas, way) for way in ways):
         return plan
     try:
         return dataclasses.replace(
-            planned(plan.bounds), without_quotas=None if fits(quotas, whole.selection) else whole.selection
+            planned(plan.bounds), without_quotas=None if fits_quotas(quotas, whole.selection) else whole.selection
         )
     except FleetLimit as error:
-        requests = [text for quota in quotas if (text := request_text(quota, machines_of(whole.cheapest)))]
+        requests = [
+            text for quota in quotas if (text := quota_request_text(quota, machines_of_arrangement(whole.cheapest)))
+        ]
         raise FleetLimit(
             "no arrangement builds these configs within the quotas of the account",
-            why="; ".join(f"{quota.free:g} {UNITS[quota.measure]} are free: {quota.name}" for quota in quotas),
+            why="; ".join(f"{quota.free_units:g} {UNITS[quota.measure]} are free: {quota.name}" for quota in quotas),
             hint="; ".join(requests) or error.hint,
         ) from error
 
 
-def quota_lines(quotas: Iterable[Quota], way: Arrangement) -> Iterator[str]:
+def quota_use_lines(quotas: Iterable[Quota], way: WorkerArrangement) -> Iterator[str]:
     """Yield what an arrangement needs of the quotas."""
-    machines = machines_of(way)
+    machines = machines_of_arrangement(way)
     for quota in quotas:
-        need, unit = quota.needed(machines), UNITS[quota.measure]
+        need, unit = quota.units_needed_by(machines), UNITS[quota.measure]
         if need:
             controller = f", {quota.reserved:g} for the controller" if quota.reserved else ""
             use = f"{quota.name}, {quota.used:g} of {quota.limit:g} in use{controller}"
-            yield f"quota   {need:g} of {quota.free:g} free {unit}: {use}"
+            yield f"quota   {need:g} of {quota.free_units:g} free {unit}: {use}"
 
 
-def warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]] = ()) -> Iterator[str]:
+def quota_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]] = ()) -> Iterator[str]:
     """Yield what to request for all that a plan within quotas leaves out, or may need later.
 
     That is its selection without them, its tests after the builds, and ``offers`` that replace a planned machine type,
     which is the first of each: all workers of that type may be replaced.
     """
     way, wanted, tests = plan.selection, plan.without_quotas, plan.bounds.tests
-    machines = machines_of(way)
+    machines = machines_of_arrangement(way)
     wishes: list[tuple[str, list[tuple[MachineType, bool]]]] = []
     if wanted is not None:
-        wishes.append((f"limits this plan to {way.workers} workers; for {wanted.workers}", machines_of(wanted)))
+        wishes.append(
+            (
+                f"limits this plan to {way.worker_count} workers; for {wanted.worker_count}",
+                machines_of_arrangement(wanted),
+            )
+        )
     for first, *others in offers:
         planned, count = (first.machine_type, way.spot), way.count_of_type(first.machine_type)
         for kind, spot in dict.fromkeys((offer.machine_type, offer.spot) for offer in others):
-            mixed = [(kind, spot) if machine == planned else machine for machine in machines[: way.workers]]
+            mixed = [(kind, spot) if machine == planned else machine for machine in machines[: way.worker_count]]
             name = Offer(machine_type=kind, spot=spot)  # zones have no quotas of their own
-            wishes.append((f"too small for {count} of the fall-back {name};", mixed + machines[way.workers :]))
+            wishes.append((f"too small for {count} of the fall-back {name};", mixed + machines[way.worker_count :]))
     if tests is not None:
         wishes.append(("too small for the tests after the builds;", [(tests.machine_type, tests.spot)]))
     for what, needed in wishes:
         for quota in plan.bounds.quotas:
-            if request := request_text(quota, needed):
+            if request := quota_request_text(quota, needed):
                 yield f"quota   {what} {request}"
 
 
-def request_text(quota: Quota, machines: Sequence[tuple[MachineType, bool]]) -> str:
+def quota_request_text(quota: Quota, machines: Sequence[tuple[MachineType, bool]]) -> str:
     """Return what to request of the provider so that machines fit; empty if they do."""
-    need = quota.needed(machines)
-    if need <= quota.free:
+    need = quota.units_needed_by(machines)
+    if need <= quota.free_units:
         return ""
     request = quota.used + quota.reserved + need
     return f"request {request:g} {UNITS[quota.measure]} of {quota.name}, which is {quota.limit:g}"

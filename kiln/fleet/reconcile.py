@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class ListedMachine:
     """A machine as a provider lists it; one that ``ended`` builds no more, but may still be charged for.
 
     ``expires`` is the end of its lifetime, in seconds since the epoch, 0 where that is unknown.
@@ -29,14 +29,14 @@ class Machine:
     expires: float = 0.0
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Machine:
+    def from_row(cls, row: Mapping[str, Any]) -> ListedMachine:
         """Return a machine of the answer of `list.yml`."""
         name, ended = str(row["name"]), bool(row["ended"])
         texts = {key: str(row.get(key, "")) for key in ("owner", "id", "type")}
         return cls(name=name, ended=ended, expires=float(row.get("expires") or 0.0), **texts)
 
 
-class ActionKind(str, Enum):
+class MachineActionKind(str, Enum):
     """The step by which what exists becomes what is wanted."""
 
     KEEP = "keep"  # it is wanted, and there
@@ -51,14 +51,14 @@ class ActionKind(str, Enum):
 class MachineAction:
     """A step for a wanted worker, by its name, or for a ``machine`` that the provider lists."""
 
-    step: ActionKind
+    step: MachineActionKind
     name: str
     reason: str = ""
-    machine: Machine | None = field(default=None, compare=False)
+    machine: ListedMachine | None = field(default=None, compare=False)
 
 
-def reconcile(
-    workers: Mapping[str, str], existing: Iterable[Machine], *, owner: str, adoptable: Iterable[str] = ()
+def reconcile_machines(
+    workers: Mapping[str, str], existing: Iterable[ListedMachine], *, owner: str, adoptable: Iterable[str] = ()
 ) -> tuple[MachineAction, ...]:
     """Return the actions for all machines, then for the wanted workers that are missing.
 
@@ -70,35 +70,35 @@ def reconcile(
     present: set[str] = set()
     adoptable = frozenset(adoptable)
     for machine in sorted(existing, key=lambda machine: machine.id != workers.get(machine.name)):
-        action = _action(machine, workers, owner=owner, adoptable=adoptable, present=present)
+        action = _action_for_listed_machine(machine, workers, owner=owner, adoptable=adoptable, present=present)
         actions.append(action)
-        if action.step in {ActionKind.KEEP, ActionKind.PREPARE, ActionKind.ADOPT}:
+        if action.step in {MachineActionKind.KEEP, MachineActionKind.PREPARE, MachineActionKind.ADOPT}:
             present.add(machine.name)
     missing = [name for name in workers if name not in present]
     return (
         *actions,
-        *(MachineAction(step=ActionKind.CREATE, name=name, reason="it does not exist") for name in missing),
+        *(MachineAction(step=MachineActionKind.CREATE, name=name, reason="it does not exist") for name in missing),
     )
 
 
-def _action(
-    machine: Machine, workers: Mapping[str, str], *, owner: str, adoptable: frozenset[str], present: set[str]
+def _action_for_listed_machine(
+    machine: ListedMachine, workers: Mapping[str, str], *, owner: str, adoptable: frozenset[str], present: set[str]
 ) -> MachineAction:
     name = machine.name
     if machine.owner not in {"", owner}:
-        return _machine_action(ActionKind.LEAVE, machine, f"it is of the owner {machine.owner}")
+        return _new_machine_action(MachineActionKind.LEAVE, machine, f"it is of the owner {machine.owner}")
     if machine.ended:
-        return _machine_action(ActionKind.TERMINATE, machine, "it has ended")
+        return _new_machine_action(MachineActionKind.TERMINATE, machine, "it has ended")
     if name in present:
-        return _machine_action(ActionKind.TERMINATE, machine, "it exists twice")
+        return _new_machine_action(MachineActionKind.TERMINATE, machine, "it exists twice")
     if name in workers:
         same = workers[name] in {"", machine.id}
-        kind, reason = (ActionKind.KEEP, "") if same else (ActionKind.PREPARE, "it is a new machine")
-        return _machine_action(kind, machine, reason)
+        kind, reason = (MachineActionKind.KEEP, "") if same else (MachineActionKind.PREPARE, "it is a new machine")
+        return _new_machine_action(kind, machine, reason)
     if name in adoptable:
-        return _machine_action(ActionKind.ADOPT, machine, "the ledger does not have it")
-    return _machine_action(ActionKind.TERMINATE, machine, "it is not wanted")
+        return _new_machine_action(MachineActionKind.ADOPT, machine, "the ledger does not have it")
+    return _new_machine_action(MachineActionKind.TERMINATE, machine, "it is not wanted")
 
 
-def _machine_action(kind: ActionKind, machine: Machine, reason: str) -> MachineAction:
+def _new_machine_action(kind: MachineActionKind, machine: ListedMachine, reason: str) -> MachineAction:
     return MachineAction(step=kind, name=machine.name, reason=reason, machine=machine)

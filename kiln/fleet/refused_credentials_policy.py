@@ -33,7 +33,7 @@ class CredentialRefusals:
         self._is_noted = False
         self._since: float | None = None
 
-    def on_accepted(self) -> None:
+    def on_credentials_accepted(self) -> None:
         """Record that the provider accepts the credentials."""
         self._is_noted, self._since = False, None
 
@@ -52,11 +52,11 @@ class CredentialRefusals:
         """Record the time of the first refusal."""
         self._since = self.state.executor.now() if self._since is None else self._since
 
-    def on_refused(self, worker: Worker, reason: str) -> bool:
+    def on_credentials_refused(self, worker: Worker, reason: str) -> bool:
         """Record that the provider refused a worker by the credentials; return whether that stops the run."""
         self._record_first_refusal()
-        builders = self.state.inventory.builders
-        if not builders or self._lacks_pool(worker):
+        builders = self.state.inventory.alive_builders
+        if not builders or self._is_indispensable_to_pool(worker):
             hint = "see that the provider's variables or files hold valid ones, then run the same command again"
             self.state.stop = CredentialsRefused("the provider does not accept the credentials", why=reason, hint=hint)
         elif not self._is_noted and any(builder.record.provisioned is not None for builder in builders):
@@ -69,7 +69,7 @@ class CredentialRefusals:
             )
         return self.state.stop is not None
 
-    def _lacks_pool(self, worker: Worker) -> bool:
+    def _is_indispensable_to_pool(self, worker: Worker) -> bool:
         """Return whether a refused worker is the server, or the last worker, of a pool that all builds need."""
         has_pool = self.state.run_config.pool is not None
-        return has_pool and (worker.is_cache or (worker.is_pool and self.pool.size <= 1))
+        return has_pool and (worker.is_cache_worker or (worker.is_pool_worker and self.pool.size <= 1))

@@ -9,7 +9,7 @@ from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, Tea
 from kiln.fleet import stale_processes, unrecorded_run_recovery
 from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
 from kiln.fleet.live_worker_inventory import RunStore
-from kiln.fleet.playbook_runner import PlaybookRunner, failure_of_removal, is_removal_confirmed
+from kiln.fleet.playbook_runner import PlaybookRunner, is_removal_confirmed, removal_failure_reason
 from kiln.fleet.provider_operations import CREDENTIALS
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.fleet.slurm import removal
@@ -35,7 +35,7 @@ class FleetStore(RunStore, Protocol):
         """Return a fleet run, or None."""
 
 
-def execute(
+def execute_fleet_run(
     run_config: FleetRunConfig,
     site: PlaybookSite | SlurmSite,
     *,
@@ -47,21 +47,21 @@ def execute(
     """Build the configs of a run; return the state of every config, and the errors of those that failed.
 
     The processes that a killed process of the same run left on this computer are ended first. ``executor`` is by
-    default that of the site's builds, which hands packages to ``keep``. Raises the errors of `Supervisor.execute`.
+    default that of the site's builds, which hands packages to ``keep``. Raises the errors of `Supervisor.execute_run`.
     """
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    stale_processes.end(site.folder)
+    stale_processes.end_processes_of_run(site.folder)
     files.create_reserve_file(site.disk_reserve_file, RESERVE)
     if executor is None:
         executor = SlurmExecutor(site, keep=keep) if isinstance(site, SlurmSite) else AnsibleExecutor(site, keep=keep)
     supervisor = Supervisor(run_config, executor=executor, store=ledger, observer=observer)
-    unrecorded_run_recovery.write_note(supervisor.state.fleet_run(), site.folder)
+    unrecorded_run_recovery.write_run_note(supervisor.state.fleet_run_record(), site.folder)
     try:
-        return supervisor.execute(), supervisor.errors
+        return supervisor.execute_run(), supervisor.config_errors
     finally:
         run = ledger.fleet_run(run_config.id)
         if run is not None and run.finished is not None:
-            unrecorded_run_recovery.remove_note(site.folder)
+            unrecorded_run_recovery.remove_run_note(site.folder)
 
 
 def run_to_resume(runs: Sequence[FleetRun], *, provider: str, key: str) -> FleetRun | None:
@@ -87,7 +87,7 @@ def run_to_resume(runs: Sequence[FleetRun], *, provider: str, key: str) -> Fleet
     return run
 
 
-def down(site: PlaybookSite | SlurmSite, run: str) -> None:
+def tear_down_run(site: PlaybookSite | SlurmSite, run: str) -> None:
     """Remove all that a run has at its provider, and end its processes on this computer.
 
     Raises:
@@ -97,19 +97,19 @@ def down(site: PlaybookSite | SlurmSite, run: str) -> None:
     """
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if isinstance(site, SlurmSite):
-        removal.down(site)
-        unrecorded_run_recovery.remove_note(site.folder)
+        removal.cancel_and_require_run_removed(site)
+        unrecorded_run_recovery.remove_run_note(site.folder)
         return
     playbooks = PlaybookRunner(site)
-    playbooks.stop()
+    playbooks.stop_all_playbooks()
     files.remove(site.disk_reserve_file)
-    result = playbooks.play("down.yml", last=True)
+    result = playbooks.run_playbook("down.yml", last=True)
     if not is_removal_confirmed(result):
         raise _removal_error(f"workers of the fleet run {run}", result)
-    unrecorded_run_recovery.remove_note(site.folder)
+    unrecorded_run_recovery.remove_run_note(site.folder)
 
 
-def sweep(
+def sweep_leftover_workers(
     site: PlaybookSite, *, everything: bool, user: str | None = None, ids: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
     """Remove the user's expired workers of all runs, or with ``everything`` all workers; return those that remain.
@@ -124,32 +124,32 @@ def sweep(
     """
     given = {"kiln_sweep_user": user, "kiln_sweep_ids": ids}
     more = {name: value for name, value in given.items() if value is not None}
-    result = _play(site, "sweep.yml", kiln_sweep_all=everything, **more)
+    result = _run_provider_playbook(site, "sweep.yml", kiln_sweep_all=everything, **more)
     if result.answer is None or not is_removal_confirmed(result):
         raise _removal_error("workers of earlier runs", result)
     return list(result.answer["machines"])
 
 
-def existing_workers(site: PlaybookSite) -> list[dict[str, Any]]:
+def list_existing_workers(site: PlaybookSite) -> list[dict[str, Any]]:
     """Return the workers of all runs and users that the provider lists.
 
     Raises:
         MachinesUnknown: when it could not be asked.
         CredentialsRefused: when it does not accept the credentials.
     """
-    result = _play(site, "list.yml", kiln_everywhere=True)
+    result = _run_provider_playbook(site, "list.yml", kiln_everywhere=True)
     if not result.ok or result.answer is None:
         raise _removal_error("workers", result)
     return list(result.answer["machines"])
 
 
-def _play(site: PlaybookSite, name: str, **variables: Any) -> PlaybookResult:
+def _run_provider_playbook(site: PlaybookSite, name: str, **variables: Any) -> PlaybookResult:
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return PlaybookRunner(site).play(name, variables=variables)
+    return PlaybookRunner(site).run_playbook(name, variables=variables)
 
 
 def _removal_error(what: str, result: PlaybookResult) -> KilnError:
-    reason, hint = failure_of_removal(result), "run the same command again, or look into the provider's own console"
+    reason, hint = removal_failure_reason(result), "run the same command again, or look into the provider's own console"
     if CREDENTIALS.search(reason):
         return CredentialsRefused("the provider does not accept the credentials", why=reason)
     if result.answer is None:

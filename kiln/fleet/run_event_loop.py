@@ -9,7 +9,7 @@ from kiln.fleet import costs, executor_protocol
 from kiln.fleet.job_manager import JobManager
 from kiln.fleet.live_run_state import RETRY, TRIES, FleetState
 from kiln.fleet.teardown import TearDownPhase
-from kiln.fleet.unreachable import SilenceManager
+from kiln.fleet.unreachable import SilentWorkerManager
 from kiln.fleet.worker_manager import WorkerManager
 from kiln.model.fleet import WorkerState
 
@@ -27,22 +27,22 @@ AT_ONCE = 100  # events that are handled before the next decision, such as the r
 NEVER = float("inf")
 # Events that prove that this computer's disk has space, and those that prove that a worker lives.
 WROTE = (
-    executor_protocol.Provisioned,
-    executor_protocol.Prepared,
+    executor_protocol.WorkerProvisioned,
+    executor_protocol.WorkerPrepared,
     executor_protocol.BuildStarted,
-    executor_protocol.Collected,
+    executor_protocol.ResultsCollected,
 )
 ANSWERS = (
-    executor_protocol.Prepared,
+    executor_protocol.WorkerPrepared,
     executor_protocol.JobsListed,
     executor_protocol.BuildStarted,
     executor_protocol.Heartbeat,
     executor_protocol.ReclaimNotice,
-    executor_protocol.Renewed,
+    executor_protocol.LeaseRenewed,
     executor_protocol.BuildFinished,
-    executor_protocol.Collected,
+    executor_protocol.ResultsCollected,
 )
-OF_NO_WORKER = (executor_protocol.TornDown, executor_protocol.TearDownFailed)
+OF_NO_WORKER = (executor_protocol.RunTornDown, executor_protocol.TearDownFailed)
 FORECAST = 60.0  # seconds between two forecasts of the cost, unless a config has changed
 
 
@@ -60,17 +60,17 @@ class Supervisor:
         self.state = FleetState(run_config, executor=executor, store=store, observer=observer)
         self.jobs = JobManager(self.state)
         self.workers = WorkerManager(self.state, self.jobs)
-        self.silence = SilenceManager(self.state, self.workers)
+        self.silence = SilentWorkerManager(self.state, self.workers)
         self._forecast_at = 0.0
         self._forecast_for: list[tuple[str, ConfigState, str]] = []
-        self.teardown = TearDownPhase(self.state, self.workers, handle=self._handle)
+        self.teardown = TearDownPhase(self.state, self.workers, handle=self._handle_event)
 
     @property
-    def errors(self) -> Mapping[str, KilnError]:
+    def config_errors(self) -> Mapping[str, KilnError]:
         """The errors of the configs that failed."""
         return self.state.errors
 
-    def execute(self) -> MatrixReport:
+    def execute_run(self) -> MatrixReport:
         """Build all configs, collect their packages and terminate all workers; return the state of every config.
 
         Raises:
@@ -80,27 +80,28 @@ class Supervisor:
                 for longer than a lease.
         """
         state = self.state
-        state.number = state.store.begin_run(state.report())
-        state.store.begin_fleet(state.fleet_run())
-        state.observer.run_began(state.report())
+        state.number = state.store.begin_run(state.run_report())
+        state.store.begin_fleet(state.fleet_run_record())
+        state.observer.run_began(state.run_report())
         try:
-            self._resume()
+            self._queue_or_resume_configs()
             self._submit_due_commands()
-            while not self._is_over():
+            while not self._is_run_over():
                 self._handle_events()
                 self._submit_due_commands()
             self.teardown.is_patient = state.stop is None
         finally:
-            self.teardown.finish()
+            self.teardown.finish_run()
         if state.stop is not None:
             raise state.stop
-        return state.report(finished=state.executor.now())
+        return state.run_report(finished=state.executor.now())
 
-    def _is_over(self) -> bool:
+    def _is_run_over(self) -> bool:
         return self.state.stop is not None or not (
             self.state.queue
             or any(
-                worker.assignment or worker.uncollected or worker.handover for worker in self.state.inventory.present
+                worker.assignment or worker.uncollected or worker.handover
+                for worker in self.state.inventory.present_workers
             )
         )
 
@@ -112,7 +113,7 @@ class Supervisor:
             if event is None:
                 return
             is_news = self._needs_decision(event)
-            self._handle(event)
+            self._handle_event(event)
             until = self.state.executor.now() if is_news else until
 
     def _needs_decision(self, event: executor_protocol.Event) -> bool:
@@ -120,34 +121,34 @@ class Supervisor:
         match event:
             case executor_protocol.LogLine():
                 return False
-            case executor_protocol.Heartbeat() | executor_protocol.Unreachable():
+            case executor_protocol.Heartbeat() | executor_protocol.WorkerUnreachable():
                 worker = self.state.inventory.workers.get(event.worker)
-                is_silent = isinstance(event, executor_protocol.Unreachable)
+                is_silent = isinstance(event, executor_protocol.WorkerUnreachable)
                 return self.silence.cut_off or (worker is not None and (worker.silent_since is not None) != is_silent)
             case _:
                 return True
 
-    def _resume(self) -> None:
+    def _queue_or_resume_configs(self) -> None:
         """Queue the configs, and take over the workers and jobs of an earlier process of the run."""
         now, previous = self.state.executor.now(), self.state.run_config.previous_run
         state, inventory = self.state, self.state.inventory
         if previous is not None:
-            inventory.resume(previous, now)
+            inventory.take_over_previous_run(previous, now)
             self.workers.request_count = len(previous.workers)
             self.workers.reclaim_count = sum(job.reclaimed for job in previous.jobs)
         for worker in inventory:
             state.queue.set_machine_type(worker.name, state.run_config.planned_type_replaced_by(worker.record.type))
         for estimate in self.state.run_config.estimates:
-            if not self.jobs.resume(estimate):
+            if not self.jobs.resume_job(estimate):
                 self.state.queue.add(estimate)
-        for worker in inventory.builders:
+        for worker in inventory.alive_builders:
             if worker.assignment is None:
-                self.jobs.assign_ahead(worker, now)
-        self.state.submit(inventory.provision_command(worker.name for worker in inventory if worker.alive))
+                self.jobs.assign_to_unready_worker(worker, now)
+        self.state.submit_command(inventory.provision_command(worker.name for worker in inventory if worker.is_alive))
         for worker in inventory:
-            worker.retries |= {} if worker.alive else {"": now}
+            worker.retries |= {} if worker.is_alive else {"": now}
 
-    def _handle(self, event: executor_protocol.Event) -> None:
+    def _handle_event(self, event: executor_protocol.Event) -> None:
         state = self.state
         if isinstance(event, executor_protocol.LogLine):
             state.observer.config_line(event.config, event.step, event.text)
@@ -155,22 +156,22 @@ class Supervisor:
             self._on_disk_full(event)
         elif isinstance(event, executor_protocol.CommandUndelivered):
             self._postpone_undelivered_command(event)
-        elif isinstance(event, executor_protocol.Probed):
-            self.silence.on_probed(event)
+        elif isinstance(event, executor_protocol.WorkersProbed):
+            self.silence.on_workers_probed(event)
         elif not isinstance(event, OF_NO_WORKER) and event.worker in state.inventory.workers:
-            self._handle_answer(state.inventory.workers[event.worker], event)
+            self._handle_worker_answer(state.inventory.workers[event.worker], event)
 
-    def _handle_answer(
+    def _handle_worker_answer(
         self, worker: Worker, event: executor_protocol.WorkerEvent | executor_protocol.BuildEvent
     ) -> None:
         if isinstance(event, WROTE):
             self.state.disk_full_since = None
         if isinstance(event, ANSWERS):
-            self.silence.on_answer(worker)
-        if isinstance(event, executor_protocol.Renewed):
-            self.workers.on_renewed(worker)
+            self.silence.on_worker_answered(worker)
+        if isinstance(event, executor_protocol.LeaseRenewed):
+            self.workers.on_lease_renewed(worker)
         elif isinstance(event, executor_protocol.ReclaimNotice):
-            self.workers.on_reclaimed(worker, event.at)
+            self.workers.on_worker_reclaimed(worker, event.at)
         elif isinstance(event, executor_protocol.WorkerEvent):
             self._handle_worker_event(worker, event)
         else:
@@ -188,11 +189,11 @@ class Supervisor:
     def _postpone_undelivered_command(self, event: executor_protocol.CommandUndelivered) -> None:
         """Postpone a command: an unreachable worker is not yet a lost one."""
         now, workers = self.state.executor.now(), self.state.inventory.workers
-        if isinstance(event.command, executor_protocol.Provision):
+        if isinstance(event.command, executor_protocol.ProvisionWorkers):
             self._on_provider_unreachable(event.command.workers, event.reason, now)
         elif (
-            not isinstance(event.command, executor_protocol.Probe | executor_protocol.TearDown)
-            and workers[event.command.worker].alive
+            not isinstance(event.command, executor_protocol.ProbeWorkers | executor_protocol.TearDownRun)
+            and workers[event.command.worker].is_alive
         ):
             worker = workers[event.command.worker]
             worker.silent_since = now if worker.silent_since is None else worker.silent_since
@@ -205,86 +206,92 @@ class Supervisor:
         for worker in [inventory.workers[name] for name in names]:
             worker.unreached_requests += 1
             if now >= worker.renewed_at + run_config.lease or (never and worker.unreached_requests >= TRIES):
-                self.workers.on_refused(worker, executor_protocol.ProvisionFailed(worker=worker.name, reason=reason))
+                self.workers.on_worker_refused(
+                    worker, executor_protocol.ProvisionFailed(worker=worker.name, reason=reason)
+                )
             else:
                 self.state.postponed.append((now + RETRY, inventory.provision_command([worker.name])))
 
     def _handle_worker_event(self, worker: Worker, event: executor_protocol.WorkerEvent) -> None:
         match event:
-            case executor_protocol.Provisioned():
-                self.workers.on_provisioned(worker, event.id)
-                self.silence.audit.on_provisioned()
+            case executor_protocol.WorkerProvisioned():
+                self.workers.on_worker_provisioned(worker, event.id)
+                self.silence.audit.on_workers_provisioned()
             case executor_protocol.ProvisionFailed():
-                self.workers.on_refused(worker, event)
+                self.workers.on_worker_refused(worker, event)
                 self.silence.audit.schedule_listing()
-            case executor_protocol.Prepared() if worker.alive:
-                self.workers.on_prepared(worker, event.cache)
+            case executor_protocol.WorkerPrepared() if worker.is_alive:
+                self.workers.on_worker_prepared(worker, event.cache)
             case executor_protocol.JobsListed():
                 self.workers.on_jobs_listed(worker, event.jobs)
-            case executor_protocol.CommandFailed() if worker.alive:
+            case executor_protocol.CommandFailed() if worker.is_alive:
                 self.workers.on_command_failed(worker, event.reason)
             case executor_protocol.CommandFailed():
                 worker.retries[""] = self.state.executor.now() + RETRY
-            case executor_protocol.Terminated():
+            case executor_protocol.WorkerTerminated():
                 now = self.state.executor.now()
                 self.state.inventory.update_worker(worker, state=WorkerState.TERMINATED, terminated=now)
 
     def _handle_build_event(self, worker: Worker, event: executor_protocol.BuildEvent) -> None:
         match event:
-            case executor_protocol.Unreachable():
+            case executor_protocol.WorkerUnreachable():
                 worker.silent_since = self.state.executor.now() if worker.silent_since is None else worker.silent_since
-            case executor_protocol.BuildStarted() | executor_protocol.BuildDequeued() if _is_assigned(
+            case executor_protocol.BuildStarted() | executor_protocol.BuildDequeued() if _is_assigned_config(
                 worker, event.config
             ):
-                self.jobs.on_started(worker, event)
-            case executor_protocol.BuildFinished() if _is_assigned(worker, event.config):
-                self.jobs.on_finished(worker, event)
-            case executor_protocol.Collected() | executor_protocol.CollectFailed() if event.config == worker.handover:
+                self.jobs.on_build_started(worker, event)
+            case executor_protocol.BuildFinished() if _is_assigned_config(worker, event.config):
+                self.jobs.on_build_finished(worker, event)
+            case executor_protocol.ResultsCollected() | executor_protocol.CollectFailed() if (
+                event.config == worker.handover
+            ):
                 self.jobs.on_handover(worker, event)
-            case executor_protocol.Collected() if event.config in worker.uncollected:
-                self.jobs.on_collected(worker, event)
+            case executor_protocol.ResultsCollected() if event.config in worker.uncollected:
+                self.jobs.on_results_collected(worker, event)
                 self.workers.losses.reset_outages()
             case executor_protocol.CollectFailed() if event.config in worker.uncollected:
                 if self.jobs.on_collect_failed(worker, event):
-                    self.workers.lose(worker, event.reason)
+                    self.workers.give_up_worker(worker, event.reason)
 
     def _submit_due_commands(self) -> None:
         """Submit the commands that are due, or for which a worker has become free."""
         now = self.state.executor.now()
-        self._check_limits(now)
-        self._resubmit(now)
-        for worker in self.state.inventory.present:
+        self._stop_at_limits(now)
+        self._resubmit_postponed_commands(now)
+        for worker in self.state.inventory.present_workers:
             if self.state.stop is not None:
                 return
             if worker.retries:
                 self.workers.retry_due_commands(worker, now)
             if worker.silent_since is not None or (worker.is_building and now < worker.next_check):
                 continue
-            if worker.alive:
-                self.jobs.stop_overdue(worker, now)
-                self.workers.advance(worker, now)
-                worker.next_check = self._next_check(worker)
+            if worker.is_alive:
+                self.jobs.stop_overdue_build(worker, now)
+                self.workers.advance_worker(worker, now)
+                worker.next_check = self._next_check_time(worker)
         self.silence.probe_when_due(now)
         if self.state.stop is None and not self.silence.cut_off:
             self.workers.request_workers(now)
-        self._forecast(now)
+        self._update_cost_forecast(now)
 
-    def _next_check(self, worker: Worker) -> float:
+    def _next_check_time(self, worker: Worker) -> float:
         """Return when something is due for a worker that builds, should no event of it arrive."""
-        renewal = NEVER if worker.record.state is WorkerState.REQUESTED else self.workers.renewal_due(worker)
-        stop = self.jobs.stop_time(worker)
+        renewal = NEVER if worker.record.state is WorkerState.REQUESTED else self.workers.renewal_due_time(worker)
+        stop = self.jobs.build_stop_time(worker)
         return renewal if stop is None else min(renewal, stop)
 
-    def _forecast(self, now: float) -> None:
+    def _update_cost_forecast(self, now: float) -> None:
         """Store the cost so far and in the end, when it may have changed."""
         state = self.state
         configs = [(config.config, config.state, config.worker) for config in state.configs.values()]
         if configs != self._forecast_for or now >= self._forecast_at + FORECAST:
             self._forecast_at, self._forecast_for = now, configs
             most = self.workers.expected_worker_count(now)
-            state.update_cost(costs.forecast(state.run_config, state.inventory, state.queue, max_workers=most, now=now))
+            state.update_cost(
+                costs.forecast_run_cost(state.run_config, state.inventory, state.queue, max_workers=most, now=now)
+            )
 
-    def _resubmit(self, now: float) -> None:
+    def _resubmit_postponed_commands(self, now: float) -> None:
         """Submit the postponed commands that are due; those to workers that were given up are dropped."""
         due = [command for time, command in self.state.postponed if time <= now]
         self.state.postponed = [(time, command) for time, command in self.state.postponed if time > now]
@@ -292,16 +299,16 @@ class Supervisor:
             if (
                 isinstance(
                     command,
-                    executor_protocol.Provision
-                    | executor_protocol.Terminate
-                    | executor_protocol.Probe
-                    | executor_protocol.TearDown,
+                    executor_protocol.ProvisionWorkers
+                    | executor_protocol.TerminateWorker
+                    | executor_protocol.ProbeWorkers
+                    | executor_protocol.TearDownRun,
                 )
-                or self.state.inventory.workers[command.worker].alive
+                or self.state.inventory.workers[command.worker].is_alive
             ):
-                self.state.submit(command)
+                self.state.submit_command(command)
 
-    def _check_limits(self, now: float) -> None:
+    def _stop_at_limits(self, now: float) -> None:
         """Stop a run early enough to end its last worker within the limits, or when the disk stays full."""
         run_config, full = self.state.run_config, self.state.disk_full_since
         if full is not None and now >= full + run_config.lease:
@@ -314,7 +321,10 @@ class Supervisor:
         end, budget, limit = now + run_config.teardown, run_config.budget, run_config.time_limit
         tests = run_config.tests
         after, reserve = (0.0, 0.0) if tests is None else (tests.seconds, tests.cost)
-        spent, hint = self.state.inventory.spent, "what is finished is kept; the same command builds the rest"
+        spent, hint = (
+            self.state.inventory.total_cost_until,
+            "what is finished is kept; the same command builds the rest",
+        )
         if limit is not None and end + after - self.state.started >= limit:
             self.state.stop = FleetLimit(f"the run was stopped at its time limit of {limit / 3600:.2f} h", hint=hint)
         elif budget is not None and spent(end) + reserve > budget:
@@ -331,12 +341,12 @@ class Supervisor:
         state, now = self.state, self.state.executor.now()
         due = [time for time, _ in state.postponed]
         due += [] if state.disk_full_since is None else [state.disk_full_since + state.run_config.lease]
-        for worker in state.inventory.present:
+        for worker in state.inventory.present_workers:
             if worker.retries:
                 due += worker.retries.values()
         due += [
-            worker.next_check if worker.is_building else self._next_check(worker)
-            for worker in state.inventory.alive
+            worker.next_check if worker.is_building else self._next_check_time(worker)
+            for worker in state.inventory.alive_workers
             if worker.silent_since is None
         ]
         due += self.silence.next_probe_times(now)
@@ -351,12 +361,14 @@ class Supervisor:
         return max(now, time) if time < NEVER else now + LOOK
 
 
-def _is_assigned(worker: Worker, config: str) -> bool:
+def _is_assigned_config(worker: Worker, config: str) -> bool:
     return worker.assignment is not None and worker.assignment.config == config
 
 
 def _is_command_about(command: executor_protocol.Command, config: str) -> bool:
     return (
-        isinstance(command, executor_protocol.StartBuild | executor_protocol.FollowBuild | executor_protocol.Collect)
+        isinstance(
+            command, executor_protocol.StartBuild | executor_protocol.FollowBuild | executor_protocol.CollectResults
+        )
         and command.config == config
     )

@@ -10,7 +10,7 @@ from kiln.fleet.machine_types import EXISTING_HOSTS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kiln.fleet.plan import Arrangement, FleetPlan
+    from kiln.fleet.plan import FleetPlan, WorkerArrangement
     from kiln.model.fleet import MachineType, Offer
 
 
@@ -37,7 +37,7 @@ class RunTerms:
     keep: float = 0.0
 
 
-def greatest_loss(
+def greatest_cost_of_lost_workers(
     plan: FleetPlan, offers: Iterable[Offer], replacements: int, joint_replacements: int, startup: float
 ) -> float:
     """Return what lost workers cost at most: each the longest build by the dearest offer, lost at its end.
@@ -51,12 +51,12 @@ def greatest_loss(
     return (replacements + joint_replacements) * hourly * (startup + max(job.cold for job in plan.estimates)) / 3600
 
 
-def plan_lines(terms: RunTerms, way: Arrangement) -> Iterator[str]:
+def run_terms_lines(terms: RunTerms, way: WorkerArrangement) -> Iterator[str]:
     """Yield the lines of the plan about the terms."""
     currency = way.machine_type.currency
     for first, *others in (offers for offers in (terms.offers, *terms.other_offers) if len(offers) > 1):
         yield f"first   {first}"
-        yield from (f"else    {offer}, {_price(offer)}" for offer in others)
+        yield from (f"else    {offer}, {_offer_price_text(offer)}" for offer in others)
     if way.cost:
         notice = ", as many spot workers that are taken back after a notice" if way.spot else ""
         joint = f"{terms.joint_replacements} that are lost together"
@@ -81,6 +81,6 @@ def _controller_cost_text(kind: MachineType, seconds: float, keep: float) -> str
     )
 
 
-def _price(offer: Offer) -> str:
+def _offer_price_text(offer: Offer) -> str:
     kind = offer.machine_type
     return f"{offer.hourly:.3f} {kind.currency} an hour" if kind.is_priced else "price unknown"

@@ -17,21 +17,21 @@ MARK = "KILN_FLEET_RUN"  # in the environment of all processes that a run starts
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
-def find(folder: Path) -> tuple[int, ...]:
+def find_processes_of_run(folder: Path) -> tuple[int, ...]:
     """Return the processes that belong to a run, without this one."""
     mark = f"{MARK}={folder}".encode()
     return tuple(pid for pid in process_table.pids() if pid != os.getpid() and mark in process_table.environment(pid))
 
 
-def end(folder: Path) -> tuple[int, ...]:
+def end_processes_of_run(folder: Path) -> tuple[int, ...]:
     """End all processes of a run, by SIGTERM and then SIGKILL; return those that there were.
 
     Only for the holder of the run's lock: any other process with its mark has lost its parent.
     """
-    first = find(folder)
+    first = find_processes_of_run(folder)
     process_table.send(signal.SIGTERM, first)
     until = time.monotonic() + GRACE
-    while (rest := find(folder)) and time.monotonic() < until:
+    while (rest := find_processes_of_run(folder)) and time.monotonic() < until:
         time.sleep(0.05)
     process_table.send(KILL, rest)
     return first

@@ -10,17 +10,17 @@ from kiln.errors import CredentialsRefused, MachinesUnknown, TeardownIncomplete
 from kiln.fleet import costs
 from kiln.fleet.executor_protocol import (
     BuildFinished,
-    Collect,
-    Collected,
     CollectFailed,
+    CollectResults,
     CommandUndelivered,
     ControllerDiskFull,
     LogLine,
     ProvisionFailed,
-    TearDown,
+    ResultsCollected,
+    RunTornDown,
     TearDownFailed,
-    Terminated,
-    TornDown,
+    TearDownRun,
+    WorkerTerminated,
 )
 from kiln.fleet.live_run_state import TRIES
 from kiln.model.fleet import WorkerState
@@ -52,25 +52,25 @@ class TearDownPhase:
         self._handle = handle
         self.is_patient = False
 
-    def finish(self) -> None:
+    def finish_run(self) -> None:
         """Collect what is finished, terminate all workers, and store the end of the run."""
         state = self.state
         try:
-            self._collect_finished()
+            self._wait_for_collections()
         finally:
-            failure = self._tear_down()
+            failure = self._tear_down_with_retries()
             now = state.executor.now()
             for name in [name for name, config in state.configs.items() if config.state is ConfigState.RUNNING]:
                 state.update_config(name, state=ConfigState.INTERRUPTED, finished=now)
             state.update_cost(costs.ended_run_cost(state.run_config, state.inventory, now))
             state.store.end_run(state.number)
-            state.observer.run_ended(state.report(finished=now))
+            state.observer.run_ended(state.run_report(finished=now))
             if failure is not None and self._was_never_authorized():
                 for worker in state.inventory:
                     state.inventory.update_worker(worker, state=WorkerState.REFUSED)
                 state.store.end_fleet(state.run_config.id)
             elif failure is not None:
-                raise self._incomplete_error(failure)
+                raise self._remaining_workers_error(failure)
 
     def _was_never_authorized(self) -> bool:
         """Return whether the provider never accepted the credentials: it has made nothing, and will not say so."""
@@ -78,7 +78,7 @@ class TearDownPhase:
         fresh = self.state.run_config.previous_run is None and all(w.record.provisioned is None for w in workers)
         return fresh and isinstance(self.state.stop, CredentialsRefused)
 
-    def _collect_finished(self) -> None:
+    def _wait_for_collections(self) -> None:
         """Wait for a while for the collections that are running."""
         executor = self.state.executor
         until = executor.now() + COLLECTING
@@ -87,7 +87,8 @@ class TearDownPhase:
             retries = [time for worker in self.state.inventory for time in worker.retries.values()]
             event = executor.next_event(min([*retries, until]))
             if isinstance(
-                event, LogLine | BuildFinished | Collected | CollectFailed | ControllerDiskFull | CommandUndelivered
+                event,
+                LogLine | BuildFinished | ResultsCollected | CollectFailed | ControllerDiskFull | CommandUndelivered,
             ):
                 self._handle(event)
             for worker in self.state.inventory:
@@ -95,16 +96,16 @@ class TearDownPhase:
 
     def _is_collecting(self) -> bool:
         """Return whether configs are being collected; those for which the disk has no space do not count."""
-        stuck = {command.config for _, command in self.state.postponed if isinstance(command, Collect)}
+        stuck = {command.config for _, command in self.state.postponed if isinstance(command, CollectResults)}
         return any(config not in stuck for worker in self.state.inventory for config in worker.uncollected)
 
-    def _tear_down(self) -> TearDownFailed | None:
+    def _tear_down_with_retries(self) -> TearDownFailed | None:
         """Terminate everything; return why something may remain, None when nothing does."""
         until = self.state.executor.now() + (self.state.run_config.lease if self.is_patient else 0.0)
         for attempt in itertools.count(1):
-            failure = self._try_tear_down(until=self.state.executor.now() + ATTEMPT)
+            failure = self._attempt_tear_down(until=self.state.executor.now() + ATTEMPT)
             if failure is None:
-                self._store_end()
+                self._store_terminated_workers()
             if failure is None or self._was_never_authorized():
                 return failure
             can_wait = failure.unknown and not failure.credentials  # refused ones do not become valid again
@@ -114,9 +115,9 @@ class TearDownPhase:
                 return failure
         raise AssertionError
 
-    def _store_end(self) -> None:
+    def _store_terminated_workers(self) -> None:
         state, now = self.state, self.state.executor.now()
-        for worker in state.inventory.present:
+        for worker in state.inventory.present_workers:
             state.inventory.update_worker(worker, state=WorkerState.TERMINATED, terminated=now)
         state.store.end_fleet(state.run_config.id)
 
@@ -131,27 +132,27 @@ class TearDownPhase:
             return False
         try:
             while executor.now() < again:
-                self._handle_late(executor.next_event(again))
+                self._handle_late_event(executor.next_event(again))
         except KeyboardInterrupt:
             return False
         return True
 
-    def _try_tear_down(self, until: float) -> TearDownFailed | None:
+    def _attempt_tear_down(self, until: float) -> TearDownFailed | None:
         executor = self.state.executor
-        self.state.submit(TearDown())
+        self.state.submit_command(TearDownRun())
         while executor.now() < until:
             try:
                 event = executor.next_event(until)
             except KeyboardInterrupt:
                 continue  # the tear-down is what an interrupt asks for
-            if isinstance(event, TornDown):
+            if isinstance(event, RunTornDown):
                 return None
             if isinstance(event, TearDownFailed):
                 return event
-            self._handle_late(event)
+            self._handle_late_event(event)
         return TearDownFailed(reason="the tear-down did not end", unknown=True)
 
-    def _handle_late(self, event: Event | None) -> None:
+    def _handle_late_event(self, event: Event | None) -> None:
         """Record an event that arrives during the tear-down: a refused or terminated worker, or a collected config."""
         workers = self.state.inventory.workers
         if isinstance(event, ProvisionFailed) and event.worker in workers:
@@ -159,10 +160,10 @@ class TearDownPhase:
             self.state.inventory.update_worker(
                 workers[event.worker], state=WorkerState.REFUSED, reason=event.reason, terminated=now
             )
-        elif isinstance(event, Collected | Terminated):
+        elif isinstance(event, ResultsCollected | WorkerTerminated):
             self._handle(event)
 
-    def _incomplete_error(self, failure: TearDownFailed) -> TeardownIncomplete | MachinesUnknown:
+    def _remaining_workers_error(self, failure: TearDownFailed) -> TeardownIncomplete | MachinesUnknown:
         run, hint = self.state.run_config.id, "or the provider's own console"
         if failure.credentials:
             lease = self.state.run_config.lease / 60

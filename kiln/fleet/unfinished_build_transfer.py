@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
 from kiln.errors import BrokenHandover, KilnError
-from kiln.fleet.executor_protocol import Collected, CollectFailed
+from kiln.fleet.executor_protocol import CollectFailed, ResultsCollected
 from kiln.store import unfinished_build_handover
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.executor_protocol import Collect, Event, StartBuild
+    from kiln.fleet.executor_protocol import CollectResults, Event, StartBuild
     from kiln.fleet.executor_shared_state import PlaybookSession
     from kiln.model.handover import HandoverRecord
 
@@ -43,23 +43,23 @@ def handover_options(session: PlaybookSession, request: StartBuild) -> str:
     return " ".join(words)
 
 
-def send_to_worker(session: PlaybookSession, request: StartBuild) -> process_runner.Result:
+def send_handover_to_worker(session: PlaybookSession, request: StartBuild) -> process_runner.Result:
     """Remove an earlier handover from a worker, and send what is here: the record last."""
     worker, config, folder = request.worker, request.config, handover_folder(session, request.config)
     result = session.ssh(worker, f"sudo kiln-job clear {shlex.quote(config)}")
-    record = _record(folder)
+    record = _read_handover_record(folder)
     if not result.ok or record is None or record.archive is None:
         return result
     session.report_step(config, f"send what was built before to {worker}")
     target = f"{JOBS}/{config}/{FOLDER}"
     for name in (record.archive.name, unfinished_build_handover.RECORD):
-        result = session.send(worker, [f"{folder}/./{name}"], target)
+        result = session.send_files_to_worker(worker, [f"{folder}/./{name}"], target)
         if not result.ok:
             return result
     return result
 
 
-def fetch(session: PlaybookSession, request: Collect) -> Event:
+def fetch_handover(session: PlaybookSession, request: CollectResults) -> Event:
     """Fetch and check what a build has handed over, before its worker ends; an earlier handover stays if that fails."""
     worker, config = request.worker, request.config
     session.report_step(config, f"save what {worker} has built")
@@ -68,16 +68,16 @@ def fetch(session: PlaybookSession, request: Collect) -> Event:
     files.remove(part)
     part.mkdir(parents=True, mode=0o700)
     try:
-        if reason := _fetch(session, request, part):
+        if reason := _fetch_handover_files(session, request, part):
             return CollectFailed(worker=worker, config=config, reason=reason)
         files.remove(folder)
         part.rename(folder)
     finally:
         files.remove(part)
-    return Collected(worker=worker, config=config)
+    return ResultsCollected(worker=worker, config=config)
 
 
-def _fetch(session: PlaybookSession, request: Collect, part: Path) -> str:
+def _fetch_handover_files(session: PlaybookSession, request: CollectResults, part: Path) -> str:
     """Fetch the files of a handover into a folder; return why that failed, if it did."""
     left = (request.until or 0.0) - time.time()
     if left <= 0:
@@ -86,10 +86,10 @@ def _fetch(session: PlaybookSession, request: Collect, part: Path) -> str:
     result = session.rsync(request.worker, "--recursive", "--timeout=30", "--", source, f"{part}/", seconds=left)
     if not result.ok:
         return result.tail[-300:] or "it could not be fetched in time"
-    return _unusable_reason(part)
+    return _unusable_handover_reason(part)
 
 
-def _unusable_reason(folder: Path) -> str:
+def _unusable_handover_reason(folder: Path) -> str:
     """Return why the folder of a handover is of no use; empty if it is of use."""
     try:
         record = unfinished_build_handover.read_handover_record(folder)
@@ -103,7 +103,7 @@ def _unusable_reason(folder: Path) -> str:
     return ""
 
 
-def _record(folder: Path) -> HandoverRecord | None:
+def _read_handover_record(folder: Path) -> HandoverRecord | None:
     with contextlib.suppress(KilnError, OSError):
         return unfinished_build_handover.read_handover_record(folder)
     return None

@@ -22,20 +22,20 @@ from kiln.fleet.ansible_executor import AnsibleExecutor
 from kiln.fleet.executor_protocol import (
     BuildFinished,
     BuildStarted,
-    Collect,
-    Collected,
     CollectFailed,
+    CollectResults,
     CommandUndelivered,
     FollowBuild,
     Heartbeat,
     JobsListed,
     QueryJobs,
+    ResultsCollected,
     StartBuild,
     StopBuild,
-    Unreachable,
+    WorkerUnreachable,
 )
 from kiln.fleet.live_run_state import TRIES
-from kiln.fleet.playbook_runner import read_json
+from kiln.fleet.playbook_runner import read_json_object
 from kiln.fleet.worker_commands import LOST_CONNECTION
 from kiln.model.build_results import StepReport
 
@@ -96,10 +96,10 @@ class TestedPackages:
 
     def inputs_hash(self, config: str) -> str:
         """Return a hash over the packages of a config and how they are tested."""
-        digests = sorted(_digest(path, path.stat().st_mtime_ns) for path in self.packages[config])
+        digests = sorted(_cached_package_digest(path, path.stat().st_mtime_ns) for path in self.packages[config])
         return hashlib.sha256("\n".join((f"gpu {self.gpu}", *digests)).encode()).hexdigest()
 
-    def argv(self, config: str) -> tuple[str, ...]:
+    def test_command(self, config: str) -> tuple[str, ...]:
         """Return the command on the worker that tests a config's packages."""
         paths = [f"{ARTIFACTS}/{path.relative_to(self.channel)}" for path in self.packages[config]]
         words = (f"{PROJECT}/.venv/bin/python", "-I", "-m", "kiln", "-C", PROJECT, "test", "--json")
@@ -111,7 +111,7 @@ class TestedPackages:
 
 
 @functools.cache
-def _digest(path: Path, _changed: int) -> str:
+def _cached_package_digest(path: Path, _changed: int) -> str:
     """Return the hash of a package, which is asked for several times; ``_changed`` is the time of its last change."""
     return files.sha256(path)
 
@@ -124,62 +124,64 @@ class WorkerTestExecutor(AnsibleExecutor):
         super().__init__(site, keep=lambda _, packages: tuple(packages))
         self.tested = tested
         self.handlers |= {
-            StartBuild: self._report_started,
-            FollowBuild: self._run_until_end,
-            Collect: self._collect,
-            QueryJobs: self._query,
+            StartBuild: self._report_tests_started,
+            FollowBuild: self._run_tests_until_end,
+            CollectResults: self._collect_test_result,
+            QueryJobs: self._query_tests,
             StopBuild: lambda *_: None,  # nothing stops a test but its time limit
         }
 
-    def _report_started(self, session: PlaybookSession, command: StartBuild) -> Event:
+    def _report_tests_started(self, session: PlaybookSession, command: StartBuild) -> Event:
         session.configs[command.worker] = command.config
         return BuildStarted(worker=command.worker, config=command.config)
 
-    def _query(self, session: PlaybookSession, command: QueryJobs) -> Event:
+    def _query_tests(self, session: PlaybookSession, command: QueryJobs) -> Event:
         """Report that tests run on a worker that answers: what follows them begins them again."""
         if session.ssh(command.worker, "true").ok:
             return JobsListed(worker=command.worker, jobs=dict.fromkeys(command.keys, "running"))
         return CommandUndelivered(command=command, reason="no answer")
 
-    def _collect(self, session: PlaybookSession, command: Collect) -> Event:
+    def _collect_test_result(self, session: PlaybookSession, command: CollectResults) -> Event:
         """Report the stored result of a config's tests, unless it is of other packages."""
         config = command.config.removesuffix(SUFFIX)
-        result = stored_result(session.site.folder, config, key=command.key)
+        result = stored_test_result(session.site.folder, config, key=command.key)
         if result is None:
             reason = "the result of its tests is missing, or of other packages"
             return CollectFailed(worker=command.worker, config=command.config, reason=reason, foreign=True)
         log = _test_log_path(session.site.folder, config)
         steps = (result.step_report,)
-        return Collected(worker=command.worker, config=command.config, steps=steps, log=log, reason=result.reason)
+        return ResultsCollected(
+            worker=command.worker, config=command.config, steps=steps, log=log, reason=result.reason
+        )
 
-    def _run_until_end(self, session: PlaybookSession, command: FollowBuild) -> Event | None:
+    def _run_tests_until_end(self, session: PlaybookSession, command: FollowBuild) -> Event | None:
         """Run the tests of a config until their end; after a lost connection, again, up to `TRIES` times.
 
         systemd-run ends with ssh's own exit code, too, when the tests were killed by a signal.
         """
         worker, config, lost = command.worker, command.config.removesuffix(SUFFIX), 0
         session.configs[worker] = command.config
-        while session.needs_following(worker):
-            sent = self._send(command, config)
+        while session.must_still_follow(worker):
+            sent = self._send_packages(command, config)
             if not sent.ok and sent.exit_code not in LOST_CONNECTION:
                 reason = f"the packages could not be sent: {sent.tail[-REASON_LENGTH:].strip()}"
                 return BuildFinished(worker=worker, config=command.config, exit_code=None, reason=reason)
             if sent.ok:
                 session.events.put(Heartbeat(worker=worker))
                 session.report_step(command.config, f"test on {worker}")
-                answer = self._run(worker, config)
+                answer = self._run_tests_in_unit(worker, config)
                 if answer is not None:
                     code, reason = answer.exit_code, answer.reason
                     return BuildFinished(worker=worker, config=command.config, exit_code=code, reason=reason)
                 lost += 1
-                if lost == TRIES and session.needs_following(worker):
+                if lost == TRIES and session.must_still_follow(worker):
                     reason = f"its tests were killed, or the connection to them was lost, {lost} times"
                     return BuildFinished(worker=worker, config=command.config, exit_code=None, reason=reason)
-            session.events.put(Unreachable(worker=worker))
+            session.events.put(WorkerUnreachable(worker=worker))
             session.stopped.wait(session.site.poll)
         return None
 
-    def _send(self, command: FollowBuild, config: str) -> process_runner.Result:
+    def _send_packages(self, command: FollowBuild, config: str) -> process_runner.Result:
         """End earlier tests on a worker, and copy the packages of a config there that it lacks."""
         worker, tested = command.worker, self.tested
         stopped = self.session.ssh(worker, f"sudo systemctl stop {UNIT} 2>/dev/null || true")
@@ -188,31 +190,31 @@ class WorkerTestExecutor(AnsibleExecutor):
         paths = tested.packages[config]
         size = files.size_text(sum(path.stat().st_size for path in paths))
         self.session.report_step(command.config, f"send {count_text(len(paths), 'package')} ({size}) to {worker}")
-        return self.session.send(
+        return self.session.send_files_to_worker(
             worker, [f"{tested.channel}/./{path.relative_to(tested.channel)}" for path in paths], ARTIFACTS
         )
 
-    def _run(self, worker: str, config: str) -> ConfigTestResult | None:
+    def _run_tests_in_unit(self, worker: str, config: str) -> ConfigTestResult | None:
         """Run the tests of a config in a unit of their own, and store their result; None for a lost connection."""
         words = (
             *("sudo", "systemd-run", "--quiet", "--wait", "--pipe", "--collect", f"--unit={UNIT}"),
             *("--uid=kiln", "--setenv=HOME=/var/lib/kiln", "--setenv=LC_ALL=C.UTF-8", "--"),
-            *self.tested.argv(config),
+            *self.tested.test_command(config),
         )
         result = self.session.ssh(worker, shlex.join(words), seconds=self.tested.time_limit(config))
-        if result.exit_code == NO_ANSWER or result.exit_code < 0 or not self.session.needs_following(worker):
+        if result.exit_code == NO_ANSWER or result.exit_code < 0 or not self.session.must_still_follow(worker):
             return None
         folder = self.session.site.folder
         log = _test_log_path(folder, config)
         log.parent.mkdir(parents=True, exist_ok=True)
         output = self.session.ssh(worker, f"sudo runuser -u kiln -- sh -c {shlex.quote(OUTPUT)}").stdout
         files.write_text(log, f"{result.tail}\n{result.stdout}\n{output}")
-        answer = self._result(config, result)
-        _store(folder, answer, self.tested.inputs_hash(config))
+        answer = self._test_result(config, result)
+        _store_test_result(folder, answer, self.tested.inputs_hash(config))
         return answer
 
-    def _result(self, config: str, result: process_runner.Result) -> ConfigTestResult:
-        reports = _reports(result.stdout) if result.ok else ()
+    def _test_result(self, config: str, result: process_runner.Result) -> ConfigTestResult:
+        reports = _parse_test_reports(result.stdout) if result.ok else ()
         code, reason = result.exit_code, "" if result.ok else _error_text(result.tail)
         if code == process_runner.TIMED_OUT:
             code, reason = FleetLimit.exit_code, f"the tests took longer than {self.tested.time_limit(config):.0f} s"
@@ -231,25 +233,25 @@ def _test_log_path(folder: Path, config: str) -> Path:
     return folder / "logs" / f"{config}.test.log"
 
 
-def _result_path(folder: Path, config: str) -> Path:
+def _test_result_path(folder: Path, config: str) -> Path:
     return folder / "tests" / f"{config}.json"
 
 
-def _store(folder: Path, result: ConfigTestResult, key: str) -> None:
-    place = _result_path(folder, result.config)
+def _store_test_result(folder: Path, result: ConfigTestResult, key: str) -> None:
+    place = _test_result_path(folder, result.config)
     place.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(place, json.dumps({"key": key, **dataclasses.asdict(result)}))
 
 
-def stored_result(folder: Path, config: str, *, key: str) -> ConfigTestResult | None:
+def stored_test_result(folder: Path, config: str, *, key: str) -> ConfigTestResult | None:
     """Return the result of the tests of a config's packages in a run's folder; None without one of these packages."""
-    data = read_json(_result_path(folder, config))
+    data = read_json_object(_test_result_path(folder, config))
     if data.pop("key", None) != key:
         return None
     return ConfigTestResult(**{**data, "reports": tuple(data["reports"])})
 
 
-def _reports(text: str) -> tuple[Mapping[str, Any], ...]:
+def _parse_test_reports(text: str) -> tuple[Mapping[str, Any], ...]:
     """Return the reports in a worker's answer, which is not trusted; none if it is something else."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
         reports = json.loads(text)

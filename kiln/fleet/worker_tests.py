@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import WorkersLost
 from kiln.fleet import run as fleet
-from kiln.fleet.build_and_test_states import WorkerTestRecords, config_of
-from kiln.fleet.worker_test_executor import SUFFIX, ConfigTestResult, WorkerTestExecutor, stored_result
+from kiln.fleet.build_and_test_states import WorkerTestRecorder, config_of_job
+from kiln.fleet.worker_test_executor import SUFFIX, ConfigTestResult, WorkerTestExecutor, stored_test_result
 from kiln.model.fleet import JobState
 from kiln.model.job_estimate import JobEstimate, JobSize
 
@@ -45,33 +45,35 @@ class WorkerTestInputs:
     report: MatrixReport | None = None
 
 
-def execute(
+def run_tests_on_worker(
     tests: WorkerTestInputs, ledger: FleetLedger, observer: RunObserver, *, executor: WorkerExecutor | None = None
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Test the packages of all configs on a worker, and terminate it, however that ends.
 
     Return the report of the run with the configs as their tests make them, and the errors of those that failed. Raises
-    the errors of `kiln.fleet.run.execute`.
+    the errors of `kiln.fleet.run.execute_fleet_run`.
     """
     run_config = tests.run_config
-    records = WorkerTestRecords(
+    records = WorkerTestRecorder(
         ledger,
         observer,
         report=tests.report,
-        keys={config_of(job.config): job.key for job in run_config.estimates},
+        keys={config_of_job(job.config): job.key for job in run_config.estimates},
         previous=run_config.previous_run,
     )
-    report, errors = fleet.execute(
+    report, errors = fleet.execute_fleet_run(
         run_config,
         tests.site,
         ledger=records,
         observer=records,
         executor=executor or WorkerTestExecutor(tests.site, tests.tested),
     )
-    return records.run_report(report), {config_of(job): error for job, error in errors.items()}
+    return records.combined_run_report(report), {config_of_job(job): error for job, error in errors.items()}
 
 
-def jobs_of(tested: TestedPackages, *, seconds: float, passed: Iterable[tuple[str, str]] = ()) -> list[JobEstimate]:
+def jobs_for_tests(
+    tested: TestedPackages, *, seconds: float, passed: Iterable[tuple[str, str]] = ()
+) -> list[JobEstimate]:
     """Return the jobs that test the packages of configs, without those that have ``passed``, as config and key."""
     keys, done = {config: tested.inputs_hash(config) for config in tested.packages}, set(passed)
     return [
@@ -91,21 +93,21 @@ def jobs_of(tested: TestedPackages, *, seconds: float, passed: Iterable[tuple[st
 def passed_configs(runs: Iterable[FleetRun]) -> set[tuple[str, str]]:
     """Return what has passed its tests in some runs: configs, each with the hash over what was tested."""
     return {
-        (config_of(job.config), job.key)
+        (config_of_job(job.config), job.key)
         for run in runs
         for job in run.jobs
         if job.key and job.state is JobState.COLLECTED and job.exit_code == 0
     }
 
 
-def results(
+def results_of_all_configs(
     tests: WorkerTestInputs, report: MatrixReport, errors: Mapping[str, KilnError]
 ) -> tuple[ConfigTestResult, ...]:
     """Return the results of the tests of all configs, also of those that an earlier process of the run has tested."""
     reasons = {config.config: config.reason for config in report.configs}
     answers = []
     for config in tests.tested.packages:
-        result = stored_result(tests.site.folder, config, key=tests.tested.inputs_hash(config))
+        result = stored_test_result(tests.site.folder, config, key=tests.tested.inputs_hash(config))
         if result is None:
             code = errors[config].exit_code if config in errors else WorkersLost.exit_code
             result = ConfigTestResult(config=config, exit_code=code, seconds=0.0, reason=reasons.get(config, ""))

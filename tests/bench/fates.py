@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kiln.cli.fleet_arguments import worker_loss_limits
 from kiln.errors import KilnError
 from kiln.fleet.fleet_run_settings import FleetRunConfig
-from kiln.fleet.plan import FleetBounds, Overheads, plan
+from kiln.fleet.plan import FleetLimits, WorkerOverheads, plan_fleet
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates
@@ -26,7 +26,7 @@ from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulat
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.fleet.plan import Arrangement
+    from kiln.fleet.plan import WorkerArrangement
     from kiln.model.job_estimate import JobEstimate
     from tests.bench.timing import Row
 
@@ -35,7 +35,7 @@ CASES = ((15, 15), (15, 6), (200, 50))  # configs, workers
 DEATHS = (0.0, 0.05, 0.1, 0.2)  # of a worker, in an hour
 OUTAGES = (0, 10, 60)  # minutes
 HOURS = 3.0  # of a build
-OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0)
+OVERHEADS = WorkerOverheads(startup=240.0, collect=60.0, teardown=30.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Fate:
 class SilentSupervisor(Supervisor):
     """A supervisor without forecasts of the cost, which decide nothing."""
 
-    def _forecast(self, now: float) -> None:
+    def _update_cost_forecast(self, now: float) -> None:
         """Forecast nothing, at no time."""
         self._forecast_at = math.inf
 
@@ -79,11 +79,11 @@ def _ratios(values: list[float]) -> str:
 
 
 @functools.cache
-def planned(configs: int, workers: int) -> tuple[tuple[JobEstimate, ...], Arrangement]:
+def planned(configs: int, workers: int) -> tuple[tuple[JobEstimate, ...], WorkerArrangement]:
     """Return the configs and what is planned for them, which is the same for all fates."""
     jobs = estimates(configs, hours=HOURS)
-    bounds = FleetBounds(workers=workers)
-    return jobs, plan({MACHINE: jobs}, overheads=OVERHEADS, bounds=bounds, optimize="time").selection
+    bounds = FleetLimits(workers=workers)
+    return jobs, plan_fleet({MACHINE: jobs}, overheads=OVERHEADS, bounds=bounds, optimize="time").selection
 
 
 def fate(
@@ -93,13 +93,13 @@ def fate(
     jobs, selection = planned(configs, workers)
     limits = Namespace(spot=False, attempts=None, replacements=None)
     worker_seconds = sum(selection.worker_seconds)
-    attempts, replacements = worker_loss_limits(limits, workers=selection.workers, worker_seconds=worker_seconds)
+    attempts, replacements = worker_loss_limits(limits, workers=selection.worker_count, worker_seconds=worker_seconds)
     run_config = FleetRunConfig(
         id="bench",
         command="",
         machine_type=MACHINE,
         estimates=jobs,
-        max_workers=selection.workers,
+        max_workers=selection.worker_count,
         startup=OVERHEADS.startup,
         attempts=attempts,
         is_strict=False,
@@ -112,7 +112,7 @@ def fate(
     supervisor = SilentSupervisor(run_config, executor=simulation, store=NullStore(), observer=NullObserver())
     report = None
     with contextlib.suppress(KilnError):  # the run ended otherwise
-        report = supervisor.execute()
+        report = supervisor.execute_run()
     simulation.bury()
     paid = sum(end - begin for _, begin, end in simulation.paid) / HOUR * MACHINE.hourly
     done = report is not None and all(config.state is ConfigState.DONE for config in report.configs)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln.fleet.assumptions import Assumptions
 from kiln.fleet.fleet_run_settings import FleetRunConfig
-from kiln.fleet.plan import FleetBounds, Overheads, PoolShape, plan
+from kiln.fleet.plan import FleetLimits, PoolShape, WorkerOverheads, plan_fleet
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.job_estimate import JobEstimate
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates, lower_bound
@@ -28,7 +28,7 @@ POOLS = (4, 8, 15)  # machines
 SEEDS = 25
 WARM = 0.2  # of a cold build
 SHARED = ((15, 15, 3), (15, 6, 3), (15, 4, 3), (15, 4, 5), (200, 50, 12), (200, 50, 48))  # configs, machines, groups
-OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0)
+OVERHEADS = WorkerOverheads(startup=240.0, collect=60.0, teardown=30.0)
 
 
 def rows() -> list[Row]:
@@ -72,10 +72,10 @@ def pooled() -> Iterator[Row]:
         clients = estimates(CONFIGS, hours=HOURS * slower, warm=WARM, groups=groups)
         for workers in POOLS:
             pool = PoolShape(machine_type=large, workers=workers, cores=assumptions.pool_cores(workers * large.cores))
-            both = plan(
+            both = plan_fleet(
                 {small: clients},
                 overheads=OVERHEADS,
-                bounds=FleetBounds(workers=CONFIGS),
+                bounds=FleetLimits(workers=CONFIGS),
                 optimize="time",
                 pool=pool,
                 alone=alone,
@@ -85,7 +85,7 @@ def pooled() -> Iterator[Row]:
             what = (
                 f"  {CONFIGS} configs in {groups} groups, {workers} machines of 32 cores:"
                 f" {without.seconds / HOUR:.2f} h, {without.cost:.0f} EUR; as a pool {way.seconds / HOUR:.2f} h,"
-                f" {way.cost:.0f} EUR with {way.workers} machines of 8 cores and a server"
+                f" {way.cost:.0f} EUR with {way.worker_count} machines of 8 cores and a server"
             )
             yield what, f"{way.seconds / without.seconds:.2f} of without", ""
 
@@ -116,7 +116,7 @@ def large() -> Iterator[Row]:
     ]
     for what, cache in (("a plan of 1,000 configs on up to 200 machines", None), ("  the same with a cache", MACHINE)):
         began = time.monotonic()
-        plan({MACHINE: configs}, overheads=OVERHEADS, bounds=FleetBounds(workers=200), cache=cache)
+        plan_fleet({MACHINE: configs}, overheads=OVERHEADS, bounds=FleetLimits(workers=200), cache=cache)
         yield what, f"{time.monotonic() - began:.2f} s", "2 s"
 
 
@@ -124,23 +124,23 @@ def simulated(
     configs: Sequence[JobEstimate], offered: int, *, rate: float = 0.0, seed: int = 0
 ) -> tuple[int, float, float]:
     """Plan for so many machines and run that; returns the machines used, the seconds, and what was paid."""
-    bounds = FleetBounds(workers=offered)
-    selection = plan({MACHINE: configs}, overheads=OVERHEADS, bounds=bounds, optimize="time").selection
+    bounds = FleetLimits(workers=offered)
+    selection = plan_fleet({MACHINE: configs}, overheads=OVERHEADS, bounds=bounds, optimize="time").selection
     run_config = FleetRunConfig(
         id="bench",
         command="",
         machine_type=MACHINE,
         estimates=tuple(configs),
-        max_workers=selection.workers,
+        max_workers=selection.worker_count,
         startup=OVERHEADS.startup,
         attempts=1000,
         replacements=100_000,
     )
     simulation = Simulation(configs, faults=Faults(preemption=rate), seed=seed, up=240.0, home=60.0, down=30.0)
-    report = Supervisor(run_config, executor=simulation, store=NullStore(), observer=NullObserver()).execute()
+    report = Supervisor(run_config, executor=simulation, store=NullStore(), observer=NullObserver()).execute_run()
     assert report.finished is not None
     paid = sum(end - begin for _, begin, end in simulation.paid) / HOUR * MACHINE.hourly
-    return selection.workers, report.finished - report.started, paid
+    return selection.worker_count, report.finished - report.started, paid
 
 
 def bound(workers: int) -> float:

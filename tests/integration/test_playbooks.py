@@ -31,7 +31,7 @@ from moto.sts.responses import TokenResponse
 from kiln import cli, files
 from kiln.errors import MissingTool, UsageError
 from kiln.fleet import provider_operations
-from kiln.fleet.executor_protocol import Probe, Terminate, Terminated
+from kiln.fleet.executor_protocol import ProbeWorkers, TerminateWorker, WorkerTerminated
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookSite
 from kiln.fleet.provider_operations import SCARCE
@@ -45,7 +45,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kiln.fleet.executor_protocol import Event, Probed
+    from kiln.fleet.executor_protocol import Event, WorkersProbed
     from tests.playbook_calls import PlaybookResult
 
 ROOT = Path(__file__).parents[2]
@@ -531,15 +531,15 @@ def test_a_server_that_is_listed_late_is_waited_for_and_removed(
 
 def audited(
     python: Path, run: Path, variables: dict[str, object], env: dict[str, str], name: str, identity: str
-) -> tuple[Probed, Event]:
+) -> tuple[WorkersProbed, Event]:
     """List a run's machines as its controller does, and terminate the one of an id; return the events."""
     more = {**variables, "kiln_run_dir": str(run)}
     site = PlaybookSite(
         folder=run, playbooks=ROOT / "ansible", python=python, variables=more, environment={**os.environ, **env}
     )
     session = PlaybookSession.from_site(site)
-    probed = provider_operations.probe(session, Probe(workers=()))
-    return probed, provider_operations.terminate(session, Terminate(worker=f"{name}-surplus", id=identity))
+    probed = provider_operations.probe_workers(session, ProbeWorkers(workers=()))
+    return probed, provider_operations.terminate_worker(session, TerminateWorker(worker=f"{name}-surplus", id=identity))
 
 
 @pytest.mark.needs("ssh-keygen")
@@ -572,7 +572,7 @@ def test_machines_on_openstack_have_floating_addresses_which_are_released_with_t
     probed, ended = audited(fleet_python, tmp_path / "run", variables, env, names[1], second)
     assert sorted(each.name for each in probed.machines or ()) == sorted([*names, names[1]])
     assert {each.id for each in probed.machines or ()} == {*cloud.servers, second}
-    assert isinstance(ended, Terminated)
+    assert isinstance(ended, WorkerTerminated)
     assert second not in cloud.servers
     assert sorted(str(each["name"]) for each in cloud.servers.values()) == names
     assert inventory(tmp_path / "run", names[1])["id"] in cloud.servers
@@ -831,7 +831,7 @@ def test_machines_of_another_run_of_the_same_name_are_left_alone(
     probed, ended = audited(fleet_python, tmp_path / "one", variables, {}, "kiln-one-1", second["InstanceId"])
     assert [(each.name, each.ended) for each in probed.machines or ()] == [("kiln-one-1", False)] * 2
     assert {each.id for each in probed.machines or ()} == {first["InstanceId"], second["InstanceId"]}
-    assert isinstance(ended, Terminated)
+    assert isinstance(ended, WorkerTerminated)
     assert [each["InstanceId"] for each in running(client).values()] == [first["InstanceId"]]
     assert "has workers (kiln-one-1)" in play("provision", **moto, **more, **two).stdout
     play("down", **moto, **two)

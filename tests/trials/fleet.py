@@ -131,7 +131,7 @@ def leftovers(root: Path) -> list[str]:
         asked = ("docker", "ps", "--all", "--quiet", "--filter", f"label=kiln-run={run.id}")
         left += subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
         left += [f"run {run.id} is open"] if run.finished is None else []
-        left += [f"process {pid}" for pid in stale_processes.find(folder)]
+        left += [f"process {pid}" for pid in stale_processes.find_processes_of_run(folder)]
         left += [str(path) for place in ("keys", "claims", "inventory") for path in folder.glob(f"{place}/*")]
     return left
 

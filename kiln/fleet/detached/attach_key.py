@@ -29,7 +29,7 @@ VALUE = re.compile(r'"?[\w.:\[\]@/%+~][\w.:\[\]@/%+~,-]*"?', re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigInputs:
+class ConfigInputHashes:
     """The hashes of a config's inputs when the run began, and the configs that share its compile."""
 
     group: str
@@ -53,10 +53,10 @@ class RunKey:
     host_key: str
     private_key: str = field(repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
-    inputs: Mapping[str, ConfigInputs] = field(default_factory=dict)
+    inputs: Mapping[str, ConfigInputHashes] = field(default_factory=dict)
     build_options: tuple[str, ...] = ()
 
-    def write(self, path: Path) -> None:
+    def write_key_file(self, path: Path) -> None:
         """Write the file, which its owner alone can read."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.unlink(missing_ok=True)
@@ -64,7 +64,7 @@ class RunKey:
         path.write_text(json.dumps(to_json(self), indent=1) + "\n", encoding="utf-8")
 
 
-def read(path: Path) -> RunKey:
+def read_run_key(path: Path) -> RunKey:
     """Read the key of a run from its file, or from the run's folder.
 
     Raises:
@@ -72,7 +72,7 @@ def read(path: Path) -> RunKey:
     """
     path = path / NAME if path.is_dir() else path
     try:
-        key = from_json_values(RunKey, json.loads(path.read_text(encoding="utf-8")), (ConfigInputs,))
+        key = from_json_values(RunKey, json.loads(path.read_text(encoding="utf-8")), (ConfigInputHashes,))
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
             f"{path} is not the key of a detached run",
@@ -100,12 +100,12 @@ def _invalid_key_reason(key: RunKey) -> str:
     return ""
 
 
-def find_all(feedstock: Feedstock) -> tuple[RunKey, ...]:
+def find_run_keys(feedstock: Feedstock) -> tuple[RunKey, ...]:
     """Return the keys of a feedstock's detached runs, those that are collected excepted."""
     keys = []
     for path in sorted(feedstock.artifacts.glob(f"fleet/*/{NAME}")):
         with contextlib.suppress(UsageError):
-            keys.append(read(path))
+            keys.append(read_run_key(path))
     return tuple(keys)
 
 
@@ -115,7 +115,7 @@ def key_of_run(feedstock: Feedstock, run: str | None) -> RunKey:
     Raises:
         UsageError: when none exists, or several and none was named.
     """
-    keys = find_all(feedstock)
+    keys = find_run_keys(feedstock)
     matches = [key for key in keys if run in {None, key.run}]
     if len(matches) == 1:
         return matches[0]
@@ -128,6 +128,6 @@ def key_of_run(feedstock: Feedstock, run: str | None) -> RunKey:
     )
 
 
-def remove(folder: Path) -> None:
+def remove_run_key(folder: Path) -> None:
     """Delete the key of a run that is collected."""
     files.remove(folder / NAME)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SECONDS = 120.0  # for an answer
 
 
-class Controller:
+class ControllerClient:
     """A run's controller; ``words`` is the command line of ssh that reaches it."""
 
     def __init__(self, key: RunKey, words: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -30,11 +30,11 @@ class Controller:
         self.words = tuple(words)
         self.environment = environment
 
-    def state(self) -> dict[str, Any]:
+    def run_state(self) -> dict[str, Any]:
         """Return the state of the run."""
         return self._request_json("state")
 
-    def export_results(self) -> dict[str, Any]:
+    def export_results_on_controller(self) -> dict[str, Any]:
         """Have the results gathered for `fetch`, and return the state of the run."""
         return self._request_json("export")
 
@@ -50,23 +50,23 @@ class Controller:
         """Return whether the controller still lets the run's key in."""
         return process_runner.capture((*self.words, "state"), env=self.environment, timeout=SECONDS).ok
 
-    def log(self, config: str, on_line: Callable[[str], None]) -> None:
+    def stream_config_log(self, config: str, on_line: Callable[[str], None]) -> None:
         """Send the lines of a config's latest log; raises MachinesUnknown."""
         self._require_success(
             process_runner.run((*self.words, f"log {shlex.quote(config)}"), env=self.environment, on_line=on_line)
         )
 
-    def follow(self, on_message: Callable[[dict[str, Any]], None]) -> process_runner.Result:
+    def stream_run_messages(self, on_message: Callable[[dict[str, Any]], None]) -> process_runner.Result:
         """Send the messages of the run as they arrive, until the run or the connection ends."""
 
-        def take(line: str) -> None:
+        def pass_on_message(line: str) -> None:
             message = json_messages.decode(line)
             if message is not None and "kind" in message:
                 on_message(message)
 
-        return process_runner.run((*self.words, "follow"), env=self.environment, on_line=take)
+        return process_runner.run((*self.words, "follow"), env=self.environment, on_line=pass_on_message)
 
-    def fetch(self, folder: Path) -> None:
+    def fetch_exported_files(self, folder: Path) -> None:
         """Copy what was exported into a folder; a copy that was interrupted goes on.
 
         Raises:
@@ -105,7 +105,7 @@ class Controller:
 
 
 @contextlib.contextmanager
-def controller_connection(key: RunKey, environment: Mapping[str, str]) -> Iterator[Controller]:
+def controller_connection(key: RunKey, environment: Mapping[str, str]) -> Iterator[ControllerClient]:
     """Yield a run's controller; its private key is in a folder of its own meanwhile."""
     with tempfile.TemporaryDirectory(prefix="kiln-key-") as name:
         folder = Path(name)
@@ -113,10 +113,10 @@ def controller_connection(key: RunKey, environment: Mapping[str, str]) -> Iterat
         private.touch(mode=0o600)
         private.write_text(key.private_key, encoding="utf-8")
         hosts.write_text(f"{key.machine} {key.host_key.strip()}\n", encoding="utf-8")
-        yield Controller(key, ssh_words(key, private=private, hosts=hosts), environment)
+        yield ControllerClient(key, ssh_command_line(key, private=private, hosts=hosts), environment)
 
 
-def ssh_words(key: RunKey, *, private: Path, hosts: Path) -> tuple[str, ...]:
+def ssh_command_line(key: RunKey, *, private: Path, hosts: Path) -> tuple[str, ...]:
     """Return the command line of ssh: one key, one host key, nothing from the user's own files."""
     options = {
         "Port": str(key.port),

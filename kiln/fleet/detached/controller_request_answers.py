@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import expand, files, json_messages, process_runner
 from kiln.fleet.log_stream import STEP
-from kiln.fleet.playbook_runner import read_json
+from kiln.fleet.playbook_runner import read_json_object
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
 from kiln.names import terminal_text
@@ -39,7 +39,7 @@ OVER = frozenset({"ended", "failed"})
 
 
 @dataclass(slots=True)
-class LogPlace:
+class SentLogPosition:
     """The part of a log that was sent: up to ``offset``, in ``step``."""
 
     offset: int = 0
@@ -55,7 +55,7 @@ class LogPlace:
         return result
 
 
-class Reporter:
+class RunReporter:
     """The reports of one detached run."""
 
     def __init__(self, root: Path, folder: Path, run: str) -> None:
@@ -64,7 +64,7 @@ class Reporter:
         self.folder = folder
         self.run = run
 
-    def state(self) -> dict[str, Any]:
+    def run_state(self) -> dict[str, Any]:
         """Return the state of the run, with its report and its workers as the ledger has them."""
         process, exit_code, until = self._process_state()
         report, fleet = self._ledger_records()
@@ -80,14 +80,14 @@ class Reporter:
             "labels": dict(names),
             "report": to_json(report),
             "fleet": to_json(fleet),
-            "output": tail(self.folder / "output.log"),
+            "output": last_lines_of_file(self.folder / "output.log"),
         }
 
     def _process_state(self) -> tuple[str, int | None, float | None]:
         """Return the state of the run's process, its exit code, and until when its packages are kept."""
-        ended = read_json(self.folder / "ended.json")
+        ended = read_json_object(self.folder / "ended.json")
         if ended:
-            keep = read_json(Path("/etc/kiln-controller")).get("keep", 0.0)
+            keep = read_json_object(Path("/etc/kiln-controller")).get("keep", 0.0)
             return "ended", ended["exit_code"], ended["ended"] + keep
         result = process_runner.capture(("systemctl", "is-active", UNIT), env=os.environ)
         return ("failed" if result.stdout.strip() == "failed" else "running"), None, None
@@ -101,44 +101,44 @@ class Reporter:
 
     def latest_log(self, config: str) -> Path | None:
         """Return the latest log of a config: of its build, or of its tests on a worker."""
-        return max(self._logs(config), key=lambda path: path.stat().st_mtime, default=None)
+        return max(self._log_paths(config), key=lambda path: path.stat().st_mtime, default=None)
 
-    def _logs(self, config: str) -> list[Path]:
+    def _log_paths(self, config: str) -> list[Path]:
         folder = self.layout.safe_path("fleet", self.run, "logs")
         return [path for path in folder.glob("*.log") if path.name.rpartition(".log")[0].rpartition(".")[0] == config]
 
-    def follow(self) -> None:
+    def send_messages_until_run_ends(self) -> None:
         """Send the run's state whenever it changes, and the new lines of the logs, until the run is over."""
         sent: dict[str, str] = {}
-        logs: dict[Path, LogPlace] = {}
+        logs: dict[Path, SentLogPosition] = {}
         pulse = time.monotonic()
         while True:
-            state = self.state()
+            state = self.run_state()
             lines = {name: json_messages.encode(message) for name, message in state_messages(state)}
             changes = [line for name, line in lines.items() if sent.get(name) != line]
             for line in changes:
-                send(line)
+                send_line(line)
             if changes:
                 sent, pulse = lines, time.monotonic()
-                send(json_messages.encode({"kind": "shown"}))
+                send_line(json_messages.encode({"kind": "shown"}))
             for config in building_configs(state):
-                for step, text in self._new_lines(config, logs):
-                    send(json_messages.encode({"kind": "line", "config": config, "step": step, "text": text}))
+                for step, text in self._new_log_lines(config, logs):
+                    send_line(json_messages.encode({"kind": "line", "config": config, "step": step, "text": text}))
             if state["process"] in OVER:
-                send(json_messages.encode({"kind": "over"}))
+                send_line(json_messages.encode({"kind": "over"}))
                 return
             if time.monotonic() - pulse > PULSE:
                 pulse = time.monotonic()
-                send(json_messages.encode({"kind": "pulse"}))
+                send_line(json_messages.encode({"kind": "pulse"}))
             time.sleep(LOOK)
 
-    def _new_lines(self, config: str, logs: dict[Path, LogPlace]) -> list[tuple[str, str]]:
+    def _new_log_lines(self, config: str, logs: dict[Path, SentLogPosition]) -> list[tuple[str, str]]:
         """Return the new lines of a config's log with their steps; of a log that is new to the reader its last step."""
         path = self.latest_log(config)
         if path is None:
             return []
         is_new = path not in logs
-        place = logs.setdefault(path, LogPlace())
+        place = logs.setdefault(path, SentLogPosition())
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             start = max(place.offset, size - LONGEST)
@@ -149,7 +149,7 @@ class Reporter:
         lines = place.lines_with_steps(whole.decode("utf-8", "replace").splitlines())
         return [(place.step, "")] if is_new else lines[-LINES:]
 
-    def export(self) -> dict[str, Any]:
+    def export_results(self) -> dict[str, Any]:
         """Gather what is collected in a folder, by hard links, and return the run's state.
 
         Nothing is removed from the folder, of which another computer may be fetching a copy.
@@ -157,27 +157,27 @@ class Reporter:
         target = self.folder / "export"
         target.mkdir(mode=0o700, exist_ok=True)
         with files.folder_locked(target):
-            return self._export_into(target)
+            return self._link_results_into(target)
 
-    def _export_into(self, target: Path) -> dict[str, Any]:
-        state = self.state()
+    def _link_results_into(self, target: Path) -> dict[str, Any]:
+        state = self.run_state()
         for config in () if state["report"] is None else state["report"]["configs"]:
             for package in config["packages"]:
                 path = Path(package["artifact"]["path"])
-                link_result(path, target / "packages" / package["artifact"]["subdir"] / path.name)
-            logs = sorted(self._logs(config["config"]), key=lambda path: path.stat().st_mtime)
+                link_result_file(path, target / "packages" / package["artifact"]["subdir"] / path.name)
+            logs = sorted(self._log_paths(config["config"]), key=lambda path: path.stat().st_mtime)
             last = {f"{config['config']}{TESTS if log.name.endswith(TESTS) else '.log'}": log for log in logs}
             for name, log in last.items():
-                link_result(log, target / "logs" / name)
-        link_result(self.folder / "output.log", target / "output.log")
-        link_result(self.layout.safe_path("fleet", self.run, "playbooks.log"), target / "playbooks.log")
+                link_result_file(log, target / "logs" / name)
+        link_result_file(self.folder / "output.log", target / "output.log")
+        link_result_file(self.layout.safe_path("fleet", self.run, "playbooks.log"), target / "playbooks.log")
         text, path = json.dumps(state), target / "state.json"
         if not (path.exists() and path.read_text(encoding="utf-8") == text):
             files.write_text(path, text)
         return state
 
 
-def tail(path: Path, lines: int = 20) -> list[str]:
+def last_lines_of_file(path: Path, lines: int = 20) -> list[str]:
     """Return the last lines of a file."""
     try:
         with path.open("rb") as file:
@@ -188,7 +188,7 @@ def tail(path: Path, lines: int = 20) -> list[str]:
         return []
 
 
-def link_result(path: Path, target: Path) -> None:
+def link_result_file(path: Path, target: Path) -> None:
     """Link a file into the folder of results, if it exists; several configs may have made the same package."""
     if path.is_file() and not path.is_symlink() and not (target.exists() and target.samefile(path)):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -226,21 +226,21 @@ def building_configs(state: dict[str, Any]) -> list[str]:
     return [] if report is None else [item["config"] for item in report["configs"] if item["state"] == "running"]
 
 
-def send(line: str) -> None:
+def send_line(line: str) -> None:
     """Send a message to the other end of the connection."""
     json_messages.write_line(sys.stdout, line)
 
 
 def main(words: list[str]) -> int:
     """Answer a request."""
-    reporter = Reporter(Path(words[0]), Path(words[1]), words[2])
+    reporter = RunReporter(Path(words[0]), Path(words[1]), words[2])
     match words[3:]:
         case ["state"]:
-            send(json.dumps(reporter.state()))
+            send_line(json.dumps(reporter.run_state()))
         case ["export"]:
-            send(json.dumps(reporter.export()))
+            send_line(json.dumps(reporter.export_results()))
         case ["follow"]:
-            reporter.follow()
+            reporter.send_messages_until_run_ends()
         case ["log", config] if path := reporter.latest_log(config):
             with path.open("rb") as file:
                 shutil.copyfileobj(file, sys.stdout.buffer)

@@ -37,7 +37,7 @@ def require_lasting_credentials(
         UsageError: when they expire before.
     """
     text = environment.get(EXPIRY.get(provider, ""), "").strip()
-    expiry = _parse_time(text)
+    expiry = _parse_expiry_time(text)
     if expiry is not None and expiry < end:
         remaining, needed = (expiry - begin) / 3600, (end - begin) / 3600
         when = f"expire in {remaining:.1f} h" if remaining > 0 else f"expired {-remaining:.1f} h ago"
@@ -69,7 +69,7 @@ def _expiry_note(
     return f"the credentials are temporary ({temporary}){known}: they may expire before the run ends"
 
 
-def _parse_time(text: str) -> float | None:
+def _parse_expiry_time(text: str) -> float | None:
     """Return a time in seconds since the epoch; None for a text that is none."""
     try:
         moment = dt.datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)

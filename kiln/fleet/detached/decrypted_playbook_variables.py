@@ -15,7 +15,7 @@ import yaml
 
 from kiln import masking, process_runner
 from kiln.errors import UsageError
-from kiln.fleet.detached.settings_sent_to_controller import HOME, file_text
+from kiln.fleet.detached.settings_sent_to_controller import HOME, read_file_to_send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,23 +30,23 @@ ANOTHER = "a machine that builds cannot be the controller, too: name another --c
 SECONDS = 60.0  # for a decryption: the program that knows the password may ask somebody
 
 
-class Encrypted(str):
+class EncryptedValue(str):
     """A value that Ansible Vault has encrypted."""
 
     __slots__ = ()
 
 
-class Loader(yaml.SafeLoader):
-    """Reads values that Ansible Vault has encrypted as `Encrypted`."""
+class VaultYamlLoader(yaml.SafeLoader):
+    """Reads values that Ansible Vault has encrypted as `EncryptedValue`."""
 
 
-def _construct_encrypted(loader: yaml.SafeLoader, node: yaml.Node) -> Encrypted:
+def _construct_encrypted_value(loader: yaml.SafeLoader, node: yaml.Node) -> EncryptedValue:
     assert isinstance(node, yaml.ScalarNode), "its tag is for texts"
-    return Encrypted(loader.construct_scalar(node))
+    return EncryptedValue(loader.construct_scalar(node))
 
 
-Loader.add_constructor("!vault", _construct_encrypted)
-Loader.add_constructor("!vault-encrypted", _construct_encrypted)
+VaultYamlLoader.add_constructor("!vault", _construct_encrypted_value)
+VaultYamlLoader.add_constructor("!vault-encrypted", _construct_encrypted_value)
 
 
 class VaultDecryption:
@@ -103,7 +103,7 @@ def variable_files_to_send(
     Raises:
         UsageError: when a file is invalid, or cannot be decrypted.
     """
-    tables = [_read(path, vault) for path in paths]
+    tables = [_read_variable_file(path, vault) for path in paths]
     known = {name for table in tables for name in table}
     pending = {name for name in known if name in names or name.startswith("ansible_")}
     sent: list[dict[str, Any]] = [{} for _ in tables]
@@ -113,12 +113,12 @@ def variable_files_to_send(
         done.add(name)
         for table, path, target in zip(tables, paths, sent, strict=True):
             if name in table:
-                target[name] = _decrypted(table[name], path, vault)
+                target[name] = _decrypt_nested_values(table[name], path, vault)
                 pending |= (set(_template_words(target[name])) & known) - done
     files: dict[str, str] = {}
     for number, (path, table) in enumerate(zip(paths, sent, strict=True)):
         if isinstance(hosts := table.get("kiln_static_hosts"), list) and hosts:
-            table["kiln_static_hosts"] = [host for host in hosts if not _has_address(host, controller)]
+            table["kiln_static_hosts"] = [host for host in hosts if not _is_host_at_address(host, controller)]
             if not table["kiln_static_hosts"]:
                 raise UsageError(f"kiln_static_hosts in {path} has no host besides the controller", hint=ANOTHER)
         for host in table.get("kiln_static_hosts") or ():
@@ -127,13 +127,13 @@ def variable_files_to_send(
     return files
 
 
-def _read(path: Path, vault: VaultDecryption) -> dict[str, Any]:
+def _read_variable_file(path: Path, vault: VaultDecryption) -> dict[str, Any]:
     """Return the variables of a file, of which values may be encrypted."""
-    text = file_text(path)
+    text = read_file_to_send(path)
     if is_vault := text.startswith("$ANSIBLE_VAULT"):
         text = vault.decrypt(text, path)
     try:
-        variables = yaml.load(text, Loader) or {}  # noqa: S506 - it is safe_load's
+        variables = yaml.load(text, VaultYamlLoader) or {}  # noqa: S506 - it is safe_load's
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML", why=str(error)) from error
     if not isinstance(variables, dict):
@@ -144,17 +144,17 @@ def _read(path: Path, vault: VaultDecryption) -> dict[str, Any]:
     return {str(name): value for name, value in variables.items() if name not in HERE}
 
 
-def _decrypted(value: Any, path: Path, vault: VaultDecryption) -> Any:
+def _decrypt_nested_values(value: Any, path: Path, vault: VaultDecryption) -> Any:
     """Return a value with everything in it decrypted."""
     match value:
-        case Encrypted():
+        case EncryptedValue():
             text = vault.decrypt(value, path)
             masking.protect([text])
             return text
         case dict():
-            return {name: _decrypted(item, path, vault) for name, item in value.items()}
+            return {name: _decrypt_nested_values(item, path, vault) for name, item in value.items()}
         case list():
-            return [_decrypted(item, path, vault) for item in value]
+            return [_decrypt_nested_values(item, path, vault) for item in value]
     return value
 
 
@@ -171,7 +171,7 @@ def _template_words(value: Any) -> Iterator[str]:
                 yield from _template_words(item)
 
 
-def _has_address(host: Any, place: tuple[str, int] | None) -> bool:
+def _is_host_at_address(host: Any, place: tuple[str, int] | None) -> bool:
     """Return whether an existing host is reached at an address and a port."""
     if place is None or not isinstance(host, dict):
         return False
@@ -182,7 +182,7 @@ def add_private_key(host: Any, files: dict[str, str], path: Path) -> None:
     """Send the private key of an existing host along, and point the host at it."""
     if not isinstance(host, dict) or not isinstance(host.get("key"), str):
         raise UsageError(f"a host of kiln_static_hosts in {path} has no key", hint="key: the path of a private key")
-    text = file_text(Path(host["key"]).expanduser())
+    text = read_file_to_send(Path(host["key"]).expanduser())
     names = {content: name for name, content in files.items() if name.startswith("keys/")}
     name = names.get(text, f"keys/{len(names)}")
     files[name] = text

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kiln.fleet.detached.attach_key import RunKey
-    from kiln.fleet.detached.controller_client import Controller
+    from kiln.fleet.detached.controller_client import ControllerClient
     from kiln.model.observer import RunObserver
     from kiln.model.run import RunCost
 
@@ -46,7 +46,7 @@ class RunFollower:
         self.is_over = False
         self.is_heard = False
 
-    def show_message(self, message: Mapping[str, Any]) -> None:
+    def show_controller_message(self, message: Mapping[str, Any]) -> None:
         """Show a message.
 
         Raises:
@@ -81,7 +81,7 @@ class RunFollower:
         self.last = dict(message)
         if message.get("report") is None:
             lines = message.get("output") or [f"the controller is {message['process']}"]
-            self._say_once(str(lines[-1]))
+            self._show_line_once(str(lines[-1]))
             return
         self._report = record_from_json(MatrixReport, message["report"])
 
@@ -110,18 +110,18 @@ class RunFollower:
             cost = dataclasses.replace(cost, config_starts=starts, config_ends=ends)
         return dataclasses.replace(self._report, configs=tuple(self._configs.values()), cost=cost)
 
-    def _say_once(self, text: str) -> None:
+    def _show_line_once(self, text: str) -> None:
         if text != self._said:
             self._said = text
             self._say(text)
 
     def report_lost_connection(self, reason: str) -> None:
         """Say that the connection is lost."""
-        self._say_once(f"no connection to the controller, trying again: {reason}")
+        self._show_line_once(f"no connection to the controller, trying again: {reason}")
 
 
-def follow(
-    controller: Controller,
+def follow_run_with_reconnects(
+    controller: ControllerClient,
     follower: RunFollower,
     *,
     exists: Callable[[], bool | None] = lambda: None,
@@ -140,7 +140,7 @@ def follow(
     failures, was_heard, since = 0, False, clock()
     while True:
         follower.is_heard = False
-        result = controller.follow(follower.show_message)
+        result = controller.stream_run_messages(follower.show_controller_message)
         if follower.is_over:
             return
         if follower.is_heard:
@@ -150,14 +150,14 @@ def follow(
         lines = result.tail.strip().splitlines() or ["it was closed"]
         if failures and failures % REFUSED == 0:
             if exists() is False:
-                raise _gone_error(controller.key)
+                raise _controller_gone_error(controller.key)
             if not was_heard or clock() - since >= LONGEST:
-                raise _silent_error(controller.key, lines[-1])
+                raise _controller_unreachable_error(controller.key, lines[-1])
         follower.report_lost_connection(lines[-1][:200])
         pause(PAUSE)
 
 
-def _gone_error(key: RunKey) -> WorkersLost:
+def _controller_gone_error(key: RunKey) -> WorkersLost:
     return WorkersLost(
         f"the controller of the run {key.run} does not exist any more",
         why="its provider does not list it; the packages that were not collected are lost with it",
@@ -165,7 +165,7 @@ def _gone_error(key: RunKey) -> WorkersLost:
     )
 
 
-def _silent_error(key: RunKey, reason: str) -> MachinesUnknown:
+def _controller_unreachable_error(key: RunKey, reason: str) -> MachinesUnknown:
     return MachinesUnknown(
         f"the controller of the run {key.run} cannot be reached ({key.address}:{key.port})",
         why=reason,

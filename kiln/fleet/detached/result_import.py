@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage
 from kiln.fleet import costs
-from kiln.fleet.collect import accept_package
+from kiln.fleet.collect import verify_received_package
 from kiln.ledger.run_json_conversion import record_from_json
 from kiln.model.fleet import FleetRun
 from kiln.model.run import MatrixReport
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.fleet.detached.attach_key import ConfigInputs
+    from kiln.fleet.detached.attach_key import ConfigInputHashes
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
     from kiln.model.run import ConfigRun
 
 
-def read(folder: Path) -> tuple[MatrixReport, FleetRun]:
+def read_fetched_results(folder: Path) -> tuple[MatrixReport, FleetRun]:
     """Return the report and the workers of a run whose results are in a folder; paths are those here.
 
     Raises:
@@ -45,23 +45,25 @@ def read(folder: Path) -> tuple[MatrixReport, FleetRun]:
         fleet = from_json_values(FleetRun, state["fleet"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise BrokenPackage("the controller sent an invalid state of the run", why=str(error)) from error
-    configs = tuple(_with_checked_files(folder, config) for config in report.configs)
+    configs = tuple(_config_with_checked_files(folder, config) for config in report.configs)
     return dataclasses.replace(report, configs=configs), fleet
 
 
-def _with_checked_files(folder: Path, config: ConfigRun) -> ConfigRun:
+def _config_with_checked_files(folder: Path, config: ConfigRun) -> ConfigRun:
     log = folder / "logs" / f"{config.config}.log"
-    packages = tuple(accept_package(folder / "packages", package, sender="controller") for package in config.packages)
+    packages = tuple(
+        verify_received_package(folder / "packages", package, sender="controller") for package in config.packages
+    )
     is_log = log.is_file() and log.parent.resolve() == (folder / "logs").resolve()
     return dataclasses.replace(config, packages=packages, log=log if is_log else None)
 
 
-def store(
+def store_results_locally(
     feedstock: Feedstock,
     report: MatrixReport,
     fleet: FleetRun,
     *,
-    inputs: Mapping[str, ConfigInputs],
+    inputs: Mapping[str, ConfigInputHashes],
     ledger: FleetLedger,
 ) -> MatrixReport:
     """Put the packages into the channel and the run into the ledger; return the report with their paths there.
@@ -70,7 +72,10 @@ def store(
     """
     configs = tuple(_add_packages_to_channel(feedstock, config, inputs) for config in report.configs)
     now = time.time()  # until now the controller is charged for; its packages have waited there
-    cost = costs.run_cost(dataclasses.replace(fleet, lives=False), report.cost, now, is_controlled=True) or report.cost
+    cost = (
+        costs.recorded_run_cost(dataclasses.replace(fleet, lives=False), report.cost, now, is_controlled=True)
+        or report.cost
+    )
     report = dataclasses.replace(report, configs=configs, cost=cost)
     known = ledger.fleet_run(fleet.id)  # by a collection that was interrupted, perhaps before it had stored all
     number = ledger.begin_run(report) if known is None else known.number
@@ -84,7 +89,9 @@ def store(
     return dataclasses.replace(report, run=number)
 
 
-def _add_packages_to_channel(feedstock: Feedstock, config: ConfigRun, inputs: Mapping[str, ConfigInputs]) -> ConfigRun:
+def _add_packages_to_channel(
+    feedstock: Feedstock, config: ConfigRun, inputs: Mapping[str, ConfigInputHashes]
+) -> ConfigRun:
     known = inputs.get(config.config)
     if not config.packages or known is None:
         return config
@@ -96,7 +103,7 @@ def _add_packages_to_channel(feedstock: Feedstock, config: ConfigRun, inputs: Ma
     )
 
 
-def copy_into_folder(report: MatrixReport, folder: Path, target: Path) -> None:
+def copy_results_into_folder(report: MatrixReport, folder: Path, target: Path) -> None:
     """Copy the packages, logs and state into a folder, the packages as in a channel."""
     for config in report.configs:
         for package in config.packages:

@@ -69,7 +69,7 @@ class ControllerSettings:
         return tuple(text for text in self.files.values() if "PRIVATE KEY" in text)
 
 
-def credentials(provider: str, environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def credentials_to_send(provider: str, environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the variables that the workers' provider needs, and the files of certificates that they name.
 
     Raises:
@@ -88,11 +88,11 @@ def credentials(provider: str, environment: Mapping[str, str]) -> tuple[dict[str
         if CREDENTIALS[provider].fullmatch(name) and name not in ELSEWHERE and text
     }
     names = CERTIFICATES & set(credentials)
-    certificates = {f"certificates/{name}": file_text(Path(credentials[name])) for name in names}
+    certificates = {f"certificates/{name}": read_file_to_send(Path(credentials[name])) for name in names}
     return {**credentials, **{name: f"{HOME}/certificates/{name}" for name in names}}, certificates
 
 
-def file_text(path: Path) -> str:
+def read_file_to_send(path: Path) -> str:
     """Return the text of a file that is sent.
 
     Raises:

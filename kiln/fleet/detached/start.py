@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from kiln import process_runner
 from kiln.errors import CredentialsRefused, MachinesUnknown, ProvisionRefused, SystemFault
 from kiln.fleet.detached.attach_key import OPTIONS, RunKey
-from kiln.fleet.playbook_runner import PlaybookRunner, read_json
+from kiln.fleet.playbook_runner import PlaybookRunner, read_json_object
 from kiln.fleet.provider_operations import CREDENTIALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.fleet.detached.attach_key import ConfigInputs
+    from kiln.fleet.detached.attach_key import ConfigInputHashes
     from kiln.fleet.detached.settings_sent_to_controller import ControllerSettings
     from kiln.fleet.playbook_runner import PlaybookSite
 
@@ -28,12 +28,12 @@ def controller_run_name(run: str) -> str:
     return f"{run}-controller"
 
 
-def machine_name(run: str) -> str:
+def controller_machine_name(run: str) -> str:
     """Return the name of a controller."""
     return f"kiln-{run}-controller"
 
 
-def new_key_pair(folder: Path, run: str, environment: Mapping[str, str]) -> tuple[str, str]:
+def create_ssh_key_pair(folder: Path, run: str, environment: Mapping[str, str]) -> tuple[str, str]:
     """Return a new pair of keys for a run, the private one first; no file of it remains."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / "new-key"
@@ -50,7 +50,7 @@ def new_key_pair(folder: Path, run: str, environment: Mapping[str, str]) -> tupl
         public.unlink(missing_ok=True)
 
 
-def provision(site: PlaybookSite, run: str, *, kind: str, say: Callable[[str], None]) -> None:
+def provision_controller(site: PlaybookSite, run: str, *, kind: str, say: Callable[[str], None]) -> None:
     """Create the controller's machine of a type, or claim an existing one, and prepare it.
 
     Raises:
@@ -58,28 +58,30 @@ def provision(site: PlaybookSite, run: str, *, kind: str, say: Callable[[str], N
         CredentialsRefused: when the provider does not accept the credentials.
         SystemFault: when it cannot be prepared.
     """
-    playbooks, name = PlaybookRunner(site), machine_name(run)
+    playbooks, name = PlaybookRunner(site), controller_machine_name(run)
     request = {"name": name, "type": kind, "spot": False, "zone": ""}
     say("provisioning the controller")
-    result = playbooks.play("provision.yml", variables={"kiln_machines": [request]})
+    result = playbooks.run_playbook("provision.yml", variables={"kiln_machines": [request]})
     if not result.ok:
-        refusal = read_json(site.folder / "refused" / f"{name}.json").get("reason", "")
-        reason = str(refusal) or result.reason("localhost")
+        refusal = read_json_object(site.folder / "refused" / f"{name}.json").get("reason", "")
+        reason = str(refusal) or result.failure_reason("localhost")
         if CREDENTIALS.search(reason):
             raise CredentialsRefused("the provider does not accept the credentials", why=reason)
         raise ProvisionRefused("the provider refused the controller's machine", why=reason)
     for playbook, step in PLAYBOOKS.items():
         say(step)
-        result = playbooks.play(playbook, worker=name)
+        result = playbooks.run_playbook(playbook, worker=name)
         if not result.ok:
-            raise SystemFault("the controller could not be prepared", why=result.reason(name), hint="see playbooks.log")
+            raise SystemFault(
+                "the controller could not be prepared", why=result.failure_reason(name), hint="see playbooks.log"
+            )
 
 
-def run_key(
-    site: PlaybookSite, run: str, private: str, inputs: Mapping[str, ConfigInputs], build_options: tuple[str, ...]
+def run_key_of_prepared_controller(
+    site: PlaybookSite, run: str, private: str, inputs: Mapping[str, ConfigInputHashes], build_options: tuple[str, ...]
 ) -> RunKey:
     """Return the key of a run whose controller is prepared."""
-    name = machine_name(run)
+    name = controller_machine_name(run)
     text = (site.folder / "ssh" / f"{name}.config").read_text(encoding="utf-8")
     options = {words[0]: words[1].strip() for line in text.splitlines() if len(words := line.split(None, 1)) == 2}
     host_key = (site.folder / "keys" / f"{name}.known_hosts").read_text(encoding="utf-8")
@@ -97,13 +99,13 @@ def run_key(
     )
 
 
-def start(site: PlaybookSite, settings: ControllerSettings) -> None:
+def start_run_on_controller(site: PlaybookSite, settings: ControllerSettings) -> None:
     """Send the settings over standard input, never as arguments, and start the run.
 
     Raises:
         MachinesUnknown: when the controller cannot be reached.
     """
-    name = machine_name(settings.run)
+    name = controller_machine_name(settings.run)
     config = site.folder / "ssh" / f"{name}.config"
     words = ("ssh", "-F", str(config), name, shlex.join(("sudo", "kiln-controller", "install")))
     secrets = (*site.secrets, *settings.secrets)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PREFERRED = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512", "ssh-rsa")
 
 
-def static_host(text: str, environment: Mapping[str, str]) -> dict[str, Any]:
+def static_host_from_user_ssh(text: str, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the host that ``ssh TEXT`` reaches, by the user's settings, known hosts and keys.
 
     Raises:
@@ -37,7 +37,7 @@ def static_host(text: str, environment: Mapping[str, str]) -> dict[str, Any]:
         "user": settings["user"][0],
         "port": int(settings["port"][0]),
         "key": str(key),
-        "known_hosts": _host_key(text, settings, environment),
+        "known_hosts": _known_host_key(text, settings, environment),
         **({"ssh_options": options} if options else {}),
     }
 
@@ -51,7 +51,7 @@ def parse_ssh_settings(text: str) -> dict[str, list[str]]:
     return settings
 
 
-def _host_key(text: str, settings: Mapping[str, list[str]], environment: Mapping[str, str]) -> str:
+def _known_host_key(text: str, settings: Mapping[str, list[str]], environment: Mapping[str, str]) -> str:
     address, port = settings["hostname"][0], settings["port"][0]
     name = settings.get("hostkeyalias", [address if port == "22" else f"[{address}]:{port}"])[0]
     files = [

@@ -67,14 +67,14 @@ class QueuedJob:
         return self.run_id == run and self.comment[2:4] == (config, str(attempt))
 
 
-def parsed_jobs(text: str) -> tuple[QueuedJob, ...]:
+def parse_job_list(text: str) -> tuple[QueuedJob, ...]:
     """Return the jobs in the output of squeue."""
     rows = (line.split(SEPARATOR) for line in text.splitlines())
     jobs = (dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS))
-    return tuple(QueuedJob(comment=_comment(job.pop("comment")), **job) for job in jobs)
+    return tuple(QueuedJob(comment=_parse_job_comment(job.pop("comment")), **job) for job in jobs)
 
 
-def _comment(text: str) -> tuple[str, ...]:
+def _parse_job_comment(text: str) -> tuple[str, ...]:
     """Return the parts of a job's comment: `MARK`, run, config and attempt of ours, whose config may have spaces."""
     mark, _, rest = text.partition(" ")
     run, _, rest = rest.partition(" ")
@@ -97,35 +97,35 @@ class SlurmClient:
         self._jobs: tuple[QueuedJob, ...] | None = None
         self._queried = float("-inf")
 
-    def call(self, *words: str) -> process_runner.Result:
+    def run_program(self, *words: str) -> process_runner.Result:
         """Run a program to its end."""
         return process_runner.capture(words, env=self._environment, timeout=SECONDS)
 
-    def jobs(self, *, fresh: bool = False) -> tuple[QueuedJob, ...] | None:
+    def list_jobs(self, *, fresh: bool = False) -> tuple[QueuedJob, ...] | None:
         """Return the user's jobs, also those that ended a short time ago; None when Slurm does not answer."""
         with self._lock:
             if fresh or time.monotonic() >= self._queried + self._interval:
-                result = self.call("squeue", "--me", "--noheader", "--states=all", f"--format={FORMAT}")
-                self._jobs = parsed_jobs(result.stdout) if result.ok else None
+                result = self.run_program("squeue", "--me", "--noheader", "--states=all", f"--format={FORMAT}")
+                self._jobs = parse_job_list(result.stdout) if result.ok else None
                 self._queried = time.monotonic()
             return self._jobs
 
-    def submit(self, options: Sequence[str], script: str) -> process_runner.Result:
+    def submit_job(self, options: Sequence[str], script: str) -> process_runner.Result:
         """Submit a job; the output is its number. The list of jobs is queried again, which would lack this one."""
-        result = self.call("sbatch", "--parsable", *options, script)
+        result = self.run_program("sbatch", "--parsable", *options, script)
         with self._lock:
             self._queried = float("-inf")
         return result
 
-    def cancel(self, ids: Iterable[str]) -> None:
+    def cancel_jobs(self, ids: Iterable[str]) -> None:
         """Cancel jobs; those that have ended are ignored."""
         if words := sorted(ids):
-            self.call("scancel", *words)
+            self.run_program("scancel", *words)
 
-    def past_state(self, job: str) -> str:
+    def job_state_in_accounting(self, job: str) -> str:
         """Return the state of a job that squeue no longer lists, from the accounting; empty without one."""
         try:
-            result = self.call("sacct", "-X", "--noheader", "--parsable2", f"--jobs={job}", "--format=State")
+            result = self.run_program("sacct", "-X", "--noheader", "--parsable2", f"--jobs={job}", "--format=State")
         except MissingTool:
             return ""
         return result.stdout.split()[0] if result.ok and result.stdout.split() else ""

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 from kiln.fleet.executor_command_threads import CommandThreads
 from kiln.fleet.executor_protocol import (
-    Collect,
+    CollectResults,
     FollowBuild,
-    Prepare,
-    Prepared,
-    Probe,
-    Provision,
+    LeaseRenewed,
+    PrepareWorker,
+    ProbeWorkers,
+    ProvisionWorkers,
     QueryJobs,
-    Renew,
-    Renewed,
+    RenewLease,
     StartBuild,
     StopBuild,
-    TearDown,
-    Terminate,
+    TearDownRun,
+    TerminateWorker,
     WatchService,
+    WorkerPrepared,
 )
 from kiln.fleet.executor_shared_state import EventSession
 from kiln.fleet.slurm import follow, removal, submit
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
 QUERIES = 3  # of the states of files for one of squeue, which burdens Slurm's controller
 HANDLERS: Mapping[type, Handler] = {
-    Provision: submit.provision,
-    Prepare: lambda _, command: Prepared(worker=command.worker),
-    QueryJobs: follow.query_jobs,
-    StartBuild: submit.start,
-    FollowBuild: follow.follow,
-    Renew: lambda _, command: Renewed(worker=command.worker),  # a job lives without its controller
-    Probe: removal.probe,
-    Terminate: removal.terminate,
-    TearDown: removal.tear_down,
+    ProvisionWorkers: submit.prepare_cluster_for_jobs,
+    PrepareWorker: lambda _, command: WorkerPrepared(worker=command.worker),
+    QueryJobs: follow.query_jobs_of_run,
+    StartBuild: submit.submit_build_job,
+    FollowBuild: follow.follow_build,
+    RenewLease: lambda _, command: LeaseRenewed(worker=command.worker),  # a job lives without its controller
+    ProbeWorkers: removal.probe_slurm,
+    TerminateWorker: removal.cancel_jobs_of_worker,
+    TearDownRun: removal.tear_down_run,
     WatchService: lambda *_: None,  # the cache is a folder
     StopBuild: lambda *_: None,  # Slurm has the jobs' time limits
 }
@@ -78,7 +78,9 @@ class SlurmExecutor(CommandThreads):
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
         client = SlurmClient(program_environment(site.environment), interval=QUERIES * site.poll)
         self.session = SlurmSession(site=site, client=client)
-        super().__init__(self.session, site.folder, {**HANDLERS, Collect: partial(follow.fetch_results, keep=keep)})
+        super().__init__(
+            self.session, site.folder, {**HANDLERS, CollectResults: partial(follow.fetch_results, keep=keep)}
+        )
 
     def submit(self, command: Command) -> None:
         """Execute a command in its own thread; a job that depends on another waits for that one's number."""

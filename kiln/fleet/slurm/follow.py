@@ -14,18 +14,18 @@ from kiln.fleet import collect
 from kiln.fleet.executor_protocol import (
     BuildDequeued,
     BuildFinished,
-    Collected,
     CollectFailed,
     CommandUndelivered,
     Heartbeat,
     JobsListed,
     LogLine,
-    Unreachable,
+    ResultsCollected,
+    WorkerUnreachable,
 )
 from kiln.fleet.log_stream import LogStream
 from kiln.fleet.playbook_runner import LITTLE
 from kiln.fleet.slurm.job_files import AttemptFolder, has_result
-from kiln.fleet.slurm.outcome import NEVER, is_over, outcome
+from kiln.fleet.slurm.outcome import NEVER, is_job_over, job_outcome
 from kiln.model.job_estimate import JobSize
 from kiln.names import is_channel_folder
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kiln.fleet.executor_protocol import Collect, Event, FollowBuild, KeepPackages, QueryJobs
+    from kiln.fleet.executor_protocol import CollectResults, Event, FollowBuild, KeepPackages, QueryJobs
     from kiln.fleet.slurm.client import QueuedJob
     from kiln.fleet.slurm.executor import SlurmSession
 
@@ -41,32 +41,34 @@ SETTLE = 30.0  # seconds in which a result may still arrive over a network's fil
 REPORTS = ("log", "report.json", "state.json")
 
 
-def query_jobs(session: SlurmSession, command: QueryJobs) -> Event:
+def query_jobs_of_run(session: SlurmSession, command: QueryJobs) -> Event:
     """Report the jobs of a run whose inputs are those of now."""
-    jobs = session.client.jobs()
+    jobs = session.client.list_jobs()
     if jobs is None:
         return CommandUndelivered(command=command, reason="squeue did not answer")
     states = {}
     for config, key in command.keys.items():
         attempt = AttemptFolder.latest_of_config(session.site, config)
-        if attempt is None or (attempt.state.get("key") or key) != key:
+        if attempt is None or (attempt.job_state.get("key") or key) != key:
             continue
-        job = _job_of(session, attempt, jobs, config)
-        if job is not None or attempt.id:
-            states[config] = "ended" if is_over(attempt.state, job) else "running"
+        job = _listed_job_of_attempt(session, attempt, jobs, config)
+        if job is not None or attempt.job_number:
+            states[config] = "ended" if is_job_over(attempt.job_state, job) else "running"
     return JobsListed(worker=command.worker, jobs=states)
 
 
-def _job_of(session: SlurmSession, attempt: AttemptFolder, jobs: Sequence[QueuedJob], config: str) -> QueuedJob | None:
+def _listed_job_of_attempt(
+    session: SlurmSession, attempt: AttemptFolder, jobs: Sequence[QueuedJob], config: str
+) -> QueuedJob | None:
     """Return the job of an attempt as Slurm lists it; its number is stored if a killed process has not done so."""
     number = int(attempt.folder.name)
     job = next((job for job in jobs if job.is_attempt_of(session.site.run, config, number)), None)
-    if job is not None and not attempt.id:
-        attempt.store_id(job.id)
+    if job is not None and not attempt.job_number:
+        attempt.store_job_number(job.id)
     return job
 
 
-def follow(session: SlurmSession, command: FollowBuild) -> BuildFinished | None:
+def follow_build(session: SlurmSession, command: FollowBuild) -> BuildFinished | None:
     """Follow a build until it has ended, or is cancelled; return how it ended."""
     session.configs[command.worker] = command.config
     attempt = AttemptFolder.latest_of_config(session.site, command.config)
@@ -74,9 +76,9 @@ def follow(session: SlurmSession, command: FollowBuild) -> BuildFinished | None:
         reason = "its files are gone from the shared folder"
         return BuildFinished(worker=command.worker, config=command.config, exit_code=None, reason=reason)
     with LogStream(command.log) as log:
-        follower = Follower(session, command, attempt, log)
-        while session.needs_following(command.worker):
-            end = follower.poll()
+        follower = BuildFollower(session, command, attempt, log)
+        while session.must_still_follow(command.worker):
+            end = follower.poll_build()
             if end is not None:
                 session.events.put(end)  # before the end of another that depended on it
                 session.ended.add(command.config)
@@ -86,7 +88,7 @@ def follow(session: SlurmSession, command: FollowBuild) -> BuildFinished | None:
     return None
 
 
-class Follower:
+class BuildFollower:
     """One build that is followed."""
 
     def __init__(self, session: SlurmSession, command: FollowBuild, attempt: AttemptFolder, log: LogStream) -> None:
@@ -98,31 +100,35 @@ class Follower:
         self._started: float | None = None
         self._ended_at: float | None = None
 
-    def poll(self) -> BuildFinished | None:
+    def poll_build(self) -> BuildFinished | None:
         """Report the changes of a build; return how it ended, None while it waits or runs."""
         worker, config = self._command.worker, self._command.config
-        jobs = self._session.client.jobs()
-        state = self._attempt.state
-        self._session.events.put(Unreachable(worker=worker) if jobs is None else Heartbeat(worker=worker))
-        job = None if jobs is None else _job_of(self._session, self._attempt, jobs, config)
-        self._report(state, job)
-        for step, text in self._log.append_from_file(self._attempt.log(config)):
+        jobs = self._session.client.list_jobs()
+        state = self._attempt.job_state
+        self._session.events.put(WorkerUnreachable(worker=worker) if jobs is None else Heartbeat(worker=worker))
+        job = None if jobs is None else _listed_job_of_attempt(self._session, self._attempt, jobs, config)
+        self._report_job_place(state, job)
+        for step, text in self._log.append_log_from_file(self._attempt.latest_build_log(config)):
             self._session.events.put(LogLine(config=config, step=step, text=text))
         return None if self._log.more else self._finished_event(state, job, answered=jobs is not None)
 
     def _finished_event(self, state: dict[str, Any], job: QueuedJob | None, *, answered: bool) -> BuildFinished | None:
         is_finished = has_result(state)
-        if not (is_finished or answered) or not is_over(state, job):
+        if not (is_finished or answered) or not is_job_over(state, job):
             self._ended_at = None
             return None
         self._ended_at = time.monotonic() if self._ended_at is None else self._ended_at
         is_settled = is_finished or time.monotonic() >= self._ended_at + self._settling_seconds(job)
         if not is_settled:
             return None
-        past = "" if job is not None or is_finished else self._session.client.past_state(self._attempt.id)
+        past = (
+            ""
+            if job is not None or is_finished
+            else self._session.client.job_state_in_accounting(self._attempt.job_number)
+        )
         limit = self._session.site.sizes.get(self._command.config, JobSize()).time_limit
-        words = self._attempt.output_end()
-        end = outcome(self._command, state, job, past=past, last_words=words, time_limit=limit)
+        words = self._attempt.end_of_job_output()
+        end = job_outcome(self._command, state, job, past=past, last_words=words, time_limit=limit)
         if end is not None and end.exit_code and state.get("exit_code") is None:
             self._session.reasons[end.config] = end.reason
         return end
@@ -134,10 +140,10 @@ class Follower:
         config can take its place.
         """
         if job is not None and job.reason == NEVER:
-            return 0.0 if self._attempt.dependency in self._session.ended else SETTLE
+            return 0.0 if self._attempt.awaited_config in self._session.ended else SETTLE
         return 0.0 if job is not None and job.state in {"CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"} else SETTLE
 
-    def _report(self, state: dict[str, Any], job: QueuedJob | None) -> None:
+    def _report_job_place(self, state: dict[str, Any], job: QueuedJob | None) -> None:
         """Report where a job waits or runs, when that has changed."""
         worker, config = self._command.worker, self._command.config
         place = self._place
@@ -156,7 +162,7 @@ class Follower:
 
 def fetch_results(
     session: SlurmSession,
-    request: Collect,
+    request: CollectResults,
     *,
     keep: KeepPackages,
 ) -> Event:
@@ -173,26 +179,28 @@ def fetch_results(
         return CollectFailed(worker=worker, config=config, reason=reason, foreign=True)
     target = session.site.folder / "collected" / worker / config
     files.remove(target)
-    copy_results(attempt, target, config)
+    copy_build_results(attempt, target, config)
     if reason := session.reasons.get(config, ""):
         log = target / "log"
-        return Collected(worker=worker, config=config, reason=reason, log=log if log.is_file() else None)
-    event = collect.collect_from_folder(target, request, keep=keep)
+        return ResultsCollected(worker=worker, config=config, reason=reason, log=log if log.is_file() else None)
+    event = collect.check_and_keep_results(target, request, keep=keep)
     files.remove(target / "packages")  # they are in the channel
     return event
 
 
-def copy_results(attempt: AttemptFolder, target: Path, config: str) -> None:
+def copy_build_results(attempt: AttemptFolder, target: Path, config: str) -> None:
     """Copy a build's report, state and logs, and the packages that its report lists; links are not followed."""
     target.mkdir(parents=True, mode=0o700)
     for name in REPORTS:
-        _copy(attempt.folder, name, target / name)
-    if (log := attempt.log(config)) is not None:
-        _copy(attempt.artifacts, str(log.relative_to(attempt.artifacts)), target / log.relative_to(attempt.artifacts))
+        _copy_file_if_exists(attempt.folder, name, target / name)
+    if (log := attempt.latest_build_log(config)) is not None:
+        _copy_file_if_exists(
+            attempt.artifacts, str(log.relative_to(attempt.artifacts)), target / log.relative_to(attempt.artifacts)
+        )
     for name in _reported_package_paths(target / "report.json", config):
         size = (attempt.artifacts / name).lstat().st_size if (attempt.artifacts / name).is_file() else 0
         files.require_space(target, size + LITTLE, for_what=f"the package {name}")
-        _copy(attempt.artifacts, name, target / "packages" / name)
+        _copy_file_if_exists(attempt.artifacts, name, target / "packages" / name)
 
 
 def _reported_package_paths(report: Path, config: str) -> list[str]:
@@ -207,7 +215,7 @@ def _reported_package_paths(report: Path, config: str) -> list[str]:
     return []
 
 
-def _copy(folder: Path, name: str, target: Path) -> None:
+def _copy_file_if_exists(folder: Path, name: str, target: Path) -> None:
     """Copy a file below a folder, if it exists; one behind a link is left out."""
     source = folder / name
     with contextlib.suppress(NotWritable):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, process_runner
 from kiln.errors import SystemFault
-from kiln.fleet.playbook_runner import read_json
+from kiln.fleet.playbook_runner import read_json_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -112,14 +112,14 @@ class AttemptFolder:
         attempt.feedstock.mkdir(parents=True)
         copy_files(FEEDSTOCK, site.feedstock, attempt.feedstock)
         job = {
-            "argv": build_argv(site, project, attempt.feedstock, config),
+            "argv": build_command(site, project, attempt.feedstock, config),
             "environment": {**site.variables, **site.secrets},  # in a file that its owner alone can read
             "key": key,
             "after": after,
         }
         files.write_text(attempt.folder / "job.json", json.dumps(job), mode=0o600)
         files.write_text(attempt.folder / "state.json", json.dumps({"state": "submitted", "key": key}))
-        files.write_text(attempt.script, job_script(project, attempt.folder, config), mode=0o700)
+        files.write_text(attempt.script_path, job_script(project, attempt.folder, config), mode=0o700)
         return attempt
 
     @property
@@ -133,37 +133,37 @@ class AttemptFolder:
         return self.feedstock / "build_artifacts"
 
     @property
-    def script(self) -> Path:
+    def script_path(self) -> Path:
         """The script that is submitted."""
         return self.folder / "job.sh"
 
     @property
-    def state(self) -> dict[str, Any]:
+    def job_state(self) -> dict[str, Any]:
         """The state that the job has written; empty when it cannot be read at the moment."""
-        return read_json(self.folder / "state.json")
+        return read_json_object(self.folder / "state.json")
 
     @property
-    def dependency(self) -> str:
+    def awaited_config(self) -> str:
         """The config whose build the job depends on; empty without one."""
-        return str(read_json(self.folder / "job.json").get("after", ""))
+        return str(read_json_object(self.folder / "job.json").get("after", ""))
 
     @property
-    def id(self) -> str:
+    def job_number(self) -> str:
         """Slurm's number of the job; empty when it was not submitted."""
         with contextlib.suppress(OSError):
             return (self.folder / "id").read_text(encoding="utf-8").strip()
         return ""
 
-    def store_id(self, number: str) -> None:
+    def store_job_number(self, number: str) -> None:
         """Store Slurm's number of the job."""
         files.write_text(self.folder / "id", f"{number}\n")
 
-    def log(self, config: str) -> Path | None:
+    def latest_build_log(self, config: str) -> Path | None:
         """Return the latest log of the config's build, as kiln writes it; None before it exists."""
         logs = sorted(self.artifacts.glob(f"logs/*/{config}.log"))
         return logs[-1] if logs and not logs[-1].is_symlink() else None
 
-    def output_end(self) -> str:
+    def end_of_job_output(self) -> str:
         """Return the end of what Slurm and kiln have printed."""
         texts = []
         for name in ("slurm.out", "log"):
@@ -182,9 +182,9 @@ def has_result(state: Mapping[str, Any]) -> bool:
     return state.get("state") == "ended" and state.get("exit_code") is not None
 
 
-def build_argv(site: SlurmSite, project: Path, feedstock: Path, config: str) -> list[str]:
+def build_command(site: SlurmSite, project: Path, feedstock: Path, config: str) -> list[str]:
     """Return the command that builds a config on a node."""
-    size = site.size(config)
+    size = site.job_size(config)
     return [
         str(project / ".venv" / "bin" / "python"),
         *("-I", "-m", "kiln", "-C", str(feedstock), "build", config, "--json"),
@@ -205,7 +205,7 @@ def memory_mebibytes(size: JobSize) -> int:
     return int(size.memory * 1e9) >> 20
 
 
-def size_options(size: JobSize) -> list[str]:
+def sbatch_size_options(size: JobSize) -> list[str]:
     """Return the options of sbatch for the size of a job; its files are in the shared folder, whatever its disk."""
     return [
         *(f"--cpus-per-task={size.cores}", f"--mem={memory_mebibytes(size)}M"),
@@ -229,11 +229,11 @@ def merge_gres(size: JobSize, options: Sequence[str]) -> list[str]:
     return [*(option for option in options if not option.startswith(GRES)), f"{GRES}{merged}"]
 
 
-def submit_options(
+def sbatch_options(
     site: SlurmSite, attempt: AttemptFolder, *, worker: str, config: str, number: int, after: str
 ) -> list[str]:
     """Return the options of sbatch for an attempt; its build begins after the success of the job ``after``."""
-    size = site.size(config)
+    size = site.job_size(config)
     output = str(attempt.folder / "slurm.out").replace("\\", "\\\\").replace("%", "%%")
     return [
         f"--job-name={worker}",
@@ -244,5 +244,5 @@ def submit_options(
         "--export=NONE",  # the environment here may hold secrets, which Slurm would store
         *("--nodes=1", "--ntasks=1", "--requeue"),
         *((f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes") if after else ()),
-        *merge_gres(size, [*size_options(size), *site.settings.options()]),
+        *merge_gres(size, [*sbatch_size_options(size), *site.settings.sbatch_options()]),
     ]

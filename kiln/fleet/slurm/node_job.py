@@ -36,23 +36,25 @@ class NodeJob:
             "started": time.time(),
         }
 
-    def run(self) -> int:
+    def run_job(self) -> int:
         """Build, and return the exit code of the job."""
         signal.signal(signal.SIGTERM, self._on_terminate)
         if self.restarts > RESTARTS:
-            self._write(state="ended", ended=time.time(), result=f"restarted {self.restarts} times", exit_code=None)
+            self._write_state_file(
+                state="ended", ended=time.time(), result=f"restarted {self.restarts} times", exit_code=None
+            )
             return 1
-        self._write(state="running", ended=None, result=None, exit_code=None)
-        code = self._build()
+        self._write_state_file(state="running", ended=None, result=None, exit_code=None)
+        code = self._run_build_command()
         if self.terminated or code < 0:
             result = "terminated" if self.terminated else f"signal {-code}"
-            self._write(state="ended", ended=time.time(), result=result, exit_code=None)
+            self._write_state_file(state="ended", ended=time.time(), result=result, exit_code=None)
             return 1
         result = "success" if code == 0 else "exit-code"
-        self._write(state="ended", ended=time.time(), result=result, exit_code=code)
+        self._write_state_file(state="ended", ended=time.time(), result=result, exit_code=code)
         return code
 
-    def _build(self) -> int:
+    def _run_build_command(self) -> int:
         """Run the build, and return its exit code, negative for a signal."""
         environment = {**os.environ, **self.job["environment"]}
         with (self.folder / "report.json").open("wb") as report, (self.folder / "log").open("ab") as log:
@@ -69,7 +71,7 @@ class NodeJob:
     def _on_terminate(self, *_: object) -> None:
         self.terminated = True
 
-    def _write(self, **changes: object) -> None:
+    def _write_state_file(self, **changes: object) -> None:
         """Write the state, unless a later start of the same job has done so: this node was only cut off."""
         path, part = self.folder / "state.json", self.folder / f".state.{self.restarts}.new"
         try:
@@ -82,4 +84,4 @@ class NodeJob:
 
 
 if __name__ == "__main__":
-    sys.exit(NodeJob(Path(sys.argv[1])).run())
+    sys.exit(NodeJob(Path(sys.argv[1])).run_job())

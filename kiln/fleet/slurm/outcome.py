@@ -30,12 +30,12 @@ FAILURES: Mapping[str, tuple[int | None, str]] = {
 }
 
 
-def is_over(state: Mapping[str, Any], job: QueuedJob | None) -> bool:
+def is_job_over(state: Mapping[str, Any], job: QueuedJob | None) -> bool:
     """Return whether a job has ended, as it says itself, or as Slurm lists it."""
     return has_result(state) or job is None or not job.is_active
 
 
-def outcome(
+def job_outcome(
     command: FollowBuild,
     state: Mapping[str, Any],
     job: QueuedJob | None,
@@ -49,7 +49,7 @@ def outcome(
     ``job`` is None when Slurm no longer lists it: ``past`` is then its state in the accounting, if there is one.
     Without an exit code the config is to be built again; not if it reaches a ``time_limit`` of its own, in seconds.
     """
-    if not is_over(state, job):
+    if not is_job_over(state, job):
         return None
     end = functools.partial(BuildFinished, worker=command.worker, config=command.config)
     is_ended = state.get("state") == "ended"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import MachinesUnknown, TeardownIncomplete
-from kiln.fleet.executor_protocol import CommandFailed, Probed, TearDownFailed, Terminated, TornDown
-from kiln.fleet.reconcile import Machine
+from kiln.fleet.executor_protocol import CommandFailed, RunTornDown, TearDownFailed, WorkersProbed, WorkerTerminated
+from kiln.fleet.reconcile import ListedMachine
 from kiln.fleet.slurm.client import SlurmClient, program_environment
 from kiln.fleet.slurm.job_files import CONTROLLER, AttemptFolder, has_result
 from kiln.ledger.fleet import is_unfinished
@@ -19,7 +19,7 @@ from kiln.ledger.fleet import is_unfinished
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from kiln.fleet.executor_protocol import Event, Probe, TearDown, Terminate
+    from kiln.fleet.executor_protocol import Event, ProbeWorkers, TearDownRun, TerminateWorker
     from kiln.fleet.slurm.client import QueuedJob
     from kiln.fleet.slurm.executor import SlurmSession
     from kiln.fleet.slurm.site import SlurmSite
@@ -30,7 +30,7 @@ PAUSE = 1.0
 SILENT = "squeue did not answer"
 
 
-def terminate(session: SlurmSession, command: Terminate) -> Event:
+def cancel_jobs_of_worker(session: SlurmSession, command: TerminateWorker) -> Event:
     """Cancel the jobs of a worker; most have ended before.
 
     One that has stored its result is left alone, even if Slurm does not know yet that it has ended: a cancelled job
@@ -39,41 +39,41 @@ def terminate(session: SlurmSession, command: Terminate) -> Event:
 
     def is_unfinished_job_of_worker(job: QueuedJob) -> bool:
         is_of_worker = job.run_id == session.site.run and job.name == command.worker
-        return is_of_worker and not has_result(AttemptFolder(folder=Path(job.folder)).state)
+        return is_of_worker and not has_result(AttemptFolder(folder=Path(job.folder)).job_state)
 
-    if cancel(session.client, is_unfinished_job_of_worker) is None:
+    if cancel_selected_jobs(session.client, is_unfinished_job_of_worker) is None:
         return CommandFailed(worker=command.worker, reason=SILENT)
-    return Terminated(worker=command.worker)
+    return WorkerTerminated(worker=command.worker)
 
 
-def probe(session: SlurmSession, command: Probe) -> Probed:
+def probe_slurm(session: SlurmSession, command: ProbeWorkers) -> WorkersProbed:
     """Report whether Slurm answers."""
-    if session.client.jobs(fresh=True) is None:
-        return Probed(answers=frozenset(), machines=None)
-    machines = tuple(Machine(name=name, owner=session.site.run) for name in command.workers)
-    return Probed(answers=frozenset(command.workers), machines=machines)
+    if session.client.list_jobs(fresh=True) is None:
+        return WorkersProbed(answers=frozenset(), machines=None)
+    machines = tuple(ListedMachine(name=name, owner=session.site.run) for name in command.workers)
+    return WorkersProbed(answers=frozenset(command.workers), machines=machines)
 
 
-def tear_down(session: SlurmSession, _: TearDown) -> Event:
+def tear_down_run(session: SlurmSession, _: TearDownRun) -> Event:
     """Stop all other commands, cancel all jobs of the run, and remove its folder on the shared filesystem."""
     session.stopped.set()
     with session.submitting:  # a job that is just being submitted is listed afterwards
-        left = remove_run(session.site, session.client)
+        left = cancel_and_remove_run(session.site, session.client)
     if left is None:
         return TearDownFailed(reason=SILENT, unknown=True)
-    return TearDownFailed(reason=_remaining_jobs_text(left)) if left else TornDown()
+    return TearDownFailed(reason=_remaining_jobs_text(left)) if left else RunTornDown()
 
 
-def remove_run(site: SlurmSite, client: SlurmClient) -> tuple[QueuedJob, ...] | None:
+def cancel_and_remove_run(site: SlurmSite, client: SlurmClient) -> tuple[QueuedJob, ...] | None:
     """Cancel all jobs of a run, and remove its files; return the jobs that remain, None when Slurm does not answer."""
     files.remove(site.disk_reserve_file)
-    left = cancel(client, lambda job: job.run_id == site.run, seconds=ENDING)
+    left = cancel_selected_jobs(client, lambda job: job.run_id == site.run, seconds=ENDING)
     if left == ():
         files.remove(site.shared_folder)
     return left
 
 
-def cancel(
+def cancel_selected_jobs(
     client: SlurmClient, selects: Callable[[QueuedJob], bool], *, seconds: float = 0.0
 ) -> tuple[QueuedJob, ...] | None:
     """Cancel the selected jobs that wait or run, and wait for their ends; return those that remain after ``seconds``.
@@ -82,16 +82,16 @@ def cancel(
     """
     begin = time.monotonic()
     while True:
-        jobs = client.jobs(fresh=True)
+        jobs = client.list_jobs(fresh=True)
         left = None if jobs is None else tuple(job for job in jobs if job.is_active and selects(job))
         if left:
-            client.cancel(job.id for job in left)
+            client.cancel_jobs(job.id for job in left)
         if left == () or time.monotonic() >= begin + (min(seconds, ANSWERING) if left is None else seconds):
             return left
         time.sleep(PAUSE)
 
 
-def down(site: SlurmSite) -> None:
+def cancel_and_require_run_removed(site: SlurmSite) -> None:
     """Cancel all jobs of a run, and remove its files.
 
     Raises:
@@ -99,11 +99,12 @@ def down(site: SlurmSite) -> None:
         MachinesUnknown: when Slurm does not answer.
     """
     _require_no_jobs_left(
-        remove_run(site, SlurmClient(program_environment(site.environment))), f"jobs of the fleet run {site.run}"
+        cancel_and_remove_run(site, SlurmClient(program_environment(site.environment))),
+        f"jobs of the fleet run {site.run}",
     )
 
 
-def sweep(environment: Mapping[str, str], *, everything: bool) -> tuple[str, ...]:
+def sweep_abandoned_runs(environment: Mapping[str, str], *, everything: bool) -> tuple[str, ...]:
     """Cancel the jobs of runs that nobody will continue, or with ``everything`` those of all runs; return the runs.
 
     A run is continued while its folder is there, and while the ledger that it names has it as unfinished, or is on
@@ -114,11 +115,12 @@ def sweep(environment: Mapping[str, str], *, everything: bool) -> tuple[str, ...
         MachinesUnknown: when Slurm does not answer.
     """
     client = SlurmClient(program_environment(environment))
-    jobs = own_jobs(client)
+    jobs = list_own_jobs(client)
     folders: dict[str, Path] = {job.run_id: Path(job.folder).parent.parent for job in jobs if job.is_active}
-    runs = {run for run, folder in folders.items() if everything or not _may_be_continued(folder, run)}
+    runs = {run for run, folder in folders.items() if everything or not _may_run_be_continued(folder, run)}
     _require_no_jobs_left(
-        cancel(client, lambda job: job.run_id in runs, seconds=ENDING if runs else 0.0), "jobs of earlier runs"
+        cancel_selected_jobs(client, lambda job: job.run_id in runs, seconds=ENDING if runs else 0.0),
+        "jobs of earlier runs",
     )
     for run in runs:
         if folders[run].name == f"run-{run}":
@@ -126,13 +128,13 @@ def sweep(environment: Mapping[str, str], *, everything: bool) -> tuple[str, ...
     return tuple(sorted(runs))
 
 
-def own_jobs(client: SlurmClient) -> tuple[QueuedJob, ...]:
+def list_own_jobs(client: SlurmClient) -> tuple[QueuedJob, ...]:
     """Return the jobs of all of the user's runs.
 
     Raises:
         MachinesUnknown: when Slurm does not answer.
     """
-    jobs = client.jobs(fresh=True)
+    jobs = client.list_jobs(fresh=True)
     if jobs is None:
         raise MachinesUnknown("Slurm could not be asked: jobs may be left", why=SILENT, hint="scontrol ping")
     return tuple(job for job in jobs if job.run_id)
@@ -155,11 +157,11 @@ def jobs_as_json(environment: Mapping[str, str]) -> list[dict[str, Any]]:
             "reason": job.reason,
             "ended": not job.is_active,
         }
-        for job in own_jobs(SlurmClient(program_environment(environment)))
+        for job in list_own_jobs(SlurmClient(program_environment(environment)))
     ]
 
 
-def _may_be_continued(folder: Path, run: str) -> bool:
+def _may_run_be_continued(folder: Path, run: str) -> bool:
     """Return whether the controller of a run may return to it.
 
     Assume so when its ledger cannot be read, and when this computer does not see the shared folder, or has not the

@@ -75,18 +75,18 @@ class SlurmSettings:
         """A job as the plan sees a worker: nothing is charged for it."""
         return dataclasses.replace(FREE, name=f"{self.cores} cores", cores=self.cores, memory=self.memory / 1e9)
 
-    def options(self) -> tuple[str, ...]:
+    def sbatch_options(self) -> tuple[str, ...]:
         """Return the options of sbatch that are the same for all jobs."""
         values = {"partition": self.partition, "account": self.account, "qos": self.qos}
         return (*(f"--{name}={value}" for name, value in values.items() if value), *self.extra)
 
-    def store(self, run_folder: Path) -> None:
+    def store_in_run_folder(self, run_folder: Path) -> None:
         """Store the settings in a run's folder, for the commands that come later."""
         run_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         files.write_text(run_folder / SETTINGS, json.dumps(to_json(self)))
 
     @classmethod
-    def read_stored(cls, run_folder: Path) -> SlurmSettings | None:
+    def read_from_run_folder(cls, run_folder: Path) -> SlurmSettings | None:
         """Return the settings of a run, None where they are missing."""
         try:
             return from_json_values(cls, json.loads((run_folder / SETTINGS).read_text(encoding="utf-8")))
@@ -94,7 +94,7 @@ class SlurmSettings:
             return None
 
 
-def checked_options(options: Sequence[str]) -> tuple[str, ...]:
+def check_sbatch_options(options: Sequence[str]) -> tuple[str, ...]:
     """Return further options of sbatch.
 
     Raises:
@@ -158,7 +158,7 @@ class SlurmSite:
         """A file that reserves disk space for the tear-down."""
         return self.folder / "reserve"
 
-    def size(self, config: str) -> JobSize:
+    def job_size(self, config: str) -> JobSize:
         """Return the size of a config's job: its own, else that of all."""
         size, settings = self.sizes.get(config, JobSize()), self.settings
         limit = None if settings.time is None else settings.time * 60.0

@@ -12,9 +12,9 @@ from kiln.fleet.executor_protocol import (
     BuildStarted,
     CommandFailed,
     CommandUndelivered,
-    Provision,
-    Provisioned,
     ProvisionFailed,
+    ProvisionWorkers,
+    WorkerProvisioned,
 )
 from kiln.fleet.slurm import job_files
 from kiln.fleet.slurm.client import LATER
@@ -30,11 +30,11 @@ ID = "slurm"  # of all workers: they are names of jobs
 AWAIT_SECONDS = 300.0  # for the submission of the job that another depends on
 
 
-def provision(session: SlurmSession, command: Provision) -> None:
+def prepare_cluster_for_jobs(session: SlurmSession, command: ProvisionWorkers) -> None:
     """Check that Slurm accepts such jobs, and bring kiln to the shared folder; the workers themselves are names."""
     workers = command.workers
     with session.submitting:
-        if reason := _refusal_reason(session):
+        if reason := _job_refusal_reason(session):
             for event in _refusal_events(workers, reason):
                 session.events.put(event)
             return
@@ -42,40 +42,40 @@ def provision(session: SlurmSession, command: Provision) -> None:
             session.task_reporter(*workers)("copy kiln to the shared folder")
             session.project = job_files.install_kiln(session.site)
     for worker in workers:
-        session.events.put(Provisioned(worker=worker, id=ID))
+        session.events.put(WorkerProvisioned(worker=worker, id=ID))
 
 
-def _refusal_reason(session: SlurmSession) -> str:
+def _job_refusal_reason(session: SlurmSession) -> str:
     """Return why Slurm would not accept a job of the run, empty if it would."""
     session.site.shared_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=session.site.shared_folder) as folder:
         attempt = AttemptFolder(folder=Path(folder))
-        files.write_text(attempt.script, "#!/bin/sh\n", mode=0o700)
+        files.write_text(attempt.script_path, "#!/bin/sh\n", mode=0o700)
         name = f"kiln-{session.site.run}-check"
         sizes = {size: config for config, size in session.site.sizes.items()} or {JobSize(): ""}
         for config in sizes.values():
-            options = job_files.submit_options(session.site, attempt, worker=name, config=config, number=0, after="")
-            result = session.client.call("sbatch", "--test-only", *options, str(attempt.script))
+            options = job_files.sbatch_options(session.site, attempt, worker=name, config=config, number=0, after="")
+            result = session.client.run_program("sbatch", "--test-only", *options, str(attempt.script_path))
             if not result.ok:
                 reason = result.tail[-500:] or "sbatch did not answer"
-                return f"{config} needs {session.site.size(config)}: {reason}" if config else reason
+                return f"{config} needs {session.site.job_size(config)}: {reason}" if config else reason
     return ""
 
 
 def _refusal_events(workers: tuple[str, ...], reason: str) -> tuple[Event, ...]:
     if LATER.search(reason):
-        return (CommandUndelivered(command=Provision(workers=workers), reason=reason),)
+        return (CommandUndelivered(command=ProvisionWorkers(workers=workers), reason=reason),)
     return tuple(ProvisionFailed(worker=worker, reason=reason) for worker in workers)
 
 
-def start(session: SlurmSession, command: StartBuild) -> Event:
+def submit_build_job(session: SlurmSession, command: StartBuild) -> Event:
     """Submit a config's job, unless an earlier process of the run has done so."""
     session.configs[command.worker] = command.config
     session.report_step(command.config, "submit to Slurm")
     session.ended.discard(command.config)
     future = session.submitted[command.config]
     try:
-        event, number = _submit_once(session, command)
+        event, number = _submit_job_once(session, command)
     except BaseException:
         future.set_result("")
         raise
@@ -83,20 +83,20 @@ def start(session: SlurmSession, command: StartBuild) -> Event:
     return event
 
 
-def _submit_once(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
+def _submit_job_once(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
     """Return what became of a submission, and the number of the job, empty without one."""
     after = _job_number(session, command.after)
     if command.after and not after:
         return CommandUndelivered(command=command, reason=f"the job of {command.after} is not submitted yet"), ""
     with session.submitting:
-        jobs = session.client.jobs(fresh=True)
+        jobs = session.client.list_jobs(fresh=True)
         if session.stopped.is_set() or jobs is None:
             reason = "the run is being stopped" if session.stopped.is_set() else "squeue did not answer"
             return CommandUndelivered(command=command, reason=reason), ""
         begun = BuildStarted(worker=command.worker, config=command.config)
         attempt = AttemptFolder.for_attempt(session.site, command.config, command.attempt)
         if number := _existing_job_number(jobs, session.site.run, command):
-            attempt.store_id(number)
+            attempt.store_job_number(number)
             return begun, number
         assert session.project is not None, "kiln is copied before a worker exists"
         attempt = AttemptFolder.create(
@@ -108,7 +108,7 @@ def _submit_once(session: SlurmSession, command: StartBuild) -> tuple[Event, str
             after=command.after,
         )
         active = {job.id for job in jobs if job.is_active}
-        options = job_files.submit_options(
+        options = job_files.sbatch_options(
             session.site,
             attempt,
             worker=command.worker,
@@ -116,14 +116,14 @@ def _submit_once(session: SlurmSession, command: StartBuild) -> tuple[Event, str
             number=command.attempt,
             after=after if after in active else "",
         )
-        result = session.client.submit(options, str(attempt.script))
+        result = session.client.submit_job(options, str(attempt.script_path))
         reason = result.tail[-500:] or "sbatch did not answer"
         if not result.ok and (LATER.search(reason) or not result.tail):
             return CommandUndelivered(command=command, reason=reason), ""
         if not result.ok:
             return CommandFailed(worker=command.worker, reason=reason), ""
         number = result.stdout.strip().partition(";")[0]  # with several clusters, the name of one follows
-        attempt.store_id(number)
+        attempt.store_job_number(number)
         return begun, number
 
 
@@ -132,7 +132,7 @@ def _job_number(session: SlurmSession, config: str) -> str:
     if future := session.submitted.get(config):
         return future.result() if futures.wait((future,), timeout=AWAIT_SECONDS).done else ""
     attempt = AttemptFolder.latest_of_config(session.site, config) if config else None
-    return "" if attempt is None else attempt.id
+    return "" if attempt is None else attempt.job_number
 
 
 def _existing_job_number(jobs: tuple[QueuedJob, ...], run: str, command: StartBuild) -> str:

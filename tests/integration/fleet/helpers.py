@@ -146,7 +146,7 @@ def assert_given_back(root: Path) -> None:
     assert containers(root) == []
     for run in ledgered(root):
         folder = root / "build_artifacts" / "fleet" / run.id
-        assert stale_processes.find(folder) == ()
+        assert stale_processes.find_processes_of_run(folder) == ()
         assert not list((folder / "keys").glob("*"))
         assert not (folder / "runner").exists()
         assert run.finished is not None

@@ -83,7 +83,7 @@ def test_a_wrong_password_of_openstack_is_told_as_such_and_leaves_nothing(
     region = price_region(argparse.Namespace(provider="openstack", vars=[]), environment)
     facts = {"unit": "hour", "currency": "EUR", "date": "2026-11-22", "source": "this test"}
     price = Price(provider="openstack", region=region, kind="on-demand", name="c3-32", price=0.1, **facts)
-    price_table.write(tmp_path / "kiln" / "prices.csv", [price])
+    price_table.write_price_table(tmp_path / "kiln" / "prices.csv", [price])
     assert "HTTP 401" in refused_credentials(small, "openstack", {}, **environment)
     assert cloud.servers == {}
 

@@ -83,7 +83,7 @@ def assert_no_secrets(*names: str) -> None:
 
 def assert_no_shell(path: Path) -> None:
     """The run's key opens the gate, and no shell."""
-    with controller_connection(attach_key.read(path), os.environ) as connection:
+    with controller_connection(attach_key.read_run_key(path), os.environ) as connection:
         call = (*connection.words, "cat /etc/passwd")
         shell = subprocess.run(call, text=True, capture_output=True, check=False)
     assert (shell.returncode, shell.stdout) == (2, "")

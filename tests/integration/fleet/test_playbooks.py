@@ -43,10 +43,14 @@ def test_a_killed_controller_leaves_no_playbook_running(tmp_path: Path) -> None:
     (tmp_path / "play.yml").write_text(PLAY)
     python = bootstrap.ensure_fleet_environment(ROOT)
     with subprocess.Popen((sys.executable, "-c", PLAYER, str(tmp_path), str(python)), cwd=ROOT, text=True) as process:
-        until(lambda: any(sleeps(pid) for pid in stale_processes.find(tmp_path)), "the playbook runs", process)
+        until(
+            lambda: any(sleeps(pid) for pid in stale_processes.find_processes_of_run(tmp_path)),
+            "the playbook runs",
+            process,
+        )
         process.send_signal(signal.SIGKILL)
         process.wait()
-        until(lambda: not stale_processes.find(tmp_path), "nothing of it runs")
+        until(lambda: not stale_processes.find_processes_of_run(tmp_path), "nothing of it runs")
 
 
 def sleeps(pid: int) -> bool:

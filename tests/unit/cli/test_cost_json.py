@@ -63,7 +63,7 @@ def test_all_commands_have_the_documented_shape(
             store=ledger,
             observer=observer,  # type: ignore[arg-type]
         )
-        return supervisor.execute(), supervisor.errors
+        return supervisor.execute_run(), supervisor.config_errors
 
     def look(ledger: FleetLedger, number: int, cost: RunCost) -> None:
         """Ask for the state of the run by the other commands, once configs run and others wait."""
@@ -78,7 +78,7 @@ def test_all_commands_have_the_documented_shape(
     monkeypatch.setattr(FleetLedger, "update_cost", look)
     monkeypatch.setattr(process_runner, "find", lambda program, **_: Path(program))  # none is started
     monkeypatch.setattr("kiln.cli.fleet.playbook_site", lambda *_, **__: None)  # nobody is asked for a worker
-    monkeypatch.setattr(fleet_run, "execute", execute)
+    monkeypatch.setattr(fleet_run, "execute_fleet_run", execute)
     plan = printed(feedstock, ["fleet", "plan", *RUN[2:]], capsys)
     shapes |= {name: plan[name]["cost"] for name in ("chosen", "cheapest", "fastest")}
     shapes["run"] = printed(feedstock, [*RUN, "--additional"], capsys)["cost"]

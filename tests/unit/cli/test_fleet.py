@@ -21,7 +21,7 @@ from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
 from kiln.errors import AlreadyRunning, FleetLimit, KilnError, MalformedYaml, UsageError
 from kiln.fleet import price_table, worker_tests
-from kiln.fleet.plan import Overheads, PoolShape, schedule
+from kiln.fleet.plan import PoolShape, WorkerOverheads, schedule_builds
 from kiln.fleet.price_table import Price
 from kiln.fleet.worker_test_executor import ConfigTestResult
 from kiln.ledger.fleet import FleetLedger
@@ -91,9 +91,9 @@ def test_a_pool_that_cannot_be_is_refused(
 def test_the_workers_of_a_pool_are_replaced_as_others() -> None:
     parser = ArgumentParser()
     add_arguments(parser)
-    none = Overheads(startup=0.0, collect=0.0, teardown=0.0)
+    none = WorkerOverheads(startup=0.0, collect=0.0, teardown=0.0)
     pool = PoolShape(machine_type=MACHINE, workers=4, cores=PoolCores(cores=64, parallel=0.99, transfer=0.1))
-    way = schedule((), workers=6, machine_type=MACHINE, overheads=none)
+    way = schedule_builds((), workers=6, machine_type=MACHINE, overheads=none)
     way = dataclasses.replace(way, worker_seconds=(36000.0,) * 6, seconds=36000.0)
     for spot, limits in (((), (60, 100)), (("--spot",), (60, 100))):
         options = parser.parse_args(("run", "--provider", "aws", "--all", *spot))
@@ -169,7 +169,7 @@ def test_a_plan_is_made_with_the_prices_of_its_region_or_without(
         date="2026-11-20",
         source="a test",
     )
-    price_table.write(home / "kiln" / "prices.csv", [own])
+    price_table.write_price_table(home / "kiln" / "prices.csv", [own])
     assert cli.run(plan) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["machine_type"]["hourly"] == 0.765
     assert cli.run([*plan, "--spot"]) == UsageError.exit_code
@@ -384,8 +384,8 @@ def test_the_cost_of_tests_on_a_worker_is_in_their_table_json_and_status(
 
     results = (ConfigTestResult(config="one", exit_code=0, seconds=60.0),)
     monkeypatch.setattr(process_runner, "find", lambda program, **_: Path(program))  # none is started
-    monkeypatch.setattr(worker_tests, "execute", execute)
-    monkeypatch.setattr(worker_tests, "results", lambda *_: results)
+    monkeypatch.setattr(worker_tests, "run_tests_on_worker", execute)
+    monkeypatch.setattr(worker_tests, "results_of_all_configs", lambda *_: results)
     tests = Namespace(run_config=Namespace(id="a1"), tested=Namespace(packages={}))
     monkeypatch.setattr("kiln.cli.fleet_test.worker_test_inputs", lambda *_: tests)
     words = ["-C", str(feedstock), "fleet", "test", "--provider", "aws", "--gpu", "--all"]

@@ -122,7 +122,7 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     monkeypatch.setattr(fleet_detach_to_controller, "start_controller_run", start)
     monkeypatch.setattr(fleet_unrecorded_runs, "playbook_site", lambda *_: None)
     machines: list[dict[str, object]] = []
-    monkeypatch.setattr(fleet, "existing_workers", lambda _: machines)
+    monkeypatch.setattr(fleet, "list_existing_workers", lambda _: machines)
     monkeypatch.setattr(process_runner, "find", lambda *_, **__: None)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("AWS_REGION", raising=False)
@@ -180,15 +180,15 @@ def test_a_start_that_fails_leaves_nothing_behind(
     def fail(*_: object, **__: object) -> None:
         raise MachinesUnknown("the run could not be started on its controller")
 
-    monkeypatch.setattr(starting, "new_key_pair", lambda *_: ("private", "public"))
-    monkeypatch.setattr(starting, "provision", (lambda *_, **__: None) if begins else fail)
-    monkeypatch.setattr(starting, "run_key", lambda *_: key)
-    monkeypatch.setattr(starting, "start", fail)
+    monkeypatch.setattr(starting, "create_ssh_key_pair", lambda *_: ("private", "public"))
+    monkeypatch.setattr(starting, "provision_controller", (lambda *_, **__: None) if begins else fail)
+    monkeypatch.setattr(starting, "run_key_of_prepared_controller", lambda *_: key)
+    monkeypatch.setattr(starting, "start_run_on_controller", fail)
     monkeypatch.setattr(fleet_detach_to_controller, "controller_settings", lambda *_, **__: None)
     monkeypatch.setattr(fleet_detach_to_controller, "controller_site_and_type", lambda *_: ("site", "controller"))
     monkeypatch.setattr(fleet_detach_to_controller, "playbook_site", lambda *words: words[3])
     monkeypatch.setattr(fleet_detach_to_controller, "remove_controller", lambda *_: calls.append("controller"))
-    monkeypatch.setattr(fleet, "down", lambda site, _: calls.append(f"workers at {site}"))
+    monkeypatch.setattr(fleet, "tear_down_run", lambda site, _: calls.append(f"workers at {site}"))
     with pytest.raises(MachinesUnknown):
         fleet_detach_to_controller.start_controller_run(
             options_of("--provider", "aws", "--all", "--detach"), Feedstock(root=tmp_path), ()

@@ -45,7 +45,7 @@ class Connection:
         self.requests.append("collected")
         return False
 
-    def state(self) -> dict[str, Any]:
+    def run_state(self) -> dict[str, Any]:
         answer = self.answers_left.pop(0) if self.answers_left else None
         if answer is None:
             raise MachinesUnknown("the controller cannot be reached")
@@ -54,13 +54,13 @@ class Connection:
     def is_answering(self) -> bool:
         return False
 
-    def export_results(self) -> dict[str, Any]:
+    def export_results_on_controller(self) -> dict[str, Any]:
         return {"process": "ended", "exit_code": 0, "report": {}, "output": ["\x1b[2Jkiln: done\tnow"]}
 
-    def fetch(self, folder: Path) -> None:
+    def fetch_exported_files(self, folder: Path) -> None:
         fetched(folder)
 
-    def log(self, config: str, on_line: Callable[[str], None]) -> None:
+    def stream_config_log(self, config: str, on_line: Callable[[str], None]) -> None:
         on_line(f"{config}: \x1b]0;title\x07 it builds")
 
 
@@ -72,7 +72,7 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(fleet_detached_runs, "local_controller_site", lambda *_: "site")
     monkeypatch.setattr(fleet_detached_runs, "playbook_site", lambda *words: words[3])
     monkeypatch.setattr(fleet_detached_runs, "remove_controller", lambda _, run: names.append(f"controller of {run}"))
-    monkeypatch.setattr(fleet, "down", lambda site, run: names.append(f"workers of {run} at {site}"))
+    monkeypatch.setattr(fleet, "tear_down_run", lambda site, run: names.append(f"workers of {run} at {site}"))
     return names
 
 
@@ -91,7 +91,7 @@ def key_of(run: str = RUN, provider: str = "aws") -> RunKey:
 def tear_down(monkeypatch: pytest.MonkeyPatch, folder: Path, connection: Connection, **more: Any) -> None:
     connect(monkeypatch, connection)
     feedstock, provider = Feedstock(root=folder), more.pop("controllers_provider", "aws")
-    key_of(provider=provider).write(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
+    key_of(provider=provider).write_key_file(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
     options: Any = SimpleNamespace(**{"provider": None, **more})
     fleet_detached_runs.tear_down_detached_run(options, feedstock, attach_key.key_of_run(feedstock, RUN))
 
@@ -133,8 +133,8 @@ def test_workers_that_a_stopped_run_could_not_terminate_are_terminated_from_here
     finished: float | None,
 ) -> None:
     class Ended(Connection):
-        def state(self) -> dict[str, Any]:
-            return {**super().state(), "fleet": {"provider": "openstack", "finished": finished}}
+        def run_state(self) -> dict[str, Any]:
+            return {**super().run_state(), "fleet": {"provider": "openstack", "finished": finished}}
 
     tear_down(monkeypatch, tmp_path, Ended("running", "ended"), controllers_provider="static")
     assert removed[1:] == ([f"workers of {RUN} at openstack"] if finished is None else [])
@@ -148,7 +148,7 @@ def collect(monkeypatch: pytest.MonkeyPatch, folder: Path, *, run: str = RUN, fi
     """Collect a run into a folder; its ledger on the controller has ended it, or not."""
     connection = Connection()
     connect(monkeypatch, connection)
-    fetch = connection.fetch
+    fetch = connection.fetch_exported_files
 
     def fetch_state(target: Path) -> None:
         target.mkdir(parents=True)
@@ -157,7 +157,7 @@ def collect(monkeypatch: pytest.MonkeyPatch, folder: Path, *, run: str = RUN, fi
         state["fleet"]["finished"] = finished
         (target / "state.json").write_text(json.dumps(state))
 
-    monkeypatch.setattr(connection, "fetch", fetch_state)
+    monkeypatch.setattr(connection, "fetch_exported_files", fetch_state)
     options: Any = SimpleNamespace(to=folder / "to", vars=[], key=None)
     return fleet_detached_runs.collect_from_controller(cast("Any", connection), key_of(run), None, options, folder)
 
@@ -180,7 +180,7 @@ def test_a_log_cannot_change_what_the_terminal_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     connect(monkeypatch, Connection())
-    key_of().write(tmp_path / "key.json")
+    key_of().write_key_file(tmp_path / "key.json")
     options: Any = SimpleNamespace(key=tmp_path / "key.json", run="a", config=None)
     assert fleet_detached_status.show_run_or_config_log(options, tmp_path) == 0
     output = capsys.readouterr().out
@@ -193,7 +193,7 @@ def test_a_tear_down_of_all_runs_names_the_detached_ones(tmp_path: Path, capsys:
     (tmp_path / "recipe" / "meta.yaml").write_text("package: {name: a, version: '1'}\n")
     assert cli.run(["-C", str(tmp_path), "fleet", "down"]) == 0
     assert "all fleet runs have ended" in capsys.readouterr().err
-    key_of().write(tmp_path / "build_artifacts" / "fleet" / RUN / attach_key.NAME)
+    key_of().write_key_file(tmp_path / "build_artifacts" / "fleet" / RUN / attach_key.NAME)
     assert cli.run(["-C", str(tmp_path), "fleet", "down"]) == 0
     error = capsys.readouterr().err
     assert "all other fleet runs have ended" in error
@@ -222,7 +222,7 @@ def test_the_status_of_a_detached_run_has_its_cost(monkeypatch: pytest.MonkeyPat
     )
     fleet_run = to_json(dataclasses.replace(run, workers=(worker,)))
     state = {"process": "ended", "exit_code": 0, "report": to_json(report), "fleet": fleet_run}
-    connect(monkeypatch, cast("Any", SimpleNamespace(state=lambda: state)))
+    connect(monkeypatch, cast("Any", SimpleNamespace(run_state=lambda: state)))
     options: Any = SimpleNamespace(json=False, key=None)
     monkeypatch.setattr(time, "time", lambda: 8200.0)
     text = fleet_detached_status.detached_run_status_text(key_of(), options)
@@ -270,7 +270,7 @@ def test_the_provider_is_asked_whether_a_controller_still_exists(
 ) -> None:
     rows = [{"name": "m", "ended": False}]
     monkeypatch.setattr(fleet_detached_runs, "local_controller_site", lambda *_: "site")
-    monkeypatch.setattr(fleet, "existing_workers", lambda _: rows)
+    monkeypatch.setattr(fleet, "list_existing_workers", lambda _: rows)
     options, feedstock = cast("Any", None), Feedstock(root=tmp_path)
     assert fleet_detached_runs.provider_lists_controller(options, feedstock, key_of()) is True
     rows[0]["ended"] = True
@@ -279,7 +279,7 @@ def test_the_provider_is_asked_whether_a_controller_still_exists(
         "from another computer, with the key alone"
     )
     assert fleet_detached_runs.provider_lists_controller(options, feedstock, key_of(provider="static")) is None
-    monkeypatch.setattr(fleet, "existing_workers", refuse)
+    monkeypatch.setattr(fleet, "list_existing_workers", refuse)
     assert fleet_detached_runs.provider_lists_controller(options, feedstock, key_of()) is None
     assert "could not be asked" in capsys.readouterr().err
 
@@ -303,7 +303,7 @@ class ContendedController(Connection):
 
 def collected_here(folder: Path, connection: Connection) -> int:
     feedstock = Feedstock(root=folder)
-    key_of().write(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
+    key_of().write_key_file(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
     options: Any = SimpleNamespace(to=folder / "to", vars=[], key=None)
     return fleet_detached_runs.collect_from_controller(
         cast("Any", connection), key_of(run=RUN), feedstock, options, folder
@@ -344,7 +344,7 @@ def test_a_controller_that_another_collection_has_ended_is_no_fault(
 def down_by_key(monkeypatch: pytest.MonkeyPatch, folder: Path, connection: Connection, *words: str) -> int:
     """Run ``kiln fleet down --key`` in a folder that is no feedstock."""
     connect(monkeypatch, connection)
-    key_of().write(folder / "key.json")
+    key_of().write_key_file(folder / "key.json")
     return cli.run(["-C", str(folder), "fleet", "down", "--key", str(folder / "key.json"), *words])
 
 
@@ -380,7 +380,7 @@ def test_the_key_of_a_run_of_this_feedstock_ends_it_as_its_name_does(
     (tmp_path / ".ci_support").mkdir()
     (tmp_path / ".ci_support" / "linux_64_.yaml").write_text("cdt_name: [conda]\n")
     feedstock = Feedstock(root=tmp_path)
-    key_of().write(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
+    key_of().write_key_file(feedstock.artifacts / "fleet" / RUN / attach_key.NAME)
     assert down_by_key(monkeypatch, tmp_path, Connection()) == 0
     assert removed == [f"controller of {RUN}", f"workers of {RUN} at aws"]
     assert not fleet_detached_runs.is_detached(feedstock, RUN)

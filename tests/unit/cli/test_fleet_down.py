@@ -32,7 +32,7 @@ def test_a_run_that_cannot_be_torn_down_leaves_no_workers_of_the_others(
         removed.append(run)
 
     monkeypatch.setattr(fleet_down, "playbook_site", lambda *words: words[3])
-    monkeypatch.setattr(fleet, "down", down)
+    monkeypatch.setattr(fleet, "tear_down_run", down)
     ledger_path = artifact_layout(Feedstock(root=tmp_path)).ledger
     with FleetLedger(ledger_path) as ledger:
         for number, provider in enumerate(("openstack", "aws", "local", "aws"), 1):

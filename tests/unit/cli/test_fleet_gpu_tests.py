@@ -19,7 +19,7 @@ from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
 from kiln.fleet import costs, worker_tests
 from kiln.fleet import run as fleet
 from kiln.fleet.build_and_test_states import PENDING
-from kiln.fleet.executor_protocol import Collected, Event, StartBuild
+from kiln.fleet.executor_protocol import Event, ResultsCollected, StartBuild
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.playbook_runner import PlaybookSite
 from kiln.fleet.worker_test_executor import SUFFIX
@@ -52,7 +52,7 @@ class Building(Simulation):
 
     def _collected(self, name: str, config: str) -> Event:
         event = super()._collected(name, config)
-        if not isinstance(event, Collected):
+        if not isinstance(event, ResultsCollected):
             return event
         path = self.channel / "linux-64" / f"{config}-1-0.conda"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,9 @@ class Run:
 
     def _executor(self, _: PlaybookSite, tested: TestedPackages) -> Simulation:
         if self.tests is None:
-            self.tests = Simulation(worker_tests.jobs_of(tested, seconds=600.0), faults=Faults(**self.faults), home=0.1)
+            self.tests = Simulation(
+                worker_tests.jobs_for_tests(tested, seconds=600.0), faults=Faults(**self.faults), home=0.1
+            )
         else:
             self.tests.revive()
         return self.tests
@@ -136,7 +138,7 @@ class Run:
             budget=self.options.budget,
             tests=fleet_gpu_tests.gpu_test_plan(self.stage(ledger), (), configs),
         )
-        return functools.partial(fleet.execute, run_config, self.site, executor=executor)
+        return functools.partial(fleet.execute_fleet_run, run_config, self.site, executor=executor)
 
     def execute(self, ledger: FleetLedger, build: Any, cached: Sequence[ConfigRun] = (), previous: Any = None) -> Any:
         return fleet_gpu_tests.build_and_test(
@@ -258,7 +260,7 @@ def test_a_run_that_is_killed_during_its_tests_is_done_only_after_the_others(run
     assert {config.state for config in report.configs} == {ConfigState.CACHED}
     assert begun + run.tested()[len(begun) :] == CUDA, "each is begun once, also the one that went on"
     assert [worker.name for worker in last.workers if worker.type == "gpu-t4"] == ["kiln-r1-test-3"]
-    cost = costs.run_cost(last, None, last.started)
+    cost = costs.recorded_run_cost(last, None, last.started)
     assert cost is not None
 
 

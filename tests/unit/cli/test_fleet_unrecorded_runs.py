@@ -12,7 +12,7 @@ from kiln.cli import fleet_unrecorded_runs
 from kiln.errors import AlreadyRunning, MachinesUnknown
 from kiln.fleet import run as fleet
 from kiln.fleet import unrecorded_run_recovery
-from kiln.fleet.detached.attach_key import ConfigInputs, RunKey
+from kiln.fleet.detached.attach_key import ConfigInputHashes, RunKey
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
 from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState
@@ -41,7 +41,7 @@ RUN = FleetRun(
 def recover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FleetRun | None]:
     """Recover with a provider that has machines of r1, as far as a folder names that run."""
     monkeypatch.setattr(fleet_unrecorded_runs, "playbook_site", lambda *words, **_: words[2])
-    monkeypatch.setattr(unrecorded_run_recovery, "recover", lambda *_, **__: RUN)
+    monkeypatch.setattr(unrecorded_run_recovery, "recover_run", lambda *_, **__: RUN)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("AWS_REGION", raising=False)
 
@@ -57,7 +57,7 @@ def recover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fl
 def write_note(tmp_path: Path, key: str = KEY) -> None:
     folder = tmp_path / "build_artifacts" / "fleet" / "r1"
     folder.mkdir(parents=True)
-    unrecorded_run_recovery.write_note(dataclasses.replace(RUN, key=key), folder)
+    unrecorded_run_recovery.write_run_note(dataclasses.replace(RUN, key=key), folder)
 
 
 def test_a_run_that_was_lost_is_in_the_ledger_again_before_it_is_resumed(
@@ -74,7 +74,7 @@ def test_a_run_of_other_inputs_is_ended(
     tmp_path: Path, recover: Callable[..., FleetRun | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[object] = []
-    monkeypatch.setattr(fleet, "down", lambda _, run: ended.append(run))
+    monkeypatch.setattr(fleet, "tear_down_run", lambda _, run: ended.append(run))
     write_note(tmp_path, key="other")
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         assert recover(ledger, additional=True) is None
@@ -85,7 +85,7 @@ def test_no_worker_is_started_beside_those_of_another_computer(
     tmp_path: Path, recover: Callable[..., FleetRun | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = {"run": "r7", "inputs": KEY[:16], "ended": False}
-    monkeypatch.setattr(fleet, "existing_workers", lambda _: [machine])
+    monkeypatch.setattr(fleet, "list_existing_workers", lambda _: [machine])
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(AlreadyRunning, match="1 workers of the same recipe and build options exist") as error:
             recover(ledger)
@@ -100,7 +100,7 @@ def test_a_provider_that_cannot_be_asked_is_left_to_the_run(
     def fail(_: object) -> str:
         raise MachinesUnknown("the provider could not be asked")
 
-    monkeypatch.setattr(fleet, "existing_workers", fail)
+    monkeypatch.setattr(fleet, "list_existing_workers", fail)
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         assert recover(ledger) is None
 
@@ -111,7 +111,7 @@ def test_a_run_is_not_detached_beside_another_one_of_the_same_builds(
     """Before its controller is provisioned, which would notice it."""
     monkeypatch.setattr(fleet_unrecorded_runs, "playbook_site", lambda *words, **_: words[2])
     machines: list[dict[str, object]] = []
-    monkeypatch.setattr(fleet, "existing_workers", lambda _: machines)
+    monkeypatch.setattr(fleet, "list_existing_workers", lambda _: machines)
     feedstock = Feedstock(root=tmp_path)
 
     def require(additional: bool = False, provider: str = "aws") -> None:
@@ -128,7 +128,7 @@ def test_a_run_is_not_detached_beside_another_one_of_the_same_builds(
         ledger.begin_fleet(RUN)
     with pytest.raises(AlreadyRunning, match="the fleet run r1 of the same recipe and build options has not ended"):
         require(provider="static")
-    inputs = {"c": ConfigInputs(group="g", shared=KEY, key="k")}
+    inputs = {"c": ConfigInputHashes(group="g", shared=KEY, key="k")}
     key = RunKey(
         run="r2",
         provider="aws",
@@ -139,11 +139,11 @@ def test_a_run_is_not_detached_beside_another_one_of_the_same_builds(
         private_key="p",
         inputs=inputs,
     )
-    key.write(feedstock.artifacts / "fleet" / "r2" / "key.json")
+    key.write_key_file(feedstock.artifacts / "fleet" / "r2" / "key.json")
     with pytest.raises(AlreadyRunning, match="the fleet run r2 of the same recipe and build options is detached"):
         require()
     require(additional=True)
-    inputs["c"] = ConfigInputs(group="g", shared="of another recipe", key="k")
-    key.write(feedstock.artifacts / "fleet" / "r2" / "key.json")
+    inputs["c"] = ConfigInputHashes(group="g", shared="of another recipe", key="k")
+    key.write_key_file(feedstock.artifacts / "fleet" / "r2" / "key.json")
     with pytest.raises(AlreadyRunning, match="r1"):
         require()

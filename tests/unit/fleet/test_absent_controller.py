@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kiln.fleet.executor_command_threads import CommandThreads
-from kiln.fleet.executor_protocol import Event, Provision
+from kiln.fleet.executor_protocol import Event, ProvisionWorkers
 from kiln.fleet.executor_shared_state import EventSession
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
@@ -53,8 +53,10 @@ def outcome(simulation: Simulation) -> tuple[set[ConfigState], int]:
     """Return the states in the end, and the number of workers that were requested."""
     config = FleetRunConfig(id="r1", command="", machine_type=MACHINE, estimates=TWO, max_workers=2, startup=240.0)
     run = Supervisor(config, executor=simulation, store=NullStore(), observer=NullObserver())
-    states = {entry.state for entry in run.execute().configs}
-    requests = [name for command in simulation.commands if isinstance(command, Provision) for name in command.workers]
+    states = {entry.state for entry in run.execute_run().configs}
+    requests = [
+        name for command in simulation.commands if isinstance(command, ProvisionWorkers) for name in command.workers
+    ]
     assert not simulation.workers
     return states, len(requests)
 

@@ -144,9 +144,9 @@ def test_a_wheel_that_was_changed_in_transfer_is_refused(tmp_path: Path) -> None
 
 def test_a_build_of_other_inputs_is_foreign(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(json.dumps({"state": "ended", "key": "b" * 64}))
-    assert "its build had other inputs (bbbbbbbbbbbb, not aaaaaaaaaaaa)" in collect.mismatch_reason(
+    assert "its build had other inputs (bbbbbbbbbbbb, not aaaaaaaaaaaa)" in collect.input_mismatch_reason(
         tmp_path, key="a" * 64
     )
-    assert collect.mismatch_reason(tmp_path, key="b" * 64) == ""
+    assert collect.input_mismatch_reason(tmp_path, key="b" * 64) == ""
     (tmp_path / "state.json").write_text("{}")
-    assert collect.mismatch_reason(tmp_path, key="a" * 64) == "", "a build that an older kiln started has no key"
+    assert collect.input_mismatch_reason(tmp_path, key="a" * 64) == "", "a build that an older kiln started has no key"

@@ -9,9 +9,9 @@ import pytest
 
 from kiln.errors import FleetLimit
 from kiln.fleet import plan_status_output
-from kiln.fleet.costs import run_cost, workers_cost
+from kiln.fleet.costs import recorded_run_cost, workers_cost
 from kiln.fleet.fleet_run_settings import FleetRunConfig
-from kiln.fleet.plan import FleetBounds, Overheads, plan, schedule
+from kiln.fleet.plan import FleetLimits, WorkerOverheads, plan_fleet, schedule_builds
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kiln.model.job_estimate import JobEstimate
 
-OVERHEADS = Overheads(startup=240.0, collect=60.0, teardown=30.0, packages=2.0)
+OVERHEADS = WorkerOverheads(startup=240.0, collect=60.0, teardown=30.0, packages=2.0)
 PRICED = dataclasses.replace(MACHINE, disk_hourly=0.02, address_hourly=0.005, egress=0.09)
 
 
@@ -45,15 +45,17 @@ def executed(configs: tuple[JobEstimate, ...], store: Any = None, **more: Any) -
     run_config = FleetRunConfig(id="r1", command="", estimates=configs, **fields)
     observer = Recorder()
     supervisor = Supervisor(run_config, executor=simulation, store=store or NullStore(), observer=observer)
-    supervisor.execute()
+    supervisor.execute_run()
     return observer, supervisor
 
 
 @pytest.mark.parametrize(("count", "warm", "groups"), [(15, 1.0, 15), (15, 0.2, 3), (4, 0.2, 1)])
 def test_the_first_forecast_is_the_plan_and_the_last_is_what_was_paid(count: int, warm: float, groups: int) -> None:
     configs = estimates(count, hours=3, warm=warm, groups=groups)
-    selection = plan({PRICED: configs}, overheads=OVERHEADS, bounds=FleetBounds(workers=3), optimize="time").selection
-    observer, supervisor = executed(configs, max_workers=selection.workers)
+    selection = plan_fleet(
+        {PRICED: configs}, overheads=OVERHEADS, bounds=FleetLimits(workers=3), optimize="time"
+    ).selection
+    observer, supervisor = executed(configs, max_workers=selection.worker_count)
     first, last = observer.costs[0], observer.costs[-1]
     assert first.spent == pytest.approx(0.0)
     assert first.expected == pytest.approx(selection.cost, rel=0.02)
@@ -70,7 +72,7 @@ def test_the_first_forecast_is_the_plan_and_the_last_is_what_was_paid(count: int
 
 def test_a_worker_that_is_requested_later_is_charged_from_then_on() -> None:
     configs = estimates(8, hours=3, warm=0.2, groups=1)
-    way = schedule(configs, workers=4, machine_type=PRICED, overheads=OVERHEADS, cache=PRICED)
+    way = schedule_builds(configs, workers=4, machine_type=PRICED, overheads=OVERHEADS, cache=PRICED)
     observer, _ = executed(configs, max_workers=4, cache=PRICED)
     assert observer.costs[0].expected == pytest.approx(way.cost, rel=0.02)
     assert observer.costs[-1].spent == pytest.approx(way.cost - 8 * 2 * 0.09, rel=0.02)
@@ -131,7 +133,7 @@ def test_the_ledger_has_the_cost_of_a_run(tmp_path: Path) -> None:
         report, (run,) = ledger.report(), ledger.fleet_runs()
         assert report is not None
         assert report.cost == observer.costs[-1]
-        cost = run_cost(run, report.cost, now=9e9)
+        cost = recorded_run_cost(run, report.cost, now=9e9)
         assert cost is not None
         assert cost.spent == pytest.approx(observer.costs[-1].spent)
         assert {worker.currency for worker in run.workers} == {"EUR"}
@@ -150,32 +152,32 @@ def test_the_cost_of_a_run_without_its_controller_goes_on() -> None:
         workers=(WORKER,),
         jobs=(JOB,),
     )
-    living = run_cost(run, forecast, now=3601.0)
+    living = recorded_run_cost(run, forecast, now=3601.0)
     assert living is not None
     assert living.spent == pytest.approx(2 * 0.72 + 0.18)
     assert (living.expected, living.end) == (9.0, 100.0)
-    gone = run_cost(dataclasses.replace(run, lives=False), forecast, now=3601.0)
+    gone = recorded_run_cost(dataclasses.replace(run, lives=False), forecast, now=3601.0)
     assert gone is not None
     assert gone.expected == gone.spent == pytest.approx(2 * 0.72 + 0.18)
-    assert run_cost(dataclasses.replace(run, workers=()), None, now=1.0) is None
+    assert recorded_run_cost(dataclasses.replace(run, workers=()), None, now=1.0) is None
 
 
 def test_a_run_without_a_forecast_has_the_cost_of_its_workers() -> None:
     live = FleetRun(
         id="r", provider="aws", type="t", started=0.0, finished=None, number=0, lives=True, workers=(WORKER,)
     )
-    cost = run_cost(live, None, now=3601.0)
+    cost = recorded_run_cost(live, None, now=3601.0)
     assert cost is not None
     assert (cost.spent, cost.expected, cost.currency) == pytest.approx((2 * 0.72, 2 * 0.72, "USD"))
     text = plan_status_output.status_as_text([live], {"r": cost})
     assert "r: aws, t, tests, running\ncost 1.44 USD so far\n" in text, "no invented end"
     ended = dataclasses.replace(live, finished=10.0, lives=False)
-    cost = run_cost(ended, None, now=9e9)
+    cost = recorded_run_cost(ended, None, now=9e9)
     assert cost is not None
     assert "cost 0.72 USD\n" in plan_status_output.status_as_text([ended], {"r": cost})
     assert plan_status_output.status_as_json([ended], {"r": cost})[0]["cost"]["spent"] == pytest.approx(0.72)
     unpriced = dataclasses.replace(ended, workers=(dataclasses.replace(WORKER, currency="", hourly=0.0),))
-    cost = run_cost(unpriced, None, now=9e9)
+    cost = recorded_run_cost(unpriced, None, now=9e9)
     assert cost is not None
     assert "cost price unknown" in plan_status_output.status_as_text([unpriced], {"r": cost})
 
@@ -192,7 +194,7 @@ def test_the_controller_of_a_detached_run_is_part_of_its_cost() -> None:
     run = FleetRun(
         id="r1", provider="aws", type="t", started=0.0, finished=end, number=1, lives=False, workers=(WORKER,)
     )
-    cost = run_cost(run, detached.costs[-1], end + 9e9)
+    cost = recorded_run_cost(run, detached.costs[-1], end + 9e9)
     assert cost is not None
     assert cost.spent - workers_cost(run.workers, (), end) == pytest.approx(4 * 0.5)
     assert "with 0.500 EUR an hour for the controller, a small, until" in plan_status_output.status_as_text(

@@ -33,7 +33,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_later_entries_prevail_for_the_configs_whose_variant_they_match(tmp_path: Path) -> None:
-    entries = declared_config_sizes.read(write(tmp_path, TEXT))
+    entries = declared_config_sizes.read_size_file(write(tmp_path, TEXT))
     cpu = {"cuda_compiler_version": ("None",), "python": ("3.12.* *_cpython",)}
     old = {**cpu, "cuda_compiler_version": ("12.5",)}
     new = {**cpu, "cuda_compiler_version": ("12.9",)}
@@ -48,7 +48,7 @@ def test_later_entries_prevail_for_the_configs_whose_variant_they_match(tmp_path
 
 
 def test_a_config_without_a_file_needs_nothing(tmp_path: Path) -> None:
-    assert declared_config_sizes.read(tmp_path) == ()
+    assert declared_config_sizes.read_size_file(tmp_path) == ()
     assert declared_config_sizes.config_size((), {"python": ("3.12",)}) == JobSize()
 
 
@@ -72,7 +72,7 @@ def test_a_config_without_a_file_needs_nothing(tmp_path: Path) -> None:
 )
 def test_an_invalid_file_is_refused_at_its_place(tmp_path: Path, text: str, message: str, place: str) -> None:
     with pytest.raises(MalformedYaml) as refused:
-        declared_config_sizes.read(write(tmp_path, text))
+        declared_config_sizes.read_size_file(write(tmp_path, text))
     assert message in refused.value.what
     assert str(refused.value.at).startswith(place)
 

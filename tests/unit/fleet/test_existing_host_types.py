@@ -10,8 +10,8 @@ import pytest
 
 from kiln import cli
 from kiln.errors import UsageError
-from kiln.fleet.machine_types import type_name, types_of_existing_hosts
-from kiln.fleet.plan import FleetBounds, plan
+from kiln.fleet.machine_types import host_type_name, types_of_existing_hosts
+from kiln.fleet.plan import FleetLimits, plan_fleet
 from kiln.model.job_estimate import JobSize
 from tests.fleets import MACHINE, estimates
 from tests.unit.fleet.test_plan import SOME
@@ -43,7 +43,7 @@ def test_hosts_of_one_size_are_of_one_type_of_which_there_are_so_many() -> None:
 
 @pytest.mark.parametrize("host", [BIG, *SMALL_HOSTS, {"address": "x"}, {"disk": 100, "memory": 0}])
 def test_the_playbooks_name_types_in_the_same_way(host: dict[str, Any]) -> None:
-    assert NOTE.type_name(host) == type_name(host)
+    assert NOTE.type_name(host) == host_type_name(host)
 
 
 @pytest.mark.parametrize("value", ["64", -1, True, 1e9, None])
@@ -56,7 +56,7 @@ def test_each_config_goes_to_a_host_that_holds_it_and_no_host_is_idle() -> None:
     first, *rest = estimates(7, hours=1, warm=0.5, groups=7)
     jobs = [dataclasses.replace(first, size=JobSize(gpus=1)), *rest]
     kinds = dict.fromkeys(types_of_existing_hosts([BIG, *SMALL_HOSTS], UNKNOWN), jobs)
-    made = plan(kinds, overheads=SOME, bounds=FleetBounds(workers=4), optimize="time")
+    made = plan_fleet(kinds, overheads=SOME, bounds=FleetLimits(workers=4), optimize="time")
     types = {job.config: job.type for job in made.estimates}
     assert types["config00"] == "static-64cores-256memory-1gpus"
     assert sorted(kind.type for kind in made.selection.worker_types) == [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.fleet.lost_controller_cost_and_sweep_script import greatest_cost_text, sweep_timer_script
-from kiln.fleet.plan import Overheads, schedule
+from kiln.fleet.plan import WorkerOverheads, schedule_builds
 from tests.fleets import MACHINE, estimates
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 )
 def test_a_plan_states_the_greatest_cost_after_the_controller_is_gone_for_good(provider: str, words: str) -> None:
     machine_type = dataclasses.replace(MACHINE, provider=provider)
-    way = schedule(
-        estimates(2), workers=2, machine_type=machine_type, overheads=Overheads(startup=1, collect=1, teardown=1)
+    way = schedule_builds(
+        estimates(2), workers=2, machine_type=machine_type, overheads=WorkerOverheads(startup=1, collect=1, teardown=1)
     )
     assert words in greatest_cost_text(way)
     dearer = dataclasses.replace(machine_type, disk_hourly=0.1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kiln.errors import WorkersLost
-from kiln.fleet.executor_protocol import Provision
+from kiln.fleet.executor_protocol import ProvisionWorkers
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.lost_worker_limits import OUTAGES, LostWorkerLimits, joint_loss_limit
 from kiln.fleet.run_event_loop import Supervisor
@@ -25,14 +25,14 @@ def run_config(**more: Any) -> FleetRunConfig:
 def test_an_outage_in_which_nothing_was_finished_since_the_last_one_delays_the_next_workers() -> None:
     count = LostWorkerLimits(run_config())
     for number in range(4):
-        count.add(1000.0 + 60 * number, together=True)
+        count.count_lost_worker(1000.0 + 60 * number, together=True)
     assert (count.single, count.joint, count.outages, count.wait_until) == (0, 4, 1, 0.0)
-    count.add(2000.0, together=True)
+    count.count_lost_worker(2000.0, together=True)
     assert (count.outages, count.wait_until) == (2, 2240.0)
     count.reset_outages()
-    count.add(9000.0, together=True)
+    count.count_lost_worker(9000.0, together=True)
     assert (count.outages, count.wait_until) == (3, 2240.0)
-    count.add(9900.0, together=False)
+    count.count_lost_worker(9900.0, together=False)
     assert (count.single, count.outages) == (1, 3)
 
 
@@ -41,11 +41,11 @@ def test_a_flaw_that_kills_all_workers_ends_the_run_and_costs_no_more_than_the_l
     simulation = Simulation(EIGHT, faults=Faults(life=life), home=60.0)
     run = Supervisor(run_config(is_strict=False), executor=simulation, store=NullStore(), observer=NullObserver())
     with pytest.raises(WorkersLost, match="16 workers were lost together, in 4 outages") as lost:
-        run.execute()
+        run.execute_run()
     assert "a flawed image" in lost.value.why
     assert not simulation.workers
     assert len(simulation.paid) == joint_loss_limit(3, 4) + 4
-    requests = [command for command in simulation.commands if isinstance(command, Provision)]
+    requests = [command for command in simulation.commands if isinstance(command, ProvisionWorkers)]
     assert [len(request.workers) for request in requests] == [4] * (OUTAGES + 1)
 
 
@@ -53,7 +53,7 @@ def test_outages_between_which_configs_are_finished_are_survived_without_delay()
     """Every worker lives for one build and a half."""
     simulation = Simulation(EIGHT, faults=Faults(life=4.5 * HOUR))
     run = Supervisor(run_config(is_strict=False), executor=simulation, store=NullStore(), observer=NullObserver())
-    report = run.execute()
+    report = run.execute_run()
     assert {config.state for config in report.configs} == {ConfigState.DONE}
     assert (run.workers.losses.joint, run.workers.losses.outages, run.workers.losses.wait_until) == (4, 1, 0.0)
 

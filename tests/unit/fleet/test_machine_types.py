@@ -20,16 +20,16 @@ ROW = """
 def test_machine_types_are_selected_by_provider_and_name(tmp_path: Path) -> None:
     path = tmp_path / "machine_types.yml"
     path.write_text(f"kiln_machine_types:{ROW}{ROW.replace('small, ', 'large, ', 1)}")
-    table = machine_types.read(path)
-    selection = machine_types.select_by_name(table, provider="cloud", types=("large", "small"))
+    table = machine_types.read_machine_types(path)
+    selection = machine_types.select_types_by_name(table, provider="cloud", types=("large", "small"))
     assert [machine_type.type for machine_type in selection] == ["large", "small"]
     assert (table[0].name, table[0].billed, table[0].gpus) == ("t3.small", 1.0, 0)
-    (by_flavor,) = machine_types.select_by_name(table, provider="cloud", types=("t3.small",))
+    (by_flavor,) = machine_types.select_types_by_name(table, provider="cloud", types=("t3.small",))
     assert by_flavor.type == "small", "of two types of a flavor the first"
     with pytest.raises(UsageError, match="cloud has no machine type 'huge'"):
-        machine_types.select_by_name(table, provider="cloud", types=("huge",))
+        machine_types.select_types_by_name(table, provider="cloud", types=("huge",))
     with pytest.raises(UsageError, match="unknown provider 'clou'") as unknown:
-        machine_types.select_by_name(table, provider="clou", types=("large",))
+        machine_types.select_types_by_name(table, provider="clou", types=("large",))
     assert "did you mean 'cloud'?" in unknown.value.hint
 
 
@@ -38,4 +38,4 @@ def test_an_invalid_table_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "machine_types.yml"
     path.write_text(text)
     with pytest.raises(MalformedYaml, match="is not a table of machine types"):
-        machine_types.read(path)
+        machine_types.read_machine_types(path)

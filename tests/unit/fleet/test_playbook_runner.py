@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.fleet.playbook_child import exit_code
+from kiln.fleet.playbook_child import playbook_exit_code
 from kiln.fleet.playbook_runner import (
     NOT_ENDED,
     PlaybookResult,
     PlaybookRunner,
     PlaybookSite,
     is_removal_confirmed,
-    slots_for_memory,
+    playbook_slots_for_memory,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     [("successful", 0, 0), ("failed", None, 1), ("failed", 0, 1), ("failed", 4, 4), ("canceled", 254, 254)],
 )
 def test_the_exit_code_is_zero_only_for_success(status: str, rc: int | None, code: int) -> None:
-    assert exit_code(status, rc) == code
+    assert playbook_exit_code(status, rc) == code
 
 
 def site(folder: Path, *events: dict[str, Any], code: int = 0) -> PlaybookSite:
@@ -57,8 +57,8 @@ def site(folder: Path, *events: dict[str, Any], code: int = 0) -> PlaybookSite:
 def test_a_playbook_that_was_killed_has_not_succeeded(
     tmp_path: Path, events: list[dict[str, Any]], code: int, ok: bool, reason: str
 ) -> None:
-    result = PlaybookRunner(site(tmp_path, *events, code=code)).play("down.yml")
-    assert (result.ok, result.reason("m")) == (ok, reason)
+    result = PlaybookRunner(site(tmp_path, *events, code=code)).run_playbook("down.yml")
+    assert (result.ok, result.failure_reason("m")) == (ok, reason)
     assert result.unreachable == ({"m"} if events and events[0]["kind"] == "unreachable" else frozenset())
     assert is_removal_confirmed(result) is ok
 
@@ -72,7 +72,7 @@ def test_nothing_is_left_only_after_a_successful_listing_of_nothing() -> None:
 
 @pytest.mark.parametrize(("memory", "slots"), [(0.2e9, 2), (1e9, 3), (4e9, 15), (64e9, 32)])
 def test_the_number_of_playbooks_at_a_time_follows_the_memory(memory: float, slots: int) -> None:
-    assert slots_for_memory(memory) == slots
+    assert playbook_slots_for_memory(memory) == slots
 
 
 def test_a_limited_number_of_workers_is_prepared_at_a_time_and_the_provider_does_not_wait(
@@ -93,11 +93,13 @@ def test_a_limited_number_of_workers_is_prepared_at_a_time_and_the_provider_does
     monkeypatch.setattr("kiln.fleet.playbook_runner.process_runner.run", run)
     runner = PlaybookRunner(site(tmp_path), slots=2)
     preparations = [
-        threading.Thread(target=runner.play, args=("prepare.yml",), kwargs={"worker": f"f-{number}"}, daemon=True)
+        threading.Thread(
+            target=runner.run_playbook, args=("prepare.yml",), kwargs={"worker": f"f-{number}"}, daemon=True
+        )
         for number in range(6)
     ]
     with runner._slots, runner._slots:
-        runner.play("down.yml")  # would wait for ever
+        runner.run_playbook("down.yml")  # would wait for ever
     for thread in preparations:
         thread.start()
     for thread in preparations:

@@ -111,14 +111,14 @@ def offer_table() -> str:
 
 
 def summary(prices: Iterable[Price]) -> set[tuple[str, str, str, str, float]]:
-    return {(*price.key, price.price) for price in prices}
+    return {(*price.offer_key, price.price) for price in prices}
 
 
 @pytest.mark.parametrize("kind", ["json", "csv"])
 def test_an_offer_file_has_the_prices_of_machines_disks_addresses_and_traffic(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"AmazonEC2-us-east-1.{kind}"
     path.write_text(json.dumps(offer_file(), indent=1) if kind == "json" else offer_table())
-    prices = price_list_parser.read(path)
+    prices = price_list_parser.read_price_list(path)
     assert summary(prices) == EXPECTED
     assert {(price.date, price.currency) for price in prices} == {("2026-08-17", "USD")}
     assert prices[0].source == f"AWS's price list AmazonEC2: {path.name}"
@@ -135,7 +135,7 @@ def test_a_large_offer_file_is_read_in_little_memory(tmp_path: Path) -> None:
     assert path.stat().st_size > 20 << 20
     tracemalloc.start()
     try:
-        assert summary(price_list_parser.read(path)) == EXPECTED
+        assert summary(price_list_parser.read_price_list(path)) == EXPECTED
         assert tracemalloc.get_traced_memory()[1] < 12 << 20
     finally:
         tracemalloc.stop()
@@ -156,16 +156,23 @@ def test_of_the_spot_prices_of_a_region_the_dearest_zone_counts(tmp_path: Path) 
     ]
     path = tmp_path / "spot.json"
     path.write_text(json.dumps({"SpotPriceHistory": [entry, *others]}))
-    (price,) = price_list_parser.read(path)
-    assert (*price.key, price.price, price.date) == ("aws", "us-east-1", "spot", "c7i.4xlarge", 0.301, "2026-11-20")
+    (price,) = price_list_parser.read_price_list(path)
+    assert (*price.offer_key, price.price, price.date) == (
+        "aws",
+        "us-east-1",
+        "spot",
+        "c7i.4xlarge",
+        0.301,
+        "2026-11-20",
+    )
 
 
 def test_the_prices_of_a_list_with_any_name_can_be_read_again(tmp_path: Path) -> None:
     path = tmp_path / f"Preisübersicht{'x' * 200}.json"
     path.write_text(json.dumps(offer_file()))
     table = tmp_path / "prices.csv"
-    price_tables.write(table, price_list_parser.read(path))
-    assert summary(price_tables.read(table)) == EXPECTED
+    price_tables.write_price_table(table, price_list_parser.read_price_list(path))
+    assert summary(price_tables.read_price_table(table)) == EXPECTED
 
 
 def addon(
@@ -183,7 +190,7 @@ def addon(
 
 
 def test_each_machine_type_of_the_table_is_priced_by_a_list_that_has_it(tmp_path: Path) -> None:
-    kinds = [kind for kind in machine_types.read(TYPES) if kind.provider in {"aws", "openstack"}]
+    kinds = [kind for kind in machine_types.read_machine_types(TYPES) if kind.provider in {"aws", "openstack"}]
     aws = [kind.name for kind in kinds if kind.provider == "aws"]
     data = offer_file()
     data["products"] = {name: {"sku": name, "attributes": {**LINUX, "instanceType": name}} for name in aws}
@@ -193,9 +200,11 @@ def test_each_machine_type_of_the_table_is_priced_by_a_list_that_has_it(tmp_path
     paths = [tmp_path / f"{name}.json" for name in lists]
     for path, content in zip(paths, lists.values(), strict=True):
         path.write_text(json.dumps(content))
-    table = price_tables.PriceTable(prices=price_tables.merged(*map(price_list_parser.read, paths)))
+    table = price_tables.PriceTable(
+        prices=price_tables.merge_price_tables(*map(price_list_parser.read_price_list, paths))
+    )
     regions = {"aws": "us-east-1", "openstack": "OVH"}
-    assert {table.add_prices(kind, region=regions[kind.provider]).hourly for kind in kinds} == {1.5}
+    assert {table.with_regional_prices(kind, region=regions[kind.provider]).hourly for kind in kinds} == {1.5}
 
 
 def test_ovh_s_local_zones_have_the_price_of_their_group_as_far_as_the_catalog_lists_them(tmp_path: Path) -> None:
@@ -207,7 +216,7 @@ def test_ovh_s_local_zones_have_the_price_of_their_group_as_far_as_the_catalog_l
     ]
     path = tmp_path / "cloud.json"
     path.write_text(json.dumps({"locale": {"currencyCode": "EUR"}, "addons": addons}))
-    prices = {price.region: price.price for price in price_list_parser.read(path)}
+    prices = {price.region: price.price for price in price_list_parser.read_price_list(path)}
     assert prices == {
         "OVH": 0.332,
         "OVH AF-NORTH-LZ-RBA-A": 0.61,
@@ -227,7 +236,7 @@ def test_ovh_s_catalog_has_prices_by_the_hour_for_each_kind_of_region(tmp_path: 
     path = tmp_path / "cloud.json"
     path.write_text(json.dumps({"catalogId": 1, "locale": {"currencyCode": "EUR"}, "plans": [], "addons": addons}))
     os.utime(path, (1_790_000_000, 1_790_000_000))
-    prices = price_list_parser.read(path)
+    prices = price_list_parser.read_price_list(path)
     assert summary(prices) == {
         ("openstack", "OVH", "on-demand", "c3-32", 0.332),
         ("openstack", "OVH 3AZ", "on-demand", "c3-32", 0.365),
@@ -253,7 +262,7 @@ def test_a_file_that_is_no_price_list_is_refused_by_name(tmp_path: Path, text: s
     path = tmp_path / "list"
     path.write_text(text)
     with pytest.raises(MalformedYaml, match="price") as refused:
-        price_list_parser.read(path)
+        price_list_parser.read_price_list(path)
     assert str(path) in str(refused.value)
     with pytest.raises(MalformedYaml):
-        price_list_parser.read(tmp_path / "missing")
+        price_list_parser.read_price_list(tmp_path / "missing")

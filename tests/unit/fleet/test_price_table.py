@@ -32,28 +32,30 @@ def row(**changes: object) -> Price:
 
 
 def test_every_machine_type_has_a_price_with_its_source_and_date() -> None:
-    table = PriceTable.read()
+    table = PriceTable.read_tables()
     regions = {"aws": "us-east-1", "openstack": "OVH", "local": "here", "static": "here"}
-    for machine_type in machine_types.read(TYPES):
-        priced = table.add_prices(machine_type, region=regions[machine_type.provider])
+    for machine_type in machine_types.read_machine_types(TYPES):
+        priced = table.with_regional_prices(machine_type, region=regions[machine_type.provider])
         assert priced.source, machine_type
         assert bool(priced.hourly and priced.date) == (machine_type.provider not in price_table.FREE)
 
 
 def test_kiln_s_own_table_is_written_as_it_would_be_written_again() -> None:
-    assert price_table.as_csv(price_table.read(price_table.PRICES)) == price_table.PRICES.read_text(encoding="utf-8")
+    assert price_table.prices_as_csv(price_table.read_price_table(price_table.PRICES)) == price_table.PRICES.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_table_has_the_current_families_and_no_p3() -> None:
-    families = {machine_type.name.partition(".")[0] for machine_type in machine_types.read(TYPES)}
+    families = {machine_type.name.partition(".")[0] for machine_type in machine_types.read_machine_types(TYPES)}
     assert {"c6a", "c6i", "c7a", "c7i", "c8a", "c8i", "g4dn", "g5", "g6"} <= families
     assert not families & {"p3", "c5"}
-    sizes = {item.name: (item.cores, item.memory, item.disk) for item in machine_types.read(TYPES)}
+    sizes = {item.name: (item.cores, item.memory, item.disk) for item in machine_types.read_machine_types(TYPES)}
     assert (sizes["c3-32"], sizes["c3-64"]) == ((16, 32, 400), (32, 64, 400))
 
 
 def test_an_hour_of_a_worker_has_its_disk_and_its_address() -> None:
-    priced = PriceTable.read().add_prices(TYPE, region="us-east-1")
+    priced = PriceTable.read_tables().with_regional_prices(TYPE, region="us-east-1")
     assert (priced.hourly, priced.address_hourly, priced.egress) == (0.714, 0.005, 0.09)
     assert priced.disk_hourly == pytest.approx(150 * 0.08 / 720)
     assert priced.price(spot=False) == pytest.approx(0.714 + 150 * 0.08 / 720 + 0.005)
@@ -63,37 +65,39 @@ def test_an_hour_of_a_worker_has_its_disk_and_its_address() -> None:
 
 
 def test_a_region_without_prices_has_not_those_of_another_and_the_user_s_table_adds_them(tmp_path: Path) -> None:
-    unpriced = PriceTable.read().add_prices(TYPE, region="eu-west-1")
+    unpriced = PriceTable.read_tables().with_regional_prices(TYPE, region="eu-west-1")
     assert (unpriced.is_priced, unpriced.price(spot=False), unpriced.currency, unpriced.source) == (False, 0.0, "", "")
     path = tmp_path / "kiln" / "prices.csv"
-    price_table.write(path, [PRICE])
-    priced = PriceTable.read(path).add_prices(TYPE, region="eu-west-1")
+    price_table.write_price_table(path, [PRICE])
+    priced = PriceTable.read_tables(path).with_regional_prices(TYPE, region="eu-west-1")
     assert (priced.hourly, priced.region, priced.source) == (0.765, "eu-west-1", "a list, with a comma")
     assert priced.not_counted == ("disk", "address", "egress")
     other = dataclasses.replace(TYPE, name="c6a.4xlarge")
-    assert not PriceTable.read(path).add_prices(other, region="eu-west-1").is_priced
+    assert not PriceTable.read_tables(path).with_regional_prices(other, region="eu-west-1").is_priced
     assert priced.is_priced
 
 
 def test_a_price_of_the_user_s_table_replaces_kiln_s(tmp_path: Path) -> None:
     path = tmp_path / "prices.csv"
-    price_table.write(path, [row(region="us-east-1", price=0.7), row(region="us-east-1", kind="spot", price=0.25)])
-    priced = PriceTable.read(path).add_prices(TYPE, region="us-east-1")
+    price_table.write_price_table(
+        path, [row(region="us-east-1", price=0.7), row(region="us-east-1", kind="spot", price=0.25)]
+    )
+    priced = PriceTable.read_tables(path).with_regional_prices(TYPE, region="us-east-1")
     assert (priced.hourly, priced.spot_hourly, priced.address_hourly) == (0.7, 0.25, 0.005)
 
 
 def test_a_spot_price_has_the_source_and_date_of_its_own_row() -> None:
     spot = row(kind="spot", price=0.25, source="my spot history", date="2026-11-22")
-    priced = PriceTable(prices=[PRICE, spot]).add_prices(TYPE, region="eu-west-1")
+    priced = PriceTable(prices=[PRICE, spot]).with_regional_prices(TYPE, region="eu-west-1")
     assert (priced.source, priced.date) == (PRICE.source, PRICE.date)
     assert (priced.spot_source, priced.spot_date) == ("my spot history", "2026-11-22")
     foreign = PriceTable(prices=[PRICE, row(kind="spot", price=0.25, currency="EUR", source="elsewhere")])
-    assert foreign.add_prices(TYPE, region="eu-west-1").spot_source == "", "as its price is not used"
+    assert foreign.with_regional_prices(TYPE, region="eu-west-1").spot_source == "", "as its price is not used"
 
 
 def test_prices_in_another_currency_are_not_added_up() -> None:
     table = PriceTable(prices=[PRICE, row(kind="disk", name="gp3", unit="GB-month", currency="EUR")])
-    assert table.add_prices(TYPE, region="eu-west-1").not_counted == ("disk", "address", "egress")
+    assert table.with_regional_prices(TYPE, region="eu-west-1").not_counted == ("disk", "address", "egress")
 
 
 @pytest.mark.parametrize(
@@ -114,27 +118,27 @@ def test_prices_in_another_currency_are_not_added_up() -> None:
 )
 def test_an_invalid_table_is_refused_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "prices.csv"
-    path.write_text(price_table.as_csv([PRICE]).replace(old, new, 1))
+    path.write_text(price_table.prices_as_csv([PRICE]).replace(old, new, 1))
     with pytest.raises(MalformedYaml) as refused:
-        price_table.read(path)
+        price_table.read_price_table(path)
     assert message in str(refused.value)
     assert f"{path}:{1 if 'columns' in message else 2}" in str(refused.value)
 
 
 def test_prices_that_could_not_be_read_again_are_not_written(tmp_path: Path) -> None:
     path = tmp_path / "prices.csv"
-    price_table.write(path, [PRICE])
+    price_table.write_price_table(path, [PRICE])
     with pytest.raises(MalformedYaml, match="invalid name"):
-        price_table.write(path, [PRICE, row(name="c7i\x1b[31m")])
-    assert price_table.read(path) == (PRICE,)
+        price_table.write_price_table(path, [PRICE, row(name="c7i\x1b[31m")])
+    assert price_table.read_price_table(path) == (PRICE,)
 
 
 def test_a_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "prices.csv"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(MalformedYaml, match="is not a table of prices"):
-        price_table.read(path)
+        price_table.read_price_table(path)
     with path.open("wb") as file:
         file.truncate(price_table.LARGEST + 1)
     with pytest.raises(MalformedYaml, match="bytes"):
-        price_table.read(path)
+        price_table.read_price_table(path)

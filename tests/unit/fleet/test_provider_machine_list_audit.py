@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.fleet.executor_protocol import Probe, Terminate
+from kiln.fleet.executor_protocol import ProbeWorkers, TerminateWorker
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.provider_machine_list_audit import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
-from kiln.fleet.reconcile import Machine
+from kiln.fleet.reconcile import ListedMachine
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import WorkerState
@@ -39,7 +39,7 @@ def supervised(faults: Faults, **more: Any) -> tuple[Supervisor, Simulation]:
     """Carry out a run, which builds all configs and leaves nothing."""
     simulation = Simulation(FOUR, faults=faults)
     run = supervisor(simulation, **more)
-    report = run.execute()
+    report = run.execute_run()
     assert {config.state for config in report.configs} == {ConfigState.DONE}
     assert not simulation.workers
     over = {WorkerState.TERMINATED, WorkerState.REFUSED}
@@ -53,7 +53,7 @@ def paid(simulation: Simulation, name: str) -> list[tuple[float, float]]:
 
 
 def probes(simulation: Simulation) -> list[tuple[str, ...]]:
-    return [command.workers for command in simulation.commands if isinstance(command, Probe)]
+    return [command.workers for command in simulation.commands if isinstance(command, ProbeWorkers)]
 
 
 @pytest.mark.parametrize("provider", ["local", "openstack"])
@@ -93,7 +93,7 @@ def test_a_machine_that_was_created_twice_is_ended_by_its_id_and_counts_as_cost(
     run, simulation = supervised(Faults(doubled=frozenset({ONE})))
     (span,) = paid(simulation, f"{ONE}#2")
     assert span[1] < 120 + AFTER_REQUEST + 60, "it is found soon after the request"
-    ends = [command for command in simulation.commands if isinstance(command, Terminate)]
+    ends = [command for command in simulation.commands if isinstance(command, TerminateWorker)]
     assert [(end.worker, bool(end.id)) for end in ends] == [("kiln-r1-surplus-1", True)]
     assert {worker for _, worker in simulation.built} == {ONE, TWO}
     records = {worker.name: worker.record for worker in run.state.inventory}
@@ -101,7 +101,7 @@ def test_a_machine_that_was_created_twice_is_ended_by_its_id_and_counts_as_cost(
     surplus = records["kiln-r1-surplus-1"]
     assert (surplus.id, surplus.type, surplus.reason) == (ends[0].id, "compute-16", "it exists twice")
     cost = sum(end - begin for _, begin, end in simulation.paid) / HOUR * MACHINE.hourly
-    assert run.state.inventory.spent(simulation.clock) == pytest.approx(cost, abs=0.001)
+    assert run.state.inventory.total_cost_until(simulation.clock) == pytest.approx(cost, abs=0.001)
     assert run.workers.losses.single == 0
 
 
@@ -122,21 +122,21 @@ def test_a_machine_of_an_unknown_name_is_ended_and_its_name_is_given_to_no_worke
     assert set(workers) == {ONE, TWO, THREE, FOURTH, "kiln-r1-surplus-1"}
     assert {worker for _, worker in simulation.built} == {TWO, FOURTH}
     cost = sum(end - begin for _, begin, end in simulation.paid) / HOUR * MACHINE.hourly
-    assert run.state.inventory.spent(simulation.clock) == pytest.approx(cost, rel=0.02)
+    assert run.state.inventory.total_cost_until(simulation.clock) == pytest.approx(cost, rel=0.02)
 
 
 def test_machines_of_other_owners_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     simulation = Simulation(FOUR)
     listed = simulation._listed
     others = tuple(
-        Machine(name=name, owner="another", id=f"other-{name}", ended=ended)
+        ListedMachine(name=name, owner="another", id=f"other-{name}", ended=ended)
         for name, ended in ((ONE, False), (THREE, False), (FOURTH, True))
     )
     monkeypatch.setattr(simulation, "_listed", lambda: (*others, *listed()))
     run = supervisor(simulation)
-    run.execute()
+    run.execute_run()
     assert len(probes(simulation)) > 3
-    assert not [command for command in simulation.commands if isinstance(command, Terminate)]
+    assert not [command for command in simulation.commands if isinstance(command, TerminateWorker)]
     assert {worker.name for worker in run.state.inventory} == {ONE, TWO}
 
 
@@ -146,11 +146,11 @@ def test_machines_that_are_being_requested_or_terminated_are_left_alone(monkeypa
     simulation = Simulation(FOUR, faults=Faults(doubled=frozenset({ONE})), up=900.0, down=700.0, cache=True)
     run = supervisor(simulation, cache=small, pool=small, pool_workers=2, unreachable_timeout=1000.0)
     run.silence.audit.schedule_listing()
-    run.execute()
-    ends = [command for command in simulation.commands if isinstance(command, Terminate)]
+    run.execute_run()
+    ends = [command for command in simulation.commands if isinstance(command, TerminateWorker)]
     assert [end.worker for end in ends if end.id] == ["kiln-r1-surplus-1"], "once, though it takes two lists to end"
     assert not [end for end in ends if not end.id and end.worker not in {ONE, TWO}]
-    first = next(number for number, command in enumerate(simulation.commands) if isinstance(command, Probe))
+    first = next(number for number, command in enumerate(simulation.commands) if isinstance(command, ProbeWorkers))
     assert first < simulation.commands.index(ends[0])
 
 
@@ -210,17 +210,17 @@ def test_no_fate_loses_a_healthy_worker_or_leaves_a_machine_and_the_cost_is_righ
         with FleetLedger(tmp_path / f"{seed}.sqlite") as ledger:
             run = supervisor(simulation, store=ledger)
             try:
-                report = run.execute()
+                report = run.execute_run()
             except Killed:
                 simulation.revive()
                 (previous,) = ledger.fleet_runs()
                 run = supervisor(simulation, store=ledger, previous_run=previous)
-                report = run.execute()
+                report = run.execute_run()
         assert {config.state for config in report.configs} == {ConfigState.DONE}, seed
         assert not simulation.workers, seed
         assert run.workers.losses.single + run.workers.losses.joint <= deaths, seed
         machines = [end - begin for _, begin, end in simulation.paid]
-        spent = run.state.inventory.spent(simulation.clock) / MACHINE.hourly * HOUR
+        spent = run.state.inventory.total_cost_until(simulation.clock) / MACHINE.hourly * HOUR
         assert spent == pytest.approx(sum(machines), abs=0.08 * HOUR), seed
         surplus = [end - begin for name, begin, end in simulation.paid if name.endswith("#2")]
         assert max(surplus, default=0.0) <= INTERVAL + SETTLING + 200.0, seed
@@ -230,13 +230,13 @@ def test_a_controller_that_was_killed_ends_a_second_machine_by_its_id_when_it_re
     simulation = Simulation(FOUR, faults=Faults(doubled=frozenset({ONE}), killed=200.0))  # its end is under way then
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
-            supervisor(simulation, store=ledger).execute()
+            supervisor(simulation, store=ledger).execute_run()
         simulation.revive()
         before = len(simulation.commands)
         (previous,) = ledger.fleet_runs()
         assert {worker.name: worker.state for worker in previous.workers}["kiln-r1-surplus-1"] is WorkerState.LOST
-        supervisor(simulation, store=ledger, previous_run=previous).execute()
-    ends = [command for command in simulation.commands[before:] if isinstance(command, Terminate)]
+        supervisor(simulation, store=ledger, previous_run=previous).execute_run()
+    ends = [command for command in simulation.commands[before:] if isinstance(command, TerminateWorker)]
     assert [(end.worker, bool(end.id)) for end in ends] == [("kiln-r1-surplus-1", True)]
     (span,) = paid(simulation, f"{ONE}#2")
     assert span[1] < 300

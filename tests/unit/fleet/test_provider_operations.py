@@ -14,23 +14,23 @@ from kiln.fleet import provider_operations
 from kiln.fleet.executor_protocol import (
     CommandFailed,
     CommandUndelivered,
-    Probe,
-    Provision,
-    Provisioned,
+    ProbeWorkers,
     ProvisionFailed,
-    TearDown,
+    ProvisionWorkers,
     TearDownFailed,
-    Terminate,
-    Terminated,
+    TearDownRun,
+    TerminateWorker,
+    WorkerProvisioned,
+    WorkerTerminated,
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.playbook_runner import NOT_ENDED, PlaybookResult, PlaybookSite
-from kiln.fleet.provider_operations import probe, provision, tear_down, terminate
+from kiln.fleet.provider_operations import probe_workers, provision_workers, tear_down_run, terminate_worker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.executor_protocol import Event, Probed
+    from kiln.fleet.executor_protocol import Event, WorkersProbed
 
 WORKERS = ("f-1", "f-2", "f-3")
 
@@ -45,7 +45,7 @@ class Provider:
         self.provider_lock = threading.Lock()
         self.playbooks = self
 
-    def play(self, name: str, **_: object) -> PlaybookResult:
+    def run_playbook(self, name: str, **_: object) -> PlaybookResult:
         self.played.append(name)
         answer = None if self.machines is None else {"machines": self.machines}
         reasons = {"localhost": self.fault} if self.fault else {}
@@ -55,13 +55,13 @@ class Provider:
         return SimpleNamespace(ok=command == "true" and worker == "f-1" and "admit.yml" in self.played)
 
 
-def probed(machines: list[dict[str, Any]] | None, fault: str = "") -> tuple[Probed, list[str]]:
+def probed(machines: list[dict[str, Any]] | None, fault: str = "") -> tuple[WorkersProbed, list[str]]:
     provider = Provider(machines, fault)
-    return probe(cast("PlaybookSession", provider), Probe(workers=WORKERS)), provider.played
+    return probe_workers(cast("PlaybookSession", provider), ProbeWorkers(workers=WORKERS)), provider.played
 
 
-def requested(*names: str, zone: str = "") -> Provision:
-    return Provision(workers=names, offers=dict.fromkeys(names, ("compute-8", True, zone)))
+def requested(*names: str, zone: str = "") -> ProvisionWorkers:
+    return ProvisionWorkers(workers=names, offers=dict.fromkeys(names, ("compute-8", True, zone)))
 
 
 def listed(*names: str, ended: bool = False) -> list[dict[str, Any]]:
@@ -99,12 +99,12 @@ def test_a_provider_that_never_answers_holds_up_neither_probes_nor_other_changes
     environment = {"PATH": os.environ["PATH"]}
     site = PlaybookSite(folder=tmp_path, playbooks=tmp_path, python=python, variables={}, environment=environment)
     session = PlaybookSession.from_site(site)
-    probed = probe(session, Probe(workers=()))
+    probed = probe_workers(session, ProbeWorkers(workers=()))
     assert (probed.machines, probed.credentials, probed.reason) == (None, False, NOT_ENDED)
-    provision(session, requested("f-1"))
+    provision_workers(session, requested("f-1"))
     again = CommandUndelivered(command=requested("f-1"), reason=NOT_ENDED)
     assert session.events.get_nowait() == again, "it is requested again"
-    assert terminate(session, Terminate(worker="f-2")) == CommandFailed(worker="f-2", reason=NOT_ENDED)
+    assert terminate_worker(session, TerminateWorker(worker="f-2")) == CommandFailed(worker="f-2", reason=NOT_ENDED)
     assert not session.provider_lock.locked()
 
 
@@ -123,10 +123,10 @@ def test_a_tear_down_that_the_credentials_do_not_allow_is_told_from_one_without_
     result = PlaybookResult(ok=False, reasons={"localhost": fault}, answer=None)
     session = SimpleNamespace(
         stopped=threading.Event(),
-        playbooks=SimpleNamespace(stop=lambda: None, play=lambda _, **__: result),
+        playbooks=SimpleNamespace(stop_all_playbooks=lambda: None, run_playbook=lambda _, **__: result),
         site=SimpleNamespace(disk_reserve_file=tmp_path / "reserve", folder=tmp_path),
     )
-    event = tear_down(cast("PlaybookSession", session), TearDown())
+    event = tear_down_run(cast("PlaybookSession", session), TearDownRun())
     assert event == TearDownFailed(reason=fault, unknown=True, credentials=credentials)
 
 
@@ -134,7 +134,7 @@ def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path
     together, played, chosen = threading.Barrier(2, timeout=20), [], []
 
     class Playbooks:
-        def play(self, name: str, *, variables: dict[str, Any], **_: object) -> PlaybookResult:
+        def run_playbook(self, name: str, *, variables: dict[str, Any], **_: object) -> PlaybookResult:
             if name == "down.yml":
                 chosen.append(variables)
                 together.wait()  # broken unless both removals run at once
@@ -144,12 +144,12 @@ def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path
     session = PlaybookSession(site=cast("Any", SimpleNamespace(folder=tmp_path)), playbooks=cast("Any", Playbooks()))
     with session.shared_removal_lock():  # holds back the creation until the first removal has begun
         ends: list[Event] = []
-        commands = (Terminate(worker=WORKERS[0]), Terminate(worker=WORKERS[1], id="i-2"))
+        commands = (TerminateWorker(worker=WORKERS[0]), TerminateWorker(worker=WORKERS[1], id="i-2"))
         removals = [
-            threading.Thread(target=lambda each=each: ends.append(terminate(session, each)), daemon=True)
+            threading.Thread(target=lambda each=each: ends.append(terminate_worker(session, each)), daemon=True)
             for each in commands
         ]
-        creation = threading.Thread(target=provision, args=(session, requested(*WORKERS[2:])), daemon=True)
+        creation = threading.Thread(target=provision_workers, args=(session, requested(*WORKERS[2:])), daemon=True)
         creation.start()
         for removal in removals:
             removal.start()
@@ -159,7 +159,7 @@ def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path
     creation.join(timeout=20)
     assert played[2:] == ["provision.yml"]
     assert not session.provider_lock.locked()
-    assert set(ends) == {Terminated(worker=WORKERS[0]), Terminated(worker=WORKERS[1])}
+    assert set(ends) == {WorkerTerminated(worker=WORKERS[0]), WorkerTerminated(worker=WORKERS[1])}
     assert sorted(chosen, key=str) == [{"kiln_only": [WORKERS[0]]}, {"kiln_only_ids": ["i-2"]}]
 
 
@@ -167,7 +167,7 @@ def test_a_note_of_the_provisioning_is_shown_once(tmp_path: Path, caplog: pytest
     note = "workers cannot delete themselves when their leases end"
 
     class Playbooks:
-        def play(self, _: str, **__: object) -> PlaybookResult:
+        def run_playbook(self, _: str, **__: object) -> PlaybookResult:
             return PlaybookResult(ok=True, reasons={}, answer={"up": ["f-1"], "notes": [note]})
 
     hosts = {"kiln_machines": {"hosts": {"f-1": {"kiln_machine": {"id": "5ff7"}}}}}
@@ -176,9 +176,9 @@ def test_a_note_of_the_provisioning_is_shown_once(tmp_path: Path, caplog: pytest
     site = SimpleNamespace(folder=tmp_path)
     session = PlaybookSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
     for _ in range(2):
-        provision(session, requested("f-1"))
+        provision_workers(session, requested("f-1"))
     assert [record.getMessage() for record in caplog.records] == [f"note: {note}"]
-    assert isinstance(session.events.get_nowait(), Provisioned)
+    assert isinstance(session.events.get_nowait(), WorkerProvisioned)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_worker_is_requested_by_its_offer_and_a_refusal_says_whether_capacity_
     requests: list[dict[str, object]] = []
 
     class Playbooks:
-        def play(self, _: str, *, variables: dict[str, Any], **__: object) -> PlaybookResult:
+        def run_playbook(self, _: str, *, variables: dict[str, Any], **__: object) -> PlaybookResult:
             requests.extend(variables["kiln_machines"])
             (tmp_path / "refused").mkdir()
             (tmp_path / "refused" / "f-1.json").write_text(json.dumps({"reason": reason}))
@@ -205,6 +205,6 @@ def test_a_worker_is_requested_by_its_offer_and_a_refusal_says_whether_capacity_
 
     site = SimpleNamespace(folder=tmp_path)
     session = PlaybookSession(site=cast("Any", site), playbooks=cast("Any", Playbooks()))
-    provision(session, requested("f-1", zone="us-east-1b"))
+    provision_workers(session, requested("f-1", zone="us-east-1b"))
     assert requests == [{"name": "f-1", "type": "compute-8", "spot": True, "zone": "us-east-1b"}]
     assert session.events.get_nowait() == ProvisionFailed(worker="f-1", reason=reason, scarce=scarce)

@@ -28,10 +28,13 @@ def test_processes_with_the_runs_mark_are_ended_and_no_others(tmp_path: Path) ->
         try:
             assert marked.stdout is not None
             assert marked.stdout.readline() == b"ready\n"
-            assert marked.pid in stale_processes.find(tmp_path)
-            assert marked.pid in stale_processes.end(tmp_path)
+            assert marked.pid in stale_processes.find_processes_of_run(tmp_path)
+            assert marked.pid in stale_processes.end_processes_of_run(tmp_path)
             assert marked.wait(60) == -signal.SIGKILL
-            until(lambda: not stale_processes.find(tmp_path), "the sleep that it had just started is over, too")
+            until(
+                lambda: not stale_processes.find_processes_of_run(tmp_path),
+                "the sleep that it had just started is over, too",
+            )
             assert other.poll() is None
         finally:
             marked.kill()

@@ -13,7 +13,7 @@ import pytest
 from kiln import files
 from kiln.errors import BrokenHandover
 from kiln.fleet import collect, unfinished_build_transfer, worker_commands
-from kiln.fleet.executor_protocol import Collect, Collected, CollectFailed, StartBuild
+from kiln.fleet.executor_protocol import CollectFailed, CollectResults, ResultsCollected, StartBuild
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.model.handover import ChainState, HandoverRecord
 from kiln.store import unfinished_build_handover as folders
@@ -80,7 +80,8 @@ def hand_over(tmp_path: Path, text: str = "an action's result") -> str:
 
 def fetch(session: Session, seconds: float = 60.0) -> Any:
     until = time.time() + seconds
-    return collect.collect(session, Collect(worker="w-1", config="c", until=until), keep=lambda _, packages: packages)  # type: ignore[arg-type,return-value]
+    command = CollectResults(worker="w-1", config="c", until=until)
+    return collect.collect_build_results(session, command, keep=lambda _, packages: tuple(packages))
 
 
 def files_of(folder: Path) -> set[str]:
@@ -89,18 +90,18 @@ def files_of(folder: Path) -> set[str]:
 
 def test_what_one_worker_hands_over_is_sent_to_the_next(session: Session, tmp_path: Path) -> None:
     name = hand_over(tmp_path)
-    assert isinstance(fetch(session), Collected)
+    assert isinstance(fetch(session), ResultsCollected)
     assert files_of(unfinished_build_transfer.handover_folder(session, "c")) == {name, folders.RECORD}
     files.remove(tmp_path / "jobs" / "c" / "handover")
     start = StartBuild(worker="w-2", config="c")
     assert unfinished_build_transfer.handover_options(session, start) == f"--handover {tmp_path}/jobs/c/handover", (
         "also on demand"
     )
-    assert unfinished_build_transfer.send_to_worker(session, start).ok
+    assert unfinished_build_transfer.send_handover_to_worker(session, start).ok
     assert session.words == ["sudo kiln-job clear c"]
     assert files_of(tmp_path / "jobs" / "c" / "handover") == {name, folders.RECORD}
     session.words.clear()
-    worker_commands.start(session, start)
+    worker_commands.start_build(session, start)
     assert f"KILN_JOB_OPTIONS=--handover {tmp_path}/jobs/c/handover" in session.words[-2]
     assert session.words[-1] == "sudo kiln-job start c"
 
@@ -118,7 +119,7 @@ def test_only_a_worker_that_may_be_taken_back_looks_for_a_notice(session: Sessio
 @pytest.mark.parametrize("fault", ["archive", "record", "nothing", "late"])
 def test_what_arrives_damaged_or_late_is_not_kept(session: Session, tmp_path: Path, fault: str) -> None:
     hand_over(tmp_path)
-    assert isinstance(fetch(session), Collected)
+    assert isinstance(fetch(session), ResultsCollected)
     before = files_of(unfinished_build_transfer.handover_folder(session, "c"))
     name, there = hand_over(tmp_path, "another result"), tmp_path / "jobs" / "c" / "handover"
     if fault == "archive":

@@ -25,7 +25,7 @@ def supervised(faults: Faults, **more: Any) -> tuple[Supervisor, Simulation]:
     simulation = Simulation(UNEVEN, faults=faults)
     settings = {"id": "r1", "command": "", "machine_type": MACHINE, "estimates": UNEVEN, "max_workers": 2, **more}
     run = Supervisor(FleetRunConfig(**settings), executor=simulation, store=NullStore(), observer=NullObserver())
-    report = run.execute()
+    report = run.execute_run()
     assert {config.state for config in report.configs} == {ConfigState.DONE}
     assert not simulation.workers
     assert sorted(config for config, _ in simulation.built) == [SHORT.config, LONG.config]
@@ -69,7 +69,7 @@ def test_a_silent_worker_is_waited_for_with_the_reason_why_the_provider_does_not
         simulation = Simulation(UNEVEN, faults=faults)
         run_config = FleetRunConfig(**settings)  # type: ignore[arg-type]
         with pytest.raises(MachinesUnknown):
-            Supervisor(run_config, executor=simulation, store=NullStore(), observer=observer).execute()
+            Supervisor(run_config, executor=simulation, store=NullStore(), observer=observer).execute_run()
         return [line for line in observer.lines if "not answer" in line]
 
     expired = lines_of(Faults(dies={ONE: ENDED}, expired=ENDED - HOUR))

@@ -18,12 +18,12 @@ from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.fleet.unrecorded_run_recovery import (
     FILE,
+    count_machines_of_unrecorded_runs,
     inputs_tag,
-    recover,
-    remove_note,
-    unrecorded_run_notes,
-    unrecorded_runs,
-    write_note,
+    notes_of_unrecorded_runs,
+    recover_run,
+    remove_run_note,
+    write_run_note,
 )
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun, JobState, WorkerState
@@ -81,7 +81,7 @@ class Site:
         for name in answers:
             (folder / "ssh" / f"{name}.config").touch()
 
-    def play(self, name: str, **_: object) -> PlaybookResult:
+    def run_playbook(self, name: str, **_: object) -> PlaybookResult:
         self.played.append(name)
         answer = None if self.machines is None else {"machines": self.machines}
         return PlaybookResult(ok=answer is not None, reasons={}, answer=answer)
@@ -110,7 +110,7 @@ def test_machines_that_answer_are_adopted_with_their_jobs_and_the_others_ended(t
     ]
     machines.append(row("../kiln-r1-6"))
     site = Site(tmp_path, machines, {"kiln-r1-1": {**STATUS, "broken": "by its build"}, "kiln-r1-2": None})
-    run = recover(cast("Any", site), NOTE, keys=KEYS, hourly=PRICES)
+    run = recover_run(cast("Any", site), NOTE, keys=KEYS, hourly=PRICES)
     assert run is not None
     assert {(worker.name, worker.state) for worker in run.workers} == {
         ("kiln-r1-1", WorkerState.READY),
@@ -130,7 +130,7 @@ def test_machines_that_answer_are_adopted_with_their_jobs_and_the_others_ended(t
 def test_the_firewall_is_opened_to_this_computer_before_all_count_as_lost(tmp_path: Path) -> None:
     site = Site(tmp_path, [row("kiln-r1-1")], {"kiln-r1-1": STATUS})
     site.needs_admission = True
-    run = recover(cast("Any", site), NOTE, keys=KEYS, hourly=PRICES)
+    run = recover_run(cast("Any", site), NOTE, keys=KEYS, hourly=PRICES)
     assert run is not None
     assert [worker.state for worker in run.workers] == [WorkerState.READY]
     assert site.played == ["list.yml", "admit.yml"]
@@ -138,20 +138,20 @@ def test_the_firewall_is_opened_to_this_computer_before_all_count_as_lost(tmp_pa
 
 @pytest.mark.usefixtures("sites")
 def test_a_run_without_machines_has_ended_and_a_silent_provider_is_an_error(tmp_path: Path) -> None:
-    assert recover(cast("Any", Site(tmp_path / "a", [], {})), NOTE, keys=KEYS, hourly=PRICES) is None
+    assert recover_run(cast("Any", Site(tmp_path / "a", [], {})), NOTE, keys=KEYS, hourly=PRICES) is None
     with pytest.raises(MachinesUnknown, match="the ledger does not have the fleet run r1"):
-        recover(cast("Any", Site(tmp_path / "b", None, {})), NOTE, keys=KEYS, hourly=PRICES)
+        recover_run(cast("Any", Site(tmp_path / "b", None, {})), NOTE, keys=KEYS, hourly=PRICES)
 
 
 def test_only_runs_that_the_ledger_does_not_have_are_recovered(tmp_path: Path) -> None:
     for name in ("r1", "r2", "copied"):
         (tmp_path / name).mkdir()
-    write_note(NOTE, tmp_path / "r1")
-    write_note(NOTE, tmp_path / "copied")  # a copy of the folder is not a run
-    assert list(unrecorded_run_notes(tmp_path, known=[])) == [NOTE]
-    assert list(unrecorded_run_notes(tmp_path, known=["r1"])) == []
-    remove_note(tmp_path / "r1")
-    assert list(unrecorded_run_notes(tmp_path, known=[])) == []
+    write_run_note(NOTE, tmp_path / "r1")
+    write_run_note(NOTE, tmp_path / "copied")  # a copy of the folder is not a run
+    assert list(notes_of_unrecorded_runs(tmp_path, known=[])) == [NOTE]
+    assert list(notes_of_unrecorded_runs(tmp_path, known=["r1"])) == []
+    remove_run_note(tmp_path / "r1")
+    assert list(notes_of_unrecorded_runs(tmp_path, known=[])) == []
 
 
 def test_the_workers_of_another_computer_are_found_by_the_hash_of_their_inputs() -> None:
@@ -163,7 +163,7 @@ def test_the_workers_of_another_computer_are_found_by_the_hash_of_their_inputs()
         row("kiln-r4-1", run="r4", inputs=tag),
         row("kiln-r5-1", run="r5"),
     ]
-    assert unrecorded_runs(machines, key=NOTE.key, known=["r4"]) == {"r1": 2}
+    assert count_machines_of_unrecorded_runs(machines, key=NOTE.key, known=["r4"]) == {"r1": 2}
 
 
 @pytest.mark.usefixtures("sites")
@@ -179,10 +179,10 @@ def test_a_recovered_run_goes_on_with_what_its_workers_build_and_starts_none_bes
     first.jobs |= {"config00": now - 60, "config01": now + HOUR / 2}
     machines = [row("kiln-r1-1", id="1"), row("kiln-r1-2", id="2")]
     site = Site(tmp_path, machines, {"kiln-r1-1": STATUS, "kiln-r1-2": {}})
-    run = recover(cast("Any", site), NOTE, keys=KEYS, hourly=PRICES)
+    run = recover_run(cast("Any", site), NOTE, keys=KEYS, hourly=PRICES)
     config = run_config(jobs, previous_run=run)
     supervisor = Supervisor(config, executor=simulation, store=NullStore(), observer=NullObserver())
-    report = supervisor.execute()
+    report = supervisor.execute_run()
     assert {entry.state for entry in report.configs} == {ConfigState.DONE}
     assert {name for name, _, _ in simulation.paid} == {"kiln-r1-1", "kiln-r1-2"}
     assert [config for config, _ in simulation.built].count("config00") == 0, "it was finished before"
@@ -199,9 +199,9 @@ def test_the_note_of_a_run_has_all_machine_types_as_its_ledger(tmp_path: Path, m
     config = run_config(jobs, type_workers={MACHINE: 1, GPU: 1})
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
-            fleet.execute(config, site, ledger=ledger, observer=NullObserver(), keep=lambda *_: ())
+            fleet.execute_fleet_run(config, site, ledger=ledger, observer=NullObserver(), keep=lambda *_: ())
         (stored,) = ledger.fleet_runs()
-    (note,) = unrecorded_run_notes(tmp_path / "fleet", known=[])
+    (note,) = notes_of_unrecorded_runs(tmp_path / "fleet", known=[])
     assert note.type == stored.type == "compute-16, gpu"
 
 
@@ -212,9 +212,9 @@ def test_a_damaged_note_is_an_error_with_the_command_that_ends_its_run(
     (tmp_path / "r1").mkdir()
     (tmp_path / "r1" / unrecorded_run_recovery.FILE).write_text(json.dumps({"id": "r1", **change}))
     with pytest.raises(MachinesUnknown, match="is damaged, and the ledger does not have the fleet run r1") as error:
-        list(unrecorded_run_notes(tmp_path, known=[]))
+        list(notes_of_unrecorded_runs(tmp_path, known=[]))
     assert "kiln fleet down r1 --provider PROVIDER" in error.value.hint
-    assert list(unrecorded_run_notes(tmp_path, known=["r1"])) == []
+    assert list(notes_of_unrecorded_runs(tmp_path, known=["r1"])) == []
 
 
 @pytest.mark.parametrize(
@@ -225,20 +225,20 @@ def test_a_copy_of_a_runs_folder_is_not_taken_for_the_run(tmp_path: Path, change
     """As by a backup, or a checkout that was copied with its build_artifacts: the run goes on elsewhere."""
     folder = tmp_path / "r1"
     folder.mkdir()
-    write_note(NOTE, folder)
-    assert [note.id for note in unrecorded_run_notes(tmp_path, known=())] == ["r1"], "this process is the run's own"
+    write_run_note(NOTE, folder)
+    assert [note.id for note in notes_of_unrecorded_runs(tmp_path, known=())] == ["r1"], "this process is the run's own"
     owner = OwnerProcess.of_this_process() if "machine" in change else OwnerProcess.of_process(change["pid"])
     assert owner is not None
     data = json.loads((folder / FILE).read_text())
     data["owner"] = str(dataclasses.replace(owner, **change))
     (folder / FILE).write_text(json.dumps(data))
     with pytest.raises(AlreadyRunning, match=f"the fleet run r1 was started {where}") as caught:
-        list(unrecorded_run_notes(tmp_path, known=()))
+        list(notes_of_unrecorded_runs(tmp_path, known=()))
     assert str(folder) in caught.value.hint
-    assert list(unrecorded_run_notes(tmp_path, known=("r1",))) == []
+    assert list(notes_of_unrecorded_runs(tmp_path, known=("r1",))) == []
     data["owner"] = str(dataclasses.replace(owner, machine=OwnerProcess.of_this_process().machine, started="0"))
     (folder / FILE).write_text(json.dumps(data))
-    assert [note.id for note in unrecorded_run_notes(tmp_path, known=())] == ["r1"], "its process has ended"
+    assert [note.id for note in notes_of_unrecorded_runs(tmp_path, known=())] == ["r1"], "its process has ended"
     del data["owner"]
     (folder / FILE).write_text(json.dumps(data))
-    assert [note.id for note in unrecorded_run_notes(tmp_path, known=())] == ["r1"], "of an earlier kiln"
+    assert [note.id for note in notes_of_unrecorded_runs(tmp_path, known=())] == ["r1"], "of an earlier kiln"

@@ -24,7 +24,7 @@ from kiln.fleet.executor_protocol import (
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.log_stream import MARK
-from kiln.fleet.worker_commands import follow, job_settings, job_states, start, watch_service
+from kiln.fleet.worker_commands import follow_build, job_settings, job_states_of_same_inputs, start_build, watch_service
 
 
 def test_jobs_of_other_inputs_are_left_out() -> None:
@@ -34,7 +34,7 @@ def test_jobs_of_other_inputs_are_left_out() -> None:
         "three": {"state": "ended"},
     }
     keys = {"one": "a", "two": "other", "three": "c"}
-    assert job_states(status, keys) == {"one": "running", "three": "ended"}
+    assert job_states_of_same_inputs(status, keys) == {"one": "running", "three": "ended"}
 
 
 def test_the_settings_of_a_job_hold_its_key() -> None:
@@ -53,7 +53,7 @@ def test_secrets_of_a_build_are_sent_on_standard_input_and_are_no_argument() -> 
     session = Listener()
     cast("Any", session.site).folder = Path("nowhere")
     cast("Any", session.site).job_secrets = {"BAZEL_REMOTE_EXECUTOR": "grpcs://e.example.org"}
-    started = start(session, StartBuild(worker="f-1", config="c", key="a1"))
+    started = start_build(session, StartBuild(worker="f-1", config="c", key="a1"))
     assert sent["words"] == ("f-1", "sudo kiln-job start c")
     assert sent["stdin"] == "KILN_FLEET_KEY=a1\nBAZEL_REMOTE_EXECUTOR=grpcs://e.example.org\n"
     assert started == BuildStarted(worker="f-1", config="c")
@@ -82,7 +82,7 @@ def test_a_build_in_a_pool_is_admitted_there_and_gets_the_certificate_of_the_run
     site = cast("Any", session.site)
     site.folder, site.variables = tmp_path, {"kiln_provider": "local", "kiln_run": "r"}
     order = StartBuild(worker="kiln-r-1", config="c", key="a1", cache="grpcs://192.0.2.9:8080")
-    answers = [start(session, order), start(session, order)]
+    answers = [start_build(session, order), start_build(session, order)]
     gate = ("kiln-r-cache", "sudo kiln-cache-gate let-in 192.0.2.4", None)
     assert [(worker, words) for worker, words, _ in asked] == [
         gate[:2],
@@ -130,7 +130,7 @@ def test_a_build_that_fails_on_a_broken_disk_is_not_at_fault(
     state: str, code: int | None, fault: str, outcome: tuple[int | None, bool]
 ) -> None:
     session = Answers({"state": state, "exit_code": code, "result": "exit-code", "disk_fault": fault})
-    event = follow(session, FollowBuild(worker="f-1", config="c"))
+    event = follow_build(session, FollowBuild(worker="f-1", config="c"))
     assert isinstance(event, BuildFinished)
     assert (event.exit_code, event.unfit) == outcome
     assert not event.unfit or event.reason == "its disk cannot be written: Read-only file system"
@@ -142,7 +142,7 @@ def test_the_notice_to_a_worker_is_reported_once() -> None:
     noticed: dict[str, object] = {**running, "reclaimed_at": at}
     ended: dict[str, object] = {**noticed, "state": "ended", "exit_code": 0, "result": "success"}
     session = Answers(running, noticed, noticed, ended)
-    follow(session, FollowBuild(worker="f-1", config="c"))
+    follow_build(session, FollowBuild(worker="f-1", config="c"))
     events = [session.events.get_nowait() for _ in range(session.events.qsize())]
     assert [event for event in events if isinstance(event, ReclaimNotice)] == [ReclaimNotice(worker="f-1", at=at)]
 
@@ -162,7 +162,7 @@ def test_the_notice_to_a_worker_of_a_pool_is_reported_once() -> None:
             questions.append(words)
             return SimpleNamespace(ok=True, stdout=self.records.pop(0), exit_code=0, tail="")
 
-        def needs_following(self, worker: str) -> bool:
+        def must_still_follow(self, worker: str) -> bool:
             return worker == "kiln-r-pool-1" and bool(self.records)
 
     session = Noticed()

@@ -15,18 +15,18 @@ from kiln.errors import FleetLimit, TestsFailed
 from kiln.fleet.executor_protocol import (
     BuildFinished,
     BuildStarted,
-    Collect,
-    Collected,
     CollectFailed,
+    CollectResults,
     CommandUndelivered,
     FollowBuild,
     JobsListed,
     QueryJobs,
+    ResultsCollected,
     StartBuild,
-    Unreachable,
+    WorkerUnreachable,
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
-from kiln.fleet.worker_test_executor import SUFFIX, TestedPackages, WorkerTestExecutor, stored_result
+from kiln.fleet.worker_test_executor import SUFFIX, TestedPackages, WorkerTestExecutor, stored_test_result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ class Session:
         self.sent: list[str] = []
         self.steps: list[str] = []
 
-    def needs_following(self, _: str) -> bool:
+    def must_still_follow(self, _: str) -> bool:
         return bool(self.answers)
 
     def report_step(self, config: str, step: str) -> None:
@@ -72,7 +72,7 @@ class Session:
         self.answers = self.answers[1:] or [answer(255)]
         return result
 
-    def send(self, _: str, paths: list[str], target: str) -> process_runner.Result:
+    def send_files_to_worker(self, _: str, paths: list[str], target: str) -> process_runner.Result:
         self.sent += [*paths, target]
         return self.sending.pop(0) if len(self.sending) > 1 else self.sending[0]
 
@@ -89,7 +89,7 @@ def executor(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) 
 
 def events(run: WorkerTestExecutor, command: Command) -> list[Any]:
     """Return the events of a command, heartbeats aside."""
-    run.carry_out(command)
+    run.execute_command_now(command)
     session = cast("Any", run.session)
     found = [session.events.get_nowait() for _ in range(session.events.qsize())]
     return [event for event in found if type(event).__name__ != "Heartbeat"]
@@ -113,12 +113,12 @@ def test_a_config_is_tested_with_its_packages_in_a_unit_of_its_own(
     assert test.endswith(f"test --json --gpu {TARGET}/linux-64/one.conda")
     assert session.sent == [f"{tmp_path}/channel/./linux-64/one.conda", TARGET]
     key = run.tested.inputs_hash("one")
-    (collected,) = events(run, Collect(worker=WORKER, config=JOB, key=key))
-    assert isinstance(collected, Collected)
+    (collected,) = events(run, CollectResults(worker=WORKER, config=JOB, key=key))
+    assert isinstance(collected, ResultsCollected)
     assert (collected.packages, collected.reason) == ((), "")
     (step,) = collected.steps
     assert (step.seconds, step.failed, step.notes) == (3.0, False, ("2 tests of 1 package", "T4"))
-    result = stored_result(session.site.folder, "one", key=key)
+    result = stored_test_result(session.site.folder, "one", key=key)
     assert result is not None
     assert "log" not in result.reports[0], "of the worker's report only what is known"
     report, _, printed = (tmp_path / "run" / "logs" / "one.test.log").read_text().rpartition("\n")
@@ -128,10 +128,10 @@ def test_a_config_is_tested_with_its_packages_in_a_unit_of_its_own(
 def test_a_result_of_other_packages_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(tmp_path / "run", GOOD)
     run = executor(tmp_path, session, monkeypatch)
-    (none,) = events(run, Collect(worker=WORKER, config=JOB, key=run.tested.inputs_hash("one")))
+    (none,) = events(run, CollectResults(worker=WORKER, config=JOB, key=run.tested.inputs_hash("one")))
     assert isinstance(none, CollectFailed)
     assert none.foreign
-    run.carry_out(FollowBuild(worker=WORKER, config=JOB))
+    run.execute_command_now(FollowBuild(worker=WORKER, config=JOB))
     before = run.tested.inputs_hash("one")
     (path,) = run.tested.packages["one"]
     path.write_text("another package")
@@ -139,7 +139,7 @@ def test_a_result_of_other_packages_does_not_count(tmp_path: Path, monkeypatch: 
     assert TestedPackages(channel=tmp_path, packages=run.tested.packages).inputs_hash("one") != run.tested.inputs_hash(
         "one"
     ), "no GPU"
-    assert stored_result(session.site.folder, "one", key=run.tested.inputs_hash("one")) is None
+    assert stored_test_result(session.site.folder, "one", key=run.tested.inputs_hash("one")) is None
 
 
 def test_after_a_lost_connection_the_tests_begin_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_after_a_lost_connection_the_tests_begin_again(tmp_path: Path, monkeypat
     session.other, session.sending = [answer(255), answer(0)], [answer(255), answer(0)]
     run = executor(tmp_path, session, monkeypatch)
     *lost, last = events(run, FollowBuild(worker=WORKER, config=JOB))
-    assert lost == [Unreachable(worker=WORKER)] * 4, "the stop, the transfer, and two tests"
+    assert lost == [WorkerUnreachable(worker=WORKER)] * 4, "the stop, the transfer, and two tests"
     assert last == BuildFinished(worker=WORKER, config=JOB, exit_code=0)
 
 
@@ -158,7 +158,7 @@ def test_tests_that_are_killed_again_and_again_do_not_occupy_a_worker_forever(
     session = Session(tmp_path / "run", *[answer(255)] * 9, GOOD)
     run = executor(tmp_path, session, monkeypatch)
     *lost, end = events(run, FollowBuild(worker=WORKER, config=JOB))
-    assert {type(event) for event in lost} == {Unreachable}
+    assert {type(event) for event in lost} == {WorkerUnreachable}
     assert isinstance(end, BuildFinished)
     assert (end.exit_code, end.reason.endswith("3 times")) == (None, True)
     assert len(session.answers) == 7
@@ -189,7 +189,7 @@ def test_an_answer_that_is_no_report_is_a_failure(
     run = executor(tmp_path, Session(tmp_path / "run", result), monkeypatch)
     (event,) = events(run, FollowBuild(worker=WORKER, config=JOB))
     assert (event.exit_code, reason in event.reason) == (exit_code, True)
-    (collected,) = events(run, Collect(worker=WORKER, config=JOB, key=run.tested.inputs_hash("one")))
+    (collected,) = events(run, CollectResults(worker=WORKER, config=JOB, key=run.tested.inputs_hash("one")))
     assert (collected.steps[0].failed, reason in collected.reason) == (True, True)
     assert collected.log == tmp_path / "run" / "logs" / "one.test.log"
 

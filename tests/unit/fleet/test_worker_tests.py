@@ -9,7 +9,7 @@ import pytest
 
 from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, WorkersLost
 from kiln.fleet import costs, worker_tests
-from kiln.fleet.executor_protocol import Provision, StartBuild
+from kiln.fleet.executor_protocol import ProvisionWorkers, StartBuild
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.playbook_runner import PlaybookSite
 from kiln.fleet.worker_test_executor import SUFFIX, TestedPackages
@@ -49,7 +49,7 @@ def inputs(tmp_path: Path, *, report: MatrixReport | None = None, passed: Any = 
             "id": "r1",
             "command": "",
             "machine_type": GPU,
-            "estimates": tuple(worker_tests.jobs_of(tested, seconds=SECONDS, passed=passed)),
+            "estimates": tuple(worker_tests.jobs_for_tests(tested, seconds=SECONDS, passed=passed)),
             "max_workers": 1,
             "startup": 240.0,
             "collect": 0.0,
@@ -71,7 +71,7 @@ def simulation(tests: WorkerTestInputs, **faults: Any) -> Simulation:
 def execute(
     tests: WorkerTestInputs, ledger: FleetLedger, executor: Simulation
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
-    return worker_tests.execute(tests, ledger, NullObserver(), executor=executor)
+    return worker_tests.run_tests_on_worker(tests, ledger, NullObserver(), executor=executor)
 
 
 def begun(executor: Simulation) -> list[str]:
@@ -81,7 +81,9 @@ def begun(executor: Simulation) -> list[str]:
 
 def offers(executor: Simulation) -> list[str]:
     """Return the machine types that were requested."""
-    return [kind for item in executor.commands if isinstance(item, Provision) for kind, _, _ in item.offers.values()]
+    return [
+        kind for item in executor.commands if isinstance(item, ProvisionWorkers) for kind, _, _ in item.offers.values()
+    ]
 
 
 def test_configs_are_tested_one_by_one_on_a_worker_that_is_terminated(tmp_path: Path) -> None:
@@ -100,11 +102,14 @@ def test_configs_are_tested_one_by_one_on_a_worker_that_is_terminated(tmp_path: 
     }
     assert {name for name, _ in worker_tests.passed_configs([run])} == set(CONFIGS)
     assert not executor.workers
-    cost = costs.run_cost(run, None, executor.now())
+    cost = costs.recorded_run_cost(run, None, executor.now())
     assert cost is not None
     assert cost.spent == pytest.approx((120 + 120 + 3 * 600) / HOUR, rel=0.2)
     (needs,) = [
-        needs for command in executor.commands if isinstance(command, Provision) for needs in command.needs.values()
+        needs
+        for command in executor.commands
+        if isinstance(command, ProvisionWorkers)
+        for needs in command.needs.values()
     ]
     assert needs.gpus == 1
 
@@ -118,7 +123,7 @@ def test_a_failed_config_does_not_stop_the_others(tmp_path: Path) -> None:
     assert {config.config: config.state for config in report.configs}["first"] is ConfigState.FAILED
     assert {name: type(error) for name, error in errors.items()} == {"first": TestsFailed}
     assert passed == {"second", "third"}
-    results = {result.config: result for result in worker_tests.results(tests, report, errors)}
+    results = {result.config: result for result in worker_tests.results_of_all_configs(tests, report, errors)}
     assert results["first"].exit_code == TestsFailed.exit_code
     assert results["first"].reason
 

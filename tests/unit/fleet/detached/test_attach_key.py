@@ -10,8 +10,8 @@ import pytest
 
 from kiln.errors import UsageError
 from kiln.fleet.detached import attach_key
-from kiln.fleet.detached.attach_key import ConfigInputs, RunKey
-from kiln.fleet.detached.controller_client import ssh_words
+from kiln.fleet.detached.attach_key import ConfigInputHashes, RunKey
+from kiln.fleet.detached.controller_client import ssh_command_line
 from kiln.model.feedstock import Feedstock
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ KEY = RunKey(
     host_key="ssh-ed25519 AAAA",
     private_key="-----BEGIN OPENSSH PRIVATE KEY-----\n",
     options={"ProxyJump": "gate"},
-    inputs={"linux_64_": ConfigInputs(group="cpu", shared="1", key="2")},
+    inputs={"linux_64_": ConfigInputHashes(group="cpu", shared="1", key="2")},
 )
 
 
 def test_a_key_is_read_as_it_was_written_and_only_by_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "run" / "key.json"
-    KEY.write(path)
+    KEY.write_key_file(path)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert attach_key.read(path) == KEY
-    assert attach_key.read(path.parent) == KEY
+    assert attach_key.read_run_key(path) == KEY
+    assert attach_key.read_run_key(path.parent) == KEY
     assert "PRIVATE KEY" not in repr(KEY)
 
 
@@ -54,9 +54,9 @@ def test_a_key_is_read_as_it_was_written_and_only_by_its_owner(tmp_path: Path) -
 )
 def test_a_key_that_would_run_commands_here_is_refused(tmp_path: Path, change: dict[str, object], fault: str) -> None:
     path = tmp_path / "key.json"
-    dataclasses.replace(KEY, **change).write(path)  # type: ignore[arg-type]
+    dataclasses.replace(KEY, **change).write_key_file(path)  # type: ignore[arg-type]
     with pytest.raises(UsageError) as error:
-        attach_key.read(path)
+        attach_key.read_run_key(path)
     assert fault in error.value.why
 
 
@@ -65,8 +65,8 @@ def test_a_key_that_would_run_commands_here_is_refused(tmp_path: Path, change: d
 )
 def test_a_key_with_the_ways_that_ssh_takes_is_read(tmp_path: Path, jump: str) -> None:
     key = dataclasses.replace(KEY, options={"ProxyJump": jump, "AddressFamily": "inet6"})
-    key.write(tmp_path / "key.json")
-    assert attach_key.read(tmp_path / "key.json") == key
+    key.write_key_file(tmp_path / "key.json")
+    assert attach_key.read_run_key(tmp_path / "key.json") == key
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"run": 1}'])
@@ -74,7 +74,7 @@ def test_a_file_that_is_no_key_is_refused_with_where_keys_are(tmp_path: Path, te
     path = tmp_path / "key.json"
     path.write_text(text)
     with pytest.raises(UsageError, match="is not the key of a detached run") as error:
-        attach_key.read(path)
+        attach_key.read_run_key(path)
     assert "--detach" in error.value.hint
 
 
@@ -83,7 +83,7 @@ def test_the_only_run_needs_no_name_and_several_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no detached fleet run"):
         attach_key.key_of_run(feedstock, None)
     for run in ("0a1b2c3d", "ffffffff"):
-        dataclasses.replace(KEY, run=run).write(feedstock.artifacts / "fleet" / run / attach_key.NAME)
+        dataclasses.replace(KEY, run=run).write_key_file(feedstock.artifacts / "fleet" / run / attach_key.NAME)
         if run == KEY.run:
             assert attach_key.key_of_run(feedstock, None) == KEY
     with pytest.raises(UsageError) as error:
@@ -93,7 +93,7 @@ def test_the_only_run_needs_no_name_and_several_do(tmp_path: Path) -> None:
 
 
 def test_ssh_uses_this_key_this_host_key_and_nothing_of_the_user(tmp_path: Path) -> None:
-    words = ssh_words(KEY, private=tmp_path / "key", hosts=tmp_path / "hosts")
+    words = ssh_command_line(KEY, private=tmp_path / "key", hosts=tmp_path / "hosts")
     options = dict(word[2:].split("=", 1) for word in words if word.startswith("-o"))
     assert words[:3] == ("ssh", "-F", "/dev/null")
     assert words[-3:] == ("-l", "kiln", "192.0.2.7")

@@ -71,7 +71,7 @@ def followed(messages: list[dict[str, Any]]) -> tuple[list[tuple[Any, ...]], lis
 
     follower = RunFollower(make, lines.append)
     for message in messages:
-        follower.show_message(message)
+        follower.show_controller_message(message)
     assert names in ([], [{"a": "A"}])
     return view.events, lines
 
@@ -103,7 +103,7 @@ def test_the_expected_times_of_200_configs_arrive_in_lines_that_are_passed_on_wh
     view = View()
     follower = RunFollower(lambda _: view, lambda _: None)
     for message in messages:
-        follower.show_message(message)
+        follower.show_controller_message(message)
     assert [event[0] for event in view.events] == ["run_began", "run_cost"]
     assert view.events[0][1].cost == cost
     assert view.events[1][1] == later
@@ -132,7 +132,7 @@ class Connection:
     def __init__(self, *connections: list[dict[str, Any]]) -> None:
         self.connections = list(connections)
 
-    def follow(self, on_message: Callable[[dict[str, Any]], None]) -> process_runner.Result:
+    def stream_run_messages(self, on_message: Callable[[dict[str, Any]], None]) -> process_runner.Result:
         for message in self.connections.pop(0) if self.connections else ():
             on_message(message)
         return process_runner.Result(argv=(), exit_code=255, tail="Connection reset", seconds=0.0)
@@ -145,7 +145,7 @@ def test_a_lost_connection_is_made_again_and_changes_nothing() -> None:
     again = [*sent(state(RUNNING)), {"kind": "over"}]
     pauses: list[float] = []
     connection = Connection(sent(state(WAITING)), [], sent(state(WAITING)), again)
-    follow.follow(connection, follower, pause=pauses.append)  # type: ignore[arg-type]
+    follow.follow_run_with_reconnects(connection, follower, pause=pauses.append)  # type: ignore[arg-type]
     assert [event[0] for event in view.events] == ["run_began", "config_changed", "run_ended"]
     assert len(pauses) == 3
     assert lines == ["no connection to the controller, trying again: Connection reset"]
@@ -154,7 +154,7 @@ def test_a_lost_connection_is_made_again_and_changes_nothing() -> None:
 def test_a_controller_that_was_never_reached_is_given_up() -> None:
     follower = RunFollower(lambda _: View(), lambda _: None)
     with pytest.raises(MachinesUnknown, match=r"192.0.2.1:22") as error:
-        follow.follow(Connection(), follower, pause=lambda _: None)  # type: ignore[arg-type]
+        follow.follow_run_with_reconnects(Connection(), follower, pause=lambda _: None)  # type: ignore[arg-type]
     assert error.value.why == "Connection reset"
 
 
@@ -163,7 +163,7 @@ def test_a_controller_that_has_vanished_is_given_up_once_its_provider_says_so() 
     answers: list[bool | None] = [True, None, False]
     connection = Connection(sent(state(WAITING)))
     with pytest.raises(WorkersLost, match="the controller of the run r does not exist any more") as error:
-        follow.follow(connection, follower, exists=lambda: answers.pop(0), pause=lambda _: None)  # type: ignore[arg-type]
+        follow.follow_run_with_reconnects(connection, follower, exists=lambda: answers.pop(0), pause=lambda _: None)  # type: ignore[arg-type]
     assert answers == []
     assert "kiln fleet down r" in error.value.hint
 
@@ -177,7 +177,7 @@ def test_a_controller_that_nobody_can_ask_for_is_given_up_after_a_lease() -> Non
 
     connection = Connection(sent(state(WAITING)), *[[]] * 100, sent(state(RUNNING)))
     with pytest.raises(MachinesUnknown, match=r"192.0.2.1:22"):
-        follow.follow(connection, follower, pause=pause, clock=lambda: now[0])  # type: ignore[arg-type]
+        follow.follow_run_with_reconnects(connection, follower, pause=pause, clock=lambda: now[0])  # type: ignore[arg-type]
     assert follow.LONGEST + 500 <= now[0] <= follow.LONGEST + 600, "counted from its last message on"
 
 
@@ -195,7 +195,7 @@ def test_a_config_that_is_too_long_for_a_line_is_sent_without_its_steps() -> Non
 
 
 def test_lines_of_a_log_are_sent_with_their_steps() -> None:
-    place = controller_request_answers.LogPlace()
+    place = controller_request_answers.SentLogPosition()
     first = place.lines_with_steps(["2026-11-22 18:42:55 === compile", "2026-11-22 18:42:56 gcc", "=== no step"])
     assert first == [("compile", ""), ("compile", "2026-11-22 18:42:56 gcc"), ("compile", "=== no step")]
     assert place.lines_with_steps(["a\x1b[2Jb"])[0][0] == "compile"

@@ -13,7 +13,7 @@ import pytest
 
 from kiln.errors import BrokenPackage, HashMismatch
 from kiln.fleet.detached import result_import
-from kiln.fleet.detached.attach_key import ConfigInputs
+from kiln.fleet.detached.attach_key import ConfigInputHashes
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.feedstock import Feedstock
@@ -81,12 +81,14 @@ def test_a_run_is_stored_once_as_if_it_had_been_here(tmp_path: Path, monkeypatch
         return packages
 
     monkeypatch.setattr(worker_results, "add_collected_packages", keep)
-    inputs = {CONFIG: ConfigInputs(group="cpu", shared="1", key="2")}
+    inputs = {CONFIG: ConfigInputHashes(group="cpu", shared="1", key="2")}
     feedstock.artifacts.mkdir()
-    report, fleet = result_import.read(fetched(tmp_path / "fetched"))
+    report, fleet = result_import.read_fetched_results(fetched(tmp_path / "fetched"))
     with FleetLedger(feedstock.artifacts / "ledger.sqlite") as ledger:
-        result_import.store(feedstock, report, fleet, inputs=inputs, ledger=ledger)
-        stored = result_import.store(feedstock, report, fleet, inputs=inputs, ledger=ledger)  # after an interruption
+        result_import.store_results_locally(feedstock, report, fleet, inputs=inputs, ledger=ledger)
+        stored = result_import.store_results_locally(
+            feedstock, report, fleet, inputs=inputs, ledger=ledger
+        )  # after an interruption
         assert len(ledger.run_numbers()) == 1
         known = ledger.report()
         assert known is not None
@@ -102,12 +104,14 @@ def test_the_controller_is_charged_for_until_its_packages_are_collected(
 ) -> None:
     feedstock = Feedstock(root=Path(shutil.copytree(SMALL, tmp_path / "small")))
     feedstock.artifacts.mkdir()
-    report, fleet = result_import.read(fetched(tmp_path / "fetched"))
+    report, fleet = result_import.read_fetched_results(fetched(tmp_path / "fetched"))
     charge = ControllerCharge(hourly=0.5, billed=1.0, since=3.0, currency="EUR", name="small")
     cost = RunCost(spent=0.0, expected=0.0, currency="EUR", end=3.0, controller=charge)
     monkeypatch.setattr(time, "time", lambda: 3.0 + 10 * 3600)
     with FleetLedger(feedstock.artifacts / "ledger.sqlite") as ledger:
-        result_import.store(feedstock, dataclasses.replace(report, cost=cost), fleet, inputs={}, ledger=ledger)
+        result_import.store_results_locally(
+            feedstock, dataclasses.replace(report, cost=cost), fleet, inputs={}, ledger=ledger
+        )
         known = ledger.report()
     assert known is not None
     assert known.cost == dataclasses.replace(cost, spent=5.0, expected=5.0)
@@ -119,16 +123,16 @@ def test_a_collection_that_was_interrupted_in_the_ledger_is_completed(
     """Else the next run here would resume the one whose controller is gone, and its report would have no builds."""
     feedstock = Feedstock(root=Path(shutil.copytree(SMALL, tmp_path / "small")))
     feedstock.artifacts.mkdir()
-    report, fleet = result_import.read(fetched(tmp_path / "fetched"))
+    report, fleet = result_import.read_fetched_results(fetched(tmp_path / "fetched"))
     unfinished = dataclasses.replace(fleet, finished=None)
     with FleetLedger(feedstock.artifacts / "ledger.sqlite") as ledger:
         with monkeypatch.context() as patch:
             patch.setattr(FleetLedger, "store_worker", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
-                result_import.store(feedstock, report, unfinished, inputs={}, ledger=ledger)
+                result_import.store_results_locally(feedstock, report, unfinished, inputs={}, ledger=ledger)
         (run,) = ledger.fleet_runs()
         assert (run.finished, run.jobs) == (None, ())
-        stored = result_import.store(feedstock, report, unfinished, inputs={}, ledger=ledger)
+        stored = result_import.store_results_locally(feedstock, report, unfinished, inputs={}, ledger=ledger)
         (run,) = ledger.fleet_runs()
         assert run.finished is not None
         assert (run.workers, run.jobs, run.number) == (fleet.workers, fleet.jobs, stored.run)
@@ -143,10 +147,10 @@ def test_a_corrupt_package_is_refused_and_fetched_anew(tmp_path: Path) -> None:
     package = folder / "packages" / "linux-64" / "a-1-0.conda"
     package.write_bytes(b"x")
     with pytest.raises(HashMismatch, match="is corrupt"):
-        result_import.read(folder)
+        result_import.read_fetched_results(folder)
     assert not package.exists()
     with pytest.raises(HashMismatch, match="is missing"):
-        result_import.read(folder)
+        result_import.read_fetched_results(folder)
 
 
 def test_a_package_whose_name_leads_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -155,7 +159,7 @@ def test_a_package_whose_name_leads_elsewhere_is_refused(tmp_path: Path) -> None
     state["report"]["configs"][0]["packages"][0]["artifact"]["subdir"] = "../../x"
     (folder / "state.json").write_text(json.dumps(state))
     with pytest.raises(BrokenPackage, match="is not the name of a package"):
-        result_import.read(folder)
+        result_import.read_fetched_results(folder)
 
 
 @pytest.mark.parametrize(
@@ -170,12 +174,12 @@ def test_a_package_whose_name_leads_elsewhere_is_refused(tmp_path: Path) -> None
 def test_an_invalid_state_is_refused(tmp_path: Path, text: str, fault: str) -> None:
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(BrokenPackage, match=fault):
-        result_import.read(tmp_path)
+        result_import.read_fetched_results(tmp_path)
 
 
 def test_without_a_feedstock_packages_and_logs_go_into_a_folder(tmp_path: Path) -> None:
     folder = fetched(tmp_path / "fetched")
-    report, _ = result_import.read(folder)
-    result_import.copy_into_folder(dataclasses.replace(report, run=7), folder, tmp_path / "to")
+    report, _ = result_import.read_fetched_results(folder)
+    result_import.copy_results_into_folder(dataclasses.replace(report, run=7), folder, tmp_path / "to")
     names = {str(path.relative_to(tmp_path / "to")) for path in (tmp_path / "to").rglob("*") if path.is_file()}
     assert names == {"linux-64/a-1-0.conda", f"logs/{CONFIG}.log", "state.json"}

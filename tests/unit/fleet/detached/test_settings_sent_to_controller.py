@@ -38,14 +38,14 @@ ENVIRONMENT = {
     ],
 )
 def test_only_the_providers_own_credentials_are_sent(provider: str, names: set[str]) -> None:
-    variables, files = settings_sent_to_controller.credentials(provider, ENVIRONMENT)
+    variables, files = settings_sent_to_controller.credentials_to_send(provider, ENVIRONMENT)
     assert set(variables) == names
     assert files == {}
 
 
 def test_credentials_in_files_are_refused_with_what_exports_them() -> None:
     with pytest.raises(UsageError, match="needs the credentials of aws") as error:
-        settings_sent_to_controller.credentials("aws", {"AWS_PROFILE": "work"})
+        settings_sent_to_controller.credentials_to_send("aws", {"AWS_PROFILE": "work"})
     assert "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY is not set" in error.value.why
     assert "aws configure export-credentials" in error.value.hint
 
@@ -53,7 +53,7 @@ def test_credentials_in_files_are_refused_with_what_exports_them() -> None:
 def test_a_certificate_is_sent_as_a_file(tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_text("CERTIFICATE")
-    variables, files = settings_sent_to_controller.credentials(
+    variables, files = settings_sent_to_controller.credentials_to_send(
         "openstack", {**ENVIRONMENT, "OS_CACERT": str(authority)}
     )
     assert variables["OS_CACERT"] == f"{HOME}/certificates/OS_CACERT"

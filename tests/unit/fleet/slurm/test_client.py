@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.fleet.slurm.client import LATER, SEPARATOR, SlurmClient, parsed_jobs, program_environment
+from kiln.fleet.slurm.client import LATER, SEPARATOR, SlurmClient, parse_job_list, program_environment
 
 FAKE = """#!/bin/sh
 # A program of Slurm: prints and ends as the folder of the test says, and notes its arguments.
@@ -41,7 +41,7 @@ def client(folder: Path, interval: float = 0.0) -> SlurmClient:
 
 
 def test_a_run_is_known_by_the_name_and_the_comment_of_its_jobs() -> None:
-    ours, other, renamed = parsed_jobs("\n".join((OURS, OTHER, OURS.replace("kiln-r1-2", "mine"))))
+    ours, other, renamed = parse_job_list("\n".join((OURS, OTHER, OURS.replace("kiln-r1-2", "mine"))))
     assert (ours.run_id, ours.is_active, ours.folder, ours.reason) == ("r1", True, "/s/run-r1/ab/1", "Dependency")
     assert ours.is_attempt_of("r1", "linux_64_", 1)
     assert not ours.is_attempt_of("r1", "linux_64_", 2)
@@ -49,23 +49,23 @@ def test_a_run_is_known_by_the_name_and_the_comment_of_its_jobs() -> None:
 
 
 def test_a_config_with_spaces_in_its_name_is_known_by_its_job() -> None:
-    (job,) = parsed_jobs(OURS.replace("linux_64_", "linux_64 my  config"))
+    (job,) = parse_job_list(OURS.replace("linux_64_", "linux_64 my  config"))
     assert job.comment == ("kiln", "r1", "linux_64 my  config", "1")
     assert job.is_attempt_of("r1", "linux_64 my  config", 1)
-    (other,) = parsed_jobs(OURS.replace("kiln r1 linux_64_ 1", "nightly build"))
+    (other,) = parse_job_list(OURS.replace("kiln r1 linux_64_ 1", "nightly build"))
     assert (other.run_id, other.comment) == ("", ("nightly", "build"))
 
 
 def test_a_line_of_another_form_is_no_job() -> None:
-    assert parsed_jobs("squeue: warning\n\n12|RUNNING") == ()
+    assert parse_job_list("squeue: warning\n\n12|RUNNING") == ()
 
 
 @pytest.mark.processes
 def test_jobs_are_queried_once_in_an_interval(tmp_path: Path) -> None:
     fake(tmp_path, "squeue", OURS)
     calls = client(tmp_path, interval=100.0)
-    assert calls.jobs() == calls.jobs() == parsed_jobs(OURS)
-    calls.jobs(fresh=True)
+    assert calls.list_jobs() == calls.list_jobs() == parse_job_list(OURS)
+    calls.list_jobs(fresh=True)
     assert (tmp_path / "calls").read_text().count("squeue --me --noheader --states=all") == 2
 
 
@@ -74,25 +74,25 @@ def test_a_submitted_job_is_listed_at_once_whatever_the_interval(tmp_path: Path)
     fake(tmp_path, "squeue")
     fake(tmp_path, "sbatch", "12\n")
     calls = client(tmp_path, interval=100.0)
-    assert calls.jobs() == ()
+    assert calls.list_jobs() == ()
     fake(tmp_path, "squeue", OURS)
-    assert calls.submit((), "job.sh").stdout == "12\n"
-    assert calls.jobs() == parsed_jobs(OURS), "a job that is not listed would be taken for one that has ended"
+    assert calls.submit_job((), "job.sh").stdout == "12\n"
+    assert calls.list_jobs() == parse_job_list(OURS), "a job that is not listed would be taken for one that has ended"
 
 
 @pytest.mark.processes
 def test_a_slurm_that_does_not_answer_has_no_list_of_jobs(tmp_path: Path) -> None:
     fake(tmp_path, "squeue", OURS, code=1)
-    assert client(tmp_path).jobs() is None
+    assert client(tmp_path).list_jobs() is None
 
 
 @pytest.mark.processes
 def test_the_accounting_is_optional(tmp_path: Path) -> None:
-    assert client(tmp_path).past_state("12") == "", "sacct is missing"
+    assert client(tmp_path).job_state_in_accounting("12") == "", "sacct is missing"
     fake(tmp_path, "sacct", "Slurm accounting storage is disabled", code=1)
-    assert client(tmp_path).past_state("12") == ""
+    assert client(tmp_path).job_state_in_accounting("12") == ""
     fake(tmp_path, "sacct", "CANCELLED by 1000\n")
-    assert client(tmp_path).past_state("12") == "CANCELLED"
+    assert client(tmp_path).job_state_in_accounting("12") == "CANCELLED"
 
 
 def test_slurm_gets_neither_secrets_nor_the_variables_of_a_job() -> None:

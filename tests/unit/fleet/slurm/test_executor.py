@@ -12,22 +12,22 @@ from kiln.errors import FleetLimit, MachinesUnknown, TeardownIncomplete
 from kiln.fleet.executor_protocol import (
     BuildFinished,
     BuildStarted,
-    Collect,
-    Collected,
+    CollectResults,
     CommandFailed,
     CommandUndelivered,
     FollowBuild,
     JobsListed,
-    Provision,
     ProvisionFailed,
+    ProvisionWorkers,
     QueryJobs,
+    ResultsCollected,
+    RunTornDown,
     StartBuild,
-    TearDown,
     TearDownFailed,
-    Terminate,
-    Terminated,
-    TornDown,
-    Unreachable,
+    TearDownRun,
+    TerminateWorker,
+    WorkerTerminated,
+    WorkerUnreachable,
 )
 from kiln.fleet.slurm import removal
 from kiln.fleet.slurm.executor import SlurmExecutor
@@ -108,7 +108,7 @@ def test_a_job_that_an_unanswered_submission_left_is_found(site: SlurmSite, tmp_
     assert calls(tmp_path, "sbatch") == []
     attempt = AttemptFolder.latest_of_config(site, CONFIG)
     assert attempt is not None
-    assert attempt.id == "40"
+    assert attempt.job_number == "40"
 
 
 def test_a_warm_job_waits_for_the_number_of_its_cold_one(site: SlurmSite, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_refused_submission_is_repeated_or_fails(
 def test_a_cluster_that_takes_no_such_job_refuses_all_workers(site: SlurmSite, tmp_path: Path) -> None:
     script = tmp_path / "sbatch"
     script.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2\nexit 1\n")
-    event = answer(executor_of(site), Provision(workers=(WORKER,)), ProvisionFailed)
+    event = answer(executor_of(site), ProvisionWorkers(workers=(WORKER,)), ProvisionFailed)
     assert "invalid partition" in event.reason
 
 
@@ -148,7 +148,7 @@ def test_a_refused_size_names_its_config(site: SlurmSite, tmp_path: Path) -> Non
     script = tmp_path / "sbatch"
     script.write_text("#!/bin/sh\necho 'sbatch: error: Requested node configuration is not available' >&2\nexit 1\n")
     site = dataclasses.replace(site, sizes={CONFIG: JobSize(gpus=4)})
-    event = answer(executor_of(site), Provision(workers=(WORKER,)), ProvisionFailed)
+    event = answer(executor_of(site), ProvisionWorkers(workers=(WORKER,)), ProvisionFailed)
     assert event.reason.startswith(f"{CONFIG} needs 16 cores, 34.3597 GB of memory, 4 GPUs: sbatch: error: Requested")
 
 
@@ -156,7 +156,7 @@ def test_a_refused_size_names_its_config(site: SlurmSite, tmp_path: Path) -> Non
 def test_the_end_of_a_job_at_its_time_limit_is_reported_as_such(
     site: SlurmSite, tmp_path: Path, limit: float | None
 ) -> None:
-    attempt_of(site).store_id("41")
+    attempt_of(site).store_job_number("41")
     store(site, state="ended", result="terminated", exit_code=None, started=5.0)
     listed(tmp_path, "TIMEOUT")
     site = dataclasses.replace(site, sizes={CONFIG: JobSize(time_limit=limit)})
@@ -178,7 +178,7 @@ def test_without_slurm_and_without_a_result_a_job_is_unreachable(site: SlurmSite
     attempt_of(site)
     fake(tmp_path, "squeue", code=1)
     executor = executor_of(site)
-    answer(executor, FollowBuild(worker=WORKER, config=CONFIG), Unreachable)
+    answer(executor, FollowBuild(worker=WORKER, config=CONFIG), WorkerUnreachable)
     executor.session.stopped.set()
 
 
@@ -187,7 +187,7 @@ def test_the_reason_of_a_cancelled_job_is_the_configs(site: SlurmSite, tmp_path:
     listed(tmp_path, "CANCELLED")
     executor = executor_of(site)
     end = answer(executor, FollowBuild(worker=WORKER, config=CONFIG), BuildFinished)
-    event = answer(executor, Collect(worker=WORKER, config=CONFIG, key="k"), Collected)
+    event = answer(executor, CollectResults(worker=WORKER, config=CONFIG, key="k"), ResultsCollected)
     assert event.reason == end.reason == "Slurm's job 41 was cancelled, but not by this run"
 
 
@@ -206,10 +206,10 @@ def test_a_job_that_has_stored_its_result_is_not_cancelled(site: SlurmSite, tmp_
     executor = executor_of(site)
     listed(tmp_path, "RUNNING")
     (folder / "state.json").write_text(json.dumps({"state": "ended", "exit_code": 0}))
-    answer(executor, Terminate(worker=WORKER), Terminated)
+    answer(executor, TerminateWorker(worker=WORKER), WorkerTerminated)
     assert calls(tmp_path, "scancel") == [], "Slurm would cancel the jobs that depend on it"
     (folder / "state.json").write_text(json.dumps({"state": "running"}))
-    answer(executor, Terminate(worker=WORKER), Terminated)
+    answer(executor, TerminateWorker(worker=WORKER), WorkerTerminated)
     assert calls(tmp_path, "scancel") == ["scancel 41"]
 
 
@@ -219,7 +219,7 @@ def test_the_tear_down_removes_the_runs_files_once_no_job_is_left(site: SlurmSit
     (site.settings.folder / "run-other").mkdir()
     executor = executor_of(site)
     fake(tmp_path, "squeue", "")
-    assert isinstance(answer(executor, TearDown(), TornDown, TearDownFailed), TornDown)
+    assert isinstance(answer(executor, TearDownRun(), RunTornDown, TearDownFailed), RunTornDown)
     assert [path.name for path in site.settings.folder.iterdir()] == ["run-other"]
 
 
@@ -230,10 +230,10 @@ def test_what_cannot_be_asked_or_cancelled_is_not_called_gone(
     attempt_of(site)
     fake(tmp_path, "squeue", code=1)
     with pytest.raises(MachinesUnknown):
-        removal.down(site)
+        removal.cancel_and_require_run_removed(site)
     listed(tmp_path, "COMPLETING")
     with pytest.raises(TeardownIncomplete, match="job 41 is COMPLETING"):
-        removal.down(site)
+        removal.cancel_and_require_run_removed(site)
     assert site.shared_folder.is_dir()
 
 
@@ -245,14 +245,14 @@ def test_a_sweep_cancels_the_jobs_of_runs_that_nobody_continues(
     text = listed(tmp_path, "RUNNING") + line("50", "RUNNING", "mine", "n1", "(null)", "/home/me", "None")
     fake(tmp_path, "squeue", text)
     site.ledger.write_bytes(b"damaged")
-    assert removal.sweep(site.environment, everything=False) == (), "the ledger cannot be read"
+    assert removal.sweep_abandoned_runs(site.environment, everything=False) == (), "the ledger cannot be read"
     site.ledger.unlink()
     with FleetLedger(site.ledger) as ledger:
         ledger.begin_fleet(RUN)
-        assert removal.sweep(site.environment, everything=False) == (), "the run is unfinished"
+        assert removal.sweep_abandoned_runs(site.environment, everything=False) == (), "the run is unfinished"
         ledger.end_fleet("r1")
     with pytest.raises(TeardownIncomplete, match="job 41 is RUNNING"):
-        removal.sweep(site.environment, everything=False)
+        removal.sweep_abandoned_runs(site.environment, everything=False)
     assert calls(tmp_path, "scancel") == ["scancel 41"]
 
 
@@ -264,13 +264,15 @@ def test_a_sweep_leaves_runs_alone_whose_ledger_or_folder_is_on_another_computer
     listed(tmp_path, "RUNNING")
     with monkeypatch.context() as other:
         other.setattr("platform.node", lambda: "another-login-node")
-        assert removal.sweep(site.environment, everything=False) == (), "its ledger may be on that one's disk"
+        assert removal.sweep_abandoned_runs(site.environment, everything=False) == (), (
+            "its ledger may be on that one's disk"
+        )
     site.settings.folder.rename(tmp_path / "not mounted")
-    assert removal.sweep(site.environment, everything=False) == ()
+    assert removal.sweep_abandoned_runs(site.environment, everything=False) == ()
     (tmp_path / "not mounted").rename(site.settings.folder)
     assert calls(tmp_path, "scancel") == []
     with pytest.raises(TeardownIncomplete, match="job 41 is RUNNING"):
-        removal.sweep(site.environment, everything=False)
+        removal.sweep_abandoned_runs(site.environment, everything=False)
     assert calls(tmp_path, "scancel") == ["scancel 41"], "the feedstock was deleted here"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kiln.fleet.executor_protocol import BuildFinished, FollowBuild
 from kiln.fleet.slurm.client import QueuedJob
-from kiln.fleet.slurm.follow import Follower
+from kiln.fleet.slurm.follow import BuildFollower
 from tests.unit.fleet.slurm.test_job_files import CONFIG, attempt_of, site_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def test_a_result_that_comes_after_the_state_was_read_is_waited_for(tmp_path: Pa
     attempt = attempt_of(site_of(tmp_path))
     session: Any = SimpleNamespace(ended=set(), reasons={}, site=SimpleNamespace(sizes={}))
     command = FollowBuild(worker="w", config=CONFIG, log=tmp_path / "log")
-    follower = Follower(session, command, attempt, cast("Any", None))
+    follower = BuildFollower(session, command, attempt, cast("Any", None))
     (attempt.folder / "state.json").write_text(json.dumps(ENDED))
     assert follower._finished_event({"state": "running"}, COMPLETED, answered=True) is None
     assert follower._finished_event(ENDED, COMPLETED, answered=True) == BuildFinished(

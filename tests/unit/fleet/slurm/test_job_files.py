@@ -14,9 +14,9 @@ import pytest
 
 from kiln.errors import UsageError
 from kiln.fleet.slurm import job_files
-from kiln.fleet.slurm.follow import copy_results
+from kiln.fleet.slurm.follow import copy_build_results
 from kiln.fleet.slurm.job_files import AttemptFolder
-from kiln.fleet.slurm.site import SlurmSettings, SlurmSite, checked_options
+from kiln.fleet.slurm.site import SlurmSettings, SlurmSite, check_sbatch_options
 from kiln.model.job_estimate import JobSize
 from tests.integration.fleet.helpers import CONFIGS, ROOT, SMALL
 from tests.waiting import until
@@ -49,7 +49,7 @@ def attempt_of(site: SlurmSite, number: int = 1) -> AttemptFolder:
 def test_a_job_has_the_sizes_of_the_run_and_the_options_of_the_site(tmp_path: Path) -> None:
     site = site_of(tmp_path, partition="long", account="tf", time=720, extra=("--constraint=avx512",))
     attempt = attempt_of(site)
-    options = job_files.submit_options(site, attempt, worker="kiln-r1-2", config=CONFIG, number=1, after="")
+    options = job_files.sbatch_options(site, attempt, worker="kiln-r1-2", config=CONFIG, number=1, after="")
     assert options == [
         "--job-name=kiln-r1-2",
         f"--comment=kiln r1 {CONFIG} 1",
@@ -67,7 +67,7 @@ def test_a_job_has_the_sizes_of_the_run_and_the_options_of_the_site(tmp_path: Pa
         "--account=tf",
         "--constraint=avx512",
     ]
-    argv = job_files.build_argv(site, PROJECT, attempt.feedstock, CONFIG)
+    argv = job_files.build_command(site, PROJECT, attempt.feedstock, CONFIG)
     assert argv[argv.index("--cores") :] == [
         *("--cores", "16", "--memory", "29491MiB", "--container", "none"),
     ]
@@ -76,14 +76,14 @@ def test_a_job_has_the_sizes_of_the_run_and_the_options_of_the_site(tmp_path: Pa
 def test_a_config_may_have_sizes_of_its_own(tmp_path: Path) -> None:
     size = JobSize(cores=32, gpus=1, time_limit=90.0)
     site = dataclasses.replace(site_of(tmp_path, time=720), sizes={CONFIG: size, "small": JobSize(memory=4.0)})
-    assert job_files.size_options(site.size(CONFIG)) == [
+    assert job_files.sbatch_size_options(site.job_size(CONFIG)) == [
         "--cpus-per-task=32",
         "--mem=32768M",
         "--gres=gpu:1",
         "--time=2",
     ]
-    assert job_files.size_options(site.size("small")) == ["--cpus-per-task=16", "--mem=3814M", "--time=720"]
-    argv = job_files.build_argv(site, PROJECT, tmp_path, CONFIG)
+    assert job_files.sbatch_size_options(site.job_size("small")) == ["--cpus-per-task=16", "--mem=3814M", "--time=720"]
+    argv = job_files.build_command(site, PROJECT, tmp_path, CONFIG)
     assert argv[argv.index("--cores") + 1] == "32"
 
 
@@ -100,7 +100,7 @@ def test_a_configs_gpus_are_requested_besides_further_devices(tmp_path: Path, ex
     site = dataclasses.replace(site_of(tmp_path, extra=(extra,)), sizes={CONFIG: JobSize(gpus=2)})
 
     def options_of(config: str) -> list[str]:
-        options = job_files.submit_options(site, attempt_of(site), worker="w", config=config, number=1, after="")
+        options = job_files.sbatch_options(site, attempt_of(site), worker="w", config=config, number=1, after="")
         return [option for option in options if option.startswith("--gres")]
 
     assert options_of(CONFIG) == [f"--gres={gres}"]
@@ -109,7 +109,7 @@ def test_a_configs_gpus_are_requested_besides_further_devices(tmp_path: Path, ex
 
 def test_a_warm_build_depends_on_the_success_of_its_cold_one(tmp_path: Path) -> None:
     site = site_of(tmp_path)
-    options = job_files.submit_options(site, attempt_of(site), worker="w", config=CONFIG, number=1, after="41")
+    options = job_files.sbatch_options(site, attempt_of(site), worker="w", config=CONFIG, number=1, after="41")
     index = options.index("--dependency=afterok:41")
     assert options[index : index + 2] == ["--dependency=afterok:41", "--kill-on-invalid-dep=yes"]
 
@@ -122,7 +122,7 @@ def test_the_files_of_a_job_hold_no_secret_and_are_the_users_alone(tmp_path: Pat
     assert site.shared_folder.stat().st_mode & 0o077 == 0
     assert json.loads((attempt.folder / "job.json").read_text())["environment"] == {"CI": "azure"}
     assert sorted(path.name for path in attempt.feedstock.iterdir()) == [".ci_support", "conda-forge.yml", "recipe"]
-    assert attempt.script.read_text().splitlines()[-1] == (
+    assert attempt.script_path.read_text().splitlines()[-1] == (
         f"exec {PROJECT}/.venv/bin/python -I {PROJECT}/kiln/fleet/slurm/node_job.py {attempt.folder}"
     )
 
@@ -130,15 +130,19 @@ def test_the_files_of_a_job_hold_no_secret_and_are_the_users_alone(tmp_path: Pat
 def test_the_latest_attempt_counts(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     assert AttemptFolder.latest_of_config(site, CONFIG) is None
-    attempt_of(site).store_id("41")
+    attempt_of(site).store_job_number("41")
     second = attempt_of(site, 10)
-    assert (AttemptFolder.latest_of_config(site, CONFIG), second.id, second.state["state"]) == (second, "", "submitted")
+    assert (AttemptFolder.latest_of_config(site, CONFIG), second.job_number, second.job_state["state"]) == (
+        second,
+        "",
+        "submitted",
+    )
 
 
 @pytest.mark.parametrize("option", ["-p", "--", "partition=x", "--dependency=singleton", "--out=x", "--export=ALL"])
 def test_options_of_sbatch_that_kiln_sets_are_refused(option: str) -> None:
     with pytest.raises(UsageError):
-        checked_options([option])
+        check_sbatch_options([option])
 
 
 @pytest.mark.parametrize(
@@ -147,22 +151,22 @@ def test_options_of_sbatch_that_kiln_sets_are_refused(option: str) -> None:
 )
 def test_options_that_change_what_sbatch_does_are_refused(option: str) -> None:
     with pytest.raises(UsageError, match="is not accepted"):
-        checked_options([option])
+        check_sbatch_options([option])
 
 
 def test_options_for_nodes_and_priorities_are_passed_on() -> None:
     options = ("--constraint=avx512", "--exclude=n1,n2", "--nice", "--reservation=r", "--gres=gpu:1")
-    assert checked_options(options) == options
+    assert check_sbatch_options(options) == options
     with pytest.raises(UsageError) as refused:
-        checked_options(["--constrain=avx512"])
+        check_sbatch_options(["--constrain=avx512"])
     assert "did you mean 'constraint'" in refused.value.hint
 
 
 def test_settings_are_stored_for_later_commands(tmp_path: Path) -> None:
     settings = site_of(tmp_path, partition="long", extra=("--exclude=n1",)).settings
-    assert SlurmSettings.read_stored(tmp_path / "run") is None
-    settings.store(tmp_path / "run")
-    assert SlurmSettings.read_stored(tmp_path / "run") == settings
+    assert SlurmSettings.read_from_run_folder(tmp_path / "run") is None
+    settings.store_in_run_folder(tmp_path / "run")
+    assert SlurmSettings.read_from_run_folder(tmp_path / "run") == settings
 
 
 def test_results_are_copied_without_following_links(tmp_path: Path) -> None:
@@ -178,7 +182,7 @@ def test_results_are_copied_without_following_links(tmp_path: Path) -> None:
     report = {"configs": [{"config": CONFIG, "packages": artifacts}]}
     (attempt.folder / "report.json").write_text(json.dumps(report))
     (attempt.folder / "log").symlink_to(secret)
-    copy_results(attempt, tmp_path / "target", CONFIG)
+    copy_build_results(attempt, tmp_path / "target", CONFIG)
     files = sorted(str(file.relative_to(tmp_path / "target")) for file in (tmp_path / "target").rglob("*.*"))
     assert files == ["packages/linux-64/b-1-0.conda", "report.json", "state.json"]
     assert not (tmp_path / "target" / "log").exists()

@@ -13,7 +13,7 @@ from kiln.fleet.slurm import outcome as slurm_outcome
 from kiln.fleet.slurm.client import QueuedJob
 
 Outcome = functools.partial(BuildFinished, worker="w", config="c")
-outcome = functools.partial(slurm_outcome.outcome, FollowBuild(worker="w", config="c"))
+outcome = functools.partial(slurm_outcome.job_outcome, FollowBuild(worker="w", config="c"))
 RUNNING: dict[str, Any] = {"state": "running", "id": "12", "exit_code": None}
 TERMINATED: dict[str, Any] = {"state": "ended", "id": "12", "result": "terminated", "exit_code": None, "ended": 5.0}
 
