@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kiln.errors import KilnError
+    from kiln.fleet.live_worker_inventory import RunStore
     from kiln.fleet.plan import WorkerTestPlan
-    from kiln.fleet.run import FleetStore
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet import FleetRun, Offer
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class BuildStage(Protocol):
     """The builds of a run; see `kiln.fleet.run.build_and_test`."""
 
-    def __call__(self, *, ledger: FleetStore, observer: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+    def __call__(self, *, ledger: RunStore, observer: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:
         """Build the configs of a run."""
 
 

@@ -167,7 +167,7 @@ def run_config_of_tests(
         machine_type=offers[0].machine_type,
         estimates=tuple(worker_tests.jobs_for_tests(tested, seconds=assumptions.gpu_test, passed=passed)),
         max_workers=1,
-        offers=tuple(offers),
+        type_offers={offers[0].machine_type: tuple(offers)},
         capacity_timeout=duration_seconds(getattr(options, "capacity_timeout", None) or CAPACITY_TIMEOUT),
         controller=fleet_controller_type_and_charge.own_controller_charge(os.environ),
         spot=options.spot,

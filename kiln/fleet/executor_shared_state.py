@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import process_runner
-from kiln.fleet.executor_protocol import LogLine
-from kiln.fleet.playbook_runner import PlaybookRunner
+from kiln.fleet.executor_protocol import LogLine, ReclaimNotice
+from kiln.fleet.playbook_runner import PlaybookRunner, ssh_config_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -56,6 +56,12 @@ class EventSession:
     def report_step(self, config: str, step: str) -> None:
         """Report a step that is done for a config."""
         self.events.put(LogLine(config=config, step=step, text=""))
+
+    def report_reclaim(self, worker: str, at: float) -> None:
+        """Report, once, that a worker's provider takes it back at a time."""
+        if worker not in self.reclaimed:
+            self.reclaimed.add(worker)
+            self.events.put(ReclaimNotice(worker=worker, at=at))
 
     def task_reporter(self, *workers: str) -> Callable[[str], None]:
         """Return a function that reports a playbook's task as a step of the workers' configs."""
@@ -111,10 +117,9 @@ class PlaybookSession(EventSession):
 
     def rsync(self, worker: str, *words: str, seconds: float | None = None) -> process_runner.Result:
         """Copy files from or to a worker as the builds' user, without links; ``words`` end with sources and target."""
-        config = self.site.folder / "ssh" / f"{worker}.config"
-        ways = ("--rsync-path=sudo runuser -u kiln -- rsync", f"--rsh=ssh -F {shlex.quote(str(config))}")
+        shell = f"--rsh=ssh -F {shlex.quote(str(ssh_config_file(self.site.folder, worker)))}"
         return process_runner.capture(
-            ("rsync", "--times", "--no-links", *ways, *words),
+            ("rsync", "--times", "--no-links", "--rsync-path=sudo runuser -u kiln -- rsync", shell, *words),
             env=self.site.marked_environment,
             timeout=seconds,
             secrets=self.site.secrets,
@@ -130,9 +135,8 @@ class PlaybookSession(EventSession):
         stdin: str | None = None,
     ) -> process_runner.Result:
         """Run a command on a worker, which reads ``stdin``, with the ssh settings in the run's folder."""
-        config = self.site.folder / "ssh" / f"{worker}.config"
         return process_runner.capture(
-            ("ssh", "-F", str(config), *options, worker, *filter(None, (words,))),
+            ("ssh", "-F", str(ssh_config_file(self.site.folder, worker)), *options, worker, *filter(None, (words,))),
             env=self.site.marked_environment,
             timeout=seconds,
             secrets=self.site.secrets,

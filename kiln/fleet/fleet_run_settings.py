@@ -50,10 +50,9 @@ class FleetRunConfig:
     ``packages`` the GB that a config takes to be collected. ``wait_for_cold`` makes warm builds wait for a cold build
     of their group; with ``is_scheduled`` they do so in the provider's own queue. ``key`` is a hash over the recipe and
     the options of the builds. With ``keep_going`` the others of a group are built after its compile has failed, too.
-    Workers are requested by the first of the ``type_offers`` of their machine type that is not refused, or of
-    ``offers`` for the only type, by default the type itself; when all are
-    refused and no worker is left, for ``capacity_timeout``. A worker ends ``lifetime`` after its request at the latest.
-    The ``controller`` is charged where the run is detached.
+    Workers are requested by the first of the ``type_offers`` of their machine type that is not refused, by default the
+    type itself; when all are refused and no worker is left, for ``capacity_timeout``. A worker ends ``lifetime`` after
+    its request at the latest. The ``controller`` is charged where the run is detached.
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
     the folder of the configs' logs. All compiles run in a pool of ``pool_workers`` machines of the type ``pool``, whose
     server is the machine of the ``cache``.
@@ -88,7 +87,6 @@ class FleetRunConfig:
     packages: float = 0.0
     key: str = ""
     keep_going: bool = False
-    offers: tuple[Offer, ...] = ()
     type_offers: Mapping[MachineType, tuple[Offer, ...]] = field(default_factory=dict)
     capacity_timeout: float = 3600.0
     lifetime: float = LIFETIME
@@ -106,8 +104,7 @@ class FleetRunConfig:
 
     def offers_of_machine_type(self, machine_type: MachineType) -> tuple[Offer, ...]:
         """Return the offers by which workers of a planned machine type are requested, in their order."""
-        default = self.offers if len(self.max_workers_by_type) == 1 else ()
-        return self.type_offers.get(machine_type) or default or (Offer(machine_type=machine_type, spot=self.spot),)
+        return self.type_offers.get(machine_type) or (Offer(machine_type=machine_type, spot=self.spot),)
 
     def planned_type_replaced_by(self, machine_type: str) -> str:
         """Return the planned machine type whose place a worker of another type, a fall-back, takes.

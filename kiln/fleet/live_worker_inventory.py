@@ -40,6 +40,9 @@ class RunStore(Protocol):
     def end_run(self, run: int) -> None:
         """Store that a run is over."""
 
+    def fleet_run(self, run: str) -> FleetRun | None:
+        """Return a fleet run with its workers and jobs, or None."""
+
     def begin_fleet(self, run: FleetRun) -> None:
         """Store that a fleet run begins or is resumed."""
 
@@ -219,17 +222,18 @@ class Inventory:
 
     def next_free_worker_number(self, number: int) -> int:
         """Return the first number from this one on that is in no worker's name."""
-        names = self._used_worker_names
+        names = self.used_worker_names
         return next(each for each in itertools.count(number) if self._run_config.worker_name(each) not in names)
 
     def new_surplus_machine_name(self) -> str:
         """Return a name for a machine that is no worker's."""
-        names = self._used_worker_names
+        names = self.used_worker_names
         candidates = (f"kiln-{self._run_config.id}-surplus-{number}" for number in itertools.count(1))
         return next(name for name in candidates if name not in names)
 
     @property
-    def _used_worker_names(self) -> set[str]:
+    def used_worker_names(self) -> set[str]:
+        """The names of all workers of this and of earlier processes of the run."""
         previous = () if self._run_config.previous_run is None else self._run_config.previous_run.workers
         return self.workers.keys() | {record.name for record in previous}
 

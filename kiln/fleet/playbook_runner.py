@@ -55,6 +55,11 @@ class PlaybookSite:
         return {**self.environment, stale_processes.MARK: str(self.folder)}
 
 
+def ssh_config_file(run_folder: Path, worker: str) -> Path:
+    """Return the file with the ssh settings for a worker, which the playbook that provisions it writes."""
+    return run_folder / "ssh" / f"{worker}.config"
+
+
 NOT_ENDED = "the playbook did not end"
 
 

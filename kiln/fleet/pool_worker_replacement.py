@@ -44,9 +44,7 @@ class PoolManager:
         run_config, inventory = self.state.run_config, self.state.inventory
         if run_config.pool is None:
             return []
-        previous = () if run_config.previous_run is None else run_config.previous_run.workers
-        names = {*inventory.workers, *(record.name for record in previous)}
-        numbers = [int(name.rpartition("-")[2]) for name in names if POOL.fullmatch(name)]
+        numbers = [int(name.rpartition("-")[2]) for name in inventory.used_worker_names if POOL.fullmatch(name)]
         first, missing = max(numbers, default=0) + 1, self.size - len(self.living_workers)
         offer = Offer(machine_type=run_config.pool, spot=run_config.spot, zone=zone)
         added = [run_config.pool_worker_name(number) for number in range(first, first + missing)]

@@ -122,7 +122,7 @@ class _JsonPriceList:
             case ("products", sku):
                 self._store_product_offer(sku, value)
             case ("terms", "OnDemand", sku) if self._has_products:
-                yield from self._prices_of_sku(sku, value)
+                yield from self._prices_of_product(sku, value)
             case ("terms", *_):
                 raise ValueError("terms before products")
             case ("addons",):
@@ -134,9 +134,9 @@ class _JsonPriceList:
             case (name,) if isinstance(value, str):
                 self._texts[name] = value[:100]
 
-    def _prices_of_sku(self, sku: str, value: Any) -> Iterator[Price]:
+    def _prices_of_product(self, sku: str, terms: Any) -> Iterator[Price]:
         if sku in self._products:
-            yield from _aws_prices_of_terms(self._products.pop(sku), value, self._texts, self._path)
+            yield from _aws_prices_of_terms(self._products.pop(sku), terms, self._texts, self._path)
 
     def _store_product_offer(self, sku: str, value: Any) -> None:
         if isinstance(value, dict) and "attributes" in value:

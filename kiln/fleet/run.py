@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, TeardownIncomplete, UsageError
 from kiln.fleet import stale_processes, unrecorded_run_recovery
 from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
-from kiln.fleet.live_worker_inventory import RunStore
 from kiln.fleet.playbook_runner import PlaybookRunner, is_removal_confirmed, removal_failure_reason
 from kiln.fleet.provider_operations import CREDENTIALS
 from kiln.fleet.run_event_loop import Supervisor
@@ -22,24 +21,18 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
     from kiln.fleet.executor_protocol import KeepPackages, WorkerExecutor
     from kiln.fleet.fleet_run_settings import FleetRunConfig
+    from kiln.fleet.live_worker_inventory import RunStore
     from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
     from kiln.model.fleet import FleetRun
     from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport
 
 
-class FleetStore(RunStore, Protocol):
-    """The store of runs, which has fleet runs with their workers: the ledger."""
-
-    def fleet_run(self, run: str) -> FleetRun | None:
-        """Return a fleet run, or None."""
-
-
 def execute_fleet_run(
     run_config: FleetRunConfig,
     site: PlaybookSite | SlurmSite,
     *,
-    ledger: FleetStore,
+    ledger: RunStore,
     observer: RunObserver,
     keep: KeepPackages = lambda _, packages: tuple(packages),
     executor: WorkerExecutor | None = None,

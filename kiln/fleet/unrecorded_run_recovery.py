@@ -16,7 +16,7 @@ from kiln.container.owner_labels import OwnerProcess, has_ended
 from kiln.errors import AlreadyRunning, BudgetSpent, MachinesUnknown
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.log_stream import job_state_and_result
-from kiln.fleet.playbook_runner import read_json_object
+from kiln.fleet.playbook_runner import read_json_object, ssh_config_file
 from kiln.fleet.reconcile import ListedMachine, MachineActionKind, reconcile_machines
 from kiln.fleet.worker_commands import job_states_of_same_inputs
 from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
@@ -141,7 +141,7 @@ def _jobs_reported_by_workers(session: PlaybookSession, names: list[str]) -> dic
     """Return the jobs of the workers that answer."""
 
     def query_jobs_of_worker(name: str) -> dict[str, Any] | None:
-        if not (session.site.folder / "ssh" / f"{name}.config").exists():
+        if not ssh_config_file(session.site.folder, name).exists():
             return None
         result = session.ssh(name, "sudo kiln-job status")
         try:

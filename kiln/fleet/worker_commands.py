@@ -19,7 +19,6 @@ from kiln.fleet.executor_protocol import (
     JobsListed,
     LeaseRenewed,
     LogLine,
-    ReclaimNotice,
     WorkerPrepared,
     WorkerUnreachable,
 )
@@ -92,9 +91,8 @@ def watch_service(session: PlaybookSession, command: WatchService) -> None:
         result = session.ssh(worker, f"systemctl is-active --quiet {unit} || exit; cat {NOTICE} 2>/dev/null || true")
         session.events.put(Heartbeat(worker=worker) if result.ok else WorkerUnreachable(worker=worker))
         at = reclaim_time(result.stdout) if result.ok else None
-        if at is not None and worker not in session.reclaimed:
-            session.reclaimed.add(worker)
-            session.events.put(ReclaimNotice(worker=worker, at=at))
+        if at is not None:
+            session.report_reclaim(worker, at)
         session.stopped.wait(session.site.poll)
 
 
@@ -259,9 +257,8 @@ def _poll_build(session: PlaybookSession, worker: str, config: str, log: LogStre
         session.stopped.wait(session.site.poll)
         return None
     session.events.put(Heartbeat(worker=worker))
-    if job.get("reclaimed_at") and worker not in session.reclaimed:
-        session.reclaimed.add(worker)
-        session.events.put(ReclaimNotice(worker=worker, at=float(job["reclaimed_at"])))
+    if job.get("reclaimed_at"):
+        session.report_reclaim(worker, float(job["reclaimed_at"]))
     for step, text in lines:
         session.events.put(LogLine(config=config, step=step, text=text))
     return None if log.more else _finished_event(session, worker, config, job)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import process_runner
 from kiln.errors import CredentialsRefused, MachinesUnknown, ProvisionRefused, SystemFault
 from kiln.fleet.detached.attach_key import OPTIONS, RunKey
-from kiln.fleet.playbook_runner import PlaybookRunner, read_json_object
+from kiln.fleet.playbook_runner import PlaybookRunner, read_json_object, ssh_config_file
 from kiln.fleet.provider_operations import CREDENTIALS
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def run_key_of_prepared_controller(
 ) -> RunKey:
     """Return the key of a run whose controller is prepared."""
     name = controller_machine_name(run)
-    text = (site.folder / "ssh" / f"{name}.config").read_text(encoding="utf-8")
+    text = ssh_config_file(site.folder, name).read_text(encoding="utf-8")
     options = {words[0]: words[1].strip() for line in text.splitlines() if len(words := line.split(None, 1)) == 2}
     host_key = (site.folder / "keys" / f"{name}.known_hosts").read_text(encoding="utf-8")
     return RunKey(
@@ -106,8 +106,13 @@ def start_run_on_controller(site: PlaybookSite, settings: ControllerSettings) ->
         MachinesUnknown: when the controller cannot be reached.
     """
     name = controller_machine_name(settings.run)
-    config = site.folder / "ssh" / f"{name}.config"
-    words = ("ssh", "-F", str(config), name, shlex.join(("sudo", "kiln-controller", "install")))
+    words = (
+        "ssh",
+        "-F",
+        str(ssh_config_file(site.folder, name)),
+        name,
+        shlex.join(("sudo", "kiln-controller", "install")),
+    )
     secrets = (*site.secrets, *settings.secrets)
     result = process_runner.run(
         words, env=site.marked_environment, stdin=settings.as_json(), timeout=SECONDS, secrets=secrets

@@ -219,7 +219,7 @@ OFFERS = tuple(Offer(machine_type=MACHINE, spot=spot, zone=zone) for _, spot, zo
 def test_what_one_zone_refuses_is_taken_in_the_next_or_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     faults = Faults(scarce={SPOT: (0.0, NEVER), ZONE_B: (0.0, NEVER)})
     simulation = Simulation(FOUR, faults=faults)
-    run = supervisor(simulation, offers=OFFERS, spot=True)
+    run = supervisor(simulation, type_offers={MACHINE: OFFERS}, spot=True)
     lines: list[str] = []
     monkeypatch.setattr(run.state.observer, "config_line", lambda _config, step, _line: lines.append(step))
     report = run.execute_run()
@@ -239,10 +239,10 @@ def test_what_one_zone_refuses_is_taken_in_the_next_or_on_demand(monkeypatch: py
 def test_a_new_run_waits_for_capacity_until_its_patience_is_over() -> None:
     """Another reason than capacity, such as a quota, ends it at once, as before."""
     scarce = {offer.key: (0.0, HOUR / 2) for offer in OFFERS}
-    run = supervisor(Simulation(FOUR, faults=Faults(scarce=scarce)), offers=OFFERS)
+    run = supervisor(Simulation(FOUR, faults=Faults(scarce=scarce)), type_offers={MACHINE: OFFERS})
     assert all_done(run.execute_run())
     simulation = Simulation(FOUR, faults=Faults(scarce=scarce))
-    run = supervisor(simulation, offers=OFFERS, capacity_timeout=600.0)
+    run = supervisor(simulation, type_offers={MACHINE: OFFERS}, capacity_timeout=600.0)
     with pytest.raises(ProvisionRefused, match="refused all") as refused:
         run.execute_run()
     assert "compute-16 (made-up.16) spot in b: no capacity; compute-16 (made-up.16) in a: " in refused.value.why
@@ -260,7 +260,7 @@ def test_the_next_request_is_announced_with_a_time_that_is_not_nothing() -> None
 
     simulation = Simulation(FOUR, faults=Faults(scarce={offer.key: (0.0, HOUR / 2) for offer in OFFERS}))
     simulation.refusal = 150.0
-    expected = run_config(FOUR, offers=OFFERS)
+    expected = run_config(FOUR, type_offers={MACHINE: OFFERS})
     Supervisor(expected, executor=simulation, store=NullStore(), observer=Lines()).execute_run()
     moments = {line.partition("asking again ")[2].partition(":")[0] for line in lines if "asking again" in line}
     assert "now" in moments
@@ -274,7 +274,7 @@ def test_each_offer_is_asked_for_once_before_any_is_again_however_long_a_refusal
     faults = Faults(scarce={offer.key: always for offer in OFFERS}) if scarce else Faults(no_capacity=always)
     simulation = Simulation(FOUR, faults=faults)
     simulation.refusal = 150.0
-    run = supervisor(simulation, offers=OFFERS, capacity_timeout=1000.0)
+    run = supervisor(simulation, type_offers={MACHINE: OFFERS}, capacity_timeout=1000.0)
     with pytest.raises(ProvisionRefused, match="refused all"):
         run.execute_run()
     requests = [next(iter(command.offers.values())) for command in commands(simulation, ProvisionWorkers)]
@@ -287,7 +287,7 @@ def test_each_offer_is_asked_for_once_before_any_is_again_however_long_a_refusal
 def test_a_lost_worker_is_replaced_by_the_first_offer_again() -> None:
     faults = Faults(scarce={SPOT: (0.0, 600.0)}, dies={"kiln-r1-3": HOUR / 2})
     simulation = Simulation(FOUR, faults=faults)
-    run = supervisor(simulation, offers=OFFERS)
+    run = supervisor(simulation, type_offers={MACHINE: OFFERS})
     assert all_done(run.execute_run())
     offers = [worker.record.offer_key for worker in run.state.inventory]
     assert offers == [SPOT, SPOT, ZONE_B, ZONE_B, SPOT]
@@ -463,7 +463,7 @@ def test_workers_that_are_taken_back_are_replaced_a_limited_number_of_times() ->
 
 def test_a_run_whose_spot_workers_are_taken_back_too_often_goes_on_on_demand() -> None:
     offers = (Offer(machine_type=MACHINE, spot=True), Offer(machine_type=MACHINE))
-    run, simulation = reclaiming(9, reclaims=2, offers=offers)
+    run, simulation = reclaiming(9, reclaims=2, type_offers={MACHINE: offers})
     assert all_done(run.execute_run())
     assert [worker.record.spot for worker in run.state.inventory] == [True, True, True, False]
     assert_nothing_left(run, simulation)

@@ -130,7 +130,7 @@ def test_a_failed_config_does_not_stop_the_others(tmp_path: Path) -> None:
 
 def test_a_refused_worker_is_requested_by_the_next_offer_then_again(tmp_path: Path) -> None:
     kinds = (Offer(machine_type=GPU), Offer(machine_type=OTHER))
-    tests = inputs(tmp_path, offers=kinds)
+    tests = inputs(tmp_path, type_offers={GPU: kinds})
     scarce = {("gpu-t4", False, ""): (0.0, 1000.0), ("gpu-l4", False, ""): (0.0, 100.0)}
     executor = simulation(tests, scarce=scarce)
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
