@@ -37,6 +37,7 @@ SECTION = "worker"  # in the section extra of a recipe
 KEY = re.compile(rf"^[ \t]+{SECTION}[ \t]*:", re.MULTILINE)
 NUMBERS = ("cores", "memory", "disk", "gpus")
 KEYS = ("match", *NUMBERS, "time_limit")
+EXAMPLE = '- {match: {cuda_compiler_version: "12.*"}, cores: 32, memory: 64, time_limit: 8h}'
 LARGEST = 1e6  # of any number
 
 
@@ -67,21 +68,15 @@ def read_size_file(folder: Path) -> tuple[SizeEntry, ...]:
     value = document.value
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise MalformedYaml(
-            "the file of sizes is a list of entries with sizes", at=document.place_of_key(), hint=_example_size_entry()
+            "the file of sizes is a list of entries with sizes", at=document.place_of_key(), hint=EXAMPLE
         )
     return tuple(_parse_entry(entry) for entry in value)
-
-
-def _example_size_entry() -> str:
-    return '- {match: {cuda_compiler_version: "12.*"}, cores: 32, memory: 64, time_limit: 8h}'
 
 
 def _parse_entry(data: Mapping[Any, Any]) -> SizeEntry:
     match = data.get("match", {})
     if not isinstance(match, dict) or not all(isinstance(value, str) for value in match.values()):
-        raise MalformedYaml(
-            "match maps variant keys to values", at=_place_of_yaml_node(next(iter(data))), hint=_example_size_entry()
-        )
+        raise MalformedYaml("match maps variant keys to values", at=_place_of_yaml_node(next(iter(data))), hint=EXAMPLE)
     return SizeEntry(
         match={str(key): str(value) for key, value in match.items()},
         values=_parse_sizes(data, KEYS, _place_of_yaml_node),

@@ -163,28 +163,26 @@ class FleetPlan:
 def schedule_builds(
     estimates: Sequence[JobEstimate],
     *,
-    workers: int,
-    machine_type: MachineType,
+    types: Sequence[MachineType],
     overheads: WorkerOverheads,
     cache: MachineType | None = None,
     wait_for_cold: bool = True,
     spot: bool = False,
-    types: Sequence[MachineType] = (),
     dependent: bool = False,
     pool: PoolShape | None = None,
 ) -> WorkerArrangement:
-    """Return the schedule of configs on a number of workers, if every build takes its estimated time.
+    """Return the schedule of configs on workers of some machine types, if every build takes its estimated time.
 
-    A worker is provisioned when there is a config for it, and terminated after its last. ``types`` are the machine
-    types of the workers, if they differ. With ``dependent`` a scheduler has warm builds wait for the cold one. With a
-    ``pool``, whose server is the ``cache``, compiles run on the workers of the pool.
+    A worker is provisioned when there is a config for it, and terminated after its last. With ``dependent`` a scheduler
+    has warm builds wait for the cold one. With a ``pool``, whose server is the ``cache``, compiles run on the workers
+    of the pool.
     """
     queue = Queue(estimates, cache=cache is not None, wait_for_cold=wait_for_cold, dependent=dependent)
     names = [kind.type for kind in types]
     if pool is None:
-        placements = tuple(simulate(queue, workers, startup=overheads.startup, types=names))
+        placements = tuple(simulate(queue, len(types), startup=overheads.startup, types=names))
     else:
-        cores = [kind.cores for kind in types or [machine_type] * workers]
+        cores = [kind.cores for kind in types]
         placements = pool_simulation.simulate(queue, cores, pool.cores, startup=overheads.startup, types=names)
     first: dict[int, float] = {}
     last: dict[int, float] = {}
@@ -192,15 +190,14 @@ def schedule_builds(
         first.setdefault(config.worker, config.start - overheads.startup)
         last[config.worker] = config.start + config.seconds + overheads.collect + overheads.teardown
     used = sorted(first)
-    kinds = tuple(types[worker] if types else machine_type for worker in used)
+    kinds = tuple(types[worker] for worker in used)
     worker_seconds = tuple(last[worker] - first[worker] for worker in used)
     seconds = max(last.values(), default=0.0)
-    of_config = {config.config: types[config.worker] if types else machine_type for config in placements}
     cost = sum(
         worker_cost(kind.price(spot=spot), duration, billed=kind.billed)
         for kind, duration in zip(kinds, worker_seconds, strict=True)
     )
-    cost += sum(kind.egress * overheads.packages for kind in of_config.values())
+    cost += sum(types[config.worker].egress * overheads.packages for config in placements)
     if cache is not None:
         cost += worker_cost(cache.price(spot=False), seconds, billed=cache.billed)
     if pool is not None:
@@ -208,7 +205,7 @@ def schedule_builds(
         cost += pool.workers * worker_cost(kind.price(spot=spot), seconds, billed=kind.billed)
     numbers = {worker: number for number, worker in enumerate(used)}
     return WorkerArrangement(
-        machine_type=max(kinds, key=kinds.count, default=machine_type),
+        machine_type=max(kinds, key=kinds.count, default=types[0]),
         worker_types=kinds,
         spot=spot,
         cache=cache,
@@ -267,8 +264,6 @@ def plan_fleet(
     arrangements = [
         arrange(
             assignment.estimates,
-            workers=len(types),
-            machine_type=types[0],
             types=types,
             cache=kind,
             wait_for_cold=wait_for_cold,
@@ -305,7 +300,7 @@ def _arrangement_without_pool(
 ) -> WorkerArrangement:
     """Return the fastest arrangement on the machines of a pool without it: each builds a config at a time."""
     ways = (
-        schedule_builds(estimates, workers=count, machine_type=pool.machine_type, overheads=overheads, spot=spot)
+        schedule_builds(estimates, types=[pool.machine_type] * count, overheads=overheads, spot=spot)
         for count in worker_counts_to_compare(len(estimates), pool.workers)
     )
     return min(ways, key=_time_sort_key)

@@ -70,9 +70,9 @@ def reconcile_machines(
     present: set[str] = set()
     adoptable = frozenset(adoptable)
     for machine in sorted(existing, key=lambda machine: machine.id != workers.get(machine.name)):
-        action = _action_for_listed_machine(machine, workers, owner=owner, adoptable=adoptable, present=present)
-        actions.append(action)
-        if action.step in {MachineActionKind.KEEP, MachineActionKind.PREPARE, MachineActionKind.ADOPT}:
+        step, reason = _action_kind_and_reason(machine, workers, owner=owner, adoptable=adoptable, present=present)
+        actions.append(MachineAction(step=step, name=machine.name, reason=reason, machine=machine))
+        if step in {MachineActionKind.KEEP, MachineActionKind.PREPARE, MachineActionKind.ADOPT}:
             present.add(machine.name)
     missing = [name for name in workers if name not in present]
     return (
@@ -81,24 +81,19 @@ def reconcile_machines(
     )
 
 
-def _action_for_listed_machine(
+def _action_kind_and_reason(
     machine: ListedMachine, workers: Mapping[str, str], *, owner: str, adoptable: frozenset[str], present: set[str]
-) -> MachineAction:
+) -> tuple[MachineActionKind, str]:
     name = machine.name
     if machine.owner not in {"", owner}:
-        return _new_machine_action(MachineActionKind.LEAVE, machine, f"it is of the owner {machine.owner}")
+        return MachineActionKind.LEAVE, f"it is of the owner {machine.owner}"
     if machine.ended:
-        return _new_machine_action(MachineActionKind.TERMINATE, machine, "it has ended")
+        return MachineActionKind.TERMINATE, "it has ended"
     if name in present:
-        return _new_machine_action(MachineActionKind.TERMINATE, machine, "it exists twice")
+        return MachineActionKind.TERMINATE, "it exists twice"
     if name in workers:
         same = workers[name] in {"", machine.id}
-        kind, reason = (MachineActionKind.KEEP, "") if same else (MachineActionKind.PREPARE, "it is a new machine")
-        return _new_machine_action(kind, machine, reason)
+        return (MachineActionKind.KEEP, "") if same else (MachineActionKind.PREPARE, "it is a new machine")
     if name in adoptable:
-        return _new_machine_action(MachineActionKind.ADOPT, machine, "the ledger does not have it")
-    return _new_machine_action(MachineActionKind.TERMINATE, machine, "it is not wanted")
-
-
-def _new_machine_action(kind: MachineActionKind, machine: ListedMachine, reason: str) -> MachineAction:
-    return MachineAction(step=kind, name=machine.name, reason=reason, machine=machine)
+        return MachineActionKind.ADOPT, "the ledger does not have it"
+    return MachineActionKind.TERMINATE, "it is not wanted"

@@ -23,7 +23,6 @@ from kiln.model.job_estimate import JobSize
 
 if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import Event, StartBuild
-    from kiln.fleet.slurm.client import QueuedJob
     from kiln.fleet.slurm.executor import SlurmSession
 
 ID = "slurm"  # of all workers: they are names of jobs
@@ -95,9 +94,10 @@ def _submit_job_once(session: SlurmSession, command: StartBuild) -> tuple[Event,
             return CommandUndelivered(command=command, reason=reason), ""
         begun = BuildStarted(worker=command.worker, config=command.config)
         attempt = AttemptFolder.for_attempt(session.site, command.config, command.attempt)
-        if number := _existing_job_number(jobs, session.site.run, command):
-            attempt.store_job_number(number)
-            return begun, number
+        for job in jobs:
+            if job.is_attempt_of(session.site.run, command.config, command.attempt):
+                attempt.store_job_number(job.id)  # an unanswered or unrecorded submission has left it
+                return begun, job.id
         assert session.project is not None, "kiln is copied before a worker exists"
         attempt = AttemptFolder.create(
             session.site,
@@ -133,8 +133,3 @@ def _job_number(session: SlurmSession, config: str) -> str:
         return future.result() if futures.wait((future,), timeout=AWAIT_SECONDS).done else ""
     attempt = AttemptFolder.latest_of_config(session.site, config) if config else None
     return "" if attempt is None else attempt.job_number
-
-
-def _existing_job_number(jobs: tuple[QueuedJob, ...], run: str, command: StartBuild) -> str:
-    """Return the number of the job that an unanswered or unrecorded submission has left; empty without one."""
-    return next((job.id for job in jobs if job.is_attempt_of(run, command.config, command.attempt)), "")

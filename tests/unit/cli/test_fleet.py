@@ -93,7 +93,7 @@ def test_the_workers_of_a_pool_are_replaced_as_others() -> None:
     add_arguments(parser)
     none = WorkerOverheads(startup=0.0, collect=0.0, teardown=0.0)
     pool = PoolShape(machine_type=MACHINE, workers=4, cores=PoolCores(cores=64, parallel=0.99, transfer=0.1))
-    way = schedule_builds((), workers=6, machine_type=MACHINE, overheads=none)
+    way = schedule_builds((), types=[MACHINE] * 6, overheads=none)
     way = dataclasses.replace(way, worker_seconds=(36000.0,) * 6, seconds=36000.0)
     for spot, limits in (((), (60, 100)), (("--spot",), (60, 100))):
         options = parser.parse_args(("run", "--provider", "aws", "--all", *spot))

@@ -72,7 +72,7 @@ def test_the_first_forecast_is_the_plan_and_the_last_is_what_was_paid(count: int
 
 def test_a_worker_that_is_requested_later_is_charged_from_then_on() -> None:
     configs = estimates(8, hours=3, warm=0.2, groups=1)
-    way = schedule_builds(configs, workers=4, machine_type=PRICED, overheads=OVERHEADS, cache=PRICED)
+    way = schedule_builds(configs, types=[PRICED] * 4, overheads=OVERHEADS, cache=PRICED)
     observer, _ = executed(configs, max_workers=4, cache=PRICED)
     assert observer.costs[0].expected == pytest.approx(way.cost, rel=0.02)
     assert observer.costs[-1].spent == pytest.approx(way.cost - 8 * 2 * 0.09, rel=0.02)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def test_a_plan_states_the_greatest_cost_after_the_controller_is_gone_for_good(provider: str, words: str) -> None:
     machine_type = dataclasses.replace(MACHINE, provider=provider)
     way = schedule_builds(
-        estimates(2), workers=2, machine_type=machine_type, overheads=WorkerOverheads(startup=1, collect=1, teardown=1)
+        estimates(2), types=[machine_type] * 2, overheads=WorkerOverheads(startup=1, collect=1, teardown=1)
     )
     assert words in greatest_cost_text(way)
     dearer = dataclasses.replace(machine_type, disk_hourly=0.1)

@@ -35,7 +35,7 @@ def placements(
 
 def test_leaders_come_first_then_followers_on_the_machine_that_compiled() -> None:
     configs = estimates(6, hours=1, warm=0.25, groups=2)
-    way = schedule_builds(configs, workers=2, machine_type=MACHINE, overheads=FREE)
+    way = schedule_builds(configs, types=[MACHINE] * 2, overheads=FREE)
     assert way.placements == (
         placements("config00", 0, 0, 1, group="cuda0"),
         placements("config01", 1, 0, 1, group="cuda1"),
@@ -88,7 +88,7 @@ def test_configs_that_share_nothing_go_the_longest_first() -> None:
     configs = [
         JobEstimate(config=name, group="cpu", cold=time * HOUR, warm=time * HOUR) for name, time in hours.items()
     ]
-    way = schedule_builds(configs, workers=2, machine_type=MACHINE, overheads=FREE)
+    way = schedule_builds(configs, types=[MACHINE] * 2, overheads=FREE)
     assert {config.config: config.worker for config in way.placements} == {
         "a": 0,
         "b": 1,
@@ -102,27 +102,25 @@ def test_configs_that_share_nothing_go_the_longest_first() -> None:
 
 def test_a_machine_is_paid_for_from_its_request_to_its_end_not_for_the_others() -> None:
     configs = estimates(3, hours=1)
-    way = schedule_builds(configs, workers=2, machine_type=MACHINE, overheads=SOME)
+    way = schedule_builds(configs, types=[MACHINE] * 2, overheads=SOME)
     assert way.worker_seconds == (240 + 2 * HOUR + 60 + 30, 240 + HOUR + 60 + 30)
     assert way.seconds == 240 + 2 * HOUR + 60 + 30
 
 
 def test_a_second_machine_repeats_a_compile_only_where_that_is_sooner() -> None:
     few, many = estimates(2, hours=1, warm=0.2, groups=1), estimates(10, hours=1, warm=0.2, groups=1)
-    assert schedule_builds(few, workers=2, machine_type=MACHINE, overheads=SOME).worker_count == 2
-    assert schedule_builds(many, workers=4, machine_type=MACHINE, overheads=SOME).seconds < 2 * HOUR
+    assert schedule_builds(few, types=[MACHINE] * 2, overheads=SOME).worker_count == 2
+    assert schedule_builds(many, types=[MACHINE] * 4, overheads=SOME).seconds < 2 * HOUR
     quick = estimates(2, hours=1, warm=0.01, groups=1)
-    assert schedule_builds(quick, workers=2, machine_type=MACHINE, overheads=SOME).worker_count == 1
+    assert schedule_builds(quick, types=[MACHINE] * 2, overheads=SOME).worker_count == 1
 
 
 def test_with_a_cache_patient_followers_wait_for_the_leader_and_run_anywhere() -> None:
     configs = estimates(5, hours=1, warm=0.2, groups=1)
-    way = schedule_builds(configs, workers=4, machine_type=MACHINE, overheads=FREE, cache=MACHINE)
+    way = schedule_builds(configs, types=[MACHINE] * 4, overheads=FREE, cache=MACHINE)
     assert [config.start for config in way.placements] == [0.0, HOUR, HOUR, HOUR, HOUR]
     assert way.worker_count == 4
-    eager = schedule_builds(
-        configs, workers=4, machine_type=MACHINE, overheads=FREE, cache=MACHINE, wait_for_cold=False
-    )
+    eager = schedule_builds(configs, types=[MACHINE] * 4, overheads=FREE, cache=MACHINE, wait_for_cold=False)
     assert [config.start for config in eager.placements] == [0.0, 0.0, 0.0, 0.0, HOUR]
 
 
@@ -200,8 +198,7 @@ def test_every_config_is_placed_once_and_no_machine_does_two_at_a_time(
     ]
     way = schedule_builds(
         all_works,
-        workers=workers,
-        machine_type=MACHINE,
+        types=[MACHINE] * workers,
         overheads=SOME,
         cache=MACHINE if cache else None,
         wait_for_cold=wait_for_cold,
@@ -251,9 +248,9 @@ def test_a_cache_without_a_price_is_not_planned_within_a_budget() -> None:
 
 def test_disks_addresses_and_collected_packages_are_part_of_the_cost() -> None:
     charged = dataclasses.replace(MACHINE, disk_hourly=0.1, address_hourly=0.05, egress=0.5)
-    plain = schedule_builds(estimates(2), workers=1, machine_type=MACHINE, overheads=SOME)
+    plain = schedule_builds(estimates(2), types=[MACHINE] * 1, overheads=SOME)
     overheads = dataclasses.replace(SOME, packages=3.0)
-    way = schedule_builds(estimates(2), workers=1, machine_type=charged, overheads=overheads)
+    way = schedule_builds(estimates(2), types=[charged] * 1, overheads=overheads)
     assert way.cost == pytest.approx(plain.cost + 0.15 * way.seconds / HOUR + 2 * 3 * 0.5)
 
 
@@ -306,7 +303,7 @@ def test_a_type_has_no_more_workers_than_the_provider_has_machines() -> None:
 
 def test_a_scheduler_s_warm_builds_wait_for_the_cold_one() -> None:
     configs = estimates(4, hours=1, warm=0.25, groups=1)
-    way = schedule_builds(configs, workers=4, machine_type=MACHINE, overheads=FREE, dependent=True)
+    way = schedule_builds(configs, types=[MACHINE] * 4, overheads=FREE, dependent=True)
     assert [(each.cold, each.start, each.seconds) for each in way.placements] == [
         (True, 0.0, HOUR),
         *[(False, HOUR, HOUR / 4)] * 3,

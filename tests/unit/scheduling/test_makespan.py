@@ -21,7 +21,7 @@ def test_a_schedule_is_within_a_tenth_of_the_lower_bound(configs: int, workers: 
     jobs = estimates(configs, hours=3, warm=warm, groups=groups)
     sizes = [len(range(group, configs, groups)) for group in range(groups)]
     least = lower_bound(3 * HOUR, 3 * warm * HOUR, sizes, workers)
-    seconds = schedule_builds(jobs, workers=workers, machine_type=MACHINE, overheads=FREE).seconds
+    seconds = schedule_builds(jobs, types=[MACHINE] * workers, overheads=FREE).seconds
     assert least <= seconds * (1 + 1e-6)
     assert seconds <= 1.1001 * least
 
