@@ -98,9 +98,8 @@ class MachineAudit:
         Where a worker answers whose machine is not listed, another of its name is not needed either.
         """
         run_config, inventory = self.state.run_config, self.state.inventory
-        workers = {
-            worker.name: worker.record.id for worker in inventory.present_workers if not worker.is_surplus_machine
-        }
+        present = (worker for worker in inventory.present_workers if not worker.is_surplus_machine)
+        workers = {worker.name: worker.record.id for worker in present}
         stopped: set[str] = set()
         missing: dict[str, str] = {}
         for action in reconcile_machines(workers, machines, owner=run_config.id):
@@ -148,9 +147,8 @@ class MachineAudit:
         worker = surplus or inventory.workers.get(machine.name)
         if worker is None:
             is_own = self.state.run_config.is_own_worker_name(machine.name)
-            return self._record_of_unknown_machine(
-                machine, machine.name if is_own else inventory.new_surplus_machine_name()
-            )
+            name = machine.name if is_own else inventory.new_surplus_machine_name()
+            return self._record_of_unknown_machine(machine, name)
         if worker in inventory.present_workers:
             is_other = worker is not surplus and worker.is_alive and self._began >= worker.exists_since
             return self._record_of_unknown_machine(machine, inventory.new_surplus_machine_name()) if is_other else None

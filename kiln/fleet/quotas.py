@@ -85,9 +85,8 @@ def plan_within_quotas(
             planned(plan.bounds), without_quotas=None if fits_quotas(quotas, whole.selection) else whole.selection
         )
     except FleetLimit as error:
-        requests = [
-            text for quota in quotas if (text := quota_request_text(quota, machines_of_arrangement(whole.cheapest)))
-        ]
+        needed = machines_of_arrangement(whole.cheapest)
+        requests = [text for quota in quotas if (text := quota_request_text(quota, needed))]
         raise FleetLimit(
             "no arrangement builds these configs within the quotas of the account",
             why="; ".join(f"{quota.free_units:g} {UNITS[quota.measure]} are free: {quota.name}" for quota in quotas),
@@ -116,12 +115,8 @@ def quota_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]] = ()) -> I
     machines = machines_of_arrangement(way)
     wishes: list[tuple[str, list[tuple[MachineType, bool]]]] = []
     if wanted is not None:
-        wishes.append(
-            (
-                f"limits this plan to {way.worker_count} workers; for {wanted.worker_count}",
-                machines_of_arrangement(wanted),
-            )
-        )
+        what = f"limits this plan to {way.worker_count} workers; for {wanted.worker_count}"
+        wishes.append((what, machines_of_arrangement(wanted)))
     for first, *others in offers:
         planned, count = (first.machine_type, way.spot), way.count_of_type(first.machine_type)
         for kind, spot in dict.fromkeys((offer.machine_type, offer.spot) for offer in others):

@@ -206,9 +206,8 @@ class Supervisor:
         for worker in [inventory.workers[name] for name in names]:
             worker.unreached_requests += 1
             if now >= worker.renewed_at + run_config.lease or (never and worker.unreached_requests >= TRIES):
-                self.workers.on_worker_refused(
-                    worker, executor_protocol.ProvisionFailed(worker=worker.name, reason=reason)
-                )
+                refusal = executor_protocol.ProvisionFailed(worker=worker.name, reason=reason)
+                self.workers.on_worker_refused(worker, refusal)
             else:
                 self.state.postponed.append((now + RETRY, inventory.provision_command([worker.name])))
 
@@ -321,10 +320,8 @@ class Supervisor:
         end, budget, limit = now + run_config.teardown, run_config.budget, run_config.time_limit
         tests = run_config.tests
         after, reserve = (0.0, 0.0) if tests is None else (tests.seconds, tests.cost)
-        spent, hint = (
-            self.state.inventory.total_cost_until,
-            "what is finished is kept; the same command builds the rest",
-        )
+        spent = self.state.inventory.total_cost_until
+        hint = "what is finished is kept; the same command builds the rest"
         if limit is not None and end + after - self.state.started >= limit:
             self.state.stop = FleetLimit(f"the run was stopped at its time limit of {limit / 3600:.2f} h", hint=hint)
         elif budget is not None and spent(end) + reserve > budget:

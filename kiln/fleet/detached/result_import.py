@@ -72,10 +72,8 @@ def store_results_locally(
     """
     configs = tuple(_add_packages_to_channel(feedstock, config, inputs) for config in report.configs)
     now = time.time()  # until now the controller is charged for; its packages have waited there
-    cost = (
-        costs.recorded_run_cost(dataclasses.replace(fleet, lives=False), report.cost, now, is_controlled=True)
-        or report.cost
-    )
+    ended = dataclasses.replace(fleet, lives=False)
+    cost = costs.recorded_run_cost(ended, report.cost, now, is_controlled=True) or report.cost
     report = dataclasses.replace(report, configs=configs, cost=cost)
     known = ledger.fleet_run(fleet.id)  # by a collection that was interrupted, perhaps before it had stored all
     number = ledger.begin_run(report) if known is None else known.number
