@@ -106,6 +106,11 @@ class FleetRunConfig:
         """Return the offers by which workers of a planned machine type are requested, in their order."""
         return self.type_offers.get(machine_type) or (Offer(machine_type=machine_type, spot=self.spot),)
 
+    @property
+    def all_offers(self) -> list[Offer]:
+        """The offers by which workers of any planned machine type are requested."""
+        return [offer for kind in self.max_workers_by_type for offer in self.offers_of_machine_type(kind)]
+
     def planned_type_replaced_by(self, machine_type: str) -> str:
         """Return the planned machine type whose place a worker of another type, a fall-back, takes.
 

@@ -134,9 +134,8 @@ class JobManager:
 
     def collect_results(self, worker: Worker, config: str) -> None:
         """Have the results of a build collected."""
-        self.state.submit_command(
-            CollectResults(worker=worker.name, config=config, key=self.state.estimates[config].key)
-        )
+        key = self.state.estimates[config].key
+        self.state.submit_command(CollectResults(worker=worker.name, config=config, key=key))
 
     def follow_build(self, worker: Worker, config: str) -> None:
         """Have a build followed."""
@@ -154,9 +153,8 @@ class JobManager:
 
     def request_build_handover(self, worker: Worker, config: str, reason: str) -> None:
         """Have a build stopped in order, so that another worker continues it."""
-        self.state.submit_command(
-            StopBuild(worker=worker.name, config=config, reason=reason, until=worker.reclaimed_at)
-        )
+        until = worker.reclaimed_at
+        self.state.submit_command(StopBuild(worker=worker.name, config=config, reason=reason, until=until))
 
     def on_handover(self, worker: Worker, event: ResultsCollected | CollectFailed) -> None:
         """Queue a config again whose build has handed over what it made, or could not."""

@@ -88,7 +88,7 @@ class FleetState:
         offers = Counter(worker.record.offer_key for worker in self.inventory if worker.record.provisioned is not None)
         if set(offers) <= {(kind.type, self.run_config.spot, "") for kind in kinds}:
             return ", ".join(f"{count} x {kind.name} ({provider})" for kind, count in kinds.items())
-        names = {offer.key: str(offer) for kind in kinds for offer in self.run_config.offers_of_machine_type(kind)}
+        names = {offer.key: str(offer) for offer in self.run_config.all_offers}
         counts = [f"{count} x {names.get(offer, offer[0])}" for offer, count in offers.most_common()]
         return f"{', '.join(counts)} ({provider})"
 

@@ -172,9 +172,5 @@ class MachineAudit:
 
     def _known_machine_types(self) -> dict[str, MachineType]:
         run_config = self.state.run_config
-        kinds = [
-            offer.machine_type
-            for kind in run_config.max_workers_by_type
-            for offer in run_config.offers_of_machine_type(kind)
-        ]
+        kinds = [offer.machine_type for offer in run_config.all_offers]
         return {kind.type: kind for kind in (*kinds, run_config.cache, run_config.pool) if kind is not None}

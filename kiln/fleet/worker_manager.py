@@ -46,7 +46,7 @@ class WorkerManager:
         self.request_count = self.reclaim_count = 0
         self.losses = LostWorkerLimits(run_config)
         self._offers = [run_config.offers_of_machine_type(kind) for kind in run_config.max_workers_by_type]
-        self.offers = OffersWithRefusals([offer for offers in self._offers for offer in offers])
+        self.offers = OffersWithRefusals(run_config.all_offers)
         self.next_request = 0.0
         self.refused_since: float | None = None
         self.pool = PoolManager(state)
@@ -248,7 +248,7 @@ class WorkerManager:
         limit = self.state.run_config.reclaims
         if limit is None or self.reclaim_count <= limit:
             return True
-        offers = [offer for offers in self._offers for offer in offers]
+        offers = self.state.run_config.all_offers
         self.offers.exclude_offers([offer for offer in offers if offer.spot], "spot workers were taken back too often")
         if all(offer.spot for offer in offers):
             self.max_workers = min(self.max_workers, self.builder_count())
