@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class BuildStage(Protocol):
-    """The builds of a run; see `kiln.fleet.run.build_and_test`."""
+    """The builds of a run; see `kiln.fleet.run.execute_fleet_run`."""
 
     def __call__(self, *, ledger: RunStore, observer: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:
         """Build the configs of a run."""

@@ -157,7 +157,7 @@ class PlaybookRunner:
         variables: Mapping[str, Any] | None = None,
         seconds: float | None = None,
     ) -> PlaybookResult:
-        """Run a playbook to its end, for some seconds at most; after `stop`, only the ``last`` one still runs.
+        """Run a playbook to its end, for some seconds at most; once all are stopped, only the ``last`` one.
 
         Raises:
             DiskFull: when it failed, and this computer's disk is full.

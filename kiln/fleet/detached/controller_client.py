@@ -35,7 +35,7 @@ class ControllerClient:
         return self._request_json("state")
 
     def export_results_on_controller(self) -> dict[str, Any]:
-        """Have the results gathered for `fetch`, and return the state of the run."""
+        """Have the results gathered for `fetch_exported_files`, and return the state of the run."""
         return self._request_json("export")
 
     def send_request(self, what: str) -> None:

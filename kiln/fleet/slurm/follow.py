@@ -204,7 +204,7 @@ def copy_build_results(attempt: AttemptFolder, target: Path, config: str) -> Non
 
 
 def _reported_package_paths(report: Path, config: str) -> list[str]:
-    """Return the paths of a report's packages below the folder of finished packages; `collect.read` checks them."""
+    """Return the paths of packages below their folder; `collect.verify_received_package` checks them."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         entries = json.loads(report.read_text(encoding="utf-8"))["configs"]
         artifacts = [

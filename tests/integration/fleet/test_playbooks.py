@@ -34,7 +34,7 @@ from kiln.fleet.playbook_runner import PlaybookRunner, PlaybookSite
 folder = Path(sys.argv[1])
 environment = {name: os.environ[name] for name in ("PATH", "HOME")} | {"LC_ALL": "C.UTF-8"}
 site = PlaybookSite(folder=folder, playbooks=folder, python=Path(sys.argv[2]), variables={}, environment=environment)
-PlaybookRunner(site).play("play.yml")
+PlaybookRunner(site).run_playbook("play.yml")
 """
 
 
