@@ -91,24 +91,26 @@ def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) ->
 
     fixed = correct_recipe(feedstock, of_conda_forge=of_conda_forge) if fix else []
     messages, enabled = limits.run_bounded(
-        lambda: (lint.check(feedstock, of_conda_forge=of_conda_forge), lint.shellcheck_enabled(feedstock))
+        lambda: (lint.check(feedstock, of_conda_forge=of_conda_forge), lint.is_shellcheck_enabled(feedstock))
     )
     # shellcheck runs outside of the limits, which its runtime exceeds at its start.
     program = shutil.which("shellcheck", path=os.environ.get("PATH", os.defpath))
-    script_messages = shellcheck.messages(feedstock, Path(program), enabled=enabled) if program else []
+    script_messages = shellcheck.shellcheck_messages(feedstock, Path(program), enabled=enabled) if program else []
     return LintResult(messages + script_messages, fixed)
 
 
 def correct_recipe(feedstock: Feedstock, *, of_conda_forge: bool) -> list[LintMessage]:
     """Correct the recipe on disk and return the messages that this answers."""
     from kiln import files, limits
-    from kiln.lint import fix, recipe_files
+    from kiln.lint import recipe_files
     from kiln.yamltext import read_text
 
     file = recipe_files(feedstock)[0]
     path = files.safe_path_inside(feedstock.root / file, feedstock.root)
     text = read_text(path, file)
-    correction = limits.run_bounded(lambda: fix.correct(feedstock, text, of_conda_forge=of_conda_forge))
+    correction = limits.run_bounded(
+        lambda: recipe_correction.correct_recipe(feedstock, text, of_conda_forge=of_conda_forge)
+    )
     if correction.text != text:
         mark = _BOM if path.read_bytes().startswith(_BOM.encode()) else ""
         files.write_text(path, mark + correction.text, mode=stat.S_IMODE(path.stat().st_mode))

@@ -5,28 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lint import (
-    about,
+    about_rules,
     conda_forge_only,
     conda_forge_yml_rules,
     requirement_rules,
     section_rules,
-    shapes,
     text_rules,
+    value_type_rules,
 )
-from kiln.lint.model import LintMessage, Problem, Rule, Severity
-from kiln.lint.subject import LintedFeedstock, LintedRecipe, read_settings, recipe_files
+from kiln.lint.linted_feedstock import LintedFeedstock, LintedRecipe, read_settings, recipe_files
+from kiln.lint.rule_model import LintMessage, Problem, Rule, Severity
 from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
-__all__ = ["RULES", "LintMessage", "Rule", "Severity", "check", "recipe_files", "rules", "shellcheck_enabled"]
+__all__ = [
+    "RULES",
+    "LintMessage",
+    "Rule",
+    "Severity",
+    "check",
+    "is_shellcheck_enabled",
+    "recipe_files",
+    "rules_of_organization",
+]
 
 RULES: tuple[Rule, ...] = (
-    *shapes.RULES,
+    *value_type_rules.RULES,
     *section_rules.RULES,
-    *shapes.KEY_RULES,
-    *about.RULES,
+    *value_type_rules.KEY_RULES,
+    *about_rules.RULES,
     *section_rules.TEST_RULES,
     *requirement_rules.RULES,
     *text_rules.RULES,
@@ -36,7 +45,7 @@ RULES: tuple[Rule, ...] = (
 _STOPS = frozenset({"R-051"})  # with two recipes, nothing else is checked: it is unclear which one counts
 
 
-def rules(*, of_conda_forge: bool) -> tuple[Rule, ...]:
+def rules_of_organization(*, of_conda_forge: bool) -> tuple[Rule, ...]:
     """Return the rules for feedstocks of conda-forge, or those for all others."""
     return tuple(rule for rule in RULES if not (rule.others if of_conda_forge else rule.conda_forge))
 
@@ -55,18 +64,18 @@ def check(
     recipe = recipe or LintedRecipe.read(feedstock.root / name, name)
     subject = LintedFeedstock(feedstock=feedstock, recipe=recipe, settings=read_settings(feedstock))
     messages: dict[tuple[object, ...], LintMessage] = {}
-    for rule in rules(of_conda_forge=of_conda_forge):
+    for rule in rules_of_organization(of_conda_forge=of_conda_forge):
         if rule.skip and rule.skip in subject.skipped_rules:
             continue
         for problem in rule.check(subject):
-            message = _message(rule, problem)
+            message = _lint_message(rule, problem)
             messages.setdefault((message.id, message.text, message.at), message)
         if messages and rule.id in _STOPS:
             break
     return sorted(messages.values(), key=_message_sort_key)
 
 
-def shellcheck_enabled(feedstock: Feedstock) -> bool:
+def is_shellcheck_enabled(feedstock: Feedstock) -> bool:
     """Return whether conda-forge.yml asks for shellcheck's optional checks too.
 
     Raises:
@@ -75,7 +84,7 @@ def shellcheck_enabled(feedstock: Feedstock) -> bool:
     return mapping_or_empty(read_settings(feedstock).get("shellcheck")).get("enabled") is True
 
 
-def _message(rule: Rule, problem: Problem) -> LintMessage:
+def _lint_message(rule: Rule, problem: Problem) -> LintMessage:
     return LintMessage(
         id=rule.id,
         severity=rule.severity,

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint import conda_forge_yml_rules, macos_rules, python_rules
-from kiln.lint.about import feedstock_name
-from kiln.lint.located_yaml import keys_of_file, repeated_keys
-from kiln.lint.model import Problem, hint_rule, lint_rule
+from kiln.lint.about_rules import feedstock_name
+from kiln.lint.linted_feedstock import SETTINGS
+from kiln.lint.located_yaml import outermost_keys_of_file, repeated_keys
+from kiln.lint.rule_model import Problem, hint_rule, lint_rule
 from kiln.lint.spec_fields import spec_fields
-from kiln.lint.subject import SETTINGS
 from kiln.model.source_position import Place
 from kiln.serialization import mapping_or_empty
 from kiln.yamltext import read_text
@@ -19,7 +19,7 @@ from kiln.yamltext import read_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.lint.subject import LintedFeedstock
+    from kiln.lint.linted_feedstock import LintedFeedstock
 
 _WORKFLOW = "conda-build.yml"
 _REPLACED = {
@@ -45,7 +45,7 @@ def empty_variant_file(subject: LintedFeedstock) -> Iterator[Problem]:
         yield Problem(text="the variant file is empty", at=Place(file="recipe/conda_build_config.yaml"))
 
 
-def own_workflows(subject: LintedFeedstock) -> Iterator[Problem]:
+def additional_workflows(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield workflows of GitHub Actions other than conda-smithy's."""
     folder = subject.feedstock.root / ".github" / "workflows"
     for path in sorted([*folder.glob("*.yml"), *folder.glob("*.yaml")]):
@@ -60,7 +60,7 @@ def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
     pins = {
         key
         for path in sorted(subject.feedstock.config_folder.glob("*.yaml"))
-        for key in keys_of_file(path, f".ci_support/{path.name}")
+        for key in outermost_keys_of_file(path, f".ci_support/{path.name}")
     }
     for requirements in (recipe.section("requirements"), *(output.get("requirements") for output in recipe.outputs)):
         host = mapping_or_empty(requirements).get("host")
@@ -133,7 +133,7 @@ RULES = (
     lint_rule("CF-004", empty_variant_file, "remove the file", conda_forge=True),
     lint_rule(
         "CF-005",
-        own_workflows,
+        additional_workflows,
         "remove the workflow: conda-forge's services are for building packages",
         conda_forge=True,
     ),

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.conda_forge_yml import schema
 from kiln.lint.located_yaml import list_or_empty
-from kiln.lint.model import Problem, hint_rule, lint_rule
+from kiln.lint.rule_model import Problem, hint_rule, lint_rule
 from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kiln.conda_forge_yml.schema import SettingFault
-    from kiln.lint.subject import LintedFeedstock
+    from kiln.lint.linted_feedstock import LintedFeedstock
     from kiln.model.source_position import Place
 
 _OLD_IMAGES = frozenset({"cos7", "alma8", "ubi8"})
@@ -41,7 +41,7 @@ def settings_without_effect(subject: LintedFeedstock) -> Iterator[Problem]:
             yield Problem(text=f"{fault.text}: {fault.cure}", at=subject.setting_place(*fault.path))
 
 
-def old_images(subject: LintedFeedstock) -> Iterator[Problem]:
+def outdated_images(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield images that are older than conda-forge's default."""
     for platform, image in mapping_or_empty(subject.settings.get("os_version")).items():
         if image in _OLD_IMAGES:
@@ -56,7 +56,7 @@ RULES = (
     hint_rule("schema", partial(setting_faults, find=schema.deprecated), "use its replacement"),
     hint_rule("kiln-settings", settings_without_effect, "remove the setting, unless conda-forge's CI needs it"),
     hint_rule(
-        "FC-002", old_images, "remove the setting, unless the recipe repackages binaries", skip="hint_os_version"
+        "FC-002", outdated_images, "remove the setting, unless the recipe repackages binaries", skip="hint_os_version"
     ),
 )
 
@@ -71,7 +71,7 @@ class ConditionalValue(NamedTuple):
     services: tuple[str, ...] | None
 
     @property
-    def applies_to(self) -> frozenset[str]:
+    def applicable_systems(self) -> frozenset[str]:
         """The systems that the value applies to."""
         systems = frozenset(self.systems or _SYSTEMS)
         if self.platforms is None:
@@ -112,7 +112,7 @@ def _workflow_setting_place(subject: LintedFeedstock, name: str) -> Place:
     return subject.setting_place("workflow_settings", name)
 
 
-def mismatched_platforms(subject: LintedFeedstock) -> Iterator[Problem]:
+def contradictory_platform_conditions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield values whose systems and platforms contradict each other."""
     for name, value in _workflow_settings(subject).items():
         for entry in _conditional_values(value):
@@ -123,7 +123,7 @@ def mismatched_platforms(subject: LintedFeedstock) -> Iterator[Problem]:
                 yield Problem(text=text, at=_workflow_setting_place(subject, name))
 
 
-def overlapping_values(subject: LintedFeedstock) -> Iterator[Problem]:
+def overlapping_conditions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield values of a setting whose conditions overlap."""
     for name, value in _workflow_settings(subject).items():
         entries = _conditional_values(value)
@@ -140,26 +140,33 @@ def overlapping_values(subject: LintedFeedstock) -> Iterator[Problem]:
             yield Problem(text=text, at=_workflow_setting_place(subject, name))
 
 
-def paths_for_all_systems(subject: LintedFeedstock) -> Iterator[Problem]:
+def paths_shared_with_windows(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield paths that apply to both Windows and another system."""
     for name in _PATHS:
         for entry in _conditional_values(_workflow_settings(subject).get(name)):
-            if "win" in entry.applies_to and entry.applies_to & {"linux", "osx"}:
+            if "win" in entry.applicable_systems and entry.applicable_systems & {"linux", "osx"}:
                 text = f"workflow_settings.{name}[{entry.number}]: one path for Windows and other systems"
                 yield Problem(text=text, at=_workflow_setting_place(subject, name))
 
 
-def ineffective_partitions(subject: LintedFeedstock) -> Iterator[Problem]:
+def ineffective_partition_resizing(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield resize_partitions for more than Windows on GitHub Actions, where alone it has an effect."""
     for entry in _conditional_values(_workflow_settings(subject).get("resize_partitions")):
-        if entry.applies_to != {"win"} or set(entry.services or ()) != {"github_actions"}:
+        if entry.applicable_systems != {"win"} or set(entry.services or ()) != {"github_actions"}:
             text = f"workflow_settings.resize_partitions[{entry.number}] applies to Windows on GitHub Actions only"
             yield Problem(text=text, at=_workflow_setting_place(subject, "resize_partitions"))
 
 
 WORKFLOW_RULES = (
-    lint_rule("CF-009", mismatched_platforms, "name the systems of the platforms, or one of both", conda_forge=True),
-    lint_rule("CF-010", overlapping_values, "make the conditions exclude each other", conda_forge=True),
-    lint_rule("CF-011", paths_for_all_systems, "add os: or platform:", conda_forge=True),
-    lint_rule("CF-012", ineffective_partitions, "add 'os: win' and 'provider: github_actions'", conda_forge=True),
+    lint_rule(
+        "CF-009",
+        contradictory_platform_conditions,
+        "name the systems of the platforms, or one of both",
+        conda_forge=True,
+    ),
+    lint_rule("CF-010", overlapping_conditions, "make the conditions exclude each other", conda_forge=True),
+    lint_rule("CF-011", paths_shared_with_windows, "add os: or platform:", conda_forge=True),
+    lint_rule(
+        "CF-012", ineffective_partition_resizing, "add 'os: win' and 'provider: github_actions'", conda_forge=True
+    ),
 )

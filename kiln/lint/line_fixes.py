@@ -80,7 +80,7 @@ def tidy_jinja_set(line: str, _: int) -> str:
     return f"{match[1]}{{% set {match[2]} = {match[3]} {match[4]}%}}{match[5]}" if match else line
 
 
-def separated_spec(line: str, _: int) -> str:
+def spec_with_separated_fields(line: str, _: int) -> str:
     """Write a requirement as name, space, bounds without spaces; or as name, version and build."""
     item = _ITEM.fullmatch(line) or _KEYWORD_ITEM.fullmatch(line)
     spec = _separated_fields(item["spec"]) if item else ""
@@ -110,7 +110,7 @@ def without_feedstock_suffix(line: str, _: int) -> str:
     return re.sub(r"^(\s*feedstock-name:.*?)-feedstock(['\"]?\s*(?:\s#.*)?)$", r"\1\2", line)
 
 
-def quoted_value(line: str, _: int) -> str:
+def quoted_number(line: str, _: int) -> str:
     """Quote a number with a decimal point, or the Jinja expression that gives one."""
     match = _VALUE.fullmatch(line)
     if not match:
@@ -122,7 +122,7 @@ def quoted_value(line: str, _: int) -> str:
     return f'{match["before"]}"{value}"{match["after"]}'
 
 
-def listed_maintainer(line: str, _: int) -> str:
+def maintainer_as_list(line: str, _: int) -> str:
     """Write one maintainer as a list of one, on a line of its own."""
     match = _NAME.fullmatch(line)
     if not match:
@@ -131,7 +131,7 @@ def listed_maintainer(line: str, _: int) -> str:
     return f"{match['before']}{match['after']}\n{indentation}- {match['name']}"
 
 
-def with_stdlib(line: str, _: int) -> str:
+def with_stdlib_after_compiler(line: str, _: int) -> str:
     """Add the C standard library after a compiler, under the same selector."""
     match = _COMPILER.fullmatch(line)
     if not match:
@@ -148,20 +148,20 @@ def spdx_spelling(line: str, _: int) -> str:
     text = match["name"]
     for name in LicenseExpression.parse(text).unknown_licenses:
         whole = rf"(?<![\w.+-]){re.escape(name)}(?![\w.+-])"
-        text = re.sub(whole, _spellings().get(_normalized_name(name), name), text)
+        text = re.sub(whole, _identifiers_by_normalized_name().get(_normalized_license_name(name), name), text)
     return line if LicenseExpression.parse(text).unknown_licenses else f"{match['before']}{text}{match['after']}"
 
 
 @cache
-def _spellings() -> dict[str, str]:
-    return {_normalized_name(name): name for name in spdx_identifiers("license")}
+def _identifiers_by_normalized_name() -> dict[str, str]:
+    return {_normalized_license_name(name): name for name in spdx_identifiers("license")}
 
 
-def _normalized_name(name: str) -> str:
+def _normalized_license_name(name: str) -> str:
     return "-".join(name.lower().split())
 
 
-def new_pypi_url(line: str, _: int) -> str:
+def with_current_pypi_url(line: str, _: int) -> str:
     """Write PyPI's address in the place of its former one, which leads there; the hash still decides."""
     return line.replace(FORMER_INDEX, INDEX)
 
@@ -183,16 +183,16 @@ LINE_FIXES: Mapping[str, Callable[[str, int], str]] = {
     "R0-002": modern_python_selector,
     "R0-003": modern_python_selector,
     "R0-005": tidy_jinja_set,
-    "R-021": separated_spec,
-    "R-022": separated_spec,
-    "R-048": separated_spec,
-    "R-033": with_stdlib,
+    "R-021": spec_with_separated_fields,
+    "R-022": spec_with_separated_fields,
+    "R-048": spec_with_separated_fields,
+    "R-033": with_stdlib_after_compiler,
     "R-044": spdx_spelling,
-    "R-050": new_pypi_url,
+    "R-050": with_current_pypi_url,
     "R-038": abi3_as_boolean,
     "R-039": without_feedstock_suffix,
-    "R-040": quoted_value,
-    "R-004": listed_maintainer,
+    "R-040": quoted_number,
+    "R-004": maintainer_as_list,
 }
 # Fixes of spelling alone: the values of the recipe are the same before and after.
 SPELLING = frozenset({"R-025", "R0-001", "R0-002", "R0-003", "R0-005", "R-001", "R-009", "R-011", "R-012"})

@@ -32,7 +32,7 @@ def read_values(text: str, file: str, line_of: Callable[[int], int] | None = Non
     return _typed_values(parse(text, file, ScalarTypes.PLACED, line_of, first_counts=True).value)
 
 
-def keys_of_file(path: Path, file: str) -> set[str]:
+def outermost_keys_of_file(path: Path, file: str) -> set[str]:
     """Return the outermost keys of a YAML file; ``file`` is its name in errors.
 
     Raises:
@@ -76,11 +76,11 @@ def typed_scalar(node: PlacedText) -> Any:
     if _FLOAT.fullmatch(node):
         return float(node.replace("_", ""))
     if _INTEGER.fullmatch(node):
-        return _integer(str(node))
+        return _parse_integer(str(node))
     return node
 
 
-def _integer(word: str) -> int | str:
+def _parse_integer(word: str) -> int | str:
     base = {"0o": 8, "0x": 16}.get(word[:2], 10)
     # Python refuses to read very long numbers; no rule needs their value.
     return int(word.replace("_", ""), base) if len(word) < 100 else word
@@ -96,17 +96,17 @@ def texts_in_list(value: Any) -> list[str]:
     return [item for item in list_or_empty(value) if isinstance(item, str)]
 
 
-def placed_key(values: dict[Any, Any], name: str) -> str:
+def key_with_place(values: dict[Any, Any], name: str) -> str:
     """Return the key of this name, with its place if it is in the document."""
     return next((key for key in values if key == name), name)
 
 
-def first_placed(node: Any) -> PlacedText | None:
+def first_placed_text(node: Any) -> PlacedText | None:
     """Return the first text of a value, which shows where the value begins."""
     if isinstance(node, PlacedText):
         return node
     children = [*node.keys(), *node.values()] if isinstance(node, dict) else list_or_empty(node)
-    return next((text for child in children if (text := first_placed(child)) is not None), None)
+    return next((text for child in children if (text := first_placed_text(child)) is not None), None)
 
 
 def branch_items(value: Any) -> Iterator[Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
+from kiln.lint.linted_feedstock import VARIANT_FILES
 from kiln.lint.located_yaml import branch_items, list_or_empty, read_values
-from kiln.lint.model import Problem, lint_rule
-from kiln.lint.subject import VARIANT_FILES
+from kiln.lint.rule_model import Problem, lint_rule
 from kiln.serialization import mapping_or_empty
 from kiln.template.python_expression import ExpressionError, evaluate_expression
 from kiln.versions import version_or_none
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from kiln.lint.subject import LintedFeedstock
+    from kiln.lint.linted_feedstock import LintedFeedstock
 
 BASELINE = "11.0"  # conda-forge's minimum for both processors
 _TARGET, _STDLIB, _SDK = "MACOSX_DEPLOYMENT_TARGET", "c_stdlib_version", "MACOSX_SDK_VERSION"
@@ -66,16 +66,20 @@ def deprecated_deployment_target(subject: LintedFeedstock) -> Iterator[Problem]:
             yield Problem(text=f"{_TARGET} is deprecated", at=place_of_keys(values, file, _TARGET))
 
 
-def old_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
+def macos_minimum_below_baseline(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a minimum version below conda-forge's."""
     for file, values in _variant_files_on_macos(subject):
         versions = _versions_of_key(values, _STDLIB)
-        if _STDLIB in values and len(versions) <= 2 and any(_is_before(version, BASELINE) for version in versions):
+        if (
+            _STDLIB in values
+            and len(versions) <= 2
+            and any(_is_older_version(version, BASELINE) for version in versions)
+        ):
             text = f"{_STDLIB} {', '.join(versions)} is below conda-forge's minimum for macOS, {BASELINE}"
             yield Problem(text=text, at=place_of_keys(values, file, _STDLIB))
 
 
-def sdk_below_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
+def macos_sdk_below_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield an SDK that is older than the minimum version."""
     for file, values in _variant_files_on_macos(subject):
         if not values:
@@ -86,7 +90,7 @@ def sdk_below_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
             if len(sdks) != 1:
                 continue
             sdks, compare = sdks * len(minimums), all
-        if compare(_is_before(sdk, minimum) for sdk, minimum in zip(sdks, minimums, strict=True)):
+        if compare(_is_older_version(sdk, minimum) for sdk, minimum in zip(sdks, minimums, strict=True)):
             text = f"{_SDK} {', '.join(sdks)} is below {_STDLIB} {', '.join(minimums)}"
             yield Problem(text=text, at=place_of_keys(values, file, _SDK if _SDK in values else _STDLIB))
 
@@ -97,10 +101,10 @@ def _versions_of_key(values: dict[Any, Any], key: str) -> list[str]:
     versions = [
         str(item) for item in (list_or_empty(value) if isinstance(value, list) else [value]) if item is not None
     ]
-    return versions[::-1] if len(versions) == 2 and _is_before(versions[1], versions[0]) else versions
+    return versions[::-1] if len(versions) == 2 and _is_older_version(versions[1], versions[0]) else versions
 
 
-def _is_before(version: str, other: str) -> bool:
+def _is_older_version(version: str, other: str) -> bool:
     left, right = version_or_none(version), version_or_none(other)
     return left is not None and right is not None and left < right
 
@@ -108,7 +112,10 @@ def _is_before(version: str, other: str) -> bool:
 RULES = (
     lint_rule("RC-000", deprecated_deployment_target, f"write {_STDLIB} for macOS", conda_forge=True),
     lint_rule(
-        "RC-001", old_minimum, "remove the value, or add a selector for the system that it is for", conda_forge=True
+        "RC-001",
+        macos_minimum_below_baseline,
+        "remove the value, or add a selector for the system that it is for",
+        conda_forge=True,
     ),
-    lint_rule("CBC-001", sdk_below_minimum, f"raise {_SDK}, or remove it", conda_forge=True),
+    lint_rule("CBC-001", macos_sdk_below_minimum, f"raise {_SDK}, or remove it", conda_forge=True),
 )

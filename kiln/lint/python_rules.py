@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.located_yaml import branch_texts, list_or_empty, texts_in_list
-from kiln.lint.model import Problem, hint_rule
 from kiln.lint.requirement_rules import is_version_independent
+from kiln.lint.rule_model import Problem, hint_rule
 from kiln.lint.stub_template import PYTHON_MIN
 from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kiln.lint.subject import LintedFeedstock, LintedRecipe
+    from kiln.lint.linted_feedstock import LintedFeedstock, LintedRecipe
 
 BACKENDS = frozenset(
     [
@@ -54,13 +54,13 @@ class PythonPackage(NamedTuple):
     tests: Any
 
 
-def packages(recipe: LintedRecipe) -> list[PythonPackage]:
+def packages_of_recipe(recipe: LintedRecipe) -> list[PythonPackage]:
     """Return the packages of a recipe: its outputs, or if there are none, the recipe itself."""
     tests = "tests" if recipe.version else "test"
     if not recipe.outputs:
-        return [_package(recipe, recipe.package_name[0], recipe.root, recipe.root.get(tests))]
+        return [_package_of_section(recipe, recipe.package_name[0], recipe.root, recipe.root.get(tests))]
     return [
-        _package(
+        _package_of_section(
             recipe,
             str(output.get("name") or mapping_or_empty(output.get("package")).get("name") or ""),
             output,
@@ -70,7 +70,7 @@ def packages(recipe: LintedRecipe) -> list[PythonPackage]:
     ]
 
 
-def _package(recipe: LintedRecipe, name: str, holder: Mapping[Any, Any], tests: Any) -> PythonPackage:
+def _package_of_section(recipe: LintedRecipe, name: str, holder: Mapping[Any, Any], tests: Any) -> PythonPackage:
     value = holder.get("requirements")
     requirements = {"run": value} if isinstance(value, list) else mapping_or_empty(value)
     return PythonPackage(
@@ -91,7 +91,7 @@ def _first_word(spec: str) -> str:
 # -- build backends -----------------------------------------------------------------------------------------------
 
 
-def no_build_backend(subject: LintedFeedstock) -> Iterator[Problem]:
+def missing_build_backend(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield packages that are installed with pip, without a build backend in their requirements."""
     recipe = subject.recipe
     holders: list[tuple[str, Mapping[Any, Any]]] = [(recipe.package_name[0], recipe.section("requirements"))]
@@ -119,7 +119,7 @@ def missing_python_min(subject: LintedFeedstock) -> Iterator[Problem]:
     exact, lower = rf"python\s+=?=?{value}", rf"python\s+>={value}"
     sign, star = ("$", ".*") if recipe.version else ("", "")
     constraint = f"{sign}{{{{ python_min }}}}"
-    for package in packages(recipe):
+    for package in packages_of_recipe(recipe):
         if package.build.get("noarch") != "python":
             continue
         for section, specs, pattern, usual in (
@@ -148,19 +148,19 @@ def _test_requirements(recipe: LintedRecipe, tests: Any) -> list[str]:
 # -- the range of tested versions ------------------------------------------------------------------------------------
 
 
-def not_tested_latest(subject: LintedFeedstock, *, noarch: bool) -> Iterator[Problem]:
+def untested_latest_python(subject: LintedFeedstock, *, noarch: bool) -> Iterator[Problem]:
     """Yield noarch or version-independent packages of a recipe.yaml whose tests do not use the latest Python."""
     recipe = subject.recipe
-    for package in packages(recipe) if recipe.version else ():
+    for package in packages_of_recipe(recipe) if recipe.version else ():
         is_noarch, independent = package.build.get("noarch") == "python", is_version_independent(recipe, package.build)
-        if (is_noarch if noarch else independent) and not _covers_latest(package):
+        if (is_noarch if noarch else independent) and not _tests_latest_python(package):
             kind = "noarch Python" if noarch else "version-independent"
             text = f"a {kind} package is not tested with the latest Python"
             yield Problem(text=text, at=recipe.place_of(package.tests or package.node))
             return
 
 
-def _covers_latest(package: PythonPackage) -> bool:
+def _tests_latest_python(package: PythonPackage) -> bool:
     """Return whether all Python tests use the latest Python, or the package has an upper bound of it."""
     if any(_first_word(spec) == "python" and "<" in spec for spec in package.run):
         return True
@@ -173,10 +173,10 @@ def _covers_latest(package: PythonPackage) -> bool:
 # -- the stable ABI --------------------------------------------------------------------------------------------------
 
 
-def ignored_cross_python(subject: LintedFeedstock) -> Iterator[Problem]:
+def ignored_cross_python_exports(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield the export of cross-python that is ignored by hand, which rattler-build does by itself."""
     recipe = subject.recipe
-    for package in packages(recipe) if recipe.version else ():
+    for package in packages_of_recipe(recipe) if recipe.version else ():
         if package.build.get("noarch") != "python" and not is_version_independent(recipe, package.build):
             continue
         for name in branch_texts(mapping_or_empty(package.requirements.get("ignore_run_exports")).get("from_package")):
@@ -187,19 +187,19 @@ def ignored_cross_python(subject: LintedFeedstock) -> Iterator[Problem]:
                 return
 
 
-def no_abi_audit(subject: LintedFeedstock) -> Iterator[Problem]:
+def missing_abi3audit(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield packages for Python's stable ABI whose tests do not run abi3audit."""
     recipe = subject.recipe
-    for package in packages(recipe):
+    for package in packages_of_recipe(recipe):
         independent = is_version_independent(recipe, package.build) and package.build.get("noarch") != "python"
         abi3 = independent and any(_first_word(spec) == "python-abi3" for spec in package.host)
-        if abi3 and not _runs_abi_audit(recipe, package.tests):
+        if abi3 and not _runs_abi3audit(recipe, package.tests):
             text = "a package for the stable ABI is not checked with abi3audit"
             yield Problem(text=text, at=recipe.place_of(package.tests or package.node))
             return
 
 
-def _runs_abi_audit(recipe: LintedRecipe, tests: Any) -> bool:
+def _runs_abi3audit(recipe: LintedRecipe, tests: Any) -> bool:
     for test in map(mapping_or_empty, list_or_empty(tests) if recipe.version else [tests]):
         specs = branch_texts(
             mapping_or_empty(test.get("requirements")).get("run") if recipe.version else test.get("requires")
@@ -215,7 +215,7 @@ _BOTH = 'list ${{ python_min }}.* and "*" under python_version:'
 RULES = (
     hint_rule(
         "R-046",
-        no_build_backend,
+        missing_build_backend,
         "add the backend that pyproject.toml names, or setuptools, to requirements/host",
         conda_forge=True,
         skip="hint_pip_no_build_backend",
@@ -223,24 +223,28 @@ RULES = (
     hint_rule("R-047", missing_python_min, "use python_min", conda_forge=True, skip="hint_python_min"),
     hint_rule(
         "R1-004",
-        partial(not_tested_latest, noarch=True),
+        partial(untested_latest_python, noarch=True),
         _BOTH,
         conda_forge=True,
         skip="hint_noarch_python_test_latest",
     ),
     hint_rule(
         "R1-005",
-        partial(not_tested_latest, noarch=False),
+        partial(untested_latest_python, noarch=False),
         _BOTH,
         conda_forge=True,
         skip="hint_python_version_independent_test_latest",
     ),
     hint_rule(
-        "R1-007", ignored_cross_python, "remove the entry", conda_forge=True, skip="hint_abi3_cross_python_run_exports"
+        "R1-007",
+        ignored_cross_python_exports,
+        "remove the entry",
+        conda_forge=True,
+        skip="hint_abi3_cross_python_run_exports",
     ),
     hint_rule(
         "R-053",
-        no_abi_audit,
+        missing_abi3audit,
         "require abi3audit in a test, and run it on the extension modules",
         conda_forge=True,
         skip="hint_abi3_missing_abi3audit",

@@ -8,17 +8,17 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from kiln.lint.located_yaml import branch_texts, list_or_empty, texts_in_list
-from kiln.lint.model import Problem, hint_rule, lint_rule
+from kiln.lint.rule_model import Problem, hint_rule, lint_rule
 from kiln.lint.spec_fields import has_separated_fields
 from kiln.lint.stub_template import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
-from kiln.lint.text_rules import LOGIC, PLATFORMS, first_noarch_selector
+from kiln.lint.text_rules import LOGIC, PLATFORMS, first_disallowed_selector
 from kiln.serialization import list_of_mappings, mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from kiln.lint.subject import LintedFeedstock, LintedRecipe
+    from kiln.lint.linted_feedstock import LintedFeedstock, LintedRecipe
 
 OPERATORS = ("!=", "=", "==", ">", "<", "<=", ">=")
 LANGUAGES = ("python", "r-base")
@@ -33,7 +33,7 @@ _STDLIBS = (
 # -- the spelling of specs -------------------------------------------------------------------------------------
 
 
-def _outermost_specs(recipe: LintedRecipe) -> Iterator[tuple[str, str]]:
+def _top_level_specs(recipe: LintedRecipe) -> Iterator[tuple[str, str]]:
     """Yield the section and the text of each outermost requirement, exports included."""
     for section, value in recipe.requirements.items():
         kinds = value
@@ -46,7 +46,7 @@ def _outermost_specs(recipe: LintedRecipe) -> Iterator[tuple[str, str]]:
 
 def _specs_without_jinja(recipe: LintedRecipe) -> Iterator[tuple[str, str, list[str]]]:
     """Yield the section, the text and the words of each requirement without Jinja."""
-    for section, spec in _outermost_specs(recipe):
+    for section, spec in _top_level_specs(recipe):
         bare = spec if recipe.version else spec.partition("#")[0]
         words = bare.split()
         if words and ("${{" if recipe.version else "{{") not in bare:
@@ -74,19 +74,19 @@ def no_space_before_operator(subject: LintedFeedstock) -> Iterator[Problem]:
             yield Problem(text=text, at=subject.recipe.place_of(spec), cure=f"write {name} {pin}")
 
 
-def unseparated_fields(subject: LintedFeedstock) -> Iterator[Problem]:
+def specs_without_separated_fields(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield specs of a meta.yaml that conda-build may misread: not name, version and build as three words."""
     if subject.recipe.version:
         return
     ids: set[int] = set()
-    for section, spec in _all_meta_specs(subject):
+    for section, spec in _specs_of_meta_yaml(subject):
         if id(spec) not in ids and not has_separated_fields(spec):
             ids.add(id(spec))
             text = f"{section}: the fields of {str(spec)!r} are not 'name [version [build]]'"
             yield Problem(text=text, at=subject.recipe.place_of(spec))
 
 
-def _all_meta_specs(subject: LintedFeedstock) -> Iterator[tuple[str, str]]:
+def _specs_of_meta_yaml(subject: LintedFeedstock) -> Iterator[tuple[str, str]]:
     recipe = subject.recipe
     top = recipe.requirements
     for section, value in top.items():
@@ -140,7 +140,7 @@ def _language_specs(recipe: LintedRecipe) -> Iterator[tuple[str, list[str], list
             yield language, host, run
 
 
-def host_only_language(subject: LintedFeedstock) -> Iterator[Problem]:
+def language_missing_in_run(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a language that the build has and the installed package has not."""
     for language, host, run in _language_specs(subject.recipe):
         if host and not run:
@@ -185,7 +185,7 @@ def missing_python_bound(subject: LintedFeedstock) -> Iterator[Problem]:
 # -- pins between outputs ---------------------------------------------------------------------------------------
 
 
-def wrong_pins(subject: LintedFeedstock) -> Iterator[Problem]:
+def wrong_pin_functions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield pin_compatible on outputs of the recipe, and pin_subpackage on other packages."""
     recipe = subject.recipe
     outputs = recipe.outputs
@@ -200,7 +200,7 @@ def wrong_pins(subject: LintedFeedstock) -> Iterator[Problem]:
     known = {name for name in names if isinstance(name, str)}
     for holder in (top, *outputs):
         for pin in _possible_pins(recipe, holder):
-            yield from _wrong_pin(recipe, pin, known)
+            yield from _wrong_pin_function(recipe, pin, known)
 
 
 def _possible_pins(recipe: LintedRecipe, holder: Mapping[Any, Any]) -> Iterator[str]:
@@ -216,7 +216,7 @@ def _possible_pins(recipe: LintedRecipe, holder: Mapping[Any, Any]) -> Iterator[
         yield from texts_in_list(requirements.get("host"))
 
 
-def _wrong_pin(recipe: LintedRecipe, pin: str, known: set[str]) -> Iterator[Problem]:
+def _wrong_pin_function(recipe: LintedRecipe, pin: str, known: set[str]) -> Iterator[Problem]:
     words = pin.split()
     if len(words) < 2:
         return
@@ -263,7 +263,7 @@ def direct_sysroot_requirement(subject: LintedFeedstock) -> Iterator[Problem]:
             yield Problem(text=f"{str(spec)!r} is required directly", at=subject.recipe.place_of(spec))
 
 
-def macos_constraint(subject: LintedFeedstock) -> Iterator[Problem]:
+def direct_macos_constraint(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield constraints on the version of macOS, which stdlib replaces."""
     for kind in ("run", "run_constraints" if subject.recipe.version else "run_constrained"):
         for spec in chain(subject.recipe.requirements_of_kind(kind), *_requirements_of_outputs(subject, kind)):
@@ -274,7 +274,7 @@ def macos_constraint(subject: LintedFeedstock) -> Iterator[Problem]:
 # -- noarch -----------------------------------------------------------------------------------------------------
 
 
-def noarch_conditions(subject: LintedFeedstock) -> Iterator[Problem]:
+def conditions_in_noarch_recipe(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield conditions in the requirements of a noarch recipe.yaml, which is built once."""
     recipe = subject.recipe
     if not recipe.version or not recipe.noarch:
@@ -297,7 +297,7 @@ def _is_allowed_condition(subject: LintedFeedstock, section: str, item: Mapping[
     return section not in {"host", "run"} or words <= PLATFORMS
 
 
-def possible_noarch(subject: LintedFeedstock) -> Iterator[Problem]:
+def possible_noarch_package(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a package that is installed with pip, needs no compiler, and has no selectors: it could be noarch."""
     recipe = subject.recipe
     build = (
@@ -307,7 +307,7 @@ def possible_noarch(subject: LintedFeedstock) -> Iterator[Problem]:
     )
     if recipe.noarch is not None or "pip" not in build or any(COMPILER in spec for spec in build):
         return
-    possible = _may_be_noarch(recipe) if recipe.version else not first_noarch_selector(recipe)
+    possible = _may_be_noarch(recipe) if recipe.version else not first_disallowed_selector(recipe)
     if possible:
         pip = next(spec for spec in build if spec == "pip")
         yield Problem(text="the package may be noarch: python", at=recipe.place_of(pip))
@@ -337,10 +337,12 @@ RULES = (
     ),
     lint_rule("R-021", space_after_operator, "remove the space", fixable=True),
     lint_rule("R-022", no_space_before_operator, "add a space", fixable=True),
-    lint_rule("R-023", host_only_language, "add it to requirements/run"),
+    lint_rule("R-023", language_missing_in_run, "add it to requirements/run"),
     lint_rule("R-024", pinned_language, "remove the version"),
     lint_rule("R-026", missing_python_bound, "write python >={{ python_min }}"),
-    lint_rule("R-027", wrong_pins, "use pin_subpackage for outputs of the recipe, pin_compatible for all others"),
+    lint_rule(
+        "R-027", wrong_pin_functions, "use pin_subpackage for outputs of the recipe, pin_compatible for all others"
+    ),
     lint_rule(
         "R-031",
         partial(licenses_not_collected, language="rust", tool="cargo-bundle-licenses"),
@@ -353,10 +355,13 @@ RULES = (
     ),
     lint_rule("R-033", missing_stdlib, _STDLIB, fixable=True, skip="lint_stdlib"),
     lint_rule("R-034", direct_sysroot_requirement, _DIRECT, skip="lint_stdlib"),
-    lint_rule("R-035", macos_constraint, _DIRECT, skip="lint_stdlib"),
-    lint_rule("R1-002", noarch_conditions, "remove noarch:, or the condition", skip="lint_noarch_selectors"),
-    hint_rule("R-041", possible_noarch, "write noarch: python in the build section", others=True),
+    lint_rule("R-035", direct_macos_constraint, _DIRECT, skip="lint_stdlib"),
+    lint_rule("R1-002", conditions_in_noarch_recipe, "remove noarch:, or the condition", skip="lint_noarch_selectors"),
+    hint_rule("R-041", possible_noarch_package, "write noarch: python in the build section", others=True),
     hint_rule(
-        "R-048", unseparated_fields, "write 'name version build': python >=3.9, libfoo 1.2.* cpu_*", fixable=True
+        "R-048",
+        specs_without_separated_fields,
+        "write 'name version build': python >=3.9, libfoo 1.2.* cpu_*",
+        fixable=True,
     ),
 )

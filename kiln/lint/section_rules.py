@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import did_you_mean
+from kiln.lint.linted_feedstock import META, VARIANT_FILES
 from kiln.lint.located_yaml import list_or_empty
-from kiln.lint.model import Problem, hint_rule, lint_rule
-from kiln.lint.subject import META, VARIANT_FILES
+from kiln.lint.rule_model import Problem, hint_rule, lint_rule
 from kiln.lint.text_rules import FORMER_INDEX, INDEX
 from kiln.model.source_position import Place
 from kiln.recipe.keys import recipe_keys
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-    from kiln.lint.subject import LintedFeedstock, LintedRecipe
+    from kiln.lint.linted_feedstock import LintedFeedstock, LintedRecipe
 
 META_ORDER = ("package", "source", "build", "requirements", "test", "app", "outputs", "about", "extra")
 SEVERAL_ORDER = ("schema_version", "context", "recipe", "source", "build", "outputs", "about", "extra")
@@ -40,7 +40,7 @@ _TEST_FILES = ("run_test.py", "run_test.sh", "run_test.bat", "run_test.pl")
 _TEST_SCRIPTS = (".bat", ".sh")
 
 
-def two_recipes(subject: LintedFeedstock) -> Iterator[Problem]:
+def second_recipe_file(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a second recipe next to the recipe.yaml."""
     if subject.recipe.version and subject.feedstock.meta.exists():
         yield Problem(text="the recipe has both recipe.yaml and meta.yaml", at=Place(file=META))
@@ -61,18 +61,18 @@ def misshapen_sections(subject: LintedFeedstock) -> Iterator[Problem]:
         return
     for name in _MAPPINGS:
         if name in recipe.root and not isinstance(recipe.root[name], dict):
-            yield _misshapen(subject, name, "a mapping")
+            yield _misshapen_section_problem(subject, name, "a mapping")
     if not isinstance(recipe.root.get("source", []), (dict, list)):
-        yield _misshapen(subject, "source", "a mapping or a list of mappings")
+        yield _misshapen_section_problem(subject, "source", "a mapping or a list of mappings")
     if not isinstance(recipe.root.get("outputs", []), list):
-        yield _misshapen(subject, "outputs", "a list of mappings")
+        yield _misshapen_section_problem(subject, "outputs", "a list of mappings")
     top_tests = mapping_or_empty(recipe.root.get("test")).keys() & {"imports", "commands"}
     for output in () if top_tests else recipe.outputs:
         if not isinstance(output.get("test", {}), dict):
             yield Problem(text="the test section of an output is empty", at=recipe.place_of_key(output, "test"))
 
 
-def _misshapen(subject: LintedFeedstock, name: str, expected: str) -> Problem:
+def _misshapen_section_problem(subject: LintedFeedstock, name: str, expected: str) -> Problem:
     value = subject.recipe.root[name]
     shape = "empty" if value is None else "a list" if isinstance(value, list) else "a single value"
     at = subject.recipe.place_of_key(subject.recipe.root, name)
@@ -91,7 +91,7 @@ def unknown_sections(subject: LintedFeedstock) -> Iterator[Problem]:
             )
 
 
-def expected_order(recipe: LintedRecipe) -> tuple[str, ...]:
+def expected_section_order(recipe: LintedRecipe) -> tuple[str, ...]:
     """Return the order of the outermost sections."""
     if not recipe.version:
         return META_ORDER
@@ -100,16 +100,18 @@ def expected_order(recipe: LintedRecipe) -> tuple[str, ...]:
 
 def wrong_section_order(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield outermost sections in another order than the usual one."""
-    yield from _misordered(subject, "section", subject.recipe.root, expected_order(subject.recipe))
+    yield from _order_problems(subject, "section", subject.recipe.root, expected_section_order(subject.recipe))
 
 
 def wrong_requirements_order(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield requirements in another order than build, host, run."""
     section = subject.recipe.section("requirements")
-    yield from _misordered(subject, "requirements", section, REQUIREMENTS_ORDER)
+    yield from _order_problems(subject, "requirements", section, REQUIREMENTS_ORDER)
 
 
-def _misordered(subject: LintedFeedstock, what: str, keys: Iterable[Any], order: tuple[str, ...]) -> Iterator[Problem]:
+def _order_problems(
+    subject: LintedFeedstock, what: str, keys: Iterable[Any], order: tuple[str, ...]
+) -> Iterator[Problem]:
     names = [key for key in keys if key in order]
     expected = sorted(names, key=order.index)
     for name, other in zip(names, expected, strict=True):
@@ -119,7 +121,7 @@ def _misordered(subject: LintedFeedstock, what: str, keys: Iterable[Any], order:
             return
 
 
-def known_keys(section: str) -> frozenset[str]:
+def known_keys_of_section(section: str) -> frozenset[str]:
     """Return the keys of a section of a meta.yaml that conda-smithy knows."""
     if section == "extra":
         return _EXTRA
@@ -137,7 +139,7 @@ def unknown_keys(subject: LintedFeedstock) -> Iterator[Problem]:
             holders = recipe.sources if section == "source" else recipe.outputs
         else:
             holders = [mapping_or_empty(value)]
-        known = known_keys(section)
+        known = known_keys_of_section(section)
         for key in (key for holder in holders for key in holder):
             if key not in known:
                 text = f"unknown key {str(key)!r} in the section {section!r}"
@@ -175,7 +177,7 @@ def old_pypi_url(subject: LintedFeedstock) -> Iterator[Problem]:
                 yield Problem(text="the URL has PyPI's former address", at=subject.recipe.place_of(url))
 
 
-def two_variant_files(subject: LintedFeedstock) -> Iterator[Problem]:
+def second_variant_file(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a second variant file."""
     files = [name for name in VARIANT_FILES if subject.variant_file(name)]
     if len(files) > 1:
@@ -191,22 +193,24 @@ def ignored_windows_script(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def float_values(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield numbers with a decimal point, which lose trailing zeros: the version 1.10 would become 1.1."""
-    yield from _floats(subject, subject.recipe.root, "", subject.recipe.root)
+    yield from _float_problems(subject, subject.recipe.root, "", subject.recipe.root)
 
 
-def _floats(subject: LintedFeedstock, value: Any, path: str, near: Any) -> Iterator[Problem]:
+def _float_problems(subject: LintedFeedstock, value: Any, path: str, near: Any) -> Iterator[Problem]:
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _floats(subject, item, f"{path}/{key}" if path else str(key), key)
+            yield from _float_problems(subject, item, f"{path}/{key}" if path else str(key), key)
     elif isinstance(value, list):
         for item in value:
-            yield from _floats(subject, item, path, near)
+            yield from _float_problems(subject, item, path, near)
     elif isinstance(value, float):
         yield Problem(text=f"{path} is read as the number {value}", at=subject.recipe.place_of(near))
 
 
 RULES = (
-    lint_rule("R-051", two_recipes, "remove the file that is not used; kiln and conda-smithy read recipe.yaml first"),
+    lint_rule(
+        "R-051", second_recipe_file, "remove the file that is not used; kiln and conda-smithy read recipe.yaml first"
+    ),
     lint_rule("schema", unknown_schema_version, "write schema_version: 1"),
     lint_rule("schema", misshapen_sections, "fill the section, or remove it"),
     lint_rule("R-000", unknown_sections, "remove the section, or correct its name"),
@@ -216,14 +220,14 @@ RULES = (
     lint_rule("R-009", wrong_requirements_order, "reorder the requirements", fixable=True),
     lint_rule("R-019", missing_hash, "add sha256: with the hash of the file"),
     lint_rule("R-020", invalid_noarch, "write noarch: python or noarch: generic"),
-    lint_rule("RC-002", two_variant_files, "keep one; variants.yaml is for recipe.yaml only"),
+    lint_rule("RC-002", second_variant_file, "keep one; variants.yaml is for recipe.yaml only"),
     lint_rule("R-040", float_values, "quote the value", fixable=True),
     hint_rule("R-050", old_pypi_url, f"write {INDEX} in the place of {FORMER_INDEX}", fixable=True),
     hint_rule("R1-003", ignored_windows_script, "rename bld.bat to build.bat"),
 )
 
 
-def _test_coverage(subject: LintedFeedstock) -> tuple[bool, list[dict[Any, Any]]]:
+def _tests_and_untested_outputs(subject: LintedFeedstock) -> tuple[bool, list[dict[Any, Any]]]:
     """Return whether anything is tested, and the outputs that are not, if the recipe has no test of its own."""
     recipe = subject.recipe
     if recipe.version:
@@ -236,18 +240,18 @@ def _test_coverage(subject: LintedFeedstock) -> tuple[bool, list[dict[Any, Any]]
         (subject.feedstock.recipe / name).exists() for name in _TEST_FILES
     ):
         return True, []
-    untested = [output for output in recipe.outputs if not _is_tested(output)]
+    untested = [output for output in recipe.outputs if not _has_output_tests(output)]
     return len(untested) < len(recipe.outputs), untested
 
 
-def _is_tested(output: Mapping[Any, Any]) -> bool:
+def _has_output_tests(output: Mapping[Any, Any]) -> bool:
     tests = mapping_or_empty(output.get("test"))
     return bool(_TEST_KEYS & tests.keys()) or str(tests.get("script", "")).endswith(_TEST_SCRIPTS)
 
 
 def no_tests(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a recipe without any test."""
-    tested, _ = _test_coverage(subject)
+    tested, _ = _tests_and_untested_outputs(subject)
     if not tested:
         at = subject.recipe.place_of_key(subject.recipe.root, "test", "tests", "outputs")
         yield Problem(text="the recipe has no test", at=at)
@@ -255,7 +259,7 @@ def no_tests(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def untested_outputs(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield outputs without a test, in a recipe that tests others."""
-    tested, outputs = _test_coverage(subject)
+    tested, outputs = _tests_and_untested_outputs(subject)
     for output in outputs if tested else ():
         name = mapping_or_empty(output.get("package")).get("name") if subject.recipe.version else output.get("name")
         yield Problem(text=f"the output {str(name or '?')!r} has no test", at=subject.recipe.place_of(output))

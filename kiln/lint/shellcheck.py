@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from kiln import process_runner
-from kiln.lint.model import LintMessage, Severity
+from kiln.lint.rule_model import LintMessage, Severity
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _WARNINGS = "--severity=warning"
 REPORT, FAILURE, OWN_REPORT = "R-042", "R-043", "kiln-shellcheck"
 
 
-def messages(feedstock: Feedstock, program: Path, *, enabled: bool) -> list[LintMessage]:
+def shellcheck_messages(feedstock: Feedstock, program: Path, *, enabled: bool) -> list[LintMessage]:
     """Return shellcheck's comments on the recipe's scripts: all of them if ``enabled``, else errors and warnings."""
     scripts = sorted(path.name for path in feedstock.recipe.glob("*.sh") if path.is_file() and not path.is_symlink())
     if not scripts:
@@ -35,14 +35,14 @@ def messages(feedstock: Feedstock, program: Path, *, enabled: bool) -> list[Lint
         *(f"recipe/{name}" for name in scripts),
     ]
     result = process_runner.capture(argv, env={}, cwd=feedstock.root, timeout=_TIMEOUT)
-    comments = _comments(result.stdout) if result.exit_code in {0, 1} else None
+    comments = _parse_comments(result.stdout) if result.exit_code in {0, 1} else None
     if comments is None:
         text = f"shellcheck failed with exit code {result.exit_code}"
-        return [_message(FAILURE, text, Place(file="recipe"), "run shellcheck recipe/*.sh")]
-    return [_of_comment(comment, REPORT if enabled else OWN_REPORT) for comment in comments]
+        return [_shellcheck_hint(FAILURE, text, Place(file="recipe"), "run shellcheck recipe/*.sh")]
+    return [_message_of_comment(comment, REPORT if enabled else OWN_REPORT) for comment in comments]
 
 
-def _comments(text: str) -> list[dict[str, Any]] | None:
+def _parse_comments(text: str) -> list[dict[str, Any]] | None:
     try:
         comments = json.loads(text)
     except ValueError:
@@ -50,11 +50,11 @@ def _comments(text: str) -> list[dict[str, Any]] | None:
     return comments if isinstance(comments, list) else None
 
 
-def _of_comment(comment: dict[str, Any], rule: str) -> LintMessage:
+def _message_of_comment(comment: dict[str, Any], rule: str) -> LintMessage:
     at = Place(file=str(comment["file"]), line=int(comment["line"]), column=int(comment["column"]))
     code = f"SC{comment['code']}"
-    return _message(rule, f"{code}: {comment['message']}", at, f"see www.shellcheck.net/wiki/{code}")
+    return _shellcheck_hint(rule, f"{code}: {comment['message']}", at, f"see www.shellcheck.net/wiki/{code}")
 
 
-def _message(rule: str, text: str, at: Place, cure: str) -> LintMessage:
+def _shellcheck_hint(rule: str, text: str, at: Place, cure: str) -> LintMessage:
     return LintMessage(id=rule, severity=Severity.HINT, text=text, at=at, cure=cure, fixable=False)

@@ -88,12 +88,12 @@ def spdx_identifiers(kind: str) -> frozenset[str]:
     return frozenset(row["identifier"] for row in files.csv_rows(SPDX) if row["kind"] == kind)
 
 
-def is_family(name: str) -> bool:
+def is_license_family(name: str) -> bool:
     """Return whether conda-build accepts a license family."""
-    return _normalized_family(name) in {_normalized_family(family) for family in FAMILIES}
+    return _normalized_license_family(name) in {_normalized_license_family(family) for family in FAMILIES}
 
 
-def _normalized_family(name: str) -> str:
+def _normalized_license_family(name: str) -> str:
     words = name.upper()
     for pattern, short in _FAMILY_WORDS:
         words = re.sub(pattern, short, words)

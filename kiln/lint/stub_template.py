@@ -57,7 +57,7 @@ def _refuse_template_file(name: str) -> NoReturn:
     raise jinja2.TemplateNotFound(name)
 
 
-def _environment(undefined: type[jinja2.Undefined]) -> StepLimitedEnvironment:
+def _stub_environment(undefined: type[jinja2.Undefined]) -> StepLimitedEnvironment:
     environment = StepLimitedEnvironment(_refuse_template_file)
     environment.undefined = undefined
     return environment
@@ -67,7 +67,7 @@ def _pin_stub(prefix: str) -> Any:
     return lambda *names, **_: f"{prefix}{names[0]}"
 
 
-def _empty_texts(*_: Any, **__: Any) -> Mapping[str, str]:
+def _empty_text_mapping(*_: Any, **__: Any) -> Mapping[str, str]:
     return defaultdict(str)
 
 
@@ -82,7 +82,7 @@ _NAMES_OF_BOTH_FORMATS = {
 }
 
 
-def render_meta(text: str, file: str) -> SelectedText:
+def render_meta_yaml(text: str, file: str) -> SelectedText:
     """Return a meta.yaml without Jinja, with the line of the file for each line.
 
     Raises:
@@ -94,16 +94,16 @@ def render_meta(text: str, file: str) -> SelectedText:
         for line in text.split("\n")
     ]
     source = SelectedText(text="\n".join(lines), numbers=tuple(range(1, len(lines) + 1)))
-    environment = _environment(UndefinedAsName)
+    environment = _stub_environment(UndefinedAsName)
     variables = defaultdict(str)  # type: defaultdict[str, str]
     return Template(source, file, environment).render_with_line_numbers(
         {
             **_NAMES_OF_BOTH_FORMATS,
             "cdt": lambda name: str(name).replace("-", "_") + "_cdt_stub",
-            "load_file_regex": _empty_texts,
-            "load_file_data": _empty_texts,
-            "load_setup_py_data": _empty_texts,
-            "load_str_data": _empty_texts,
+            "load_file_regex": _empty_text_mapping,
+            "load_file_data": _empty_text_mapping,
+            "load_setup_py_data": _empty_text_mapping,
+            "load_str_data": _empty_text_mapping,
             "datetime": DATETIME,
             "time": TIME,
             "python_min": PYTHON_MIN,
@@ -114,12 +114,12 @@ def render_meta(text: str, file: str) -> SelectedText:
     )
 
 
-class RecipeRenderer:
+class RecipeYamlRenderer:
     """The expressions of a recipe.yaml, evaluated with its context; what has no value stays as it is."""
 
     def __init__(self, context: Mapping[str, Any], file: str) -> None:
         self._file = file
-        self._environment = _environment(UndefinedAsExpression)
+        self._environment = _stub_environment(UndefinedAsExpression)
         self._environment.variable_start_string = "${{"
         self._environment.filters |= {
             "version_to_buildstring": _version_to_buildstring,
@@ -143,7 +143,7 @@ class RecipeRenderer:
             if isinstance(value, str):
                 text = self.render_text(value)
                 plain = not isinstance(value, PlacedText) or value.plain
-                self._names[key] = _context_value(text) if plain else text
+                self._names[key] = _yaml_value_of_context(text) if plain else text
 
     def render_text(self, text: str) -> str:
         """Return a text with its expressions evaluated; unchanged if that fails."""
@@ -169,7 +169,7 @@ class RecipeRenderer:
         return {key: self.render_value(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _context_value(text: str) -> Any:
+def _yaml_value_of_context(text: str) -> Any:
     """Return the YAML value of a text; a version such as 1.10 stays text."""
     value = typed_scalar(PlacedText(text, 0, 0, plain=True))
     return text if isinstance(value, (str, float)) else value

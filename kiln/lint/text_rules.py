@@ -7,12 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint.model import Problem, hint_rule, lint_rule
+from kiln.lint.rule_model import Problem, hint_rule, lint_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.lint.subject import LintedFeedstock, LintedRecipe
+    from kiln.lint.linted_feedstock import LintedFeedstock, LintedRecipe
 
 # PyPI's address and its former one, put together: no file of the project names a registry.
 INDEX, FORMER_INDEX = (f"https://pypi.{end}/" for end in ("org", "io"))
@@ -40,7 +40,7 @@ def numbered_lines(recipe: LintedRecipe) -> Iterator[tuple[int, str]]:
     yield from ((number, line) for number, line in enumerate(texts, 1) if len(line) <= _MAX_LINE)
 
 
-def selector_in(line: str, keys: frozenset[str] | set[str] = frozenset(), *, commented_only: bool = False) -> str:
+def selector_of_line(line: str, keys: frozenset[str] | set[str] = frozenset(), *, commented_only: bool = False) -> str:
     """Return the selector of a line; empty if it has none, or one of these names alone."""
     line = line.rstrip()
     if line.lstrip().startswith("#") or "[" not in line:
@@ -57,7 +57,7 @@ def untidy_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
     recipe = subject.recipe
     if recipe.version == 0:
         for number, line in numbered_lines(recipe):
-            if selector_in(line) and not TIDY_SELECTOR.match(line.rstrip()):
+            if selector_of_line(line) and not TIDY_SELECTOR.match(line.rstrip()):
                 text = "the selector is not written as two spaces, '#', one space, '[selector]'"
                 yield Problem(text=text, at=recipe.place_of_line(number))
 
@@ -65,34 +65,34 @@ def untidy_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
 def old_python_selectors(subject: LintedFeedstock, *, defined: bool) -> Iterator[Problem]:
     """Yield selectors such as py36, which are deprecated; or those such as py37, which conda-build does not define."""
     for number, line in numbered_lines(subject.recipe) if subject.recipe.version == 0 else ():
-        match = OLD_PYTHON.match(line.rstrip()) if selector_in(line) else None
+        match = OLD_PYTHON.match(line.rstrip()) if selector_of_line(line) else None
         version = int(match[1][2:]) if match else 0
         if match and (version in STILL_DEFINED) is defined:
             text = f"the selector {match[1]} is {'deprecated' if defined else 'not defined'}"
             yield Problem(text=text, at=subject.recipe.place_of_line(number), cure=f"write py=={version}")
 
 
-def comment_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
+def selectors_without_effect(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield selectors in comments of a recipe.yaml, which have no effect there."""
     if subject.recipe.version:
         for number, line in numbered_lines(subject.recipe):
-            if selector := selector_in(line, commented_only=True):
+            if selector := selector_of_line(line, commented_only=True):
                 text = f"the selector [{selector}] has no effect in recipe.yaml"
                 yield Problem(text=text, at=subject.recipe.place_of_line(number))
 
 
-def noarch_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
+def selectors_in_noarch_recipe(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield the first selector on a skip or a requirement of a noarch meta.yaml, which is built once."""
     recipe = subject.recipe
     if recipe.version or recipe.noarch is None:
         return
     allowed = subject.variant_keys() | (PLATFORMS if subject.has_several_noarch_platforms else set())
-    if match := first_noarch_selector(recipe, allowed):
+    if match := first_disallowed_selector(recipe, allowed):
         number, what = match
         yield Problem(text=f"a noarch package has a {what} with a selector", at=recipe.place_of_line(number))
 
 
-def first_noarch_selector(
+def first_disallowed_selector(
     recipe: LintedRecipe, allowed: frozenset[str] | set[str] = frozenset()
 ) -> tuple[int, str] | None:
     """Return the line of the first selector on a skip or, unless it is ``allowed``, a requirement, and on which."""
@@ -102,23 +102,23 @@ def first_noarch_selector(
         indentation = line[: len(line) - len(line.lstrip())] if stripped else ""
         if stripped in {"host:", "run:"}:
             inside = indentation
-        elif stripped.startswith("skip:") and selector_in(line):
+        elif stripped.startswith("skip:") and selector_of_line(line):
             return number, "skip"
         elif inside is not None and indentation == inside:
             inside = None
-        elif inside is not None and selector_in(line, allowed):
+        elif inside is not None and selector_of_line(line, allowed):
             return number, "requirement"
     return None
 
 
-def untidy_definitions(subject: LintedFeedstock) -> Iterator[Problem]:
+def untidy_jinja_definitions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield Jinja definitions without the usual spaces."""
     for number, line in numbered_lines(subject.recipe):
         if JINJA_SET.match(line.rstrip()) and not TIDY_SET.match(line.rstrip()):
             yield Problem(text="the Jinja definition has unusual spaces", at=subject.recipe.place_of_line(number))
 
 
-def untidy_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
+def untidy_jinja_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield Jinja expressions without one space inside each brace."""
     sign = "$" * subject.recipe.version
     for number, line in numbered_lines(subject.recipe):
@@ -149,14 +149,14 @@ def _final_line_break_count(subject: LintedFeedstock) -> int:
     return len(text) - len(text.rstrip("\n"))
 
 
-def compiled_wheels(subject: LintedFeedstock) -> Iterator[Problem]:
+def compiled_wheel_sources(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield compiled wheels as sources."""
     for number, line in numbered_lines(subject.recipe):
         if not _PURE_WHEEL.search(f"{line}\n") and (match := _WHEEL.search(f"{line}\n")):
             yield Problem(text=f"the source {match[1]} is a compiled wheel", at=subject.recipe.place_of_line(number))
 
 
-def pure_wheels(subject: LintedFeedstock, *, noarch: bool) -> Iterator[Problem]:
+def pure_python_wheel_sources(subject: LintedFeedstock, *, noarch: bool) -> Iterator[Problem]:
     """Yield wheels as sources of a noarch Python package, or of another one."""
     for number, line in numbered_lines(subject.recipe) if (subject.recipe.noarch == "python") is noarch else ():
         if match := _PURE_WHEEL.search(f"{line}\n"):
@@ -185,20 +185,20 @@ RULES = (
     lint_rule("R0-001", untidy_selectors, "write the selector as in 'skip: true  # [win]'", fixable=True),
     lint_rule("R0-002", partial(old_python_selectors, defined=False), "compare py, as in '# [py==37]'", fixable=True),
     hint_rule("R0-003", partial(old_python_selectors, defined=True), "compare py, as in '# [py==36]'", fixable=True),
-    lint_rule("R1-001", comment_selectors, "write the item as '- if: ...' with 'then: ...'"),
+    lint_rule("R1-001", selectors_without_effect, "write the item as '- if: ...' with 'then: ...'"),
     lint_rule(
         "R0-004",
-        noarch_selectors,
+        selectors_in_noarch_recipe,
         "remove noarch:, or the selector; or list several noarch_platforms: in conda-forge.yml",
         skip="lint_noarch_selectors",
     ),
-    lint_rule("R0-005", untidy_definitions, 'write {% set name = "value" %}', fixable=True),
-    hint_rule("R-025", untidy_expressions, "put one space inside each brace", fixable=True),
+    lint_rule("R0-005", untidy_jinja_definitions, 'write {% set name = "value" %}', fixable=True),
+    hint_rule("R-025", untidy_jinja_expressions, "put one space inside each brace", fixable=True),
     lint_rule("R-011", extra_final_line_breaks, "remove the empty lines", fixable=True),
     lint_rule("R-012", missing_final_line_break, "end the last line", fixable=True),
-    lint_rule("R-028", compiled_wheels, _SDIST),
-    lint_rule("R-029", partial(pure_wheels, noarch=False), _SDIST),
-    hint_rule("R-030", partial(pure_wheels, noarch=True), f"{_SDIST} if there is one"),
+    lint_rule("R-028", compiled_wheel_sources, _SDIST),
+    lint_rule("R-029", partial(pure_python_wheel_sources, noarch=False), _SDIST),
+    hint_rule("R-030", partial(pure_python_wheel_sources, noarch=True), f"{_SDIST} if there is one"),
     lint_rule("R-038", abi3_comparisons, "write is_abi3 or not is_abi3", fixable=True, conda_forge=True),
     hint_rule("R1-006", sp_dir_definitions, "remove the definition, and use $SP_DIR or %SP_DIR%", conda_forge=True),
 )

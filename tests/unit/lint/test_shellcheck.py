@@ -23,26 +23,26 @@ def program(folder: Path, text: str) -> Path:
 @pytest.mark.skipif(not PROGRAM.exists(), reason="shellcheck is not in this environment")
 def test_warnings_have_places_and_ids_of_shellcheck(tmp_path: Path) -> None:
     subject = feedstock(tmp_path, META, {"recipe/build.sh": SCRIPT})
-    results = shellcheck.messages(subject, PROGRAM, enabled=False)
+    results = shellcheck.shellcheck_messages(subject, PROGRAM, enabled=False)
     assert {message.id for message in results} == {"kiln-shellcheck"}
     assert "recipe/build.sh:3:21" in {str(message.at) for message in results}
-    everything = shellcheck.messages(subject, PROGRAM, enabled=True)
+    everything = shellcheck.shellcheck_messages(subject, PROGRAM, enabled=True)
     assert {message.id for message in everything} == {"R-042"}
     assert len(everything) > len(results)
 
 
 def test_a_feedstock_without_scripts_runs_nothing(tmp_path: Path) -> None:
-    assert shellcheck.messages(feedstock(tmp_path, META), Path("/nowhere"), enabled=True) == []
+    assert shellcheck.shellcheck_messages(feedstock(tmp_path, META), Path("/nowhere"), enabled=True) == []
 
 
 def test_a_linked_script_is_not_read(tmp_path: Path) -> None:
     subject = feedstock(tmp_path / "a", META)
     (subject.recipe / "build.sh").symlink_to("/etc/passwd")
-    assert shellcheck.messages(subject, Path("/nowhere"), enabled=True) == []
+    assert shellcheck.shellcheck_messages(subject, Path("/nowhere"), enabled=True) == []
 
 
 @pytest.mark.parametrize("answer", ["exit 2", "echo nothing", "echo 1"])
 def test_a_failure_is_a_message(tmp_path: Path, answer: str) -> None:
     subject = feedstock(tmp_path / "a", META, {"recipe/build.sh": SCRIPT})
-    [message] = shellcheck.messages(subject, program(tmp_path, answer), enabled=True)
+    [message] = shellcheck.shellcheck_messages(subject, program(tmp_path, answer), enabled=True)
     assert message.id == "R-043"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.lint.spdx_expressions import LicenseExpression, is_family, spdx_identifiers
+from kiln.lint.spdx_expressions import LicenseExpression, is_license_family, spdx_identifiers
 
 # An expression, and the licenses and exceptions in it that SPDX does not have.
 EXPRESSIONS = [
@@ -33,12 +33,12 @@ def test_unknown_identifiers_of_an_expression(
 
 @pytest.mark.parametrize("name", ["BSD", "bsd", "Public Domain", "Lesser General Public License", "GPL 3", "gpl2"])
 def test_families_of_conda_build(name: str) -> None:
-    assert is_family(name)
+    assert is_license_family(name)
 
 
 @pytest.mark.parametrize("name", ["BSD-3-Clause", "mpl", "GPL-4", "Apache 2.0"])
 def test_other_families(name: str) -> None:
-    assert not is_family(name)
+    assert not is_license_family(name)
 
 
 def test_identifiers_are_read_once_from_the_table() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.errors import TemplateFault, UnsafeTemplate
-from kiln.lint.stub_template import RecipeRenderer, render_meta
+from kiln.lint.stub_template import RecipeYamlRenderer, render_meta_yaml
 
 TEXTS = [
     ("{{ unknown }}", "unknown"),
@@ -25,11 +25,11 @@ TEXTS = [
 
 @pytest.mark.parametrize(("text", "expected"), TEXTS)
 def test_what_has_no_value_without_a_variant_is_its_own_name(text: str, expected: str) -> None:
-    assert render_meta(text, "recipe/meta.yaml").text == f"{expected}\n"
+    assert render_meta_yaml(text, "recipe/meta.yaml").text == f"{expected}\n"
 
 
 def test_lines_keep_their_numbers_in_the_file() -> None:
-    rendered = render_meta("a\n{% for x in [1, 2] %}\n- {{ x }}\n{% endfor %}\nb", "recipe/meta.yaml")
+    rendered = render_meta_yaml("a\n{% for x in [1, 2] %}\n- {{ x }}\n{% endfor %}\nb", "recipe/meta.yaml")
     lines = rendered.text.split("\n")
     assert rendered.line_in_file(lines.index("a") + 1) == 1
     assert rendered.line_in_file(lines.index("b") + 1) == 5
@@ -37,20 +37,20 @@ def test_lines_keep_their_numbers_in_the_file() -> None:
 
 def test_no_file_of_the_machine_is_read() -> None:
     with pytest.raises(TemplateFault):
-        render_meta("{% include '/etc/passwd' %}", "recipe/meta.yaml")
+        render_meta_yaml("{% include '/etc/passwd' %}", "recipe/meta.yaml")
 
 
 def test_the_sandbox_holds() -> None:
     with pytest.raises(UnsafeTemplate):
-        render_meta("{{ ''.__class__.__mro__ }}", "recipe/meta.yaml")
+        render_meta_yaml("{{ ''.__class__.__mro__ }}", "recipe/meta.yaml")
     with pytest.raises(UnsafeTemplate):
-        render_meta(
+        render_meta_yaml(
             "{% for x in range(99999) %}{% for y in range(99999) %}{% endfor %}{% endfor %}", "recipe/meta.yaml"
         )
 
 
 def test_expressions_of_recipe_yaml_use_the_context_and_stay_where_they_cannot() -> None:
-    renderer = RecipeRenderer({"name": "small", "full": "${{ name }}-full", "number": 3}, "recipe/recipe.yaml")
+    renderer = RecipeYamlRenderer({"name": "small", "full": "${{ name }}-full", "number": 3}, "recipe/recipe.yaml")
     assert renderer.render_value({"a": ["${{ full | upper }}", "${{ other }}", "${{ number + 1 }}"]}) == {
         "a": ["SMALL-FULL", "${{ other }}", "4"]
     }

@@ -12,10 +12,10 @@ from kiln.lint import stub_template
 from kiln.lint.located_yaml import (
     branch_items,
     branch_texts,
-    first_placed,
-    keys_of_file,
+    first_placed_text,
+    key_with_place,
     list_or_empty,
-    placed_key,
+    outermost_keys_of_file,
     read_values,
     repeated_keys,
     texts_in_list,
@@ -72,7 +72,7 @@ class LintedRecipe:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         version = 0 if file == META else 1
         if version == 0:
-            rendered = _rendered(text, file)
+            rendered = _rendered_meta_yaml(text, file)
             root = read_values(rendered.text, file, rendered.line_in_file)
         else:
             root = read_values(text, file)
@@ -89,7 +89,7 @@ class LintedRecipe:
 
     def place_of(self, node: Any = None) -> Place:
         """Return the place of a text, or of the beginning of a list or mapping; without one, the file."""
-        placed = first_placed(node)
+        placed = first_placed_text(node)
         if placed is None:
             return Place(file=self.file)
         # Columns in the rendered text are not those of the file where Jinja changed the line.
@@ -104,7 +104,7 @@ class LintedRecipe:
         """Return the place of the first of these keys that the mapping has; else where the section begins."""
         for name in names:
             if name in values:
-                return self.place_of(placed_key(dict(values), name))
+                return self.place_of(key_with_place(dict(values), name))
         return Place(file=self.file) if values is self.root else self.place_of(values)
 
     def place_in_section(self, section: str, *names: str) -> Place:
@@ -119,7 +119,7 @@ class LintedRecipe:
             return repeated_keys(self.text, self.file)
         if _BRANCH.search(self.text):
             return ()
-        rendered, lines = _rendered(self.text, self.file), SelectableText(self.text, self.file)
+        rendered, lines = _rendered_meta_yaml(self.text, self.file), SelectableText(self.text, self.file)
         keys = repeated_keys(rendered.text, self.file, rendered.line_in_file)
         return tuple(key for key in keys if not lines.is_key_under_selector(str(key)))
 
@@ -153,7 +153,7 @@ class LintedRecipe:
     def requirements(self) -> dict[str, Any]:
         """The outermost requirements; for recipe.yaml with the items of all branches, and exports as mappings."""
         section = self.section("requirements")
-        return section if self.version == 0 else flat_requirements(section)
+        return section if self.version == 0 else requirements_of_all_branches(section)
 
     def texts_of_all_branches(self, value: Any) -> list[str]:
         """Return the texts in a list, in a recipe.yaml those of all branches of its conditions."""
@@ -181,39 +181,39 @@ class LintedRecipe:
     # -- values of recipe.yaml with its context ------------------------------------------------------------------
 
     @cached_property
-    def renderer(self) -> stub_template.RecipeRenderer:
+    def renderer(self) -> stub_template.RecipeYamlRenderer:
         """The renderer of a recipe.yaml's expressions."""
-        return stub_template.RecipeRenderer(self.section("context"), self.file)
+        return stub_template.RecipeYamlRenderer(self.section("context"), self.file)
 
     @cached_property
     def package_name(self) -> tuple[str, Any]:
         """The package's name, and the key or value that shows where it stands; empty if it is missing."""
-        text, node = self._package_text("name")
+        text, node = self._package_field("name")
         return (text or "").strip(), node
 
     @cached_property
     def package_version(self) -> tuple[str | None, Any]:
         """The package's version, None if it is missing, and the key that shows where it stands."""
-        text, node = self._package_text("version")
+        text, node = self._package_field("version")
         return text.strip() if text and self.version else text, node
 
-    def _package_text(self, key: str) -> tuple[str | None, Any]:
+    def _package_field(self, key: str) -> tuple[str | None, Any]:
         for holder in (self.section("package"), self.section("recipe") if self.version else {}):
             value = holder.get(key)
             if value is not None:
                 text = self.renderer.render_text(value) if self.version and isinstance(value, str) else value
-                return str(text), placed_key(holder, key)
+                return str(text), key_with_place(holder, key)
         return None, self.section("package") or self.section("recipe")
 
 
-def _rendered(text: str, file: str) -> SelectedText:
+def _rendered_meta_yaml(text: str, file: str) -> SelectedText:
     """Return a meta.yaml without Jinja.
 
     Raises:
         TemplateFault, UnsafeTemplate: the template needs a variant, or is malformed.
     """
     try:
-        return stub_template.render_meta(text, file)
+        return stub_template.render_meta_yaml(text, file)
     except (TemplateFault, UnsafeTemplate) as error:
         hint = (
             error.hint or "recipes are linted without a variant, by conda-smithy too; kiln render shows them with one"
@@ -221,7 +221,7 @@ def _rendered(text: str, file: str) -> SelectedText:
         raise type(error)(error.what, at=error.at, why=error.why, hint=hint) from error
 
 
-def flat_requirements(section: Mapping[Any, Any]) -> dict[str, Any]:
+def requirements_of_all_branches(section: Mapping[Any, Any]) -> dict[str, Any]:
     """Return requirements of a recipe.yaml with the items of all branches; exports are mappings of lists."""
     flat: dict[str, Any] = {}
     for name, value in section.items():
@@ -267,7 +267,7 @@ class LintedFeedstock:
         path = self.variant_file(VARIANT_FILES[0])
         if path is None:
             return set()
-        return keys_of_file(path, path.name)
+        return outermost_keys_of_file(path, path.name)
 
 
 def recipe_files(feedstock: Feedstock) -> list[str]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint.located_yaml import placed_key
-from kiln.lint.model import Problem, hint_rule, lint_rule
-from kiln.lint.spdx_expressions import FAMILIES, LicenseExpression, is_family
+from kiln.lint.located_yaml import key_with_place
+from kiln.lint.rule_model import Problem, hint_rule, lint_rule
+from kiln.lint.spdx_expressions import FAMILIES, LicenseExpression, is_license_family
 from kiln.serialization import mapping_or_empty
 from kiln.versions import version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.lint.subject import LintedFeedstock
+    from kiln.lint.linted_feedstock import LintedFeedstock
     from kiln.model.source_position import Place
 
 _NAME = lazy_pattern(r"[a-z0-9_\-.]+")
@@ -23,11 +23,11 @@ _TEXT_REQUIRED = ("gpl", "bsd", "mit", "apache", "psf")
 _LICENSE_IN_NAMES = ("unlicense", "licenseref", "-license")
 
 
-def _about_at(subject: LintedFeedstock, *names: str) -> Place:
+def _place_in_about(subject: LintedFeedstock, *names: str) -> Place:
     return subject.recipe.place_in_section("about", *names)
 
 
-def _license(subject: LintedFeedstock) -> str:
+def _license_text(subject: LintedFeedstock) -> str:
     license_ = subject.recipe.section("about").get("license")
     return "" if license_ is None else str(license_)
 
@@ -38,23 +38,25 @@ def missing_about_items(subject: LintedFeedstock) -> Iterator[Problem]:
     for item in ("homepage" if subject.recipe.version else "home", "license", "summary"):
         if not about.get(item):
             yield Problem(
-                text=f"about/{item} is missing", at=_about_at(subject, item), cure=f"add {item}: to the about section"
+                text=f"about/{item} is missing",
+                at=_place_in_about(subject, item),
+                cure=f"add {item}: to the about section",
             )
 
 
 def unknown_license(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a license that is called unknown."""
-    if _license(subject).strip().lower() == "unknown":
-        yield Problem(text="the license is 'unknown'", at=_about_at(subject, "license"))
+    if _license_text(subject).strip().lower() == "unknown":
+        yield Problem(text="the license is 'unknown'", at=_place_in_about(subject, "license"))
 
 
 def license_word_in_license_name(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a license whose name has the word license, which no SPDX identifier needs."""
-    name = _license(subject).lower()
+    name = _license_text(subject).lower()
     if "license" in name and not any(part in name for part in _LICENSE_IN_NAMES):
         yield Problem(
-            text=f"the license {_license(subject)!r} has the word 'license' in its name",
-            at=_about_at(subject, "license"),
+            text=f"the license {_license_text(subject)!r} has the word 'license' in its name",
+            at=_place_in_about(subject, "license"),
         )
 
 
@@ -64,53 +66,53 @@ def missing_license_file(subject: LintedFeedstock) -> Iterator[Problem]:
     if about.get("license_file"):
         return
     family = about.get("license_family")
-    name = str(_license(subject) if family is None else family).lower()
+    name = str(_license_text(subject) if family is None else family).lower()
     if subject.recipe.version or any(part in name for part in _TEXT_REQUIRED):
-        yield Problem(text="about/license_file is missing", at=_about_at(subject, "license_file", "license"))
+        yield Problem(text="about/license_file is missing", at=_place_in_about(subject, "license_file", "license"))
 
 
 def invalid_license_family(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a license family that conda-build refuses."""
     family = subject.recipe.section("about").get("license_family")
-    if subject.recipe.version == 0 and family is not None and not is_family(str(family)):
+    if subject.recipe.version == 0 and family is not None and not is_license_family(str(family)):
         yield Problem(
             text=f"about/license_family {str(family)!r} is not one of conda-build's families",
-            at=_about_at(subject, "license_family"),
+            at=_place_in_about(subject, "license_family"),
             cure=f"remove it, or write one of {', '.join(FAMILIES)}",
         )
 
 
 def non_spdx_license(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield licenses that are not SPDX identifiers."""
-    for name in LicenseExpression.parse(_license(subject).strip()).unknown_licenses[:1]:
-        yield Problem(text=f"the license {name!r} is not an SPDX identifier", at=_about_at(subject, "license"))
+    for name in LicenseExpression.parse(_license_text(subject).strip()).unknown_licenses[:1]:
+        yield Problem(text=f"the license {name!r} is not an SPDX identifier", at=_place_in_about(subject, "license"))
 
 
 def non_spdx_exception(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield license exceptions that are not SPDX identifiers."""
-    for name in LicenseExpression.parse(_license(subject).strip()).unknown_exceptions[:1]:
+    for name in LicenseExpression.parse(_license_text(subject).strip()).unknown_exceptions[:1]:
         yield Problem(
-            text=f"the license exception {name!r} is not an SPDX identifier", at=_about_at(subject, "license")
+            text=f"the license exception {name!r} is not an SPDX identifier", at=_place_in_about(subject, "license")
         )
 
 
-def _extra_at(subject: LintedFeedstock, name: str) -> Place:
+def _place_in_extra(subject: LintedFeedstock, name: str) -> Place:
     return subject.recipe.place_in_section("extra", name)
 
 
 def no_maintainers(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a missing list of maintainers."""
     if not subject.recipe.section("extra").get("recipe-maintainers"):
-        yield Problem(text="extra/recipe-maintainers names nobody", at=_extra_at(subject, "recipe-maintainers"))
+        yield Problem(text="extra/recipe-maintainers names nobody", at=_place_in_extra(subject, "recipe-maintainers"))
 
 
 def maintainers_not_a_list(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield maintainers that are not a list."""
     if not isinstance(subject.recipe.section("extra").get("recipe-maintainers", []), list):
-        yield Problem(text="extra/recipe-maintainers is not a list", at=_extra_at(subject, "recipe-maintainers"))
+        yield Problem(text="extra/recipe-maintainers is not a list", at=_place_in_extra(subject, "recipe-maintainers"))
 
 
-def feedstock_suffix(subject: LintedFeedstock) -> Iterator[Problem]:
+def feedstock_name_with_suffix(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a name of a feedstock that ends in -feedstock."""
     name = subject.recipe.section("extra").get("feedstock-name")
     if isinstance(name, str) and name.endswith("-feedstock"):
@@ -148,7 +150,7 @@ def feedstock_name(subject: LintedFeedstock) -> str:
     recipe = subject.recipe
     holder = recipe.section("recipe") if recipe.version and "recipe" in recipe.root else recipe.section("package")
     extra = mapping_or_empty(recipe.root.get("extra"))
-    return str(extra.get("feedstock-name") or holder.get(placed_key(holder, "name"), ""))
+    return str(extra.get("feedstock-name") or holder.get(key_with_place(holder, "name"), ""))
 
 
 _SPDX_CURE = (
@@ -159,7 +161,7 @@ RULES = (
     lint_rule("R-002", missing_about_items, "add the item to the about section"),
     lint_rule("R-003", no_maintainers, "list GitHub user names under extra: recipe-maintainers:"),
     lint_rule("R-004", maintainers_not_a_list, "write one '- name' a line", fixable=True),
-    lint_rule("R-039", feedstock_suffix, "remove the suffix, which is added by itself", fixable=True),
+    lint_rule("R-039", feedstock_name_with_suffix, "remove the suffix, which is added by itself", fixable=True),
     lint_rule("R-007", unknown_license, _SPDX_CURE),
     lint_rule("R-010", license_word_in_license_name, _SPDX_CURE),
     lint_rule("R-013", missing_license_file, "add license_file: with the path of the license's text in the source"),

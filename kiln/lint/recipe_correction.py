@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from kiln.errors import KilnError
 from kiln.lint import check
 from kiln.lint.line_fixes import LINE_FIXES, SPELLING, spaced_expressions
-from kiln.lint.section_rules import REQUIREMENTS_ORDER, expected_order
-from kiln.lint.subject import LintedRecipe, recipe_files
+from kiln.lint.linted_feedstock import LintedRecipe, recipe_files
+from kiln.lint.section_rules import REQUIREMENTS_ORDER, expected_section_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from kiln.lint.model import LintMessage
+    from kiln.lint.rule_model import LintMessage
     from kiln.model.feedstock import Feedstock
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$")
@@ -30,14 +30,14 @@ _KEY = re.compile(r"(\s*)(?:'([^']+)'|\"([^\"]+)\"|([\w$-]+))\s*:(?:\s|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
+class RecipeCorrection:
     """A recipe's new text, and the messages that it answers."""
 
     text: str
     fixed: tuple[LintMessage, ...]
 
 
-def correct(feedstock: Feedstock, text: str, *, of_conda_forge: bool = False) -> Correction:
+def correct_recipe(feedstock: Feedstock, text: str, *, of_conda_forge: bool = False) -> RecipeCorrection:
     """Return the correction of a feedstock's recipe, whose text is ``text``.
 
     Raises:
@@ -48,18 +48,18 @@ def correct(feedstock: Feedstock, text: str, *, of_conda_forge: bool = False) ->
     before = messages = check(feedstock, recipe, of_conda_forge=of_conda_forge)
     for rule in dict.fromkeys(message.id for message in messages if message.fixable):
         of_rule = [message for message in messages if message.id == rule and message.at.file == file]
-        new_text = _new_text(recipe, rule, text, of_rule)
-        new_recipe = _recipe_or_none(new_text, file) if new_text != text else None
+        new_text = _text_with_rule_corrected(recipe, rule, text, of_rule)
+        new_recipe = _parsed_recipe_or_none(new_text, file) if new_text != text else None
         if new_recipe is None or (rule in SPELLING and _normalized_values(new_recipe) != _normalized_values(recipe)):
             continue
         text, recipe = new_text, new_recipe
         messages = check(feedstock, recipe, of_conda_forge=of_conda_forge)
     remaining = {(message.id, message.text) for message in messages}
     fixed = tuple(message for message in before if (message.id, message.text) not in remaining)
-    return Correction(text=text, fixed=fixed)
+    return RecipeCorrection(text=text, fixed=fixed)
 
 
-def _recipe_or_none(text: str, file: str) -> LintedRecipe | None:
+def _parsed_recipe_or_none(text: str, file: str) -> LintedRecipe | None:
     try:
         return LintedRecipe.from_text(text, file)
     except KilnError:
@@ -79,7 +79,7 @@ def _normalized_values(recipe: LintedRecipe) -> Any:
     return spaced(recipe.root)
 
 
-def _new_text(recipe: LintedRecipe, rule: str, text: str, messages: Sequence[LintMessage]) -> str:
+def _text_with_rule_corrected(recipe: LintedRecipe, rule: str, text: str, messages: Sequence[LintMessage]) -> str:
     """Return the text with the corrections of one rule."""
     lines = _LINE.findall(text)
     if rule in LINE_FIXES:
@@ -87,14 +87,14 @@ def _new_text(recipe: LintedRecipe, rule: str, text: str, messages: Sequence[Lin
             if 0 < number <= len(lines):
                 line = lines[number - 1]
                 bare = line.rstrip(_BREAKS)
-                new_line = LINE_FIXES[rule](bare, recipe.version).replace("\n", _line_break(lines))
+                new_line = LINE_FIXES[rule](bare, recipe.version).replace("\n", _line_break_style(lines))
                 lines[number - 1] = new_line + line[len(bare) :]
     elif rule == "R-001":
-        lines = reordered_blocks(_with_final_line_break(lines), expected_order(recipe)) or lines
+        lines = reordered_blocks(_with_final_line_break(lines), expected_section_order(recipe)) or lines
     elif rule == "R-009":
         lines = _ordered_requirements(_with_final_line_break(lines))
     elif rule in {"R-011", "R-012"}:
-        lines = [text.rstrip(_BREAKS), _line_break(lines)]
+        lines = [text.rstrip(_BREAKS), _line_break_style(lines)]
     return "".join(lines)
 
 
@@ -110,11 +110,11 @@ def _ordered_requirements(lines: list[str]) -> list[str]:
 def _with_final_line_break(lines: list[str]) -> list[str]:
     """Return lines of which the last one ends too, so that it can be moved."""
     if lines and not lines[-1].endswith(("\r", "\n")):
-        return [*lines[:-1], lines[-1] + _line_break(lines)]
+        return [*lines[:-1], lines[-1] + _line_break_style(lines)]
     return lines
 
 
-def _line_break(lines: Sequence[str]) -> str:
+def _line_break_style(lines: Sequence[str]) -> str:
     """Return the line break of the first line."""
     first = lines[0] if lines else ""
     return first[len(first.rstrip(_BREAKS)) :] or "\n"
@@ -130,7 +130,7 @@ def reordered_blocks(lines: Sequence[str], order: Sequence[str], indentation: st
     names = [_key_of_line(lines[index], indentation) for index in starts]
     if len(set(names)) != len(names):
         return None
-    starts = [_start_with_comments(lines, index, indentation) for index in starts]
+    starts = [_first_line_with_comments(lines, index, indentation) for index in starts]
     blocks, gaps = [], []
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         block = list(lines[start:end])
@@ -151,7 +151,7 @@ def _key_of_line(line: str, indentation: str) -> str:
     return next(filter(None, match.groups()[1:]), "") if match and match[1] == indentation else ""
 
 
-def _start_with_comments(lines: Sequence[str], index: int, indentation: str) -> int:
+def _first_line_with_comments(lines: Sequence[str], index: int, indentation: str) -> int:
     """Return the first line of the comments and definitions right above a line."""
     while index and lines[index - 1].startswith((f"{indentation}#", f"{indentation}{{%")):
         index -= 1

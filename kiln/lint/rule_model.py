@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kiln.lint.subject import LintedFeedstock
+    from kiln.lint.linted_feedstock import LintedFeedstock
     from kiln.model.source_position import Place
 
 
@@ -34,9 +34,9 @@ class Problem:
 class Rule:
     """A rule of conda-smithy's linter, with its id there.
 
-    ``check`` yields the problems of a feedstock. ``fixable`` rules have a function in `kiln.lint.fix`. Rules for
-    ``conda_forge`` apply only to feedstocks of that organization, rules for ``others`` to all but those. ``skip`` is
-    the name under ``linter: skip:`` in conda-forge.yml that turns the rule off.
+    ``check`` yields the problems of a feedstock. ``fixable`` rules have a function in `kiln.lint.recipe_correction`.
+    Rules for ``conda_forge`` apply only to feedstocks of that organization, rules for ``others`` to all but those.
+    ``skip`` is the name under ``linter: skip:`` in conda-forge.yml that turns the rule off.
     """
 
     id: str

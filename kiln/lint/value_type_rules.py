@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import did_you_mean
 from kiln.lint.located_yaml import branch_items, list_or_empty
-from kiln.lint.model import Problem, lint_rule
+from kiln.lint.rule_model import Problem, lint_rule
 from kiln.recipe_v1.compiled_expression import compile_template
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
 from kiln.recipe_v1.mentioned_variables import templates_outside_scripts
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from kiln.lint.subject import LintedFeedstock
+    from kiln.lint.linted_feedstock import LintedFeedstock
 
 _RECIPE_SECTIONS = ("context", "package", "recipe", "build", "requirements", "about", "extra", "cache")
 _RECIPE_LISTS = ("outputs", "tests")
@@ -32,16 +32,16 @@ _SHAPES: dict[type, tuple[str, str]] = {
 }
 
 
-def wrong_types(subject: LintedFeedstock) -> Iterator[Problem]:
+def wrong_value_types(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield sections that are not mappings or lists, and requirements that are not lists of texts."""
     recipe = subject.recipe
     if recipe.version:
         yield from _wrong_shape_problems(subject, recipe.root, _RECIPE_SECTIONS, dict)
         yield from _wrong_shape_problems(subject, recipe.root, _RECIPE_LISTS, list)
     for section in ("source", "outputs"):
-        for entry in _section_entries(subject, section):
+        for entry in _entries_of_section(subject, section):
             if entry is not None and not isinstance(entry, dict):
-                text = f"an entry of {section} is {_shape(entry)}, expected a mapping"
+                text = f"an entry of {section} is {_shape_description(entry)}, expected a mapping"
                 yield Problem(text=text, at=recipe.place_of_key(recipe.root, section))
     for output in recipe.outputs:
         sections = (*_OUTPUT_SECTIONS, "package" if recipe.version else "test")
@@ -52,7 +52,7 @@ def wrong_types(subject: LintedFeedstock) -> Iterator[Problem]:
         yield from _requirement_type_problems(subject, mapping_or_empty(requirements))
 
 
-def _section_entries(subject: LintedFeedstock, section: str) -> list[Any]:
+def _entries_of_section(subject: LintedFeedstock, section: str) -> list[Any]:
     value = subject.recipe.root.get(section)
     if subject.recipe.version:
         return list(branch_items(value))
@@ -67,7 +67,7 @@ def _wrong_shape_problems(
     for name in names:
         value = holder.get(name)
         if value is not None and not isinstance(value, expected):
-            text = f"{name} is {_shape(value)}, expected {word}"
+            text = f"{name} is {_shape_description(value)}, expected {word}"
             yield Problem(text=text, at=subject.recipe.place_of_key(holder, name), cure=cure)
 
 
@@ -80,11 +80,11 @@ def _requirement_type_problems(subject: LintedFeedstock, requirements: Mapping[A
         for item in (branch_items(value) if recipe.version else list_or_empty(value)) if value is not None else ():
             # In recipe.yaml, pins may be mappings.
             if item is not None and not isinstance(item, (str, dict) if recipe.version else str):
-                text = f"an entry of requirements/{kind} is {_shape(item)}, expected text"
+                text = f"an entry of requirements/{kind} is {_shape_description(item)}, expected text"
                 yield Problem(text=text, at=recipe.place_of_key(requirements, kind), cure="quote the entry")
 
 
-def _shape(value: Any) -> str:
+def _shape_description(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return "a mapping" if isinstance(value, dict) else "a list"
     return f"the text {str(value)!r}" if isinstance(value, str) else f"the value {value!r}"
@@ -118,7 +118,7 @@ def malformed_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
             yield Problem(text=f"malformed expression {str(text)[:80]!r}: {error}", at=at)
 
 
-RULES = (lint_rule("kiln-type", wrong_types, "write a mapping"),)
+RULES = (lint_rule("kiln-type", wrong_value_types, "write a mapping"),)
 KEY_RULES = (
     lint_rule("kiln-key", unknown_v1_keys, "remove the key"),
     lint_rule("kiln-duplicate", repeated_keys, "keep one of them, or put them under selectors that exclude each other"),

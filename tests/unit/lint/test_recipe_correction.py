@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.lint import fix
-from kiln.lint.subject import LintedRecipe
+from kiln.lint.linted_feedstock import LintedRecipe
 from kiln.lint.text_rules import FORMER_INDEX, INDEX
 from tests.unit.lint.recipes import META, NOARCH, OUTPUTS, RECIPE, changed, feedstock, messages, name_of
 
@@ -74,7 +73,7 @@ KEPT = [
 
 
 def corrected(folder: Path, recipe: str) -> str:
-    return fix.correct(feedstock(folder, recipe), recipe).text
+    return recipe_correction.correct_recipe(feedstock(folder, recipe), recipe).text
 
 
 @pytest.mark.parametrize(("recipe", "old", "new", "expected"), CORRECTED)
@@ -82,7 +81,7 @@ def test_a_fixable_message_is_corrected_and_nothing_else(
     tmp_path: Path, recipe: str, old: str, new: str, expected: str
 ) -> None:
     broken = changed(recipe, old, new)
-    correction = fix.correct(feedstock(tmp_path, broken), broken)
+    correction = recipe_correction.correct_recipe(feedstock(tmp_path, broken), broken)
     assert correction.text == changed(recipe, old, expected)
     assert correction.fixed
     assert not messages(tmp_path, correction.text)
@@ -91,7 +90,7 @@ def test_a_fixable_message_is_corrected_and_nothing_else(
 @pytest.mark.parametrize(("recipe", "old", "new"), KEPT)
 def test_what_has_no_one_answer_stays(tmp_path: Path, recipe: str, old: str, new: str) -> None:
     broken = changed(recipe, old, new)
-    correction = fix.correct(feedstock(tmp_path, broken), broken)
+    correction = recipe_correction.correct_recipe(feedstock(tmp_path, broken), broken)
     assert correction.text == broken
     assert messages(tmp_path, broken)
 
