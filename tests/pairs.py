@@ -79,7 +79,7 @@ class Ended:
 def feedstock(folder: Path, letters: str = LETTERS) -> Path:
     """Write a feedstock of one config for each letter, and return its folder."""
     result = written(folder, RECIPE, "\n- ".join(("letter:", *letters)) + "\n", LINUX_ONLY)
-    expand.write(result, expand.configs(result))
+    expand.write_ci_support(result, expand.configs(result))
     return result.root
 
 

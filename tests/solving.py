@@ -78,7 +78,7 @@ def write(channel: Path, records: Iterable[Record]) -> Path:
 def rendered(root: Path = ROOT) -> list[Record]:
     """Return every output of every config of this feedstock, as its package's index.json will say."""
     feedstock = feedstock_loader.load(root)
-    configs = (expand.read(feedstock, path.stem) for path in sorted(feedstock.config_folder.glob("*.yaml")))
+    configs = (expand.read_config(feedstock, path.stem) for path in sorted(feedstock.config_folder.glob("*.yaml")))
     outputs = (
         item for config in configs for item in render.close_static_pins(render.render(feedstock, config)).outputs
     )

@@ -52,6 +52,6 @@ def written(folder: Path) -> dict[str, Path]:
             ]
         if name == "other systems":
             configs += [a_config("None", "3.10", platform) for platform in ("osx-64", "osx-arm64", "win-64")]
-        assert workflow.write(Feedstock(root=root), configs)
+        assert workflow.write_workflows(Feedstock(root=root), configs)
         folders[name] = root / ".github" / "workflows"
     return folders

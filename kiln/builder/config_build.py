@@ -299,9 +299,9 @@ def render_job_config(job: BuildJob, reporter: StepReporter) -> RenderedConfig:
     """Return a job's config, as a step of its build."""
     with reporter.step("render"):
         feedstock = feedstock_loader.load(job.root)
-        config = dataclasses.replace(expand.read(feedstock, job.config), build_platform=job.build_platform)
+        config = dataclasses.replace(expand.read_config(feedstock, job.config), build_platform=job.build_platform)
         rendered = config_with_emulator(render.close_static_pins(render.render(feedstock, config)), os.environ)
-        render.require_supported([rendered], own_engine=True)
+        render.require_supported_keys([rendered], own_engine=True)
     return rendered
 
 

@@ -110,7 +110,7 @@ def distinct_configs(feedstock: Feedstock, text: str) -> tuple[BuildConfig, ...]
     names = feedstock.config_names
     words = set(re.findall(r"\w+", text)) | {"python"}
     distinct: dict[tuple[object, ...], BuildConfig] = {}
-    for config in expand.read_all(feedstock, names):
+    for config in expand.read_configs(feedstock, names):
         key = (config.platform, *((key, values) for key, values in sorted(config.variant.items()) if key in words))
         distinct.setdefault(key, config)
     return tuple(islice(distinct.values(), _CONFIGS))

@@ -12,7 +12,7 @@ from kiln.recipe_v1 import schema
 from kiln.recipe_v1.node_evaluation import RECIPE, is_empty_node, require_mapping
 from kiln.recipe_v1.recipe import RecipeV1
 from kiln.render.render import build_platform
-from kiln.render.v1 import space_of_config
+from kiln.render.v1 import variant_space_of_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -67,7 +67,7 @@ def _recipe_variants(feedstock: Feedstock, text: str) -> Iterator[World]:
     """Yield the variants of the configs, the first of each before the others, and of other platforms."""
     configs = distinct_configs(feedstock, text)
     others = [config_at_platform(platform, configs) for platform in PLATFORMS]
-    spaces = [(space_of_config(feedstock, config), config.platform) for config in (*configs, *others)]
+    spaces = [(variant_space_of_config(feedstock, config), config.platform) for config in (*configs, *others)]
     builds = {platform: build_platform(feedstock, platform) for _, platform in spaces}
     for space, platform in spaces:
         yield space.first_variant(), platform, builds[platform]

@@ -137,7 +137,7 @@ def execute_plan(
     from kiln.report import config_labels
 
     configs = [entry.config for entry in plan.configs]
-    pairs = zip(configs, expand.read_all(feedstock, configs), strict=True)
+    pairs = zip(configs, expand.read_configs(feedstock, configs), strict=True)
     variants = {name: config.variant for name, config in pairs}
     observer = run_view_for_stream(
         sys.stderr, os.environ, config_labels(configs, variants), verbosity=options.verbosity

@@ -244,7 +244,7 @@ def config_sizes(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSiz
     from kiln.fleet import declared_config_sizes
 
     entries = declared_config_sizes.read_size_file(feedstock.root)
-    variants = {entry.name: entry for entry in expand.read_all(feedstock, names)}
+    variants = {entry.name: entry for entry in expand.read_configs(feedstock, names)}
     recipe = declared_config_sizes.recipe_sizes(feedstock, tuple(variants.values()))
     return {
         name: declared_config_sizes.config_size(entries, entry.variant, recipe.get(name))

@@ -103,7 +103,7 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
     if options.pool or has_remote_executor(options, os.environ):
         names = tuple(configs)
         remote_executor_option_checks.refuse_ineffective(
-            feedstock, expand.read_all(feedstock, names), _executor_run_options(options, os.environ, names)
+            feedstock, expand.read_configs(feedstock, names), _executor_run_options(options, os.environ, names)
         )
 
 

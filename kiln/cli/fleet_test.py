@@ -216,7 +216,7 @@ def configs_to_test(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) ->
 
     if not gpu:
         return tuple(names)
-    configs = [entry.name for entry in expand.read_all(feedstock, names) if cuda_version_of_config(entry) is not None]
+    configs = [entry.name for entry in expand.read_configs(feedstock, names) if cuda_version_of_config(entry) is not None]
     if not configs:
         raise UsageError(
             "none of the selected configs is for CUDA",

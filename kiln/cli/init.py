@@ -219,7 +219,7 @@ def _add_ci_workflow(feedstock: Feedstock, report: InitReport) -> None:
         report.kept.append(workflow.NAME)
         return
     names = feedstock.config_names
-    lines = workflow.write(feedstock, expand.read_all(feedstock, names))
+    lines = workflow.write_workflows(feedstock, expand.read_configs(feedstock, names))
     if place.exists():
         report.added.append(workflow.NAME)
     else:
@@ -251,7 +251,7 @@ def rendered_package_names(feedstock: Feedstock) -> set[str]:
     names = feedstock.config_names
 
     def package_names_of_configs(part: tuple[str, ...]) -> set[str]:
-        configs = expand.read_all(feedstock, part)
+        configs = expand.read_configs(feedstock, part)
         return {output.name for config in configs for output in render.render(feedstock, config).outputs}
 
     packages: set[str] = set()

@@ -102,7 +102,7 @@ def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) ->
 def correct_recipe(feedstock: Feedstock, *, of_conda_forge: bool) -> list[LintMessage]:
     """Correct the recipe on disk and return the messages that this answers."""
     from kiln import files, limits
-    from kiln.lint import recipe_files
+    from kiln.lint import recipe_correction, recipe_files
     from kiln.yamltext import read_text
 
     file = recipe_files(feedstock)[0]

@@ -102,7 +102,7 @@ def matrix_text_and_note(
         names = feedstock.config_names
         if not (or_existing and names) or isinstance(error, (MalformedYaml, UnsafeTemplate)):
             raise
-        configs = expand.read_all(feedstock, names)
+        configs = expand.read_configs(feedstock, names)
         note = f"these are the configs of .ci_support, as last rerendered ({error.what})"
     text = (
         json.dumps([config_as_data(config) for config in configs])

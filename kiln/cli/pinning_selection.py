@@ -106,7 +106,7 @@ def pinning_file_by_name(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
         raise UsageError(
             f"pinning not found: {name}", hint=f"-e PINNING/{_FILE}, or a version such as -e 2026.08.17.07.23.37"
         )
-    return _print_pinning_version(pinning_package.of_version(_pinning_cache_folder(), channel, name)).file
+    return _print_pinning_version(pinning_package.pinning_of_version(_pinning_cache_folder(), channel, name)).file
 
 
 def unused_pinning_note(root: Path, where: str = "") -> list[str]:
@@ -139,7 +139,7 @@ def _newest_pinning_file(options: argparse.Namespace) -> Path:
 
     if options.pinning_channel == pinning_package.NO_CHANNEL:
         raise PinningNeeded("--pinning-channel none forbids a download", hint=f"-e PINNING/{_FILE}; or --no-pinning")
-    return _print_pinning_version(pinning_package.newest(_pinning_cache_folder(), options.pinning_channel)).file
+    return _print_pinning_version(pinning_package.newest_pinning(_pinning_cache_folder(), options.pinning_channel)).file
 
 
 def _print_pinning_version(pinning: Pinning) -> Pinning:

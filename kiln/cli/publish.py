@@ -136,7 +136,7 @@ def feedstock_platforms(root: Path) -> frozenset[str]:
 
     feedstock = Feedstock(root=root.absolute())
     names = feedstock.config_names
-    return frozenset(config.platform for config in expand.read_all(feedstock, names))
+    return frozenset(config.platform for config in expand.read_configs(feedstock, names))
 
 
 def publish_finished_packages(channel: PublicationTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:

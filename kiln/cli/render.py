@@ -54,9 +54,9 @@ def rendered_text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[s
     names = options.configs or feedstock.config_names
     if not names:
         raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them")
-    configs = {name: expand.read(feedstock, name) for name in names}
+    configs = {name: expand.read_config(feedstock, name) for name in names}
     rendered = {name: render.render(feedstock, config) for name, config in configs.items()}
-    warnings = tuple(dict.fromkeys(line for config in rendered.values() for line in render.warnings(config)))
+    warnings = tuple(dict.fromkeys(line for config in rendered.values() for line in render.key_fault_warnings(config)))
     if options.final:
         rendered = {name: render.close_static_pins(config) for name, config in rendered.items()}
     if options.json:

@@ -124,7 +124,7 @@ def variants_of_existing_configs(feedstock: Feedstock, configs: Iterable[str]) -
         variants = {}
         for config in configs:
             with suppress(KilnError):
-                variants[config] = expand.read(feedstock, config).variant
+                variants[config] = expand.read_config(feedstock, config).variant
         return variants
 
     return limits.run_bounded(read_existing_variants)

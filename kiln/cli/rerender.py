@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         from kiln.expand import pinning_package
 
         feedstock = limits.run_bounded(lambda: feedstock_loader.load(root))
-        pinning = "" if variant_file is None else pinning_package.version_of(variant_file)
+        pinning = "" if variant_file is None else pinning_package.version_of_pinning_file(variant_file)
         print(commit_rerendered_files(feedstock, pinning, options.commit))
     return 0
 
@@ -81,13 +81,13 @@ def rerender(
     notes = [
         *conda_forge_yml.no_effect_notes(feedstock.conda_forge_yml),
         *map(str, doubts.values()),
-        *ci_limit_notes.notes(feedstock, configs),
+        *ci_limit_notes.limit_excess_notes(feedstock, configs),
     ]
     total = f"{count_text(len(configs), 'config')} in {feedstock.config_folder}"
     if not options.check:
-        changes = expand.write(feedstock, configs).summary or "nothing to change"
-        return notes, [f"{total}: {changes}", *workflow.write(feedstock, configs)], None
-    drift, workflow_lines = expand.drift(feedstock, configs), workflow.drift(feedstock, configs)
+        changes = expand.write_ci_support(feedstock, configs).summary or "nothing to change"
+        return notes, [f"{total}: {changes}", *workflow.write_workflows(feedstock, configs)], None
+    drift, workflow_lines = expand.ci_support_drift(feedstock, configs), workflow.workflow_drift(feedstock, configs)
     if not drift and not workflow_lines:
         return notes, [f"{total} {'is' if len(configs) == 1 else 'are'} up to date"], None
     lines = [*drift.lines, *workflow_lines]

@@ -46,7 +46,7 @@ def run_view_of_configs(feedstock: Feedstock, configs: Sequence[str]) -> GitHubV
     from kiln import expand
     from kiln.report import config_labels
 
-    pairs = zip(configs, expand.read_all(feedstock, configs), strict=True)
+    pairs = zip(configs, expand.read_configs(feedstock, configs), strict=True)
     return run_view_for_stream(
         sys.stderr, os.environ, config_labels(configs, {config: entry.variant for config, entry in pairs})
     )

@@ -101,7 +101,7 @@ def _configs_to_compare(feedstock: Feedstock, pinning: Path | None) -> Sequence[
     names = feedstock.config_names
     if not names:
         raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them, or give a pinning with -e")
-    return expand.read_all(feedstock, names)
+    return expand.read_configs(feedstock, names)
 
 
 def _with_sorted_values(keys: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
@@ -178,7 +178,8 @@ def _prove_conversion(
         candidate = _write_candidate_feedstock(feedstock, Path(folder), text, forge, configs)
         try:
             new = _packages_by_config(
-                configs, lambda config: _rendered_packages(feedstock, candidate, expand.read(candidate, config.name))
+                configs,
+                lambda config: _rendered_packages(feedstock, candidate, expand.read_config(candidate, config.name)),
             )
             proof = compare_packages(old, new)
             if pinning is None:
@@ -207,7 +208,7 @@ def _write_candidate_feedstock(
     if migrations.is_dir():
         shutil.copytree(migrations, candidate.config_folder / "migrations")
     for config in configs:
-        (candidate.config_folder / f"{config.name}.yaml").write_text(expand.text(config), encoding="utf-8")
+        (candidate.config_folder / f"{config.name}.yaml").write_text(expand.config_file_text(config), encoding="utf-8")
     return candidate
 
 

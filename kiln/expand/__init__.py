@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from kiln.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from kiln.expand.ci_support import Drift, drift, matrix_difference, write
-    from kiln.expand.ci_support_config_file import read, read_all, text
+    from kiln.expand.ci_support import Drift, ci_support_drift, matrix_difference, write_ci_support
+    from kiln.expand.ci_support_config_file import config_file_text, read_config, read_configs
     from kiln.expand.conda_forge_yml_build_settings import (
         CondaSettings,
         ContainerSettings,
         ci_secret_names,
-        conda_build_only,
+        conda_build_only_settings,
         conda_settings,
         container_settings,
         package_settings,
@@ -30,31 +30,31 @@ __all__ = [
     "Drift",
     "KeyWithoutValue",
     "ci_secret_names",
-    "conda_build_only",
+    "ci_support_drift",
+    "conda_build_only_settings",
     "conda_settings",
+    "config_file_text",
     "configs",
     "container_settings",
-    "drift",
     "exclusive_config_file",
     "keys_without_value",
     "matrix_difference",
     "missing_values_error",
     "package_settings",
-    "read",
-    "read_all",
+    "read_config",
+    "read_configs",
     "require_supported_priority",
     "runs_emulated_tests",
-    "text",
-    "write",
+    "write_ci_support",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "conda_forge_yml_build_settings": "CondaSettings ContainerSettings ci_secret_names conda_build_only "
+        "conda_forge_yml_build_settings": "CondaSettings ContainerSettings ci_secret_names conda_build_only_settings "
         "conda_settings container_settings package_settings require_supported_priority runs_emulated_tests",
-        "ci_support": "Drift drift matrix_difference write",
-        "ci_support_config_file": "read read_all text",
+        "ci_support": "Drift ci_support_drift matrix_difference write_ci_support",
+        "ci_support_config_file": "read_config read_configs config_file_text",
         "matrix": "configs",
         "matrix_settings": "exclusive_config_file",
         "missing_pinning": "KeyWithoutValue keys_without_value missing_values_error",

@@ -61,14 +61,14 @@ class ActionsSettings:
             require_unreserved_names(self.secrets, "secrets", self.whole.place_of("secrets"))
         self.run_arguments = self.whole.get_nested("docker").get_text("run_args", "")
         self._own = self.whole.get_nested(OWN)
-        self.publication = self._publication()
+        self.publication = self._read_publication_settings()
         if self.publication is not None:
             self._require_uploads_allowed(self.publication.channel)
-        self.cache_size = self._cache_size()
+        self.cache_size = self._read_cache_size()
         self.gpu_minutes = min(GPU_MINUTES, self.timeout)
         self.build_minutes = self.timeout - KEPT if self.timeout > 2 * KEPT else self.timeout
 
-    def _publication(self) -> PublicationSettings | None:
+    def _read_publication_settings(self) -> PublicationSettings | None:
         if not self._own.get_text("publish_to", ""):
             return None
         from kiln.expand.publishing_job_settings import PublicationSettings
@@ -102,8 +102,8 @@ class ActionsSettings:
             raise RecipeFault(f"kiln: publish_to: {branch!r} is not a branch that a workflow can compare", hint="main")
         return branch
 
-    def _cache_size(self) -> int:
-        size, most = self._own.get_number("compile_cache_size", 0), ci_limits.limit(GITHUB, "cache size")
+    def _read_cache_size(self) -> int:
+        size, most = self._own.get_number("compile_cache_size", 0), ci_limits.limit_of_service(GITHUB, "cache size")
         if not 0 <= size <= most.value:
             raise RecipeFault(
                 f"kiln: compile_cache_size: {size} is not between 0 and {most.value}",
@@ -117,13 +117,13 @@ class ActionsSettings:
         Raises:
             RecipeFault: jobs of a chain would have no time to compile, or the chain is longer than a run may be.
         """
-        hours = self._value_of_first_key("build_hours", _group_keys(group))
+        hours = self._value_of_first_key("build_hours", _setting_keys_of_group(group))
         if not hours:
             return 1
         minutes = 60 * int(str(hours))
         if minutes <= self.build_minutes:
             return 1
-        most = ci_limits.limit(GITHUB, "run hours")
+        most = ci_limits.limit_of_service(GITHUB, "run hours")
         if minutes > 60 * most.value:
             raise RecipeFault(
                 f"kiln: build_hours: {hours} is more than {most.value}", why=f"GitHub allows {most.value} {most.unit}"
@@ -139,14 +139,14 @@ class ActionsSettings:
         """Return the minutes that a build has in all jobs of a chain, or in a single job."""
         return self.build_minutes if links == 1 else links * (self.timeout - LOST)
 
-    def gpu_runner(self, group: str) -> str:
+    def gpu_runner_label(self, group: str) -> str:
         """Return the label of the runner that tests a group's packages on a GPU; empty without one.
 
         A runner for x86 cannot test packages of another platform: these have keys of their own.
         """
         if group.startswith("cpu"):
             return ""
-        keys = [key for key in _group_keys(group) if ("-" in key) == ("-" in group)]
+        keys = [key for key in _setting_keys_of_group(group) if ("-" in key) == ("-" in group)]
         return str(self._value_of_first_key("gpu_runners", keys) or "")
 
     def _value_of_first_key(self, name: str, keys: Iterable[str]) -> Any:
@@ -177,31 +177,31 @@ class ActionsSettings:
 
         Source: ``_load_forge_config`` of conda-smithy, also for the former setting.
         """
-        if self._is_set("free_disk_space"):
-            return str(self._for_platform("free_disk_space", platform) or SKIP)
+        if self._has_workflow_setting("free_disk_space"):
+            return str(self._workflow_setting("free_disk_space", platform) or SKIP)
         value = self._github.get("free_disk_space")
         if isinstance(value, list):
             return "max" if "docker" in value else "quick" if value else SKIP
         return "quick" if value else SKIP
 
-    def keeps_packages(self, platform: str) -> bool:
+    def stores_packages_as_artifact(self, platform: str) -> bool:
         """Return whether a job keeps its packages as an artifact."""
-        if self._is_set("store_build_artifacts"):
-            return bool(self._for_platform("store_build_artifacts", platform))
+        if self._has_workflow_setting("store_build_artifacts"):
+            return bool(self._workflow_setting("store_build_artifacts", platform))
         return self._github.get_flag("store_build_artifacts", default=False)
 
-    def swap(self, platform: str) -> int:
+    def swap_size(self, platform: str) -> int:
         """Return the size of a job's swap file in GiB; 0 for none."""
-        return int(self._for_platform("pagefile_size", platform) or 0)
+        return int(self._workflow_setting("pagefile_size", platform) or 0)
 
-    def _is_set(self, name: str) -> bool:
+    def _has_workflow_setting(self, name: str) -> bool:
         return self.whole.get_mapping(WORKFLOW).get(name) is not None
 
-    def _for_platform(self, name: str, platform: str) -> Any:
+    def _workflow_setting(self, name: str, platform: str) -> Any:
         return self.whole.get_workflow_setting(name, provider=GITHUB, platform=platform)
 
 
-def _group_keys(group: str) -> tuple[str, ...]:
+def _setting_keys_of_group(group: str) -> tuple[str, ...]:
     """Return the keys of a group's settings, the closest first: of its version and platform, of one, of neither."""
     version, _, platform = group.partition("-")
     kind = "cpu" if version == "cpu" else "cuda"

@@ -23,53 +23,55 @@ JOB_MINUTES, DISK = "job minutes", "disk"  # limits of a service
 GB = 10**9
 
 
-class _Excess(NamedTuple):
+class _LimitExcess(NamedTuple):
     """A note, and by how much its config exceeds its limit; the larger of two is shown."""
 
     amount: float
     note: str
 
 
-def notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
+def limit_excess_notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
     """Return for each service and limit a line about the config that exceeds it most."""
     place, settings = feedstock.artifacts / "ledger.sqlite", ActionsSettings(feedstock.conda_forge_yml)
     configs = list(configs)
     if not configs or not place.is_file():  # opening a ledger creates it
         return []
-    jobs = {job.config: job for job in workflow.jobs_of(feedstock, configs, settings)}
-    services = {job.platform_name: job.provider for job in matrix_settings.read(feedstock.conda_forge_yml).jobs}
+    jobs = {job.config: job for job in workflow.workflow_jobs(feedstock, configs, settings)}
+    services = {
+        job.platform_name: job.provider for job in matrix_settings.read_matrix_settings(feedstock.conda_forge_yml).jobs
+    }
     from kiln.ledger import Ledger
 
     with Ledger(place) as ledger:
         seconds, disk = ledger.last_build_seconds(), ledger.last_build_disk_use()
-    worst: dict[tuple[str, str], _Excess] = {}
+    worst: dict[tuple[str, str], _LimitExcess] = {}
     for config in configs:
         job, service = jobs.get(config.name), services.get(config.platform.replace("-", "_"), "")
         if job is None and service == GITHUB:
             continue  # by conda-smithy's workflow
-        for limit, excess in _excesses(
+        for limit, excess in _exceeded_limits(
             config.name, job, service, settings, seconds.get(config.name, 0.0), disk.get(config.name, 0)
         ):
             worst[service, limit] = max(worst.get((service, limit), excess), excess)
     return [excess.note for excess in worst.values()]
 
 
-def _excesses(
+def _exceeded_limits(
     config: str, job: WorkflowJob | None, service: str, settings: ActionsSettings, seconds: float, disk: int
-) -> Iterator[tuple[str, _Excess]]:
+) -> Iterator[tuple[str, _LimitExcess]]:
     limits = ci_limits.all_limits()
     if job is not None:
         if seconds > 60 * settings.chain_build_minutes(job.links):
-            yield JOB_MINUTES, _Excess(seconds, _build_hours_note(config, seconds))
+            yield JOB_MINUTES, _LimitExcess(seconds, _build_hours_note(config, seconds))
     elif (minutes := limits.get((service, JOB_MINUTES))) is not None and seconds > 60 * minutes.value:
         took = f"{config} took {math.ceil(seconds / 60)} min when it was last built here, and {service} allows"
         note = f"{took} {minutes.value} {minutes.unit}: build it over several, with --budget and --handover"
-        yield JOB_MINUTES, _Excess(seconds, note)
+        yield JOB_MINUTES, _LimitExcess(seconds, note)
     room = limits.get((service, DISK))
     of_service = job is None or job.runner in workflow.RUNNERS.values()
     if room is not None and of_service and disk > GB * room.value:
         took = f"{config} took {math.ceil(disk / GB)} GB of disk when it was last built here, and {service} has"
-        yield DISK, _Excess(disk, f"{took} {room.value} {room.unit}: {_more_disk(job)}")
+        yield DISK, _LimitExcess(disk, f"{took} {room.value} {room.unit}: {_disk_space_hint(job)}")
 
 
 def _build_hours_note(config: str, seconds: float) -> str:
@@ -78,7 +80,7 @@ def _build_hours_note(config: str, seconds: float) -> str:
     return f"{took}: set kiln: build_hours in conda-forge.yml ({hours}, or more for fewer cores)"
 
 
-def _more_disk(job: WorkflowJob | None) -> str:
+def _disk_space_hint(job: WorkflowJob | None) -> str:
     """Return what gives a job more room on the disk."""
     another = "another runner (the variant key github_actions_labels)"
     if job is None:

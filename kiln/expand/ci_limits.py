@@ -28,6 +28,6 @@ def all_limits() -> dict[tuple[str, str], CiLimit]:
     }
 
 
-def limit(service: str, name: str) -> CiLimit:
+def limit_of_service(service: str, name: str) -> CiLimit:
     """Return a limit of a service."""
     return all_limits()[service, name]

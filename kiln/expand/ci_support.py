@@ -9,7 +9,7 @@ from kiln import files, limits
 from kiln.console.text import count_text
 from kiln.errors import KilnError
 from kiln.expand import ci_support_config_file, matrix, matrix_settings, missing_pinning
-from kiln.expand.ci_support_config_file import text
+from kiln.expand.ci_support_config_file import config_file_text
 from kiln.variants.files import as_list, load_variant_file
 
 if TYPE_CHECKING:
@@ -54,16 +54,16 @@ class Drift:
         return ", ".join(f"{len(names)} {word}" for word, names in counts if names)
 
 
-def drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
+def ci_support_drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
     """Return the differences of the files in .ci_support from those of the configs."""
-    existing, generated = _existing_texts(feedstock), _generated_texts(configs)
+    existing, generated = _texts_in_ci_support(feedstock), _generated_texts(configs)
     names = sorted(generated.keys() | existing.keys())
     pairs = ((f".ci_support/{name}", existing.get(name), generated.get(name)) for name in names)
     lines = tuple(line for pair in pairs for line in unified_diff_lines(*pair))
-    return replace(_changed_files(existing, generated), lines=lines)
+    return replace(_drift_of_texts(existing, generated), lines=lines)
 
 
-def _changed_files(existing: Mapping[str, str], generated: Mapping[str, str]) -> Drift:
+def _drift_of_texts(existing: Mapping[str, str], generated: Mapping[str, str]) -> Drift:
     common = sorted(generated.keys() & existing.keys())
     return Drift(
         missing=tuple(sorted(generated.keys() - existing.keys())),
@@ -72,7 +72,7 @@ def _changed_files(existing: Mapping[str, str], generated: Mapping[str, str]) ->
     )
 
 
-def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
+def write_ci_support(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
     """Write exactly the configs' files to .ci_support, each atomically; return the changes."""
     for folder in (feedstock.config_folder, feedstock.root / ".github" / "workflows"):
         files.safe_path_inside(folder, feedstock.root)  # before anything is written
@@ -80,7 +80,7 @@ def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
     limits.record_place(f"{recipe.parent.name}/{recipe.name}")  # its matrix is at fault if the time ends meanwhile
     with files.folder_locked(feedstock.root):
         generated = _generated_texts(configs)
-        changes = _changed_files(_existing_texts(feedstock), generated)
+        changes = _drift_of_texts(_texts_in_ci_support(feedstock), generated)
         for name in (*changes.missing, *changes.changed):
             files.write_text(feedstock.config_folder / name, generated[name])
         for name in changes.stale:
@@ -89,10 +89,10 @@ def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Drift:
 
 
 def _generated_texts(configs: Iterable[BuildConfig]) -> dict[str, str]:
-    return {f"{config.name}.yaml": text(config) for config in configs}
+    return {f"{config.name}.yaml": config_file_text(config) for config in configs}
 
 
-def _existing_texts(feedstock: Feedstock) -> dict[str, str]:
+def _texts_in_ci_support(feedstock: Feedstock) -> dict[str, str]:
     files = [path for path in feedstock.config_folder.glob("*.yaml") if path.is_file()]
     return {path.name: path.read_text(encoding="utf-8", errors="replace") for path in files}
 
@@ -116,16 +116,16 @@ def matrix_difference(feedstock: Feedstock) -> str:
     of the process that compares them is used up.
     """
     try:
-        return limits.run_bounded(lambda: _matrix_changes(feedstock))
+        return limits.run_bounded(lambda: _unbounded_matrix_difference(feedstock))
     except (KilnError, MemoryError, limits.OutOfTime):
         return ""
 
 
-def _matrix_changes(feedstock: Feedstock) -> str:
+def _unbounded_matrix_difference(feedstock: Feedstock) -> str:
     own_pinning = matrix_settings.exclusive_config_file(feedstock)
     if own_pinning is None and missing_pinning.keys_without_value(feedstock):
         return _keys_with_changed_values(feedstock)
-    return drift(feedstock, matrix.configs(feedstock, own_pinning)).summary
+    return ci_support_drift(feedstock, matrix.configs(feedstock, own_pinning)).summary
 
 
 def _keys_with_changed_values(feedstock: Feedstock) -> str:
@@ -133,11 +133,11 @@ def _keys_with_changed_values(feedstock: Feedstock) -> str:
     migrations = (feedstock.config_folder / "migrations").glob("*.yaml")
     skipped = _COMPUTED.union(*(load_variant_file(path, path.name).keys for path in migrations))
     names = feedstock.config_names
-    configs = ci_support_config_file.read_all(feedstock, names)
-    own_values = matrix.own_values_getter(feedstock)
+    configs = ci_support_config_file.read_configs(feedstock, names)
+    values_of_variant_files = matrix.variant_file_values_getter(feedstock)
     changed: dict[str, int] = {}
     for config in configs:
-        for key, values in own_values(config.platform).items():
+        for key, values in values_of_variant_files(config.platform).items():
             existing = {value.lower() for value in config.variant.get(key, ())}  # truths have two spellings
             if key not in skipped and not existing <= {str(value).lower() for value in as_list(values)}:
                 changed[key] = changed.get(key, 0) + 1

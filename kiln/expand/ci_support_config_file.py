@@ -33,7 +33,7 @@ _READ: dict[tuple[object, ...], BuildConfig] = {}
 MOST_KEPT = 10_000
 
 
-def text(config: BuildConfig) -> str:
+def config_file_text(config: BuildConfig) -> str:
     """Return the text of a config's file, byte for byte as conda-smithy writes it."""
     data: dict[str, Any] = dict(config.variant)
     if config.zip_keys:
@@ -43,21 +43,21 @@ def text(config: BuildConfig) -> str:
     return ci_support_text(data)
 
 
-def read(feedstock: Feedstock, config: str) -> BuildConfig:
+def read_config(feedstock: Feedstock, config: str) -> BuildConfig:
     """Return the config of the file ``.ci_support/CONFIG.yaml``.
 
     Raises:
         UnknownConfig: the file does not exist.
         KilnError: the file is malformed.
     """
-    return read_all(feedstock, (config,))[0]
+    return read_configs(feedstock, (config,))[0]
 
 
-def read_all(feedstock: Feedstock, configs: Iterable[str]) -> tuple[BuildConfig, ...]:
-    """Return the configs of several files; raises what ``read`` raises."""
-    paths = [_path(feedstock, config) for config in configs]
-    format_stamps = tuple(map(_stamp_or_empty, (feedstock.root / FORGE, feedstock.meta, feedstock.recipe_v1)))
-    keys = {path: (path, _stamp_or_empty(path), format_stamps) for path in paths}
+def read_configs(feedstock: Feedstock, configs: Iterable[str]) -> tuple[BuildConfig, ...]:
+    """Return the configs of several files; raises what ``read_config`` raises."""
+    paths = [_config_file_path(feedstock, config) for config in configs]
+    format_stamps = tuple(map(_content_stamp_or_empty, (feedstock.root / FORGE, feedstock.meta, feedstock.recipe_v1)))
+    keys = {path: (path, _content_stamp_or_empty(path), format_stamps) for path in paths}
     unread = [path for path, key in keys.items() if key not in _READ]
     if unread:
         read_now = limits.run_bounded(lambda: [_read_config_file(path, typed=is_v1(feedstock)) for path in unread])
@@ -67,7 +67,7 @@ def read_all(feedstock: Feedstock, configs: Iterable[str]) -> tuple[BuildConfig,
     return tuple(_READ[keys[path]] for path in paths)
 
 
-def _path(feedstock: Feedstock, config: str) -> Path:
+def _config_file_path(feedstock: Feedstock, config: str) -> Path:
     name = config.removesuffix(".yaml").removeprefix(".ci_support/")
     path = feedstock.config_folder / f"{name}.yaml"
     if "/" in name or not path.is_file():
@@ -78,7 +78,7 @@ def _path(feedstock: Feedstock, config: str) -> Path:
     return path
 
 
-def _stamp_or_empty(path: Path) -> tuple[int, ...]:
+def _content_stamp_or_empty(path: Path) -> tuple[int, ...]:
     try:
         return file_content_stamp(path)
     except OSError:

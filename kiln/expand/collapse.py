@@ -115,10 +115,10 @@ def job_variants(packages: PlatformPackages, *, labels: bool) -> tuple[list[Conf
     if labels:
         keep |= {"github_actions_labels"}
     all_columns = _columns_with_raised_macos(space_columns(packages.space), packages.space)
-    used_columns = _used_columns(packages, all_columns)
-    values = _kept_columns(all_columns, used_columns, keep, only_top)
-    values = _in_group_order(values, packages.space.frame.groups)
-    settings = _config_settings(packages.space.frame.settings, keep, values, pins_numpy=packages.pins_numpy)
+    used_columns = _columns_used_by_packages(packages, all_columns)
+    values = _columns_of_kept_keys(all_columns, used_columns, keep, only_top)
+    values = _columns_in_group_order(values, packages.space.frame.groups)
+    settings = _settings_of_config_files(packages.space.frame.settings, keep, values, pins_numpy=packages.pins_numpy)
     existing = {tuple([package.variant.get(key) for key in sorted(loops)]) for package in packages.packages}
     return list(_split_into_configs(values, settings, loops, existing)), loops
 
@@ -137,7 +137,7 @@ def space_columns(space: Space) -> Columns:
     return {dimension.keys: dict.fromkeys(dimension.rows) for dimension in space.dimensions}
 
 
-def _used_columns(packages: PlatformPackages, all_columns: Columns) -> Columns:
+def _columns_used_by_packages(packages: PlatformPackages, all_columns: Columns) -> Columns:
     """Return the rows that some package's job covers, by those of the whole space."""
     parts = {id(package.part): package.part for package in packages.packages}.values()
     if _needs_raised_macos_versions(packages.space):
@@ -189,7 +189,7 @@ def _raised_macos_versions(values: Mapping[str, str]) -> dict[str, str]:
     return {_STDLIB: newest, _TARGET: newest, _SDK: sdk}
 
 
-def _kept_columns(
+def _columns_of_kept_keys(
     all_columns: Columns, used_columns: Columns, keep: frozenset[str], only_top: frozenset[str]
 ) -> Columns:
     """Return the kept keys with the rows that packages use, in the order of ``all_columns``."""
@@ -199,17 +199,17 @@ def _kept_columns(
         if not kept_keys:
             continue
         used_rows = rows if len(keys) == 1 and keys[0] in only_top else used_columns.get(keys, {})
-        wanted_rows = {_selected_columns(row, keys, kept_keys) for row in used_rows}
-        unique_rows = dict.fromkeys(_selected_columns(row, keys, kept_keys) for row in rows)
+        wanted_rows = {_row_of_kept_keys(row, keys, kept_keys) for row in used_rows}
+        unique_rows = dict.fromkeys(_row_of_kept_keys(row, keys, kept_keys) for row in rows)
         kept_columns[kept_keys] = {row: None for row in unique_rows if row in wanted_rows}
     return {keys: rows for keys, rows in kept_columns.items() if rows}
 
 
-def _selected_columns(row: Row, keys: tuple[str, ...], kept_keys: tuple[str, ...]) -> Row:
+def _row_of_kept_keys(row: Row, keys: tuple[str, ...], kept_keys: tuple[str, ...]) -> Row:
     return row if keys == kept_keys else tuple(item for key, item in zip(keys, row, strict=True) if key in kept_keys)
 
 
-def _in_group_order(given_columns: Columns, groups: Iterable[tuple[str, ...]]) -> Columns:
+def _columns_in_group_order(given_columns: Columns, groups: Iterable[tuple[str, ...]]) -> Columns:
     """Return the columns, zipped keys in their group's order."""
     order = {key: index for group in groups for index, key in enumerate(group)}
     return {
@@ -218,7 +218,9 @@ def _in_group_order(given_columns: Columns, groups: Iterable[tuple[str, ...]]) -
     }
 
 
-def _config_settings(settings: Mapping[str, Any], keep: frozenset[str], values: Columns, *, pins_numpy: bool) -> Config:
+def _settings_of_config_files(
+    settings: Mapping[str, Any], keep: frozenset[str], values: Columns, *, pins_numpy: bool
+) -> Config:
     """Return the settings of every file: the remaining zipped groups, pins of used packages, other kept settings."""
     present = {key for keys in values for key in keys}
     zipped = sorted([list(keys) for keys in values if len(keys) > 1])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.expand.matrix_settings import ForgeSettings, PlatformJob
+    from kiln.expand.matrix_settings import MatrixSettings, PlatformJob
     from kiln.model.feedstock import Feedstock
     from kiln.recipe_v1.recipe import RecipeV1
     from kiln.recipe_v1.variant_file import VariantFileV1
@@ -54,35 +54,35 @@ def configs(feedstock: Feedstock, pinning: Path | None = None, doubts: Doubts | 
     Raises:
         KilnError: the recipe, a variant file or the settings are invalid.
     """
-    matrix, found_doubts = limits.run_bounded(lambda: _configs(feedstock, pinning))
+    matrix, found_doubts = limits.run_bounded(lambda: _expand_configs(feedstock, pinning))
     if doubts is not None:
         doubts.update(found_doubts)
     return matrix
 
 
-def _configs(feedstock: Feedstock, pinning: Path | None) -> tuple[tuple[BuildConfig, ...], Doubts]:
+def _expand_configs(feedstock: Feedstock, pinning: Path | None) -> tuple[tuple[BuildConfig, ...], Doubts]:
     doubts: Doubts = {}
-    expansion = _Expansion(feedstock, pinning, doubts)
-    configs_by_name = {config.name: config for job in expansion.forge.jobs for config in expansion.configs_of(job)}
+    expansion = _MatrixExpansion(feedstock, pinning, doubts)
+    configs_by_name = {config.name: config for job in expansion.forge.jobs for config in expansion.configs_of_job(job)}
     return tuple(configs_by_name[name] for name in sorted(configs_by_name)), doubts
 
 
-def own_values_getter(feedstock: Feedstock) -> Callable[[str], Mapping[str, Any]]:
+def variant_file_values_getter(feedstock: Feedstock) -> Callable[[str], Mapping[str, Any]]:
     """Return a function that returns the values of the feedstock's own variant files on a platform, ``linux-64``.
 
     Raises:
         KilnError: a file is invalid.
     """
-    expansion = _Expansion(feedstock, None, {})
+    expansion = _MatrixExpansion(feedstock, None, {})
     jobs = {f"{job.system}-{job.arch}": job for job in expansion.forge.jobs}
-    return lambda platform: expansion.own_values(jobs[platform]) if platform in jobs else {}
+    return lambda platform: expansion.values_of_variant_files(jobs[platform]) if platform in jobs else {}
 
 
-class _Expansion:
+class _MatrixExpansion:
     """One expansion: the state that its platforms share."""
 
     def __init__(self, feedstock: Feedstock, pinning: Path | None, doubts: Doubts) -> None:
-        self.forge: ForgeSettings = matrix_settings.read(feedstock.conda_forge_yml)
+        self.forge: MatrixSettings = matrix_settings.read_matrix_settings(feedstock.conda_forge_yml)
         self.files: list[VariantFile | VariantFileV1] = [load_variant_file(pinning, pinning.name)] if pinning else []
         variant_path = feedstock.recipe / "conda_build_config.yaml"
         if variant_path.is_file():
@@ -115,11 +115,11 @@ class _Expansion:
         if _CUDA.search(self.text):
             self.environ["CF_CUDA_ENABLED"] = "True"
 
-    def configs_of(self, job: PlatformJob) -> Iterator[BuildConfig]:
+    def configs_of_job(self, job: PlatformJob) -> Iterator[BuildConfig]:
         """Yield the configs of one platform."""
-        platform = self._platform(job)
-        space = self._space(platform)
-        every = self._packages(job, platform, space)
+        platform = self._platform_of_job(job)
+        space = self._variant_space(platform)
+        every = self._platform_packages(job, platform, space)
         if not every.packages:
             return
         labels = self.forge.labels_kept or job.provider == "github_actions"
@@ -127,25 +127,25 @@ class _Expansion:
         feedstock = min(every.packages, key=lambda package: package.dist).feedstock
         for config in result:
             name = config_name(job.platform_name, config, loops, feedstock)
-            yield _build_config(name, platform.subdir, self._with_image(config, job))
+            yield _build_config(name, platform.subdir, self._config_with_image(config, job))
 
-    def own_values(self, job: PlatformJob) -> dict[str, Any]:
+    def values_of_variant_files(self, job: PlatformJob) -> dict[str, Any]:
         """Return the values of the variant files on one platform, before migrations."""
-        platform = self._platform(job)
+        platform = self._platform_of_job(job)
         return {
             key: value
             for file in self.files
             for key, value in file.source_for_platform(platform, self.known).values.items()
         }
 
-    def _platform(self, job: PlatformJob) -> Platform:
+    def _platform_of_job(self, job: PlatformJob) -> Platform:
         self.environ["BUILD_PLATFORM"] = job.build_platform
         if job.linux_version:
             # Once set, it applies to all later platforms, as in conda-smithy.
             self.environ["DEFAULT_LINUX_VERSION"] = job.linux_version
         return Platform(system=job.system, arch=job.arch, environ=dict(self.environ))
 
-    def _packages(self, job: PlatformJob, platform: Platform, space: Space) -> PlatformPackages:
+    def _platform_packages(self, job: PlatformJob, platform: Platform, space: Space) -> PlatformPackages:
         """Return the packages of one platform."""
         if not isinstance(self.recipe, RecipeSource):
             from kiln.recipe_v1.variant_exploration import packages_with_spaces
@@ -168,7 +168,7 @@ class _Expansion:
             space=recipe.narrowed, packages=package_parts, recipe_text=self.text, pins_numpy=recipe.pins_numpy
         )
 
-    def _space(self, platform: Platform) -> Space:
+    def _variant_space(self, platform: Platform) -> Space:
         """Return the space of the variant files after migrations."""
         defaults = VariantSource(name="defaults", values=platform.default_variant())
         sources = [defaults, *(file.source_for_platform(platform, self.known) for file in self.files)]
@@ -188,7 +188,7 @@ class _Expansion:
             why = f"it changes keys of a pinning, which is missing ({error.why})"
             raise PinningNeeded(error.what, at=error.at, why=why, hint=HINT) from error
 
-    def _with_image(self, config: dict[str, Any], job: PlatformJob) -> dict[str, Any]:
+    def _config_with_image(self, config: dict[str, Any], job: PlatformJob) -> dict[str, Any]:
         """Return the configuration with the image that its job runs in."""
         if not job.build_platform.startswith("linux"):
             return config

@@ -48,7 +48,7 @@ class PlatformJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForgeSettings:
+class MatrixSettings:
     """The settings that determine the matrix."""
 
     jobs: tuple[PlatformJob, ...]
@@ -76,7 +76,7 @@ def exclusive_config_file(feedstock: Feedstock) -> Path | None:
     return path
 
 
-def read(path: Path) -> ForgeSettings:
+def read_matrix_settings(path: Path) -> MatrixSettings:
     """Return the settings of a feedstock; the defaults without the file.
 
     Raises:
@@ -85,7 +85,7 @@ def read(path: Path) -> ForgeSettings:
     settings = TypedSettings.read(path)
     if settings.get_text("recipe_dir", "recipe") != "recipe":
         raise RecipeFault("recipe_dir is not 'recipe'", at=settings.place_of("recipe_dir"), hint="rename the folder")
-    return ForgeSettings(
+    return MatrixSettings(
         jobs=tuple(_platform_jobs(settings)),
         fallback_image=str(settings.get_mapping("docker").get("fallback_image") or _IMAGE),
         environ={
@@ -104,14 +104,14 @@ def _platform_jobs(settings: TypedSettings) -> Iterator[PlatformJob]:
     builds = {platform: platform for platform in FORGE_PLATFORMS} | {
         str(platform): str(build) for platform, build in settings.get_mapping("build_platform").items() if build
     }
-    providers = _providers(settings, builds)
+    providers = _providers_by_platform(settings, builds)
     noarch = settings.get_list("noarch_platforms", ["linux_64"])
     versions = settings.get_mapping("os_version")
     force_azure = bool(settings.get_mapping("azure").get("force"))
     for provider in _PROVIDERS:
         for platform, build in builds.items():
             system, _, arch = platform.partition("_")
-            if not _is_served_by(provider, build, providers) and not (
+            if not _is_provider_of_platform(provider, build, providers) and not (
                 provider == "azure" and force_azure and arch == "64"
             ):
                 continue
@@ -126,7 +126,7 @@ def _platform_jobs(settings: TypedSettings) -> Iterator[PlatformJob]:
             )
 
 
-def _providers(settings: TypedSettings, builds: Mapping[str, str]) -> dict[str, list[str]]:
+def _providers_by_platform(settings: TypedSettings, builds: Mapping[str, str]) -> dict[str, list[str]]:
     platform_providers: dict[str, Any] = {"linux_64": _GITHUB, "osx_64": "azure", "win_64": _GITHUB}
     platform_providers |= settings.get_mapping("provider")
     providers = {}
@@ -142,7 +142,7 @@ def _providers(settings: TypedSettings, builds: Mapping[str, str]) -> dict[str, 
     return providers
 
 
-def _is_served_by(provider: str, build: str, providers: Mapping[str, list[str]]) -> bool:
+def _is_provider_of_platform(provider: str, build: str, providers: Mapping[str, list[str]]) -> bool:
     system, _, arch = build.partition("_")
     if arch == "64" and providers.get(system):
         return provider in providers[system]

@@ -78,14 +78,14 @@ def keys_without_value(feedstock: Feedstock) -> tuple[KeyWithoutValue, ...]:
     if is_v1(feedstock):
         return _keys_without_value_v1(feedstock, defined)
     text = read_text(feedstock.meta, RECIPE)
-    existing = _existing_values(feedstock, defined)
+    existing = _undefined_values_in_ci_support(feedstock, defined)
     limits.record_place(RECIPE)
-    existing_needs = _ci_support_needs(existing, feedstock.recipe, text)
+    existing_needs = _keys_needed_by_ci_support(existing, feedstock.recipe, text)
     needs = {
         need.key: need
         for need in (
             *_undefined_names(feedstock, text, defined),
-            *_output_validation_needs(feedstock, defined),
+            *_keys_needed_by_output_validation(feedstock, defined),
             *existing_needs,
         )
     }
@@ -101,10 +101,10 @@ def _keys_without_value_v1(feedstock: Feedstock, defined: frozenset[str]) -> tup
     recipe = RecipeV1.read(feedstock.recipe_v1)
     variants = feedstock.recipe / "variants.yaml"
     defined |= VariantFileV1(variants, "recipe/variants.yaml").keys if variants.is_file() else frozenset()
-    existing = _existing_values(feedstock, defined)
+    existing = _undefined_values_in_ci_support(feedstock, defined)
     used = mentioned_keys(recipe)
     needs = {key: KeyWithoutValue(key=key, at=at) for key, at in required_keys(recipe).items() if key not in defined}
-    needs |= {need.key: need for need in _output_validation_needs(feedstock, defined)}
+    needs |= {need.key: need for need in _keys_needed_by_output_validation(feedstock, defined)}
     for key, (values, at) in existing.items():
         if key in ALWAYS or key in used:
             needs[key] = KeyWithoutValue(key=key, at=used.get(key, at), held=values)
@@ -118,7 +118,9 @@ def _defined_keys(feedstock: Feedstock) -> frozenset[str]:
     return frozenset[str]().union(*(load_variant_file(path, path.name).keys for path in files if path.is_file()))
 
 
-def _existing_values(feedstock: Feedstock, defined: frozenset[str]) -> dict[str, tuple[tuple[str, ...], Place]]:
+def _undefined_values_in_ci_support(
+    feedstock: Feedstock, defined: frozenset[str]
+) -> dict[str, tuple[tuple[str, ...], Place]]:
     """Return the values of each key in .ci_support that has no default, and the place of its first occurrence."""
     values_by_key: dict[str, tuple[tuple[str, ...], Place]] = {}
     for path in sorted(feedstock.config_folder.glob("*.yaml")):
@@ -127,7 +129,9 @@ def _existing_values(feedstock: Feedstock, defined: frozenset[str]) -> dict[str,
             values, at = values_by_key.get(key, ((), document.place_of_key(key)))
             more = tuple(str(value) for value in as_list(document.value[key]))
             values_by_key[key] = (tuple(dict.fromkeys((*values, *more))), at)
-    return {key: (values, at) for key, (values, at) in values_by_key.items() if not _has_default(key, values, defined)}
+    return {
+        key: (values, at) for key, (values, at) in values_by_key.items() if not _needs_no_pinning(key, values, defined)
+    }
 
 
 def _document_or_empty(path: Path) -> Document:
@@ -140,7 +144,7 @@ def _document_or_empty(path: Path) -> Document:
     return document if isinstance(document.value, dict) else Document(file=name, value={})
 
 
-def _has_default(key: str, values: Sequence[str], defined: frozenset[str]) -> bool:
+def _needs_no_pinning(key: str, values: Sequence[str], defined: frozenset[str]) -> bool:
     """Return whether a key's values need no pinning: the feedstock defines them, or conda-build or conda-smithy."""
     if key in defined or key in {"zip_keys", "pin_run_as_build", "target_platform", "docker_image"}:
         return True
@@ -148,7 +152,7 @@ def _has_default(key: str, values: Sequence[str], defined: frozenset[str]) -> bo
     return bool(values) and set(values) <= {str(default) for default in defaults if default is not None}
 
 
-def _ci_support_needs(
+def _keys_needed_by_ci_support(
     existing: Mapping[str, tuple[tuple[str, ...], Place]], recipe: Path, text: str
 ) -> Iterator[KeyWithoutValue]:
     """Yield the needs of keys in .ci_support: of settings that each file has, and of keys that are still used."""
@@ -176,7 +180,7 @@ def _place_of_key(text: str, key: str, first: int = 1) -> Place | None:
     return None
 
 
-def _output_validation_needs(feedstock: Feedstock, defined: frozenset[str]) -> Iterator[KeyWithoutValue]:
+def _keys_needed_by_output_validation(feedstock: Feedstock, defined: frozenset[str]) -> Iterator[KeyWithoutValue]:
     """Yield the needs of conda-forge's output validation, whose channels a pinning defines."""
     document = read_document(feedstock.conda_forge_yml)
     if document.value.get(VALIDATION_KEY) is True:
@@ -189,7 +193,7 @@ def _output_validation_needs(feedstock: Feedstock, defined: frozenset[str]) -> I
 
 def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -> Iterator[KeyWithoutValue]:
     """Yield the needs of a recipe's templates: names that are written out, and standard libraries."""
-    always = _always_defined(feedstock)
+    always = _names_defined_without_variant_file(feedstock)
     limits.record_place(RECIPE)
     if has_only_known_names(text, always, defined):
         return
@@ -197,7 +201,7 @@ def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -
         tree = jinja2.Environment(autoescape=False).parse(text)  # noqa: S701 - it renders nothing
     except (jinja2.TemplateSyntaxError, RecursionError):
         return  # rendering reports what is wrong, and where
-    harmless = _harmless_names(tree)
+    harmless = _names_with_fallback(tree)
     known = defined | always | harmless
     if any(tree.find_all(INCLUDES)):
         return  # included files may set any name
@@ -207,7 +211,7 @@ def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -
             at = _place_of_key(text, name.name, name.lineno) or Place(file=RECIPE, line=name.lineno)
             yield KeyWithoutValue(key=name.name, at=at)
     for call in tree.find_all(nodes.Call):
-        if (key := _stdlib_key(call)) and key not in defined:
+        if (key := _stdlib_key_of_call(call)) and key not in defined:
             at = _place_of_key(text, "stdlib", call.lineno) or Place(file=RECIPE, line=call.lineno)
             yield KeyWithoutValue(key=key, at=at)
 
@@ -228,22 +232,22 @@ def has_only_known_names(text: str, always: frozenset[str], defined: frozenset[s
     ) and not _OTHER_OUTPUT.search(text)
 
 
-def _always_defined(feedstock: Feedstock) -> frozenset[str]:
+def _names_defined_without_variant_file(feedstock: Feedstock) -> frozenset[str]:
     """Return the names that have a value without any variant file."""
-    environ = matrix_settings.read(feedstock.conda_forge_yml).environ
+    environ = matrix_settings.read_matrix_settings(feedstock.conda_forge_yml).environ
     platforms = [Platform(system=system, arch="64", environ=environ) for system in SYSTEMS]
     defaults = (platform.default_variant().keys() for platform in platforms)
     return frozenset(BUILT_IN).union(*defaults, platforms[0].fixed_names({}, platforms[0].subdir))
 
 
-def _stdlib_key(call: nodes.Call) -> str:
+def _stdlib_key_of_call(call: nodes.Call) -> str:
     """Return the key of the standard library in a call, for which conda-build has no default; empty for other calls."""
     named = isinstance(call.node, nodes.Name) and call.node.name == "stdlib" and call.args
     language = call.args[0] if named else None
     return f"{language.value}_stdlib" if isinstance(language, nodes.Const) else ""
 
 
-def _harmless_names(tree: nodes.Template) -> set[str]:
+def _names_with_fallback(tree: nodes.Template) -> set[str]:
     """Return the names that a template sets, gives a default, or only tests."""
     set_names = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load" or GIT_NAME.fullmatch(name.name)}
     set_names |= {macro.name for macro in tree.find_all(nodes.Macro)}

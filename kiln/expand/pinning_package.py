@@ -36,14 +36,14 @@ class Pinning:
     file: Path
 
 
-def newest(folder: Path, channel: str) -> Pinning:
+def newest_pinning(folder: Path, channel: str) -> Pinning:
     """Return the newest pinning in a channel; within an hour the channel is not asked again.
 
     Raises:
         PinningNeeded: the channel cannot be reached, or has none; it names the newest one that was fetched before.
     """
     home = _channel_folder(folder, channel)
-    version = _recently_newest_version(home / _NEWEST)
+    version = _version_checked_recently(home / _NEWEST)
     if version and (home / version / _FILE).is_file():
         return Pinning(version=version, file=home / version / _FILE)
     pinning = _fetch_or_raise_unavailable(home, channel, PACKAGE, f"the newest {PACKAGE}")
@@ -51,7 +51,7 @@ def newest(folder: Path, channel: str) -> Pinning:
     return pinning
 
 
-def of_version(folder: Path, channel: str, version: str) -> Pinning:
+def pinning_of_version(folder: Path, channel: str, version: str) -> Pinning:
     """Return a version of the pinning; one that was fetched before needs no network.
 
     Raises:
@@ -63,7 +63,7 @@ def of_version(folder: Path, channel: str, version: str) -> Pinning:
     return _fetch_or_raise_unavailable(home, channel, f"{PACKAGE} =={version}", f"{PACKAGE} {version}")
 
 
-def version_of(file: Path) -> str:
+def version_of_pinning_file(file: Path) -> str:
     """Return the version of the installed or unpacked package that has a variant file; empty where none is recorded."""
     folder = file.parent
     for record in (*folder.glob(f"conda-meta/{PACKAGE}-*.json"), folder / "info" / "index.json"):
@@ -82,7 +82,7 @@ def _channel_folder(folder: Path, channel: str) -> Path:
     return folder / hashlib.sha256(channel.encode()).hexdigest()[:12]
 
 
-def _recently_newest_version(path: Path) -> str:
+def _version_checked_recently(path: Path) -> str:
     """Return the version that was the newest less than an hour ago, empty when it has to be asked for."""
     try:
         age = time.time() - path.stat().st_mtime
@@ -94,12 +94,12 @@ def _recently_newest_version(path: Path) -> str:
 
 def _fetch_or_raise_unavailable(home: Path, channel: str, spec: str, title: str) -> Pinning:
     try:
-        return _fetch(home, channel, spec)
+        return _fetch_pinning(home, channel, spec)
     except (DownloadFailed, SolveFailed) as error:
         raise _pinning_unavailable_error(title, channel, error, home) from error
 
 
-def _fetch(home: Path, channel: str, spec: str) -> Pinning:
+def _fetch_pinning(home: Path, channel: str, spec: str) -> Pinning:
     records = solve_and_install.solve([channel], [spec], virtual_packages={})
     version = next(str(record.version) for record in records if record.name.normalized == PACKAGE)
     if not VERSION.fullmatch(version):

@@ -76,10 +76,10 @@ def planned_workflow(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Pl
     """
     settings = ActionsSettings(feedstock.conda_forge_yml)
     configs = list(configs)
-    jobs = jobs_of(feedstock, configs, settings)
+    jobs = workflow_jobs(feedstock, configs, settings)
     if any(Path(NAME).is_relative_to(name) for name in settings.skipped_paths):
         return PlannedWorkflow(keep=True, why=f"{NAME} is left alone: skip_render in conda-forge.yml names it")
-    existing = _existing(feedstock)
+    existing = _existing_workflow_text(feedstock)
     if existing is not None and not existing.startswith(MARKER):
         return PlannedWorkflow(keep=True, why=f"{NAME} is left alone: kiln did not write it; name it under skip_render")
     if not jobs:
@@ -87,12 +87,12 @@ def planned_workflow(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Pl
     if reason := _no_workflow_reason(feedstock):
         return PlannedWorkflow(why=f"no {NAME}: {reason}", skips=settings.skipped_paths)
     others = {config.name for config in configs} - {job.config for job in jobs}
-    texts = workflow_text.texts(jobs, settings, others=others)
+    texts = workflow_text.workflow_texts(jobs, settings, others=others)
     folder = Path(NAME).parent
     paths = {(folder / name).as_posix(): text for name, text in texts.items()}
     workflow = PlannedWorkflow(text=paths.pop(NAME), more=paths, skips=settings.skipped_paths)
     for name in workflow.more.keys() - set(workflow.skips):
-        if not (_existing(feedstock, name) or MARKER).startswith(MARKER):
+        if not (_existing_workflow_text(feedstock, name) or MARKER).startswith(MARKER):
             raise RecipeFault(
                 f"{name} is not kiln's, and {NAME} needs a workflow of that name",
                 hint="rename it; or name it under skip_render, if it is to take the place of kiln's",
@@ -115,7 +115,7 @@ def has_kiln_build_script(feedstock: Feedstock) -> bool:
     return path.is_file() and re.search(r"\bkiln\b", path.read_text(encoding="utf-8", errors="replace")) is not None
 
 
-def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
+def write_workflows(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
     """Write the workflows, or remove those of kiln's that are no longer needed; return a line for each change.
 
     Raises:
@@ -135,8 +135,8 @@ def write(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
     return lines
 
 
-def drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
-    """Return the difference of the workflows from what ``write`` would write, as unified diffs; empty without one."""
+def workflow_drift(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
+    """Return unified diffs of the workflows from what ``write_workflows`` writes; empty without a difference."""
     changes = _changed_workflows(feedstock, planned_workflow(feedstock, configs))
     return [line for name, texts in changes.items() for line in unified_diff_lines(name, *texts)]
 
@@ -150,7 +150,7 @@ def _changed_workflows(feedstock: Feedstock, workflow: PlannedWorkflow) -> dict[
     names = [
         f"{Path(NAME).parent.as_posix()}/{path.name}" for path in folder.glob("*.yml") if FURTHER.fullmatch(path.name)
     ]
-    texts = {name: (_existing(feedstock, name), expected.get(name)) for name in (*expected, *names)}
+    texts = {name: (_existing_workflow_text(feedstock, name), expected.get(name)) for name in (*expected, *names)}
     return {
         name: (existing, text)
         for name, (existing, text) in texts.items()
@@ -158,16 +158,16 @@ def _changed_workflows(feedstock: Feedstock, workflow: PlannedWorkflow) -> dict[
     }
 
 
-def _existing(feedstock: Feedstock, name: str = NAME) -> str | None:
+def _existing_workflow_text(feedstock: Feedstock, name: str = NAME) -> str | None:
     place = feedstock.root / name
     return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else None
 
 
-def jobs_of(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: ActionsSettings) -> list[WorkflowJob]:
+def workflow_jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: ActionsSettings) -> list[WorkflowJob]:
     """Return the configs that GitHub runs, each with a readable name and the label of its runner."""
     runners = {
         f"{job.system}-{job.arch}": RUNNERS[job.build_platform]
-        for job in matrix_settings.read(feedstock.conda_forge_yml).jobs
+        for job in matrix_settings.read_matrix_settings(feedstock.conda_forge_yml).jobs
         if job.provider == GITHUB and job.build_platform in RUNNERS
     }
     hosted_configs = [config for config in configs if config.platform in runners]
@@ -181,12 +181,12 @@ def jobs_of(feedstock: Feedstock, configs: Sequence[BuildConfig], settings: Acti
             name=names[config.name],
             runner=_runner_label(config, runners[config.platform], default_label),
             free=settings.free_disk_space(config.platform),
-            swap=settings.swap(config.platform),
-            keep=settings.keeps_packages(config.platform)
-            or bool(settings.gpu_runner(_compile_group_name(config)) or settings.publication),
-            group=_compile_group_name(config),
-            links=settings.chain_job_count(_compile_group_name(config)),
-            gpu=settings.gpu_runner(_compile_group_name(config)),
+            swap=settings.swap_size(config.platform),
+            keep=settings.stores_packages_as_artifact(config.platform)
+            or bool(settings.gpu_runner_label(_compile_group_of_config(config)) or settings.publication),
+            group=_compile_group_of_config(config),
+            links=settings.chain_job_count(_compile_group_of_config(config)),
+            gpu=settings.gpu_runner_label(_compile_group_of_config(config)),
         )
         for config in hosted_configs
     ]
@@ -198,7 +198,7 @@ def _runner_label(config: BuildConfig, hosted: str, default_label: str) -> str:
     return hosted if label == "hosted" else label
 
 
-def _compile_group_name(config: BuildConfig) -> str:
+def _compile_group_of_config(config: BuildConfig) -> str:
     """Return the configs that share a compile: ``cpu``, or ``cuda12.9``, with a platform other than linux-64."""
     cuda = cuda_version_of_config(config)
     group = "cpu" if cuda is None else f"cuda{cuda}"

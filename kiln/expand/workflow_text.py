@@ -34,7 +34,7 @@ CHAIN = "chain"  # the job that calls the workflow with a chain of jobs
 FEW, MANY = 2, 10  # attempts of a run whose artifacts are listed by default, and by a setting
 
 
-def texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, others: Iterable[str]) -> dict[str, str]:
+def workflow_texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, others: Iterable[str]) -> dict[str, str]:
     """Return the texts of the workflows by their names; each has at most as many configs as a matrix may have.
 
     The first one calls the others, so that all are one run, in which one job can wait for all builds. ``others`` are
@@ -57,13 +57,13 @@ def texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, others: Ite
         "kept": [job.keep for job in jobs],
         "cache_option": f" --cache-size {settings.cache_size}GB" if settings.cache_size else "",
     }
-    environment = _environment()
-    most = ci_limits.limit(GITHUB, "matrix jobs").value
+    environment = _template_environment()
+    most = ci_limits.limit_of_service(GITHUB, "matrix jobs").value
     parts = [jobs[start : start + most] for start in range(0, len(jobs), most)]
     called = [f"build-{number}" for number in range(2, len(parts) + 1)]
     links = max(job.links for job in jobs)
     _require_within_limit("called workflows", len(called) + (links > 1), "workflows in addition to build.yml")
-    _require_within_limit("check runs", sum(_check_runs(job, links) for job in jobs) + 1, "jobs")
+    _require_within_limit("check runs", sum(_check_run_count(job, links) for job in jobs) + 1, "jobs")
     needs = [*_build_job_names(parts[0]), *_gpu_job_names(parts[0]), *called]
     written = {
         f"{title}.yml": environment.get_template("build.yml.j2" if number == 0 else "part.yml.j2").render(
@@ -71,16 +71,16 @@ def texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, others: Ite
             **_job_template_values(parts[number]),
             title=title,
             called=called,
-            max_parallel=_parallel_jobs(settings.max_parallel, parts),
+            max_parallel=_max_parallel_jobs(settings.max_parallel, parts),
             publish_needs=_yaml_list(needs),
-            publish_condition=_needs_succeeded_condition(needs, chained_parts=_chained_parts(parts)),
-            listed_artifacts=_listed_artifacts(jobs),
+            publish_condition=_needs_succeeded_condition(needs, chained_parts=_called_workflows_with_chains(parts)),
+            listed_artifacts=_listed_artifact_count(jobs),
         )
         for number, title in enumerate(("build", *called))
     }
     if links > 1:
         written["build-chain.yml"] = environment.get_template("chain.yml.j2").render(**common, links=links)
-    _require_workflow_sizes(written)
+    _require_allowed_workflow_sizes(written)
     return written
 
 
@@ -96,7 +96,7 @@ def _job_template_values(jobs: Sequence[WorkflowJob]) -> dict[str, object]:
     }
 
 
-def _parallel_jobs(most: int, parts: Sequence[Sequence[WorkflowJob]]) -> int:
+def _max_parallel_jobs(most: int, parts: Sequence[Sequence[WorkflowJob]]) -> int:
     """Return how many jobs of each matrix may run at a time, so that all matrices together keep to the setting."""
     return most and max(1, most // sum(len(_build_job_names(part)) for part in parts))
 
@@ -117,18 +117,18 @@ def _needs_succeeded_condition(needs: Sequence[str], *, chained_parts: Collectio
     return " && ".join(("!cancelled()", *terms, *(f"needs.{name}.result == 'success'" for name in certain)))
 
 
-def _chained_parts(parts: Sequence[Sequence[WorkflowJob]]) -> list[str]:
+def _called_workflows_with_chains(parts: Sequence[Sequence[WorkflowJob]]) -> list[str]:
     """Return the names of the called workflows that have chains of jobs."""
     return [f"build-{number}" for number, part in enumerate(parts[1:], 2) if CHAIN in _build_job_names(part)]
 
 
-def _listed_artifacts(jobs: Sequence[WorkflowJob]) -> int:
+def _listed_artifact_count(jobs: Sequence[WorkflowJob]) -> int:
     """Return how many artifacts the publishing job must list, with those of further attempts; 0 for the default."""
     count = sum(2 * job.links + 1 for job in jobs)  # each job's logs and what it hands on, and the packages
-    return MANY * count if FEW * count > ci_limits.limit(GITHUB, "listed artifacts").value else 0
+    return MANY * count if FEW * count > ci_limits.limit_of_service(GITHUB, "listed artifacts").value else 0
 
 
-def _check_runs(job: WorkflowJob, links: int) -> int:
+def _check_run_count(job: WorkflowJob, links: int) -> int:
     """Return the number of a config's jobs: each chain has those of the longest, of which GitHub skips the rest."""
     return (links if job.links > 1 else 1) + bool(job.gpu)
 
@@ -139,7 +139,7 @@ def _require_within_limit(name: str, count: int, what: str) -> None:
     Raises:
         RecipeFault: there are too many.
     """
-    most = ci_limits.limit(GITHUB, name)
+    most = ci_limits.limit_of_service(GITHUB, name)
     if count > most.value:
         raise RecipeFault(
             f"the configs need {count} {what}",
@@ -148,13 +148,13 @@ def _require_within_limit(name: str, count: int, what: str) -> None:
         )
 
 
-def _require_workflow_sizes(written: Mapping[str, str]) -> None:
+def _require_allowed_workflow_sizes(written: Mapping[str, str]) -> None:
     """Refuse a workflow that the service would not start.
 
     Raises:
         RecipeFault: a file is too large, which a chain of many jobs can be.
     """
-    most = ci_limits.limit(GITHUB, "workflow size")
+    most = ci_limits.limit_of_service(GITHUB, "workflow size")
     for name, text in written.items():
         if (size := math.ceil(len(text.encode()) / 1000)) > most.value:
             chain = name == "build-chain.yml"
@@ -196,7 +196,7 @@ def _require_no_expression(jobs: Sequence[WorkflowJob], settings: ActionsSetting
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def _template_environment() -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(  # noqa: S701 - YAML; every value is quoted

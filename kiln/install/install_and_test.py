@@ -95,7 +95,7 @@ def find_output(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, Ou
 def _find_rendered_output(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, Output]:
     name, subdir = package.name, package.absolute().parent.name
     for config in feedstock.config_names:
-        rendered = render.close_static_pins(render.render(feedstock, expand.read(feedstock, config)))
+        rendered = render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, config)))
         for output in rendered.outputs:
             there = not is_channel_folder(subdir) or output.subdir == subdir
             if there and not output.skip and output.package_file_name == name:

@@ -39,7 +39,7 @@ class JobContext:
             layout=ArtifactLayout.for_feedstock(
                 feedstock, rehearsal=job.options.rehearsal, compile_cache=job.options.compile_cache
             ),
-            rendered=render.render(feedstock, expand.read(feedstock, job.config)),
+            rendered=render.render(feedstock, expand.read_config(feedstock, job.config)),
         )
 
     @property

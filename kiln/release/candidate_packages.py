@@ -43,7 +43,8 @@ class ConfigsAndRuns:
         names = feedstock.config_names
         configs = limits.run_bounded(
             lambda: {
-                name: render.close_static_pins(render.render(feedstock, expand.read(feedstock, name))) for name in names
+                name: render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, name)))
+                for name in names
             }
         )
         history = runs_in_ledger(feedstock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kiln.render.json_output import as_plain_data
-from kiln.render.render import build_platform, build_platforms, render, require_supported, warnings
+from kiln.render.render import build_platform, build_platforms, key_fault_warnings, render, require_supported_keys
 from kiln.render.static_pins import close_static_pins
 
 __all__ = [
@@ -11,7 +11,7 @@ __all__ = [
     "build_platform",
     "build_platforms",
     "close_static_pins",
+    "key_fault_warnings",
     "render",
-    "require_supported",
-    "warnings",
+    "require_supported_keys",
 ]

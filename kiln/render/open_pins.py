@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 _MARK = lazy_pattern(r"KILN-PIN-([0-9a-f]+)")
 
 
-def marker(kind: str, name: str, **bounds: Any) -> str:
+def pin_marker(kind: str, name: str, **bounds: Any) -> str:
     """Return the mark of a pin, which replaces its bounds."""
     data = json.dumps({"kind": kind, **{key: None if value is None else str(value) for key, value in bounds.items()}})
     return f"{name} KILN-PIN-{data.encode().hex()}"
 
 
-def pins_of(package: Metadata, marked: Recipe) -> tuple[tuple[str, int, Pin], ...]:
+def open_pins_of_package(package: Metadata, marked: Recipe) -> tuple[tuple[str, int, Pin], ...]:
     """Return every open pin of a package: its field, its position there, and the pin."""
     twins = [
         twin

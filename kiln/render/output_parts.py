@@ -12,7 +12,13 @@ from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Scri
 from kiln.names import is_channel_folder
 from kiln.recipe.engine_unsupported_values import CONTENT_HASHES, FURTHER_HASHES
 from kiln.recipe.specs import requirements_by_section, with_variant_versions
-from kiln.render.output_settings import build_settings, included_files, item_texts, merges_environments, test_scripts
+from kiln.render.output_settings import (
+    build_settings,
+    included_files,
+    item_texts,
+    merges_build_and_host,
+    test_script_files,
+)
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
@@ -40,7 +46,7 @@ def mapping_section(package: Metadata, section: str) -> Mapping[str, Any]:
     return value
 
 
-def requirements(value: Mapping[str, list[str]]) -> Requirements:
+def requirements_from_sections(value: Mapping[str, list[str]]) -> Requirements:
     """Return the requirements by the four sections of packages."""
     return Requirements(
         build=tuple(value.get("build", ())),
@@ -50,7 +56,9 @@ def requirements(value: Mapping[str, list[str]]) -> Requirements:
     )
 
 
-def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[str, int, Pin], ...]) -> Output:
+def output_from_package(
+    package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[str, int, Pin], ...]
+) -> Output:
     """Return the output of a package."""
     exports = package.section_value("build", "run_exports")
     return Output(
@@ -58,18 +66,18 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
         version=package.version,
         build_number=package.build_number,
         build_string=package.build_string,
-        subdir=_subdir(package),
-        noarch=_noarch(package),
-        requirements=requirements(package.requirements),
+        subdir=_package_subdir(package),
+        noarch=_noarch_kind(package),
+        requirements=requirements_from_sections(package.requirements),
         track_features=item_texts(package.section_value("build", "track_features")),
         run_exports=run_exports(exports),
         run_exports_bare=not isinstance(exports, dict),
-        tests=tests(package),
+        tests=output_tests(package),
         script=package_script(package),
         entry_points=item_texts(package.section_value("build", "entry_points")),
         files=included_files(package),
         about={
-            str(key): about_value(value)
+            str(key): about_field_value(value)
             for key, value in mapping_section(package, "about").items()
             if value is not None
         },
@@ -79,20 +87,20 @@ def output(package: Metadata, *, variant: Mapping[str, str], pins: tuple[tuple[s
         pins=pins,
         variant=variant,
         script_env=item_texts(package.section_value("build", "script_env")),
-        binary_relocation=relocation(package.section_value("build", "binary_relocation")),
+        binary_relocation=binary_relocation(package.section_value("build", "binary_relocation")),
         detect_binary_files_with_prefix=_is_true_or_missing(
             package.section_value("build", "detect_binary_files_with_prefix")
         ),
         settings=build_settings(package),
         extra=dict(mapping_section(package, "extra")),
-        single=frozenset(_single_value_fields(package)),
+        single=frozenset(_fields_with_single_value(package)),
         is_output=package.is_output,
         sections=package.values,
         all_keys=dict(package.variant),
     )
 
 
-def _subdir(package: Metadata) -> str:
+def _package_subdir(package: Metadata) -> str:
     """Return the channel folder of a package: its ``target``, if any.
 
     Raises:
@@ -105,14 +113,14 @@ def _subdir(package: Metadata) -> str:
     return str(target or ("noarch" if package.noarch or package.noarch_python else package.host_subdir))
 
 
-def _noarch(package: Metadata) -> str | None:
+def _noarch_kind(package: Metadata) -> str | None:
     """Return the kind of a package without an architecture; ``noarch: true`` is a generic one."""
     if package.noarch is True:
         return "generic"
     return str(package.noarch) if package.noarch else "python" if package.noarch_python else None
 
 
-def _single_value_fields(package: Metadata) -> Iterator[str]:
+def _fields_with_single_value(package: Metadata) -> Iterator[str]:
     """Yield the fields whose values conda-build leaves as text or as true, and the legacy ``noarch_python``."""
     exports = package.section_value("build", "run_exports")
     kinds = exports.items() if isinstance(exports, dict) else ()
@@ -127,7 +135,7 @@ def _single_value_fields(package: Metadata) -> Iterator[str]:
         yield "noarch_python"
 
 
-def relocation(value: Any) -> bool | tuple[str, ...]:
+def binary_relocation(value: Any) -> bool | tuple[str, ...]:
     """Return ``binary_relocation``: true for all binaries (the default), false for none, or globs."""
     return item_texts(value) if isinstance(value, list) else _is_true_or_missing(value)
 
@@ -143,7 +151,7 @@ def run_exports(value: Any) -> dict[str, tuple[str, ...]]:
     return {"weak": item_texts(value)} if item_texts(value) else {}
 
 
-def tests(package: Metadata) -> tuple[OutputTest, ...]:
+def output_tests(package: Metadata) -> tuple[OutputTest, ...]:
     """Return the ``test`` section, which is one test; its imports are in the language of the package's name."""
     section = mapping_section(package, "test")
     commands, requires, files, source_files = (item_texts(section.get(key)) for key in _TESTED)
@@ -152,7 +160,7 @@ def tests(package: Metadata) -> tuple[OutputTest, ...]:
     test = OutputTest(
         imports=item_texts([item for item in imports if not isinstance(item, dict)]),
         modules=_modules_by_language(imports),
-        scripts=test_scripts(package),
+        scripts=test_script_files(package),
         script=Script(lines=commands),
         requires=requires,
         files=files,
@@ -177,7 +185,7 @@ def _modules_by_language(imports: Sequence[Any]) -> dict[str, tuple[str, ...]]:
     return {language: names for language, names in modules.items() if names}
 
 
-def about_value(value: Any) -> str | tuple[str, ...]:
+def about_field_value(value: Any) -> str | tuple[str, ...]:
     """Return a value of the ``about`` section."""
     return item_texts(value) if isinstance(value, list) else str(value)
 
@@ -200,23 +208,23 @@ def _default_script(package: Metadata) -> Script:
     return Script(file=name) if (package.recipe.source.path.parent / name).is_file() else Script()
 
 
-def compile_step(top: Metadata, *, several: bool) -> Staging | None:
+def top_level_build_step(top: Metadata, *, several: bool) -> Staging | None:
     """Return the recipe's own build step; None for a single package, and for ``several`` that share nothing."""
     if not top.recipe.output_entries(top.values):
         return None
     lines = item_texts(top.section_value("build", "script"))
     script = Script(lines=lines) if lines else _default_script(top)
-    if script == Script() and not (several and sources(top)):
+    if script == Script() and not (several and recipe_sources(top)):
         return None
     return Staging(
         script=script,
         script_env=item_texts(top.section_value("build", "script_env")),
-        requirements=requirements(
+        requirements=requirements_from_sections(
             with_variant_versions(requirements_by_section(top.values.get("requirements") or {}), top.variant)
         ),
-        sources=sources(top),
+        sources=recipe_sources(top),
         package=(top.name, top.version, top.build_number),
-        settings=BuildSettings(merge_build_host=merges_environments(top)),
+        settings=BuildSettings(merge_build_host=merges_build_and_host(top)),
     )
 
 
@@ -226,14 +234,14 @@ def steps_with_network(extra: Any) -> tuple[str, ...]:
     return tuple(str(step) for step in as_list(steps) if step)
 
 
-def sources(top: Metadata) -> tuple[Source, ...]:
+def recipe_sources(top: Metadata) -> tuple[Source, ...]:
     """Return the entries of the ``source`` section."""
     value = top.values.get("source") or []
     entries = [value] if isinstance(value, dict) else list(value)
-    return tuple(_source(entry) for entry in entries if entry)
+    return tuple(_source_from_entry(entry) for entry in entries if entry)
 
 
-def _source(entry: Mapping[str, Any]) -> Source:
+def _source_from_entry(entry: Mapping[str, Any]) -> Source:
     revision = next((entry[key] for key in ("git_rev", "git_tag", "git_branch") if entry.get(key)), None)
 
     def text(key: str) -> str | None:
@@ -249,7 +257,7 @@ def _source(entry: Mapping[str, Any]) -> Source:
         file_name=_copied_file_name(entry),
         archive_name=_archive_name(entry),
         no_hoist="no_hoist" in entry,
-        checkout=_checkout(entry),
+        checkout=_hg_or_svn_checkout(entry),
         linked="path_via_symlink" in entry and entry.get("path") is not None,
         git_depth=_git_depth(entry),
         git_url=text("git_url"),
@@ -276,7 +284,7 @@ def _archive_name(entry: Mapping[str, Any]) -> str | None:
     return None if {file_name_of_url(url) for url in urls} == {str(name)} else str(name)
 
 
-def _checkout(entry: Mapping[str, Any]) -> Checkout | None:
+def _hg_or_svn_checkout(entry: Mapping[str, Any]) -> Checkout | None:
     """Return the Mercurial or Subversion repository of an entry; a file's address or a git repository comes first."""
     if entry.get("url") or entry.get("git_url"):
         return None

@@ -40,8 +40,8 @@ def build_settings(package: Metadata) -> BuildSettings:
             missing_dso_allowlist=first_listed("missing_dso_allowlist", "missing_dso_whitelist"),
             rpath_allowlist=first_listed("runpath_allowlist", "runpath_whitelist"),
             overlinking_ignored=first_listed("overlinking_ignore_patterns"),
-            error_overlinking=truth(package.section_value("build", "error_overlinking")),
-            error_overdepending=truth(package.section_value("build", "error_overdepending")),
+            error_overlinking=truth_value_or_none(package.section_value("build", "error_overlinking")),
+            error_overdepending=truth_value_or_none(package.section_value("build", "error_overdepending")),
         ),
         prefix=PrefixSettings(
             text=first_listed("has_prefix_files"),
@@ -52,29 +52,29 @@ def build_settings(package: Metadata) -> BuildSettings:
             skip_pyc=first_listed("skip_compile_pyc"),
             version_independent=_is_version_independent(package),
             site_packages_path=_text_or_none(package.section_value("build", "python_site_packages_path")),
-            app_entry_points=bool(truth(package.section_value("build", "osx_is_app"))),
-            keep_eggs=bool(truth(package.section_value("build", "preserve_egg_dir"))),
+            app_entry_points=bool(truth_value_or_none(package.section_value("build", "osx_is_app"))),
+            keep_eggs=bool(truth_value_or_none(package.section_value("build", "preserve_egg_dir"))),
         ),
         always_include_files=first_listed("always_include_files"),
-        merge_build_host=merges_environments(package),
+        merge_build_host=merges_build_and_host(package),
         ignore_run_exports=first_listed("ignore_run_exports"),
         ignore_run_exports_from=first_listed("ignore_run_exports_from"),
-        link_scripts=_link_scripts(package),
+        link_scripts=_link_script_files(package),
         excluded_files=item_texts(files.get("exclude")) if isinstance(files, dict) else (),
         no_link=first_listed("no_link"),
         features=first_listed("features"),
-        feature_values=_feature_values(package),
-        include_recipe=truth(package.section_value("build", "include_recipe")) is not False,
+        feature_values=_values_of_features(package),
+        include_recipe=truth_value_or_none(package.section_value("build", "include_recipe")) is not False,
     )
 
 
-def merges_environments(package: Metadata) -> bool:
+def merges_build_and_host(package: Metadata) -> bool:
     """Return whether the build requirements are installed into the host prefix.
 
     Without ``merge_build_host``, those of a recipe that has neither ``host`` nor a compiler (``build_is_host`` in
     conda_build/metadata.py).
     """
-    merged = truth(package.section_value("build", "merge_build_host"))
+    merged = truth_value_or_none(package.section_value("build", "merge_build_host"))
     if merged is not None:
         return merged
     platform = package.recipe.platform
@@ -89,7 +89,7 @@ def included_files(package: Metadata) -> tuple[str, ...]:
     return item_texts(files.get("include") if isinstance(files, dict) else files)
 
 
-def test_scripts(package: Metadata) -> dict[str, str]:
+def test_script_files(package: Metadata) -> dict[str, str]:
     """Return the files of the recipe that test a package, by the names that they have in its test.
 
     A recipe's own package takes ``run_test.*``, another output what its ``test/script`` names (conda-build's
@@ -115,7 +115,7 @@ def test_scripts(package: Metadata) -> dict[str, str]:
     return {f"run_test{ending}": str(script)}
 
 
-def _link_scripts(package: Metadata) -> dict[str, str]:
+def _link_script_files(package: Metadata) -> dict[str, str]:
     """Return the link scripts of a package by kind: those that ``build`` names, else those of the usual names.
 
     Raises:
@@ -148,21 +148,21 @@ def _is_version_independent(package: Metadata) -> bool:
     """Return whether a package with binaries is for all versions of Python."""
     if package.noarch or package.noarch_python:
         return False
-    return bool(truth(package.section_value("build", "python_version_independent")))
+    return bool(truth_value_or_none(package.section_value("build", "python_version_independent")))
 
 
 def _ignored_prefix_files(package: Metadata) -> bool | tuple[str, ...]:
     value = package.section_value("build", "ignore_prefix_files")
-    return item_texts(value) if isinstance(value, list) else bool(truth(value))
+    return item_texts(value) if isinstance(value, list) else bool(truth_value_or_none(value))
 
 
-def _feature_values(package: Metadata) -> dict[str, dict[str, str]]:
+def _values_of_features(package: Metadata) -> dict[str, dict[str, str]]:
     """Return the features with values that a package requires or provides, by their keys in index.json."""
     values = {key: package.section_value("build", key) for key in ("provides_features", "requires_features")}
     return {key: {str(k): str(v) for k, v in value.items()} for key, value in values.items() if isinstance(value, dict)}
 
 
-def truth(value: Any) -> bool | None:
+def truth_value_or_none(value: Any) -> bool | None:
     """Return whether a value of a recipe means yes; None without a value."""
     return None if value is None else str(value).lower() not in {"false", "no", "off", "0", ""}
 

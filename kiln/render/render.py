@@ -15,9 +15,15 @@ from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
 from kiln.recipe.validity import require_acyclic_outputs, require_valid_package, undefined_git_names, undefined_versions
 from kiln.recipe_v1.format_detection import is_v1
-from kiln.render.open_pins import marker, pins_of, run_as_build_pins
-from kiln.render.output_parts import compile_step, output, requirements, sources, steps_with_network
-from kiln.render.output_settings import truth
+from kiln.render.open_pins import open_pins_of_package, pin_marker, run_as_build_pins
+from kiln.render.output_parts import (
+    output_from_package,
+    recipe_sources,
+    requirements_from_sections,
+    steps_with_network,
+    top_level_build_step,
+)
+from kiln.render.output_settings import truth_value_or_none
 from kiln.variants.combine import combine_sources
 from kiln.variants.files import VariantSource, load_variant_file
 from kiln.variants.platform import Platform
@@ -48,10 +54,10 @@ def render(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
     Raises:
         KilnError: the recipe or a variant file is invalid.
     """
-    return limits.run_bounded(lambda: _render(feedstock, config))
+    return limits.run_bounded(lambda: _render_unbounded(feedstock, config))
 
 
-def _render(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
+def _render_unbounded(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
     config = replace(config, build_platform=config.build_platform or build_platform(feedstock, config.platform))
     if is_v1(feedstock):
         from kiln.render.v1 import render_v1
@@ -59,7 +65,7 @@ def _render(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
         return render_v1(feedstock, config, config.build_platform)
     recipe, packages = evaluated_recipe(feedstock, config)
     pinned = "pin_" in recipe.source.text.text
-    open_ends = Recipe(recipe.source, recipe.platform, recipe.space, marker, reads_sources=True) if pinned else None
+    open_ends = Recipe(recipe.source, recipe.platform, recipe.space, pin_marker, reads_sources=True) if pinned else None
     documents = [recipe.top_level_metadata(package.variant).values for package in packages]
     return replace(
         _rendered_config(config, recipe, packages, open_ends),
@@ -95,7 +101,7 @@ def recipe_of_config(feedstock: Feedstock, config: BuildConfig) -> Recipe:
     keys = frozenset[str]().union(*(file.keys for file in files))
     alone = keys.union(platform.default_variant(), _OWN_KEYS) >= config.variant.keys()
     source = _shared_recipe_source(feedstock, keys.union(config.variant), alone=alone)
-    own = VariantSource(name=f".ci_support/{config.name}.yaml", values=_config_values(config))
+    own = VariantSource(name=f".ci_support/{config.name}.yaml", values=_variant_values_of_config(config))
     sources = [*(file.source_for_platform(platform, source.known) for file in files), own]
     defaults = VariantSource(name="defaults", values=platform.default_variant())
     space = space_narrowed_to_sources(combine_sources([defaults, *sources]), [source.values for source in sources])
@@ -123,7 +129,7 @@ def build_platforms(feedstock: Feedstock, platforms: Iterable[str]) -> dict[str,
     return {name: str(chosen.get(name.replace("-", "_")) or name).replace("_", "-") for name in platforms}
 
 
-def _config_values(config: BuildConfig) -> dict[str, object]:
+def _variant_values_of_config(config: BuildConfig) -> dict[str, object]:
     values: dict[str, object] = {key: list(items) for key, items in config.variant.items()}
     if config.zip_keys:
         values["zip_keys"] = [list(group) for group in config.zip_keys]
@@ -176,8 +182,8 @@ def _rendered_config(
         return RenderedConfig(config=config)
     loops = sorted(recipe.space.varying_keys)
     top = recipe.top_level_metadata(packages[0].variant)
-    step = compile_step(top, several=len(packages) > 1)
-    shared: dict[str, Any] = {"sources": sources(top)} if step is None else {"staging": step.name}
+    step = top_level_build_step(top, several=len(packages) > 1)
+    shared: dict[str, Any] = {"sources": recipe_sources(top)} if step is None else {"staging": step.name}
     outputs = (replace(_output_with_open_pins(package, loops, open_ends), **shared) for package in packages)
     return RenderedConfig(
         config=config,
@@ -197,10 +203,10 @@ def _key_faults(recipe: Recipe, documents: list[Mapping[str, Any]]) -> tuple[Key
 
 def _output_with_open_pins(package: Metadata, loops: list[str], open_ends: Recipe | None) -> Output:
     variant = {key: str(package.variant[key]) for key in loops}
-    pins = pins_of(package, open_ends) if open_ends else ()
+    pins = open_pins_of_package(package, open_ends) if open_ends else ()
     as_built = _pin_run_as_build_pins(package)
     open_pins = (pin for pin in pins if pin[0] != "run" or pin[1] not in as_built)
-    return output(
+    return output_from_package(
         package, variant=variant, pins=(*open_pins, *(("run", index, pin) for index, pin in as_built.items()))
     )
 
@@ -208,12 +214,14 @@ def _output_with_open_pins(package: Metadata, loops: list[str], open_ends: Recip
 def _pin_run_as_build_pins(package: Metadata) -> dict[int, Pin]:
     rules = package.variant.get("pin_run_as_build")
     independent = package.section_value("build", "python_version_independent")
-    python = {"python"} if package.noarch == "python" or package.noarch_python or truth(independent) else set()
+    python = (
+        {"python"} if package.noarch == "python" or package.noarch_python or truth_value_or_none(independent) else set()
+    )
     rules = {name: rule for name, rule in rules.items() if name not in python} if isinstance(rules, dict) else {}
-    return run_as_build_pins(requirements(package.requirements), rules)
+    return run_as_build_pins(requirements_from_sections(package.requirements), rules)
 
 
-def require_supported(renderings: Iterable[RenderedConfig], *, own_engine: bool) -> None:
+def require_supported_keys(renderings: Iterable[RenderedConfig], *, own_engine: bool) -> None:
     """Refuse renderings whose recipe has an unknown key, or with kiln's ``own_engine`` one that it does not have.
 
     Raises:
@@ -224,7 +232,7 @@ def require_supported(renderings: Iterable[RenderedConfig], *, own_engine: bool)
     raise_all([RecipeFault(fault.what, at=fault.at, why=fault.why, hint=fault.hint) for fault in refused])
 
 
-def warnings(rendered: RenderedConfig) -> tuple[str, ...]:
+def key_fault_warnings(rendered: RenderedConfig) -> tuple[str, ...]:
     """Return a line for each key at fault."""
     notes = ((fault, f" ({fault.hint})" if fault.hint and not fault.known else "") for fault in rendered.key_faults)
     return tuple(f"{fault.at}: {fault.what}{note}" for fault, note in notes)

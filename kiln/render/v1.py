@@ -17,12 +17,12 @@ from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.render.output_parts import steps_with_network
 from kiln.render.v1_parts import (
     OutputScripts,
-    Stagings,
+    StagingOutputs,
     build_settings,
+    output_tests,
     script_secret_names,
     source_from_entry,
     spec_texts,
-    tests,
 )
 from kiln.variants.files import load_variant_file
 from kiln.variants.platform import Platform
@@ -51,20 +51,20 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
         KilnError: the recipe or a variant file is at fault.
     """
     recipe = shared_recipe(feedstock)
-    space = space_of_config(feedstock, config)
+    space = variant_space_of_config(feedstock, config)
     rendering = RecipePackages(recipe, space, config.platform, build_platform)
     identities = BuildIdentities(rendering.pinned_package)
     loops = sorted(space.varying_keys)
     packages = tuple(rendering.packages())
-    shared = Stagings.from_packages(packages, feedstock.recipe, loops)
+    shared = StagingOutputs.from_packages(packages, feedstock.recipe, loops)
     scripts = OutputScripts(recipe_folder=feedstock.recipe, several=recipe.has_outputs)
     outputs: dict[tuple[str, ...], Output] = {}
     for package in packages:
         output = replace(
-            _output(package, identities.identity_of(package), loops, scripts),
+            _output_from_package(package, identities.identity_of(package), loops, scripts),
             staging=shared.inherited_staging_name(package),
         )
-        _require_names(package, output)
+        _require_valid_names(package, output)
         outputs.setdefault((output.name, output.version, output.build_string, output.subdir), output)
     return RenderedConfig(
         config=config,
@@ -85,7 +85,7 @@ def shared_recipe(feedstock: Feedstock) -> RecipeV1:
     return _SHARED[key]
 
 
-def space_of_config(feedstock: Feedstock, config: BuildConfig) -> Space:
+def variant_space_of_config(feedstock: Feedstock, config: BuildConfig) -> Space:
     """Return the variants of a config: its file's, and what a variant file of the recipe gives besides.
 
     Raises:
@@ -116,7 +116,7 @@ def _recipe_variant_source(feedstock: Feedstock, subdir: str) -> VariantSource |
     return None
 
 
-def _require_names(package: PackageAtVariant, output: Output) -> None:
+def _require_valid_names(package: PackageAtVariant, output: Output) -> None:
     """Refuse names that are not conda's; they become parts of paths."""
     given = {"package name": output.name, "version": output.version, "build string": output.build_string}
     for kind, text in given.items():
@@ -124,7 +124,9 @@ def _require_names(package: PackageAtVariant, output: Output) -> None:
             raise package.placed_error(f"invalid {kind} {text[:80]!r}", why)
 
 
-def _output(package: PackageAtVariant, identity: BuildIdentity, loops: Sequence[str], scripts: OutputScripts) -> Output:
+def _output_from_package(
+    package: PackageAtVariant, identity: BuildIdentity, loops: Sequence[str], scripts: OutputScripts
+) -> Output:
     sections, build = package.sections, package.sections["build"]
     needs, exports = sections["requirements"], _run_exports_by_kind(sections["requirements"].get("run_exports", {}))
     linking, detection = build.get("dynamic_linking", {}), build.get("prefix_detection", {})
@@ -146,11 +148,11 @@ def _output(package: PackageAtVariant, identity: BuildIdentity, loops: Sequence[
         track_features=_down_priority_features(package),
         run_exports={kind: spec_texts(given) for kind, given in exports.items()},
         run_exports_bare=isinstance(needs.get("run_exports"), list),
-        tests=tuple(tests(sections["tests"], scripts)),
-        script=scripts.script_of(build.get("script"), default=not scripts.several),
+        tests=tuple(output_tests(sections["tests"], scripts)),
+        script=scripts.script_from_section(build.get("script"), default=not scripts.several),
         script_env=script_secret_names(build.get("script")),
         entry_points=tuple(build.get("python", {}).get("entry_points", ())),
-        files=_files(build.get("files")),
+        files=_included_file_globs(build.get("files")),
         about={_ABOUT.get(key, key): _about_value(value) for key, value in sections["about"].items()},
         used=identity.hash_input,
         platform=package.scope.target,
@@ -196,17 +198,17 @@ def _pin_of_open_pin(given: OpenPin) -> Pin:
     return Pin(
         name=given.name,
         subpackage=given.subpackage,
-        min_pin=lower if _is_component_count(lower) else None,
-        max_pin=upper if _is_component_count(upper) else None,
-        lower=None if _is_component_count(lower) else lower,
-        upper=None if _is_component_count(upper) else upper,
+        min_pin=lower if _is_component_pattern(lower) else None,
+        max_pin=upper if _is_component_pattern(upper) else None,
+        lower=None if _is_component_pattern(lower) else lower,
+        upper=None if _is_component_pattern(upper) else upper,
         exact=given.exact,
         by_engine=not given.subpackage,
         build=given.build,
     )
 
 
-def _is_component_count(bound: str | None) -> bool:
+def _is_component_pattern(bound: str | None) -> bool:
     return bound is not None and set(bound) <= {"x", "."}
 
 
@@ -216,5 +218,5 @@ def _down_priority_features(package: PackageAtVariant) -> tuple[str, ...]:
     return tuple(f"{package.name.lower()}-p-{step}" for step in range(abs(down)))
 
 
-def _files(given: Any) -> tuple[str, ...]:
+def _included_file_globs(given: Any) -> tuple[str, ...]:
     return tuple(given.get("include", ()) if isinstance(given, dict) else given or ())

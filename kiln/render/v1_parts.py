@@ -38,7 +38,7 @@ class OutputScripts:
     recipe_folder: Path
     several: bool
 
-    def script_of(self, given: Mapping[str, Any] | None, *, default: bool) -> Script:
+    def script_from_section(self, given: Mapping[str, Any] | None, *, default: bool) -> Script:
         """Return a script; with ``default``, the file ``build.sh`` where nothing is given."""
         given = given or {}
         lines, file = tuple(given.get("content", ())), given.get("file")
@@ -66,18 +66,22 @@ class OutputScripts:
 
 
 @dataclass(slots=True, kw_only=True)
-class Stagings:
+class StagingOutputs:
     """The staging outputs of a config: one for all packages for which it is the same, whatever else varies."""
 
     _by_package: dict[int, str] = field(default_factory=dict)
     all: tuple[Staging, ...] = ()
 
     @classmethod
-    def from_packages(cls, packages: Iterable[PackageAtVariant], recipe_folder: Path, loops: Sequence[str]) -> Stagings:
+    def from_packages(
+        cls, packages: Iterable[PackageAtVariant], recipe_folder: Path, loops: Sequence[str]
+    ) -> StagingOutputs:
         """Collect those that packages inherit; several of one name are distinguished by the values that they use."""
         scripts = OutputScripts(recipe_folder=recipe_folder, several=True)
         given = [
-            (package, _staging(package, package.staging, scripts, loops)) for package in packages if package.staging
+            (package, _staging_output(package, package.staging, scripts, loops))
+            for package in packages
+            if package.staging
         ]
         distinct: list[Staging] = []
         for _, staging in given:
@@ -106,7 +110,7 @@ def _name_with_values(staging: Staging) -> str:
     return "-".join((staging.name, *values))[:MAX_LENGTH]
 
 
-def _staging(
+def _staging_output(
     package: PackageAtVariant, given: StagingAtVariant, scripts: OutputScripts, loops: Sequence[str]
 ) -> Staging:
     if why := invalid_name_reason(given.name, "package name"):
@@ -115,7 +119,7 @@ def _staging(
     needs, build = sections["requirements"], sections["build"]
     return Staging(
         name=given.name,
-        script=scripts.script_of(build.get("script"), default=True),
+        script=scripts.script_from_section(build.get("script"), default=True),
         script_env=script_secret_names(build.get("script")),
         requirements=Requirements(
             build=spec_texts(needs.get("build", ())),
@@ -139,7 +143,7 @@ def script_secret_names(script: Mapping[str, Any] | None) -> tuple[str, ...]:
     return tuple((script or {}).get("secrets", ()))
 
 
-def tests(given: Sequence[Mapping[str, Any]], scripts: OutputScripts) -> Iterator[OutputTest]:
+def output_tests(given: Sequence[Mapping[str, Any]], scripts: OutputScripts) -> Iterator[OutputTest]:
     """Yield the tests of an output, each of which runs in an environment of its own."""
     for test in given:
         needs, files = test.get("requirements", {}), test.get("files", {})
@@ -149,7 +153,7 @@ def tests(given: Sequence[Mapping[str, Any]], scripts: OutputScripts) -> Iterato
             pip_check=python is not None and python.get("pip_check") is not False,
             pythons=tuple((python or {}).get("python_version", ())),
             modules={name: tuple(test[name].get(key, ())) for name, key in TEST_MODULES.items() if name in test},
-            script=scripts.script_of(test["script"], default=False) if "script" in test else Script(),
+            script=scripts.script_from_section(test["script"], default=False) if "script" in test else Script(),
             requires=spec_texts(needs.get("run", ())),
             requires_build=spec_texts(needs.get("build", ())),
             files=tuple(files.get("recipe", ())),
@@ -195,8 +199,8 @@ def build_settings(build: Mapping[str, Any], requirements: Mapping[str, Any]) ->
             rpaths=tuple(linking.get("rpaths", ())),
             missing_dso_allowlist=tuple(linking.get("missing_dso_allowlist", ())),
             rpath_allowlist=tuple(linking.get("rpath_allowlist", ())),
-            error_overlinking=_is_error(linking, "overlinking_behavior"),
-            error_overdepending=_is_error(linking, "overdepending_behavior"),
+            error_overlinking=_is_error_behavior(linking, "overlinking_behavior"),
+            error_overdepending=_is_error_behavior(linking, "overdepending_behavior"),
         ),
         prefix=PrefixSettings(
             text=tuple(forced.get("text", ())),
@@ -225,7 +229,7 @@ def _flag_or_globs(value: Any) -> bool | tuple[str, ...]:
     return tuple(value) if isinstance(value, list) else bool(value)
 
 
-def _is_error(linking: Mapping[str, Any], key: str) -> bool | None:
+def _is_error_behavior(linking: Mapping[str, Any], key: str) -> bool | None:
     value = linking.get(key)
     if value not in _BEHAVIORS:
         raise RecipeFault(

@@ -36,12 +36,12 @@ def version_combinations(feedstock: Feedstock, config: str) -> tuple[Combination
     Raises:
         UnknownConfig: when the config is not found.
     """
-    return _combinations(feedstock, render.render(feedstock, expand.read(feedstock, config)))
+    return _combinations(feedstock, render.render(feedstock, expand.read_config(feedstock, config)))
 
 
 def unchecked_result(feedstock: Feedstock, config: str) -> DoctorResult:
     """Return the result for a config that the tables are not about: it has neither CUDA nor TensorFlow."""
-    outputs = render.render(feedstock, expand.read(feedstock, config)).outputs
+    outputs = render.render(feedstock, expand.read_config(feedstock, config)).outputs
     names = list(dict.fromkeys(f"{output.name} {output.version}" for output in outputs)) or ["no output"]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     what = f"{config} ({', '.join(names[:NAMED])}{more})"

@@ -46,7 +46,7 @@ def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> froze
 
     return limits.run_bounded(
         lambda: frozenset(
-            name for config in configs for name in of(render.render(feedstock, expand.read(feedstock, config)))
+            name for config in configs for name in of(render.render(feedstock, expand.read_config(feedstock, config)))
         )
     )
 

@@ -79,7 +79,7 @@ def look_up(
         KilnError: see `kiln.run.plan.make_run_plan`.
     """
     share = resource_check.divide_resources(resources, jobs=options.jobs, cores=options.cores, memory=options.memory)
-    configs = expand.read_all(feedstock, options.configs)
+    configs = expand.read_configs(feedstock, options.configs)
     if options.build.from_step is not None:
         require_known_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
     rehearsal = options.build.rehearsal
@@ -195,14 +195,14 @@ def _ineffective_settings_notes(feedstock: Feedstock, options: RunOptions) -> tu
     if options.build.engine == OWN_ENGINE:
         lines += [
             f"conda-forge.yml: {name} has an effect with --engine conda-build only"
-            for name in expand.conda_build_only(feedstock.conda_forge_yml)
+            for name in expand.conda_build_only_settings(feedstock.conda_forge_yml)
         ]
     return tuple(lines)
 
 
 def _require_keys(feedstock: Feedstock, renderings: Collection[RenderedConfig], *, engine: str) -> None:
     """Refuse a recipe with keys or files that do not exist, or keys that the engine lacks, before anything is built."""
-    render.require_supported(renderings, own_engine=engine == OWN_ENGINE)
+    render.require_supported_keys(renderings, own_engine=engine == OWN_ENGINE)
     if engine == OWN_ENGINE:
         recipe_support.require_recipe_files(feedstock, renderings)
         _refuse_overlinking_patterns(feedstock, renderings)

@@ -33,7 +33,7 @@ def buildable(
     Raises:
         UnsupportedPlatform: when it can build none of them.
     """
-    configs = expand.read_all(feedstock, tuple(names))
+    configs = expand.read_configs(feedstock, tuple(names))
     faults = _platform_errors(feedstock, configs, rehearsal=rehearsal, containers=containers)
     if not faults:
         return tuple(config.name for config in configs), ""

@@ -39,7 +39,7 @@ def require(feedstock: Feedstock, configs: Iterable[str], *, engine: str = OWN_E
 
     places = limits.run_bounded(lambda: staging_outputs(feedstock))
     for config in configs if places else ():
-        _require_independent_stagings(render.render(feedstock, expand.read(feedstock, config)), places)
+        _require_independent_stagings(render.render(feedstock, expand.read_config(feedstock, config)), places)
 
 
 def _require_independent_stagings(rendered: RenderedConfig, places: Mapping[str, Place]) -> None:

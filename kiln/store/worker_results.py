@@ -35,7 +35,7 @@ def remote_configs(feedstock: Feedstock, configs: Sequence[str], *, options: Seq
     Each worker's ledger has its image; here the options stand for the place of the build.
     """
     recipe, where = build_cache.recipe_digest(feedstock), " ".join(("elsewhere", *options))
-    entries = expand.read_all(feedstock, dict.fromkeys(configs))
+    entries = expand.read_configs(feedstock, dict.fromkeys(configs))
     return tuple(
         RemoteConfig(
             config=entry.name,

@@ -62,7 +62,7 @@ def test_conda_build_makes_what_kiln_has_rendered(small: Path) -> None:
     configs = sorted(file.stem for file in feedstock.config_folder.glob("*None*.yaml"))
     assert len(configs) == 2
     rendered = [
-        render.close_static_pins(render.render(feedstock, expand.read(feedstock, config))) for config in configs
+        render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, config))) for config in configs
     ]
     outputs = {output.package_file_name: output for item in rendered for output in item.outputs}
     made = {file.name: file for file in (small / "build_artifacts" / "linux-64").glob("*.conda")}

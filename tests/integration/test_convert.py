@@ -35,7 +35,7 @@ def golden(case: str, folder: Path) -> Feedstock:
 def check_with_rattler_build(feedstock: Feedstock) -> None:
     """Compare what kiln and py-rattler-build render at some of the configs."""
     names = feedstock.config_names
-    configs = [expand.read(feedstock, name) for name in names[:: len(names) // MOST + 1]]
+    configs = [expand.read_config(feedstock, name) for name in names[:: len(names) // MOST + 1]]
     beside = [str(path) for path in feedstock.recipe.glob("conda_build_config.yaml")]
     asked = [
         {

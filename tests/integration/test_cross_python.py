@@ -207,7 +207,7 @@ def feedstock(channel: LocalChannel, tmp_path: Path) -> Feedstock:
         f"python:\n  - {PYTHON}.* *_cpython\n"
     )
     result = written(tmp_path / "feedstock", META, variants, FORGE, SOURCES)
-    expand.write(result, [config for config in expand.configs(result) if config.name == CONFIG])
+    expand.write_ci_support(result, [config for config in expand.configs(result) if config.name == CONFIG])
     assert [file.stem for file in result.config_folder.glob("*.yaml")] == [CONFIG]
     return result
 

@@ -88,9 +88,9 @@ def use(feedstock: Feedstock, grown: Path) -> None:
 def read(feedstock: Feedstock) -> None:
     """Everything that reads a feedstock."""
     for config in expand.configs(feedstock, PINNING):
-        expand.text(config)
+        expand.config_file_text(config)
     for path in sorted(feedstock.config_folder.glob("*.yaml"))[:1]:
-        result = render.render(feedstock, expand.read(feedstock, path.stem))
+        result = render.render(feedstock, expand.read_config(feedstock, path.stem))
         render.as_plain_data(result)
         render.close_static_pins(result)
 

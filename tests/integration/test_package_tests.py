@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import feedstock_loader, render
 from kiln.cli import run
 from kiln.errors import TestsFailed, UsageError
-from kiln.expand import read
+from kiln.expand import read_config
 from tests.feedstocks import written
 from tests.packages import release_package
 
@@ -34,7 +34,7 @@ def package_of(folder: Path, word: str) -> Path:
     """Write a feedstock whose test looks for a word; return the package that it renders."""
     feedstock = written(folder / "feedstock", META.replace("{word}", word))
     assert run(["-C", str(feedstock.root), "rerender"]) == 0
-    config = read(feedstock, next(feedstock.config_folder.glob("*.yaml")).stem)
+    config = read_config(feedstock, next(feedstock.config_folder.glob("*.yaml")).stem)
     output = render.close_static_pins(render.render(feedstock_loader.load(feedstock.root), config)).outputs[0]
     return release_package(folder / "built", "little", build=output.build_string)
 

@@ -34,7 +34,7 @@ def feedstock(name: str, folder: Path) -> Feedstock:
     shutil.copytree(RECIPES / name, folder / "recipe")
     (folder / "conda-forge.yml").write_text(FORGE)
     result = feedstock_loader.load(folder)
-    expand.write(result, expand.configs(result))
+    expand.write_ci_support(result, expand.configs(result))
     return result
 
 
@@ -85,7 +85,7 @@ def assert_rendered_as_by_rattler_build(result: Feedstock, configs: list[BuildCo
 @pytest.mark.parametrize("name", NAMES)
 def test_every_config_is_rendered_as_rattler_build_renders_it(name: str, tmp_path: Path) -> None:
     result = feedstock(name, tmp_path)
-    configs = [expand.read(result, path.stem) for path in sorted(result.config_folder.glob("*.yaml"))]
+    configs = [expand.read_config(result, path.stem) for path in sorted(result.config_folder.glob("*.yaml"))]
     assert_rendered_as_by_rattler_build(result, configs)
 
 
@@ -98,7 +98,7 @@ def test_a_real_feedstock_is_rendered_as_rattler_build_renders_it(case: str, tmp
     result = feedstock_loader.load(root)
     for path in result.config_folder.glob("*.yaml") if case in NARROWED else ():
         path.write_text(re.sub(r"(?m)^(- .*\n)(?:- .*\n)+", r"\1", path.read_text()))
-    configs = [expand.read(result, path.stem) for path in sorted(result.config_folder.glob("*.yaml"))]
+    configs = [expand.read_config(result, path.stem) for path in sorted(result.config_folder.glob("*.yaml"))]
     assert_rendered_as_by_rattler_build(result, configs)
 
 

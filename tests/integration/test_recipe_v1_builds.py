@@ -140,7 +140,7 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
     recipes: list[Any] = []
     expected: list[list[str]] = []
     for config in configs:
-        plan = render.close_static_pins(render.render(feedstock, expand.read(feedstock, config)))
+        plan = render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, config)))
         folder, recipe = Path("/work"), feedstock.recipe
         for staging in plan.stagings:
             step = build.plan_compile(

@@ -17,7 +17,7 @@ from kiln import feedstock_loader, rehearse, render
 from kiln.builder.rehearsal_input_choice import cpu_config_for_python
 from kiln.conda_package.reader import read_info_json
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
-from kiln.expand import read
+from kiln.expand import read_config
 from kiln.files import link_or_copy
 from kiln.local_channel import LocalChannel
 from kiln.rehearse import PYTHONS
@@ -83,7 +83,7 @@ def test_all_packages_are_built_and_pass_their_tests(report: dict[str, Any]) -> 
 
 def test_the_packages_metadata_is_that_of_the_rendered_recipe(report: dict[str, Any]) -> None:
     feedstock = feedstock_loader.load(ROOT)
-    rendered = render.close_static_pins(render.render(feedstock, read(feedstock, report["config"])))
+    rendered = render.close_static_pins(render.render(feedstock, read_config(feedstock, report["config"])))
     paths = {package["artifact"]["name"]: Path(package["artifact"]["path"]) for package in report["packages"]}
     assert {output.name for output in rendered.outputs if not output.skip} - paths.keys() == {"libtensorflow"}
     for output in (output for output in rendered.outputs if output.name in paths):

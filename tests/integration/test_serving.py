@@ -58,7 +58,7 @@ def packaged(
 ) -> tuple[Output, Path]:
     """Return an output and its package, made of a file in the place of the compile's."""
     feedstock = feedstock_loader.load(SERVING)
-    config = expand.read(feedstock, config_name)
+    config = expand.read_config(feedstock, config_name)
     here = dataclasses.replace(config, variant={**config.variant, "python": (f"{PYTHON}.*",)})
     rendered = render.close_static_pins(render.render(feedstock, here))
     (output,) = (item for item in rendered.outputs if item.name == name)
@@ -116,7 +116,7 @@ def stand_in(folder: Path) -> Path:
 def host_packages(folder: Path) -> LocalChannel:
     """Return a channel with the host requirements of the CUDA config, without files; one has run exports."""
     feedstock = feedstock_loader.load(SERVING)
-    rendered = render.close_static_pins(render.render(feedstock, expand.read(feedstock, CUDA_CONFIG)))
+    rendered = render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, CUDA_CONFIG)))
     channel, packages = LocalChannel(root=folder / "host"), []
     (folder / "packages").mkdir()
     for name in (spec.split()[0] for spec in rendered.outputs[0].requirements.host):

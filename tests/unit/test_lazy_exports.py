@@ -19,15 +19,20 @@ def test_a_name_is_that_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     from kiln.expand import ci_support_config_file
 
     monkeypatch.delitem(vars(expand), "text", raising=False)
-    assert expand.text is ci_support_config_file.text
-    assert vars(expand)["text"] is ci_support_config_file.text
+    assert expand.config_file_text is ci_support_config_file.config_file_text
+    assert vars(expand)["text"] is ci_support_config_file.config_file_text
 
 
 def test_a_name_may_be_another_than_in_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     from kiln.expand import ci_support_config_file
 
-    monkeypatch.setattr(expand, "read", expand.read)  # the package keeps what is asked for, for all other tests, too
-    assert lazy_exports("kiln.expand", {"ci_support_config_file": "read=text"})("read") is ci_support_config_file.text
+    monkeypatch.setattr(
+        expand, "read_config", expand.read_config
+    )  # the package keeps what is asked for, for all other tests, too
+    assert (
+        lazy_exports("kiln.expand", {"ci_support_config_file": "read=text"})("read")
+        is ci_support_config_file.config_file_text
+    )
 
 
 def test_another_name_is_an_attribute_error() -> None:

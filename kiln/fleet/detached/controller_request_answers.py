@@ -69,7 +69,7 @@ class RunReporter:
         process, exit_code, until = self._process_state()
         report, fleet = self._ledger_records()
         configs = [] if report is None else [config.config for config in report.configs]
-        entries = expand.read_all(self.feedstock, configs) if configs else ()
+        entries = expand.read_configs(self.feedstock, configs) if configs else ()
         names = config_labels(configs, {entry.name: entry.variant for entry in entries})
         return {
             "kind": "state",

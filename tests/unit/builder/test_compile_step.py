@@ -49,7 +49,7 @@ def builder_in(tmp_path: Path) -> ConfigBuilder:
         extra={},
         channel=folder / "channel",
     )
-    rendered = render.close_static_pins(render.render(source, expand.read(source, job.config)))
+    rendered = render.close_static_pins(render.render(source, expand.read_config(source, job.config)))
     return ConfigBuilder(
         job=job,
         rendered=rendered,

@@ -26,10 +26,10 @@ build_platform:
 
 def test_scripts_of_cross_compiled_configs_find_qemu_user_if_it_is_here(tmp_path: Path) -> None:
     feedstock = written(tmp_path / "feedstock", META, "", FORGE)
-    expand.write(feedstock, expand.configs(feedstock))
+    expand.write_ci_support(feedstock, expand.configs(feedstock))
     native, cross = (
         render.close_static_pins(render.render(feedstock, config))
-        for config in expand.read_all(feedstock, ("linux_64_", "linux_aarch64_"))
+        for config in expand.read_configs(feedstock, ("linux_64_", "linux_aarch64_"))
     )
     qemu = tmp_path / "bin" / "qemu-aarch64-static"
     qemu.parent.mkdir()

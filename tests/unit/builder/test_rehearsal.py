@@ -41,7 +41,7 @@ def test_fetched_sources_come_before_the_users_downloads_which_stay(
 ) -> None:
     feedstock = written(tmp_path / "feedstock", "package:\n  name: a\n  version: 1\n", "", "")
     (config, *_) = expand.configs(feedstock)
-    expand.write(feedstock, [config])
+    expand.write_ci_support(feedstock, [config])
     downloads, layout = tmp_path / "downloads", RehearsalLayout(config=tmp_path / "rehearsal" / "a")
     for file in (downloads / "v1.0.tar.gz", layout.sources / SHA / "v1.0.tar.gz"):
         file.parent.mkdir(parents=True)

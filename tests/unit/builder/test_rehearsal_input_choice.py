@@ -201,7 +201,7 @@ def pythons(tmp_path: Path, *, fetch: bool = True) -> rehearsal_input_choice.Reh
 
 
 def configs(feedstock: Feedstock, *names: str) -> list[BuildConfig]:
-    return [expand.read(feedstock, CONFIGS[name]) for name in names]
+    return [expand.read_config(feedstock, CONFIGS[name]) for name in names]
 
 
 def test_another_interpreter_than_the_calling_one_is_noted(

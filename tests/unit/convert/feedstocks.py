@@ -36,7 +36,7 @@ def conversion(name: str, folder: Path) -> Feedstock:
             (recipe / script).write_text(text)
     (folder / "conda-forge.yml").write_text(f"# settings\n{_FORGE[name]}")
     feedstock = feedstock_loader.load(folder)
-    expand.write(feedstock, expand.configs(feedstock))
+    expand.write_ci_support(feedstock, expand.configs(feedstock))
     return feedstock
 
 

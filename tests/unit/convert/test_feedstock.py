@@ -86,11 +86,14 @@ def test_a_recipe_that_cannot_be_rendered_is_a_difference(tmp_path: Path, monkey
 def test_what_is_written_renders_to_the_same(tmp_path: Path) -> None:
     feedstock = conversion("outputs", tmp_path / "a")
     names = feedstock.config_names
-    before = {name: render.render(feedstock, expand.read(feedstock, name)) for name in names}
+    before = {name: render.render(feedstock, expand.read_config(feedstock, name)) for name in names}
     convert.write_conversion(feedstock, convert.convert(feedstock))
     assert (feedstock.root / "conda-forge.yml").read_text().startswith("# settings\n")
     assert "\nconda_build_tool: rattler-build\n" in (feedstock.root / "conda-forge.yml").read_text()
-    after = {name: render.render(feedstock_loader.load(feedstock.root), expand.read(feedstock, name)) for name in names}
+    after = {
+        name: render.render(feedstock_loader.load(feedstock.root), expand.read_config(feedstock, name))
+        for name in names
+    }
     for name in names:
         assert len(after[name].outputs) == len(before[name].outputs) > 0
         (old,), (new,) = before[name].stagings, after[name].stagings
@@ -101,7 +104,7 @@ def test_what_is_written_renders_to_the_same(tmp_path: Path) -> None:
 def test_conda_forge_yml_keeps_one_tool(tmp_path: Path) -> None:
     forge = "a: b\nconda_build_tool: conda-build  # the old one\nprovider:\n  osx_64: null\n  win_64: null\n"
     feedstock = written(tmp_path, PINNED, "python:\n  - 3.12.*\n", forge)
-    expand.write(feedstock, expand.configs(feedstock))
+    expand.write_ci_support(feedstock, expand.configs(feedstock))
     assert convert.convert(feedstock).forge == forge.replace("conda-build  # the old one", "rattler-build")
 
 
@@ -119,7 +122,7 @@ def test_builds_that_the_new_format_would_split_stay_one(tmp_path: Path) -> None
         "  - name: c\n    requirements:\n      run:\n        - y {{ kind }}\n        - z  # [cuda != 'x']\n"
     )
     feedstock = written(tmp_path, meta, "cuda:\n  - None\n  - '12'\n")
-    expand.write(feedstock, expand.configs(feedstock))
+    expand.write_ci_support(feedstock, expand.configs(feedstock))
     result = convert.convert(feedstock)
     assert result.proof.holds
     assert "ignore_keys:\n          - cuda\n" in result.recipe
@@ -129,7 +132,7 @@ def test_keys_that_a_script_reads_stay_used(tmp_path: Path) -> None:
     meta = "package:\n  name: a\n  version: '1'\nrequirements:\n  host:\n    - zlib\n"
     variants = "mode:\n  - x\n  - y\nzlib:\n  - '1'\n"
     feedstock = written(tmp_path, meta, variants, files={"recipe/build.sh": "make $mode \n"})
-    expand.write(feedstock, expand.configs(feedstock))
+    expand.write_ci_support(feedstock, expand.configs(feedstock))
     result = convert.convert(feedstock)
     assert result.proof.holds
     assert "use_keys:\n      - mode\n" in result.recipe
@@ -144,7 +147,7 @@ def test_a_compile_keeps_the_variables_of_the_package_that_it_reads(
     )
     scripts = {"recipe/build.sh": 'echo "$PKG_NAME ${PKG_VERSION} $PKG_BUILDNUM"\n', "recipe/b.sh": "true\n"}
     feedstock = written(tmp_path / "a", meta, "zlib:\n  - '1'\n", files=scripts)
-    expand.write(feedstock, expand.configs(feedstock))
+    expand.write_ci_support(feedstock, expand.configs(feedstock))
     result = convert.convert(feedstock)
     assert result.proof.holds
     lines = ("PKG_BUILDNUM: ${{ number }}", "PKG_NAME: a-split", 'PKG_VERSION: "1.20"')

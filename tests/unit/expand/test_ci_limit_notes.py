@@ -53,29 +53,29 @@ def took(feedstock: Feedstock, seconds: dict[str, float]) -> None:
 
 
 def test_a_config_that_took_longer_here_than_its_jobs_may_is_named(feedstock: Feedstock) -> None:
-    assert ci_limit_notes.notes(feedstock, CONFIGS) == []
+    assert ci_limit_notes.limit_excess_notes(feedstock, CONFIGS) == []
     took(feedstock, {CONFIGS[1].name: 7200.0 + 4e4})
-    (note,) = ci_limit_notes.notes(feedstock, CONFIGS)
+    (note,) = ci_limit_notes.limit_excess_notes(feedstock, CONFIGS)
     assert note.startswith(f"{CONFIGS[1].name} took 14 h when it was last built here")
     settings(feedstock, CHAIN)
-    assert ci_limit_notes.notes(feedstock, CONFIGS) == []
+    assert ci_limit_notes.limit_excess_notes(feedstock, CONFIGS) == []
 
 
 def test_a_config_of_another_service_that_takes_longer_than_its_jobs_may_is_named(feedstock: Feedstock) -> None:
     settings(feedstock, "provider: {linux_64: azure, linux_aarch64: travis, linux_ppc64le: github_actions}\n")
     configs = [*CONFIGS, a_config("None", "3.10", "linux-aarch64"), a_config("None", "3.10", "linux-ppc64le")]
     took(feedstock, {configs[0].name: 359 * 60, configs[1].name: 361 * 60, configs[2].name: 3600, configs[3].name: 1e6})
-    azure, travis = ci_limit_notes.notes(feedstock, configs)
+    azure, travis = ci_limit_notes.limit_excess_notes(feedstock, configs)
     assert azure.startswith(f"{configs[1].name} took 361 min when it was last built here, and azure allows 360 minutes")
     assert azure.endswith("build it over several, with --budget and --handover")
     assert travis.startswith(f"{configs[2].name} took 60 min")
-    assert ci_limit_notes.notes(feedstock, configs[:1]) == []
+    assert ci_limit_notes.limit_excess_notes(feedstock, configs[:1]) == []
 
 
 def test_a_shorter_config_without_hours_is_named_beside_a_longer_one_with_them(feedstock: Feedstock) -> None:
     settings(feedstock, "kiln: {build_hours: {cuda: 14}}\n")
     took(feedstock, {CONFIGS[0].name: 8 * 3600.0, CONFIGS[1].name: 13 * 3600.0})
-    (note,) = ci_limit_notes.notes(feedstock, CONFIGS)
+    (note,) = ci_limit_notes.limit_excess_notes(feedstock, CONFIGS)
     assert note.startswith(f"{CONFIGS[0].name} took 8 h")
 
 
@@ -99,7 +99,7 @@ def test_a_config_that_took_more_disk_than_its_runner_has_is_named(
         for config, size in ((CONFIGS[0], gigabytes), (CONFIGS[1], gigabytes - 1)):
             detail = {"disk": size * 10**9}
             ledger.store_step(config.name, config=config.name, title=FINISHED_CONFIG, seconds=1.0, detail=detail)
-    notes = ci_limit_notes.notes(feedstock, CONFIGS)
+    notes = ci_limit_notes.limit_excess_notes(feedstock, CONFIGS)
     assert len(notes) == (1 if expected else 0)
     for note in notes:
         assert note.startswith(f"{CONFIGS[0].name} took {gigabytes} GB of disk when it was last built here, and ")

@@ -14,4 +14,4 @@ def test_each_limit_has_a_source() -> None:
 
 
 def test_a_job_lasts_as_long_as_the_service_allows() -> None:
-    assert ci_limits.limit(GITHUB, "job minutes").value == MINUTES
+    assert ci_limits.limit_of_service(GITHUB, "job minutes").value == MINUTES

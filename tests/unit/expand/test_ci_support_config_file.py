@@ -8,7 +8,7 @@ import pytest
 
 from kiln import files, limits
 from kiln.errors import MalformedYaml, UnknownConfig, VariantFault
-from kiln.expand.ci_support_config_file import read, read_all, text
+from kiln.expand.ci_support_config_file import config_file_text, read_config, read_configs
 from kiln.model.build_config import BuildConfig
 from kiln.yamltext.typed_text import TypedText
 from tests.feedstocks import written
@@ -58,16 +58,16 @@ def feedstock(folder: Path, **configs: str) -> Feedstock:
 
 
 def test_a_config_is_written_as_conda_smithy_writes_it_and_read_back(tmp_path: Path) -> None:
-    assert text(CONFIG) == TEXT
+    assert config_file_text(CONFIG) == TEXT
     result = feedstock(tmp_path, **{CONFIG.name: TEXT})
-    assert read(result, CONFIG.name) == CONFIG
-    assert read(result, f".ci_support/{CONFIG.name}.yaml") == CONFIG
-    assert text(read(result, CONFIG.name)) == TEXT
+    assert read_config(result, CONFIG.name) == CONFIG
+    assert read_config(result, f".ci_support/{CONFIG.name}.yaml") == CONFIG
+    assert config_file_text(read_config(result, CONFIG.name)) == TEXT
 
 
 def test_a_config_without_settings_has_no_keys_for_them() -> None:
     plain = BuildConfig(name="a", platform="linux-64", variant={"a": ("1",)}, pin_run_as_build={})
-    assert text(plain) == "a:\n- '1'\n"
+    assert config_file_text(plain) == "a:\n- '1'\n"
 
 
 @pytest.mark.parametrize(
@@ -76,19 +76,19 @@ def test_a_config_without_settings_has_no_keys_for_them() -> None:
      ("linux_99_", "linux-64"), ("win_64", "win-64")],
 )  # fmt: skip
 def test_without_a_target_platform_the_name_decides(tmp_path: Path, name: str, platform: str) -> None:
-    assert read(feedstock(tmp_path, **{name: "python:\n- 3.12\n"}), name).platform == platform
+    assert read_config(feedstock(tmp_path, **{name: "python:\n- 3.12\n"}), name).platform == platform
 
 
 def test_an_unknown_config_is_answered_with_the_nearest(tmp_path: Path) -> None:
     result = feedstock(tmp_path, linux_64_="a:\n- 1\n", osx_64_="a:\n- 1\n")
     with pytest.raises(UnknownConfig, match="no such config: 'linux_46_'") as caught:
-        read(result, "linux_46_")
+        read_config(result, "linux_46_")
     assert caught.value.why == ".ci_support holds 2 configs"
     assert "linux_64_" in caught.value.hint
     with pytest.raises(UnknownConfig):
-        read(result, "../recipe/conda_build_config")
+        read_config(result, "../recipe/conda_build_config")
     with pytest.raises(UnknownConfig) as caught:
-        read(feedstock(tmp_path / "empty"), "linux_64_")
+        read_config(feedstock(tmp_path / "empty"), "linux_64_")
     assert caught.value.hint == "kiln rerender writes them"
 
 
@@ -104,28 +104,28 @@ def test_an_unknown_config_is_answered_with_the_nearest(tmp_path: Path) -> None:
 )
 def test_an_invalid_file_is_refused(tmp_path: Path, content: str, kind: type[Exception], reason: str) -> None:
     with pytest.raises(kind, match=reason) as caught:
-        read_all(feedstock(tmp_path, linux_64_=content), ["linux_64_"])
+        read_configs(feedstock(tmp_path, linux_64_=content), ["linux_64_"])
     assert ".ci_support/linux_64_.yaml" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["-rf", ".hidden", "a\u202eb"])
 def test_a_name_that_could_not_be_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(VariantFault, match="cannot be the name of a config"):
-        read(feedstock(tmp_path, **{name: "a:\n- 1\n"}), name)
+        read_config(feedstock(tmp_path, **{name: "a:\n- 1\n"}), name)
 
 
 def test_numbers_and_truth_values_are_typed_for_a_recipe_yaml_alone(tmp_path: Path) -> None:
     content = "a:\n- 13\n- '13'\nb:\n- true\nc:\n- 1.10\n"
     v0 = feedstock(tmp_path / "v0", linux_64_=content)
-    assert read(v0, "linux_64_").variant == {"a": ("13", "13"), "b": ("true",), "c": ("1.10",)}
+    assert read_config(v0, "linux_64_").variant == {"a": ("13", "13"), "b": ("true",), "c": ("1.10",)}
     v1 = feedstock(tmp_path / "v1", linux_64_=content)
     v1.meta.rename(v1.recipe_v1).write_text("package:\n  name: a\n  version: 1\n")
-    variant = read(v1, "linux_64_").variant
+    variant = read_config(v1, "linux_64_").variant
     assert [isinstance(value, TypedText) for value in (*variant["a"], *variant["b"], *variant["c"])] == [
         *(True, False, True, False)
     ]
     assert variant["b"] == ("True",)
-    assert text(read(v1, "linux_64_")) == "a:\n- 13\n- '13'\nb:\n- true\nc:\n- '1.10'\n"
+    assert config_file_text(read_config(v1, "linux_64_")) == "a:\n- 13\n- '13'\nb:\n- true\nc:\n- '1.10'\n"
 
 
 def test_a_file_is_read_again_only_if_it_or_the_recipes_format_has_changed(
@@ -139,10 +139,10 @@ def test_a_file_is_read_again_only_if_it_or_the_recipes_format_has_changed(
         return work()
 
     monkeypatch.setattr(limits, "run_bounded", counted)
-    (before,) = read_all(feedstock, ["linux_64_"])
-    assert (read(feedstock, "linux_64_"), len(calls)) == (before, 1)
+    (before,) = read_configs(feedstock, ["linux_64_"])
+    assert (read_config(feedstock, "linux_64_"), len(calls)) == (before, 1)
     files.write_text(feedstock.config_folder / "linux_64_.yaml", "a: ['2']\n")
-    (after,) = read_all(feedstock, ["linux_64_"])
+    (after,) = read_configs(feedstock, ["linux_64_"])
     assert (after.variant["a"], len(calls)) == (("2",), 2)
     files.write_text(feedstock.root / "conda-forge.yml", "azure: {}\n")
-    assert (read_all(feedstock, ["linux_64_"]), len(calls)) == ((after,), 3)
+    assert (read_configs(feedstock, ["linux_64_"]), len(calls)) == ((after,), 3)

@@ -10,7 +10,7 @@ import pytest
 from kiln.errors import RecipeFault
 from kiln.expand import (
     ci_secret_names,
-    conda_build_only,
+    conda_build_only_settings,
     conda_settings,
     container_settings,
     package_settings,
@@ -98,7 +98,7 @@ def test_a_flexible_priority_of_several_channels_is_refused(tmp_path: Path) -> N
 
 def test_settings_of_conda_build_alone_are_named(tmp_path: Path) -> None:
     path = written(tmp_path, "conda_build: {zstd_compression_level: 3, filename_hashing: false}\n")
-    assert conda_build_only(path) == ("conda_build.filename_hashing",)
+    assert conda_build_only_settings(path) == ("conda_build.filename_hashing",)
 
 
 @pytest.mark.parametrize(

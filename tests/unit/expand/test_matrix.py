@@ -50,15 +50,15 @@ def test_configs_are_the_distinct_combinations_and_survive_their_files(tmp_path:
     result = [tuple(config.variant[key][0] for key in ("alpha", "beta", "gamma")) for config in configs]
     assert sorted(result) == sorted(combinations)
     assert len({config.name for config in configs}) == len(configs)
-    expand.write(feedstock, configs)
-    for config, again in zip(configs, expand.read_all(feedstock, [config.name for config in configs]), strict=True):
+    expand.write_ci_support(feedstock, configs)
+    for config, again in zip(configs, expand.read_configs(feedstock, [config.name for config in configs]), strict=True):
         assert (again.variant, again.zip_keys, again.pin_run_as_build) == (
             config.variant,
             config.zip_keys,
             config.pin_run_as_build,
         )
         assert all(len({len(again.variant[key]) for key in group}) == 1 for group in again.zip_keys)
-    assert not expand.drift(feedstock, configs)
+    assert not expand.ci_support_drift(feedstock, configs)
 
 
 def test_files_that_no_config_has_are_removed_and_others_left(tmp_path: Path) -> None:
@@ -66,28 +66,28 @@ def test_files_that_no_config_has_are_removed_and_others_left(tmp_path: Path) ->
         tmp_path, RECIPE, files={".ci_support/old.yaml": "a: b\n", ".ci_support/migrations/x.yaml": "{}\n"}
     )
     configs = expand.configs(feedstock)
-    before = expand.drift(feedstock, configs)
+    before = expand.ci_support_drift(feedstock, configs)
     assert (before.missing, before.stale) == (("linux_64_.yaml",), ("old.yaml",))
     assert "--- .ci_support/old.yaml" in before.lines
-    expand.write(feedstock, configs)
+    expand.write_ci_support(feedstock, configs)
     assert sorted(path.name for path in feedstock.config_folder.iterdir()) == ["linux_64_.yaml", "migrations"]
-    assert expand.write(feedstock, configs).missing == ()
+    assert expand.write_ci_support(feedstock, configs).missing == ()
 
 
 def test_an_unknown_config_names_those_near(tmp_path: Path) -> None:
     feedstock = written(tmp_path, RECIPE)
-    expand.write(feedstock, expand.configs(feedstock))
+    expand.write_ci_support(feedstock, expand.configs(feedstock))
     with pytest.raises(UnknownConfig) as caught:
-        expand.read(feedstock, "linux_46_")
+        expand.read_config(feedstock, "linux_46_")
     assert "'linux_64_'" in caught.value.hint
     with pytest.raises(UnknownConfig):
-        expand.read(feedstock, "../recipe/meta")
+        expand.read_config(feedstock, "../recipe/meta")
 
 
 def test_a_file_may_be_named_by_its_path(tmp_path: Path) -> None:
     feedstock = written(tmp_path, RECIPE)
-    expand.write(feedstock, expand.configs(feedstock))
-    assert expand.read(feedstock, ".ci_support/linux_64_.yaml").name == "linux_64_"
+    expand.write_ci_support(feedstock, expand.configs(feedstock))
+    assert expand.read_config(feedstock, ".ci_support/linux_64_.yaml").name == "linux_64_"
 
 
 def test_zipped_keys_of_different_lengths_are_placed(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ def jobs(folder: Path, text: str | None) -> dict[str, tuple[str, str]]:
     path = folder / "conda-forge.yml"
     if text is not None:
         path.write_text(text)
-    return {job.platform_name: (job.provider, job.build_platform) for job in matrix_settings.read(path).jobs}
+    return {
+        job.platform_name: (job.provider, job.build_platform) for job in matrix_settings.read_matrix_settings(path).jobs
+    }
 
 
 DEFAULT = {

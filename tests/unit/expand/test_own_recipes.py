@@ -29,14 +29,14 @@ def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Feedstock, d
 
 def test_the_configs_are_conda_smithys(recipe: tuple[Feedstock, dict[str, Any]]) -> None:
     feedstock, expected = recipe
-    result = {f"{config.name}.yaml": expand.text(config) for config in expand.configs(feedstock)}
+    result = {f"{config.name}.yaml": expand.config_file_text(config) for config in expand.configs(feedstock)}
     assert result == expected["ci_support"]
 
 
 def test_the_outputs_are_conda_builds(recipe: tuple[Feedstock, dict[str, Any]]) -> None:
     feedstock, expected = recipe
-    expand.write(feedstock, expand.configs(feedstock))
+    expand.write_ci_support(feedstock, expand.configs(feedstock))
     for config, outputs in expected["render"].items():
-        result = render.as_plain_data(render.render(feedstock, expand.read(feedstock, config)))
+        result = render.as_plain_data(render.render(feedstock, expand.read_config(feedstock, config)))
         assert {item["name"]: item for item in result} == {item["name"]: item for item in outputs}
         assert len(result) == len(outputs)

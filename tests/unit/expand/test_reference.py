@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_files_are_conda_smithys(name: str, tmp_path: Path) -> None:
     target = expected(name)
-    result = {f"{config.name}.yaml": expand.text(config) for config in expand.configs(copied(name, tmp_path), PINNING)}
+    result = {
+        f"{config.name}.yaml": expand.config_file_text(config)
+        for config in expand.configs(copied(name, tmp_path), PINNING)
+    }
     assert target["ci_support"].items() <= result.items()
     assert not target["complete"] or result.keys() == target["ci_support"].keys()
 
@@ -28,7 +31,7 @@ def test_the_outputs_are_conda_builds(name: str, tmp_path: Path) -> None:
         (feedstock.config_folder / file).parent.mkdir(exist_ok=True)
         (feedstock.config_folder / file).write_text(text)
     for config, outputs in target["render"].items():
-        result = render.as_plain_data(render.render(feedstock, expand.read(feedstock, config)))
+        result = render.as_plain_data(render.render(feedstock, expand.read_config(feedstock, config)))
         assert sorted(result, key=identity) == sorted(outputs, key=identity)
 
 

@@ -53,7 +53,7 @@ def feedstock(
 
 
 def texts(found: Feedstock) -> dict[str, str]:
-    return {config.name: expand.text(config) for config in expand.configs(found)}
+    return {config.name: expand.config_file_text(config) for config in expand.configs(found)}
 
 
 def test_the_keys_that_the_packages_read_make_the_configs(tmp_path: Path) -> None:
@@ -183,5 +183,5 @@ build:
 
 def test_what_is_written_is_as_it_is_expanded(tmp_path: Path) -> None:
     found = feedstock(tmp_path, RECIPE, PYTHONS + "mpi: [openmpi]\nwith_gui: [1]\n")
-    expand.write(found, expand.configs(found))
-    assert not expand.drift(found, expand.configs(found))
+    expand.write_ci_support(found, expand.configs(found))
+    assert not expand.ci_support_drift(found, expand.configs(found))

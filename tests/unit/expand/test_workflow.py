@@ -193,7 +193,7 @@ def test_a_feedstock_that_github_does_not_build_has_no_workflow(feedstock: Feeds
 
 def test_a_feedstock_without_the_command_has_no_workflow(feedstock: Feedstock) -> None:
     (feedstock.root / "build-locally.py").unlink()
-    (line,) = workflow.write(feedstock, CONFIGS)
+    (line,) = workflow.write_workflows(feedstock, CONFIGS)
     assert line.startswith(f"no {NAME}: it runs kiln's build-locally.py, which this feedstock lacks")
     assert not (feedstock.root / ".github").exists()
 
@@ -204,22 +204,22 @@ def test_another_build_locally_is_not_run_in_ci(feedstock: Feedstock) -> None:
 
 
 def test_it_is_written_once_and_then_is_what_it_should_be(feedstock: Feedstock) -> None:
-    assert workflow.drift(feedstock, CONFIGS)[:2] == ["--- /dev/null", f"+++ {NAME}"]
-    assert workflow.write(feedstock, CONFIGS) == [f"{NAME}: added"]
-    assert workflow.drift(feedstock, CONFIGS) == []
-    assert workflow.write(feedstock, CONFIGS) == []
+    assert workflow.workflow_drift(feedstock, CONFIGS)[:2] == ["--- /dev/null", f"+++ {NAME}"]
+    assert workflow.write_workflows(feedstock, CONFIGS) == [f"{NAME}: added"]
+    assert workflow.workflow_drift(feedstock, CONFIGS) == []
+    assert workflow.write_workflows(feedstock, CONFIGS) == []
 
 
 def test_it_follows_the_matrix(feedstock: Feedstock) -> None:
-    workflow.write(feedstock, CONFIGS[:1])
-    assert f'+          - config: "{CONFIGS[1].name}"' in workflow.drift(feedstock, CONFIGS)
-    assert workflow.write(feedstock, CONFIGS) == [f"{NAME}: changed"]
+    workflow.write_workflows(feedstock, CONFIGS[:1])
+    assert f'+          - config: "{CONFIGS[1].name}"' in workflow.workflow_drift(feedstock, CONFIGS)
+    assert workflow.write_workflows(feedstock, CONFIGS) == [f"{NAME}: changed"]
 
 
 def test_it_goes_when_github_builds_no_config_any_more(feedstock: Feedstock) -> None:
-    workflow.write(feedstock, CONFIGS)
-    assert workflow.drift(feedstock, ())[1] == "+++ /dev/null"
-    assert workflow.write(feedstock, ()) == [f"{NAME}: removed"]
+    workflow.write_workflows(feedstock, CONFIGS)
+    assert workflow.workflow_drift(feedstock, ())[1] == "+++ /dev/null"
+    assert workflow.write_workflows(feedstock, ()) == [f"{NAME}: removed"]
     assert not (feedstock.root / NAME).exists()
 
 
@@ -227,25 +227,25 @@ def test_it_goes_when_github_builds_no_config_any_more(feedstock: Feedstock) -> 
 def test_a_file_that_kiln_did_not_write_is_left_alone(feedstock: Feedstock, text: str) -> None:
     (feedstock.root / NAME).parent.mkdir(parents=True)
     (feedstock.root / NAME).write_text(text)
-    assert "left alone: kiln did not write it" in workflow.write(feedstock, CONFIGS)[0]
+    assert "left alone: kiln did not write it" in workflow.write_workflows(feedstock, CONFIGS)[0]
     assert (feedstock.root / NAME).read_text() == text
-    assert workflow.drift(feedstock, CONFIGS) == []
+    assert workflow.workflow_drift(feedstock, CONFIGS) == []
 
 
 @pytest.mark.parametrize("named", [NAME, ".github/workflows", ".github"])
 def test_a_feedstock_can_keep_its_own(feedstock: Feedstock, named: str) -> None:
-    workflow.write(feedstock, CONFIGS)
+    workflow.write_workflows(feedstock, CONFIGS)
     settings(feedstock, f"skip_render:\n- {named}\n")
     changed = (*CONFIGS, a_config("13.0", "3.10"))
-    assert "skip_render" in workflow.write(feedstock, changed)[0]
-    assert workflow.drift(feedstock, changed) == []
+    assert "skip_render" in workflow.write_workflows(feedstock, changed)[0]
+    assert workflow.workflow_drift(feedstock, changed) == []
 
 
 def test_configs_are_not_built_twice_next_to_conda_smithys_workflow(feedstock: Feedstock) -> None:
     smithys = feedstock.root / ".github/workflows/conda-build.yml"
     smithys.parent.mkdir(parents=True)
     smithys.touch()
-    assert "remove one of the two" in workflow.write(feedstock, CONFIGS)[0]
+    assert "remove one of the two" in workflow.write_workflows(feedstock, CONFIGS)[0]
     assert not (feedstock.root / NAME).exists()
 
 
@@ -262,17 +262,17 @@ def files_of(feedstock: Feedstock, *configs: BuildConfig) -> dict[str, Any]:
 
 
 def test_more_configs_than_one_matrix_may_have_are_built_by_several_files(feedstock: Feedstock) -> None:
-    lines = workflow.write(feedstock, many(600))
+    lines = workflow.write_workflows(feedstock, many(600))
     folder = feedstock.root / ".github/workflows"
     assert lines == [f".github/workflows/{name}: added" for name in ("build.yml", "build-2.yml", "build-3.yml")]
     texts = list(files_of(feedstock, *many(600)).values())
     included = [text["jobs"]["build"]["strategy"]["matrix"]["include"] for text in texts]
     assert [len(configs) for configs in included] == [256, 256, 88]
     assert len({job["config"] for configs in included for job in configs}) == 600
-    assert workflow.drift(feedstock, many(600)) == []
-    assert f"+++ {NAME.replace('build.yml', 'build-2.yml')}" in "\n".join(workflow.drift(feedstock, many(300)))
+    assert workflow.workflow_drift(feedstock, many(600)) == []
+    assert f"+++ {NAME.replace('build.yml', 'build-2.yml')}" in "\n".join(workflow.workflow_drift(feedstock, many(300)))
     (folder / "build-9.yml").write_text("name: another\n")
-    assert workflow.write(feedstock, many(2)) == [
+    assert workflow.write_workflows(feedstock, many(2)) == [
         f"{NAME}: changed",
         *(f".github/workflows/{name}: removed" for name in sorted(("build-2.yml", "build-3.yml"))),
     ]
@@ -350,13 +350,13 @@ def test_a_file_in_the_place_of_a_called_one_is_refused_unless_the_feedstock_kee
     path.parent.mkdir(parents=True)
     path.write_text("name: another\n")
     with pytest.raises(RecipeFault, match=r"build-2\.yml is not kiln's"):
-        workflow.write(feedstock, many(300))
+        workflow.write_workflows(feedstock, many(300))
     assert [file.name for file in path.parent.iterdir()] == ["build-2.yml"]
     settings(feedstock, "skip_render: [.github/workflows/build-2.yml]\n")
-    assert workflow.write(feedstock, many(300)) == [f"{NAME}: added"]
+    assert workflow.write_workflows(feedstock, many(300)) == [f"{NAME}: added"]
     path.write_text(f"{workflow_text.MARKER}\n")
-    assert workflow.drift(feedstock, many(300)) == []
-    assert workflow.write(feedstock, many(2)) == [f"{NAME}: changed"]
+    assert workflow.workflow_drift(feedstock, many(300)) == []
+    assert workflow.write_workflows(feedstock, many(2)) == [f"{NAME}: changed"]
     assert path.exists()
 
 
@@ -402,10 +402,10 @@ def test_a_chain_has_the_permissions_of_a_reader_and_named_secrets_alone(feedsto
 
 def test_the_chain_goes_when_no_config_needs_it(feedstock: Feedstock) -> None:
     settings(feedstock, CHAIN)
-    workflow.write(feedstock, CONFIGS)
-    assert workflow.drift(feedstock, CONFIGS) == []
+    workflow.write_workflows(feedstock, CONFIGS)
+    assert workflow.workflow_drift(feedstock, CONFIGS) == []
     settings(feedstock, "")
-    assert workflow.write(feedstock, CONFIGS) == [
+    assert workflow.write_workflows(feedstock, CONFIGS) == [
         f"{NAME}: changed",
         ".github/workflows/build-chain.yml: removed",
     ]
@@ -496,7 +496,7 @@ def test_nothing_is_written_outside_the_feedstock(
     outside = tmp_path_factory.mktemp("outside")
     (feedstock.root / ".github").symlink_to(outside)
     with pytest.raises(NotWritable):
-        workflow.write(feedstock, CONFIGS)
+        workflow.write_workflows(feedstock, CONFIGS)
     assert list(outside.iterdir()) == []
 
 

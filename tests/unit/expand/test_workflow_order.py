@@ -48,7 +48,7 @@ def a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, **changes:
     limits = ci_limits.all_limits()
     least = limits[GITHUB, "matrix jobs"]._replace(value=most)
     monkeypatch.setattr(ci_limits, "all_limits", lambda: {**limits, (GITHUB, "matrix jobs"): least})
-    assert workflow.write(Feedstock(root=tmp_path), [a_config("None", "3.10"), a_config("12.9", "3.10")])
+    assert workflow.write_workflows(Feedstock(root=tmp_path), [a_config("None", "3.10"), a_config("12.9", "3.10")])
     return JobsWithResults(folder=tmp_path / "run", repository=tmp_path, variables={}, **changes)
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize("folder", [ROOT, ROOT / "serving"], ids=["tensorflow", "serving"])
 def test_the_list_of_outputs_names_what_the_configs_render(folder: Path) -> None:
     feedstock = feedstock_loader.load(folder)
-    configs = [expand.read(feedstock, file.stem) for file in feedstock.config_folder.glob("*.yaml")]
+    configs = [expand.read_config(feedstock, file.stem) for file in feedstock.config_folder.glob("*.yaml")]
     names = {
         output.name for config in configs for output in render.render(feedstock, config).outputs if not output.skip
     }

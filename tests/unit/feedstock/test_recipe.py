@@ -155,7 +155,7 @@ def with_list(tmp_path: Path) -> Callable[[str], dict[str, Output]]:
             config.replace("cuda_compute_capabilities:\n- ''", f"cuda_compute_capabilities:\n- '{capabilities}'"),
             encoding="utf-8",
         )
-        result = render.close_static_pins(render.render(feedstock, expand.read(feedstock, file.stem)))
+        result = render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, file.stem)))
         return {item.name: item for item in result.outputs if not item.skip}
 
     return outputs

@@ -49,7 +49,7 @@ def release_of(config: str) -> dict[str, str]:
 def test_its_configs_are_the_files_in_ci_support() -> None:
     feedstock = feedstock_loader.load(ROOT)
     assert {CPU, CUDA, NEWEST, P3} == set(rendered())
-    assert not expand.drift(feedstock, expand.configs(feedstock))
+    assert not expand.ci_support_drift(feedstock, expand.configs(feedstock))
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,6 @@ def test_invalid_sizes_are_refused_with_the_recipe_s_line(tmp_path: Path, text: 
 def test_a_recipe_without_the_key_is_not_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     feedstock = feedstock_loader.load(SMALL)
     monkeypatch.setattr("kiln.render.render", None)
-    configs = expand.read_all(feedstock, feedstock.config_names)
+    configs = expand.read_configs(feedstock, feedstock.config_names)
     made: Mapping[str, Mapping[str, float]] = declared_config_sizes.recipe_sizes(feedstock, tuple(configs))
     assert made == {}

@@ -38,7 +38,7 @@ def test_a_package_is_tested_as_the_platform_of_its_folder_renders_it(tmp_path: 
     forge = "provider:\n  linux_64: default\n  linux_aarch64: default\n  osx_64: null\n  win_64: null\n"
     meta += "requirements:\n  build:\n    - {{ compiler('c') }}\n"
     feedstock = written(tmp_path / "feedstock", meta, "", forge)
-    expand.write(feedstock, expand.configs(feedstock))
+    expand.write_ci_support(feedstock, expand.configs(feedstock))
     for subdir in ("linux-64", "linux-aarch64"):
         rendered, output = find_output(feedstock, tmp_path / "channel" / subdir / "a-1-same.conda")
         assert (rendered.config.platform, output.subdir) == (subdir, subdir)

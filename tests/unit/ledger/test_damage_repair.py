@@ -50,7 +50,7 @@ def changed(path: Path, *statements: str) -> None:
     connection.close()
 
 
-def read_all(path: Path) -> None:
+def read_configs(path: Path) -> None:
     """Read everything that commands read."""
     with FleetLedger(path) as ledger:
         ledger.finished_step(KEY)
@@ -100,7 +100,7 @@ def test_of_a_file_with_a_damaged_page_the_rest_is_copied(path: Path, caplog: py
 )
 def test_all_records_but_a_damaged_one_are_copied_and_the_file_is_kept(path: Path, statement: str) -> None:
     changed(path, statement)
-    read_all(path)
+    read_configs(path)
     with FleetLedger(path) as ledger:
         assert len(ledger.latest_steps("t")) >= 299
         assert ledger.finished_step(KEY)
@@ -127,7 +127,7 @@ def test_a_ledger_is_repaired_where_users_are_not_told_apart(path: Path, monkeyp
 
     monkeypatch.setattr(os, "access", windows_access)
     path.write_bytes(b"x" * 4096)
-    read_all(path)
+    read_configs(path)
     assert [place.name for place in damage_repair.damaged_files(path)] == ["ledger.sqlite.broken"]
 
 
@@ -151,7 +151,7 @@ def test_random_damage_never_ends_in_a_traceback(path: Path, tmp_path: Path) -> 
         place.parent.mkdir()
         place.write_bytes(data if number % 5 else data[: chance.randrange(len(data))])
         with contextlib.suppress(LedgerFault):
-            read_all(place)
+            read_configs(place)
             with Ledger(place) as ledger:
                 ledger.end_run(ledger.begin_run(RUN))
         assert place.exists()
@@ -203,7 +203,7 @@ def test_an_empty_file_is_a_new_ledger(tmp_path: Path) -> None:
 def test_leftovers_of_another_ledger_do_no_harm(path: Path) -> None:
     for suffix in damage_repair.COMPANIONS:
         path.with_name(path.name + suffix).write_bytes(os.urandom(9000))
-    read_all(path)
+    read_configs(path)
     with Ledger(path) as ledger:
         assert ledger.finished_step(KEY)
 
@@ -237,6 +237,6 @@ def test_a_ledger_that_cannot_be_written_is_read(path: Path, monkeypatch: pytest
         raise sqlite3.OperationalError("attempt to write a readonly database")
 
     monkeypatch.setattr(database, "_prepare", prepare)
-    read_all(path)
+    read_configs(path)
     with Ledger(path) as ledger, pytest.raises(NotWritable):
         ledger.begin_run(RUN)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln.lint import recipe_correction
 from kiln.lint.linted_feedstock import LintedRecipe
 from kiln.lint.text_rules import FORMER_INDEX, INDEX
 from tests.unit.lint.recipes import META, NOARCH, OUTPUTS, RECIPE, changed, feedstock, messages, name_of

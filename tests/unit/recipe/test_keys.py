@@ -220,12 +220,12 @@ def test_a_rendering_has_the_faults_of_its_own_variant(tmp_path: Path) -> None:
         ["build/pin_depends"],
     ]
     with pytest.raises(RecipeFault, match="unknown key 'build/nuber'") as caught:
-        render.require_supported(renderings, own_engine=True)
+        render.require_supported_keys(renderings, own_engine=True)
     assert str(caught.value.at) == "recipe/meta.yaml:5:3"
     assert [other.what for other in caught.value.others] == [
         "the engine rattler-build does not have 'build/pin_depends'"
     ]
     with pytest.raises(RecipeFault) as caught:
-        render.require_supported(renderings, own_engine=False)
+        render.require_supported_keys(renderings, own_engine=False)
     assert caught.value.others == ()
-    assert "did you mean 'number'" in render.warnings(renderings[0])[0]
+    assert "did you mean 'number'" in render.key_fault_warnings(renderings[0])[0]

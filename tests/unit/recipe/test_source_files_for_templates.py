@@ -251,9 +251,9 @@ def test_a_name_of_the_revision_without_a_value_is_not_built(tmp_path: Path, sou
     assert rendered.outputs[0].build_number == 7
     for own_engine in (True, False):
         with pytest.raises(RecipeFault, match="GIT_BUILD_STR has no value, and is empty text") as caught:
-            render.require_supported([rendered], own_engine=own_engine)
+            render.require_supported_keys([rendered], own_engine=own_engine)
         assert str(caught.value.at) == "recipe/meta.yaml:4:1"
-    assert "recipe/meta.yaml:4:1: GIT_DESCRIBE_TAG has no value" in "\n".join(render.warnings(rendered))
+    assert "recipe/meta.yaml:4:1: GIT_DESCRIBE_TAG has no value" in "\n".join(render.key_fault_warnings(rendered))
 
 
 def test_git_is_not_asked_for_other_names(tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ def test_a_version_without_a_value_is_rendered_and_not_built(tmp_path: Path) -> 
     renderings = [render.render(feedstock, config)]
     assert renderings[0].outputs[0].version == "None"
     with pytest.raises(RecipeFault, match="a has the version 'None'"):
-        render.require_supported(renderings, own_engine=True)
-    render.require_supported(renderings, own_engine=False)
+        render.require_supported_keys(renderings, own_engine=True)
+    render.require_supported_keys(renderings, own_engine=False)
 
 
 def test_a_cross_compiled_output_may_require_another_of_the_build_platform(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_cross_compiled_output_may_require_another_of_the_build_platform(tmp_p
         forge="build_platform:\n  linux_aarch64: linux_64\nprovider:\n  linux_64: null\n  linux_aarch64: azure\n",
         files={".ci_support/linux_aarch64_.yaml": "target_platform:\n- linux-aarch64\n"},
     )
-    config = expand.read(feedstock, "linux_aarch64_")
+    config = expand.read_config(feedstock, "linux_aarch64_")
     assert {output["name"] for output in render.as_plain_data(render.render(feedstock, config))} == {"b", "c"}
 
 
@@ -107,7 +107,7 @@ def test_the_build_machine_decides_the_compilers_that_no_variant_names(tmp_path:
         },
     )
     compilers = [
-        render.render(feedstock, expand.read(feedstock, name)).outputs[0].requirements.build
+        render.render(feedstock, expand.read_config(feedstock, name)).outputs[0].requirements.build
         for name in ("osx_64_", "osx_arm64_")
     ]
     assert compilers == [("gcc_osx-64",), ("clang_osx-arm64",)]

@@ -45,7 +45,7 @@ outputs:
 
 def rendered(folder: Path) -> RenderedConfig:
     feedstock = written(folder, META, files={".ci_support/linux_64_.yaml": "target_platform:\n- linux-64\n"})
-    return render.close_static_pins(render.render(feedstock, expand.read(feedstock, "linux_64_")))
+    return render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, "linux_64_")))
 
 
 def test_each_requirement_has_its_section_and_its_output(tmp_path: Path) -> None:

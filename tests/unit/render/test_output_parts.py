@@ -56,7 +56,7 @@ def test_items_are_texts(value: Any, expected: tuple[str, ...]) -> None:
     ],
 )
 def test_binaries_are_relocated_unless_the_recipe_says_otherwise(value: Any, expected: object) -> None:
-    assert output_parts.relocation(value) == expected
+    assert output_parts.binary_relocation(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,9 @@ def test_run_exports_are_weak_unless_named(value: Any, expected: dict[str, tuple
 
 
 def test_requirements_are_those_of_the_four_sections() -> None:
-    result = output_parts.requirements({"build": ["make"], "run": ["b"], "run_constrained": ["c <2"], "other": ["d"]})
+    result = output_parts.requirements_from_sections(
+        {"build": ["make"], "run": ["b"], "run_constrained": ["c <2"], "other": ["d"]}
+    )
     assert result == Requirements(build=("make",), host=(), run=("b",), run_constrained=("c <2",))
 
 
@@ -215,5 +217,5 @@ def test_the_files_of_other_configs_are_read_once_for_all_configs(
 
     monkeypatch.setattr(sys.modules["kiln.render.render"], "load_variant_file", recorded)
     for name in names:
-        render.render(feedstock, expand.read(feedstock, name))
+        render.render(feedstock, expand.read_config(feedstock, name))
     assert sorted(name for name in read if name.startswith("linux")) == [f"{name}.yaml" for name in sorted(names)]

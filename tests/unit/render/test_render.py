@@ -351,7 +351,7 @@ def test_a_name_that_only_a_pinning_could_define_is_doubted(tmp_path: Path) -> N
     doubts: dict[Place, SelectorFault] = {}
     configs = expand.configs(feedstock, PINNING, doubts)
     assert [f"{place}" for place in doubts] == ["recipe/meta.yaml:8:17"]
-    expand.write(feedstock, configs)
+    expand.write_ci_support(feedstock, configs)
     config = next(config for config in configs if "zlib" in config.variant)
     assert [output.build_number for output in render.render(feedstock, config).outputs] == [0]
 

@@ -44,7 +44,7 @@ def feedstock(folder: Path, recipe: str, config: str = CONFIG, forge: str = "") 
 
 def rendered(folder: Path, recipe: str, config: str = CONFIG) -> RenderedConfig:
     result = feedstock(folder, recipe, config)
-    return render.render(result, expand.read(result, "linux_64_"))
+    return render.render(result, expand.read_config(result, "linux_64_"))
 
 
 def one(folder: Path, recipe: str, config: str = CONFIG) -> Output:
@@ -137,7 +137,7 @@ def test_numbers_and_truth_values_of_a_config_keep_their_kind(tmp_path: Path) ->
 
 def test_a_config_that_is_read_is_written_as_it_was(tmp_path: Path) -> None:
     result = feedstock(tmp_path, HEAD)
-    assert expand.text(expand.read(result, "linux_64_")) == "".join(
+    assert expand.config_file_text(expand.read_config(result, "linux_64_")) == "".join(
         f"{key}:\n- {value}\n"
         for key, value in (
             ("flag", "false"), ("number", "13"), ("python", "3.11.* *_cpython"),
@@ -195,7 +195,7 @@ def test_a_cross_compiled_config_sees_the_machine_that_builds(tmp_path: Path) ->
     recipe = HEAD + "requirements:\n  build:\n    - if: build_platform != target_platform\n      then: cross\n"
     config = "target_platform:\n- linux-aarch64\n"
     result = feedstock(tmp_path, recipe, config, "build_platform: {linux_aarch64: linux_64}\n")
-    (output,) = render.render(result, expand.read(result, "linux_64_")).outputs
+    (output,) = render.render(result, expand.read_config(result, "linux_64_")).outputs
     assert output.requirements.build == ("cross",)
     assert output.used == {"build_platform": "linux-64", "target_platform": "linux-aarch64"}
 

@@ -33,8 +33,8 @@ def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
 ) -> None:
     monkeypatch.setattr(emulation, "can_run_platform", lambda subdir, in_container: emulated and not in_container)
     feedstock = written(tmp_path / "feedstock", META, "", FORGE)
-    expand.write(feedstock, expand.configs(feedstock))
-    rendered = render.render(feedstock, expand.read(feedstock, "linux_aarch64_"))
+    expand.write_ci_support(feedstock, expand.configs(feedstock))
+    rendered = render.render(feedstock, expand.read_config(feedstock, "linux_aarch64_"))
     (output,) = rendered.outputs
     layout = ArtifactLayout(root=tmp_path / "channel")
     place = layout.root / output.subdir / f"{output.name}-{output.version}-{output.build_string}.conda"

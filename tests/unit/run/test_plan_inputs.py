@@ -135,7 +135,7 @@ outputs:
 
 def test_files_of_a_recipe_yaml_are_refused_in_the_same_way(tmp_path: Path) -> None:
     feedstock = feedstock_v1(tmp_path, FILES_V1)
-    configs = [expand.read(feedstock, "linux_64_")]
+    configs = [expand.read_config(feedstock, "linux_64_")]
     with pytest.raises(RecipeFault) as refusal:
         require_keys(feedstock, configs, engine="rattler-build")
     assert [line for line in str(refusal.value).splitlines() if line.startswith("recipe/")] == [

@@ -47,19 +47,19 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def feedstock(tmp_path: Path) -> Feedstock:
     """Return a feedstock with a config for each of five platforms, two of them cross-compiled on linux-64."""
     result = written(tmp_path, META, "", FORGE)
-    expand.write(result, expand.configs(result))
+    expand.write_ci_support(result, expand.configs(result))
     assert result.config_names == tuple(sorted((*HERE, *ELSEWHERE)))
     return result
 
 
 def test_the_machines_own_platform_and_cross_compiled_ones_of_its_system_are_built(feedstock: Feedstock) -> None:
-    platforms.require(feedstock, expand.read_all(feedstock, HERE), rehearsal=False)
+    platforms.require(feedstock, expand.read_configs(feedstock, HERE), rehearsal=False)
 
 
 def test_an_emulated_config_is_built_in_a_container_where_the_kernel_runs_its_programs(
     feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configs = expand.read_all(feedstock, ("linux_ppc64le_",))
+    configs = expand.read_configs(feedstock, ("linux_ppc64le_",))
     with pytest.raises(UnsupportedPlatform) as caught:
         platforms.require(feedstock, configs, rehearsal=False)
     assert "no interpreter for linux-ppc64le that containers can use" in caught.value.hint
@@ -74,7 +74,7 @@ def test_an_emulated_config_is_built_in_a_container_where_the_kernel_runs_its_pr
     names, note = platforms.buildable(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)
     assert set(names) == {*HERE, "linux_ppc64le_"}
     assert "linux-ppc64le" not in note
-    assert platforms.image_platforms(feedstock, expand.read_all(feedstock, ("linux_aarch64_",))) == {
+    assert platforms.image_platforms(feedstock, expand.read_configs(feedstock, ("linux_aarch64_",))) == {
         "linux_aarch64_": "linux/amd64"
     }
 
@@ -83,7 +83,7 @@ def test_the_key_of_build_platforms_may_be_spelled_with_escapes(feedstock: Feeds
     text = feedstock.conda_forge_yml.read_text()
     assert "build_platform:" in text
     feedstock.conda_forge_yml.write_text(text.replace("build_platform:", '"build\\x5fplatform":'))
-    configs = expand.read_all(feedstock, ("linux_aarch64_",))
+    configs = expand.read_configs(feedstock, ("linux_aarch64_",))
     assert platforms.image_platforms(feedstock, configs) == {"linux_aarch64_": "linux/amd64"}
 
 
@@ -97,7 +97,7 @@ def test_the_key_of_build_platforms_may_be_spelled_with_escapes(feedstock: Feeds
 )
 def test_others_are_refused_with_the_reason_and_a_way(feedstock: Feedstock, name: str, why: str) -> None:
     with pytest.raises(UnsupportedPlatform) as caught:
-        platforms.require(feedstock, expand.read_all(feedstock, (name,)), rehearsal=False)
+        platforms.require(feedstock, expand.read_configs(feedstock, (name,)), rehearsal=False)
     assert (caught.value.what, caught.value.why) == (f"{name} cannot be built on this machine", why)
     assert str(caught.value.at) == f".ci_support/{name}.yaml"
     assert "build it on" in caught.value.hint
@@ -109,13 +109,13 @@ def test_macos_builds_for_linux_in_containers_alone(
 ) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    platforms.require(feedstock, expand.read_all(feedstock, HERE), rehearsal=False)
+    platforms.require(feedstock, expand.read_configs(feedstock, HERE), rehearsal=False)
     assert platforms.buildable(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)[0] == HERE
     with pytest.raises(UnsupportedPlatform) as caught:
-        platforms.require(feedstock, expand.read_all(feedstock, HERE), rehearsal=False, containers=False)
+        platforms.require(feedstock, expand.read_configs(feedstock, HERE), rehearsal=False, containers=False)
     assert caught.value.hint == "start Docker, which builds it here"
     with pytest.raises(UnsupportedPlatform, match="osx_64_ cannot be built"):
-        platforms.require(feedstock, expand.read_all(feedstock, ("osx_64_",)), rehearsal=False)
+        platforms.require(feedstock, expand.read_configs(feedstock, ("osx_64_",)), rehearsal=False)
 
 
 def test_windows_builds_nothing(feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,12 +123,12 @@ def test_windows_builds_nothing(feedstock: Feedstock, monkeypatch: pytest.Monkey
     monkeypatch.setattr(platform, "machine", lambda: "AMD64")
     for name in (*HERE, *ELSEWHERE):
         with pytest.raises(UnsupportedPlatform, match="cannot be built on this machine"):
-            platforms.require(feedstock, expand.read_all(feedstock, (name,)), rehearsal=False)
+            platforms.require(feedstock, expand.read_configs(feedstock, (name,)), rehearsal=False)
 
 
 def test_a_rehearsal_has_wheels_for_this_machine_alone(feedstock: Feedstock) -> None:
     with pytest.raises(UnsupportedPlatform, match="linux_aarch64_ cannot be rehearsed"):
-        platforms.require(feedstock, expand.read_all(feedstock, HERE), rehearsal=True)
+        platforms.require(feedstock, expand.read_configs(feedstock, HERE), rehearsal=True)
 
 
 def test_of_all_configs_those_for_here_are_built_and_one_line_names_the_others(feedstock: Feedstock) -> None:
@@ -161,7 +161,7 @@ def test_a_cross_compiled_config_is_built_again_once_its_tests_can_run(
         )
         options = RunOptions(configs=HERE, command="build", build=BuildOptions(engine=engine))
         emulated = _configs_with_emulated_tests(
-            feedstock, expand.read_all(feedstock, HERE), options, in_container=in_container
+            feedstock, expand.read_configs(feedstock, HERE), options, in_container=in_container
         )
         places = dict.fromkeys(HERE, BuildLocation())
         return {
