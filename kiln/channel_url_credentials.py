@@ -86,7 +86,7 @@ def register_credentials(channels: Iterable[str]) -> tuple[str, ...]:
     channels = tuple(channels)
     for entry in filter(None, map(ChannelCredentials.of_channel, channels)):
         _Registry.entries[entry.bare] = entry
-        masking.protect(masking.secrets_of(entry.full))
+        masking.register_secrets(masking.secrets_in_urls(entry.full))
     return tuple(map(bare_url, channels))
 
 

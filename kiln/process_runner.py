@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 
 from kiln import masking, process_table, system_package_advice
 from kiln.errors import MissingTool
-from kiln.masking.stream import Stream
+from kiln.masking.stream import MaskedLineStream
 from kiln.operating_system.pipes import PipeReader
 from kiln.operating_system.process_groups import ProcessGroup, complete_environment, new_group_arguments
 
@@ -189,8 +189,8 @@ class _Listener:
     ) -> None:
         self._path = log
         self._file: IO[str] | None = None
-        self._mask = masking.current().with_more(secrets)
-        self._stream = Stream(self._mask, own=own)
+        self._mask = masking.current_mask().with_more_secrets(secrets)
+        self._stream = MaskedLineStream(self._mask, own=own)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._on_line = on_line
         self._tail: deque[str] = deque(maxlen=tail_lines)
@@ -223,7 +223,7 @@ class _Listener:
     def handle_rest(self) -> None:
         """Handle the rest after the last line break."""
         rest = self._decoder.decode(b"", final=True)
-        self._handle_lines([*self._stream.feed(rest), *self._stream.end()])
+        self._handle_lines([*self._stream.feed(rest), *self._stream.finish()])
 
     def _handle_lines(self, lines: Iterable[str]) -> None:
         for line in lines:

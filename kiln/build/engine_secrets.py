@@ -58,12 +58,16 @@ def secret_names_of_step(step: BuildStep | CompileStep) -> tuple[str, ...]:
 def engine_environment(names: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the engine's environment: all secrets in one variable, as shell lines, and none under its own name."""
     values = {name: environment[name] for name in names if name in environment}
-    hidden = {name for name in values if not masking.is_public(name)}
+    hidden = {name for name in values if not masking.is_public_variable(name)}
     rest = {name: value for name, value in environment.items() if name not in hidden}
     return {**rest, HANDED_OVER: "\n".join(exports(values))} if values else rest
 
 
 def source_fetch_environment(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
     """Return the environment of programs that fetch sources: without the ``secrets`` of scripts, and other secrets."""
-    hidden = {name for name in secrets if not masking.is_public(name)}
-    return {name: value for name, value in environment.items() if name not in hidden and not masking.is_secret(name)}
+    hidden = {name for name in secrets if not masking.is_public_variable(name)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in hidden and not masking.is_secret_variable(name)
+    }

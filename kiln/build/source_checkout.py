@@ -41,7 +41,7 @@ def check_out_repository(checkout: Checkout, folder: Path, *, env: Mapping[str, 
     for value in (checkout.url, checkout.revision or "", checkout.user or ""):
         if value.startswith("-"):
             raise RecipeFault(f"source/{checkout.program}_url: {value[:80]!r} is an option", hint="give an address")
-    masking.protect([checkout.password] if checkout.password else ())
+    masking.register_secrets([checkout.password] if checkout.password else ())
     environment = {**env, **_SETTINGS}
     folder.parent.mkdir(parents=True, exist_ok=True)
     commands_of = {"hg": _mercurial_commands, "svn": _subversion_commands, "git": _git_commands}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.conda_package import reader
 from kiln.errors import SecretInPackage
-from kiln.masking.secret_search import CHUNK, Search, secret_variables
+from kiln.masking.secret_search import CHUNK, SecretSearch, secret_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,14 +22,14 @@ def require_no_secrets(package: Path, variables: Mapping[str, str]) -> None:
     Raises:
         SecretInPackage: with variables and files, without values.
     """
-    search = Search.for_secrets(secret_variables(variables))
+    search = SecretSearch.for_secrets(secret_variables(variables))
     if not search.masks:
         return
     files_by_variable: dict[str, list[str]] = {}
     with reader.open_package_members(package) as members:
         for member, content in members:
             if content is not None:
-                for name in search.names_in(files.chunks(content, CHUNK)):
+                for name in search.names_of_secrets_in(files.chunks(content, CHUNK)):
                     files_by_variable.setdefault(name, []).append(member.name)
     if files_by_variable:
         raise _leaked_secret_error(package, files_by_variable)

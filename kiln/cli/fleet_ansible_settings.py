@@ -110,7 +110,7 @@ def playbook_site(
         variable_files=tuple(path.absolute() for path in options.vars),
         environment=environment,
         secrets=(
-            *masking.secrets_of_variables(environment),
+            *masking.secrets_of_environment(environment),
             *bazel_environment.with_inner_secrets(job_secrets).values(),
         ),
         options=worker_job_options(options, run_config) if run_config is not None else (),
@@ -192,7 +192,7 @@ def provider_variables_without_secrets(environment: Mapping[str, str]) -> dict[s
     return {
         name: text
         for name, text in environment.items()
-        if CLOUD.match(name) and not masking.is_secret(name) and not name.startswith("PIP_")
+        if CLOUD.match(name) and not masking.is_secret_variable(name) and not name.startswith("PIP_")
     }
 
 

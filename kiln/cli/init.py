@@ -102,7 +102,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.requirement:
         requirement = init.kiln_requirement.parse_given_requirement(options.requirement)
     else:
-        requirement = init.kiln_requirement.of_running_kiln(env=variables)
+        requirement = init.kiln_requirement.requirement_of_running_kiln(env=variables)
     report = (
         make_feedstock(options, root, requirement, variables)
         if options.name
@@ -134,7 +134,7 @@ def make_feedstock(
     recipe = _new_recipe(options, maintainers, variables)
     folder = root / (options.folder or f"{recipe.name}-feedstock")
     planned = scaffold.new_feedstock_files(folder, recipe, requirement)
-    scaffold.write(folder, planned)
+    scaffold.write_planned_files(folder, planned)
     report = InitReport(folder)
     report.added += planned.added
     report.notes += [*recipe.notes, *([note] if note else []), *([requirement.note] if requirement.note else [])]
@@ -147,12 +147,12 @@ def _new_recipe(options: argparse.Namespace, maintainers: list[str], variables: 
 
     form = init.RecipeFormat(options.format or "v1")
     if options.version:
-        init.scaffold.checked_version(options.version)
+        init.scaffold.require_valid_version(options.version)
     if options.pypi:
         project = init.pypi.fetch_project(options.name, options.version, env=variables)
         return init.python_recipe(project, form, maintainers)
-    name = init.scaffold.checked_name(options.name)
-    return init.starter(name, options.version or FIRST_VERSION, form, maintainers)
+    name = init.scaffold.require_valid_package_name(options.name)
+    return init.starter_recipe(name, options.version or FIRST_VERSION, form, maintainers)
 
 
 def maintainers_and_note(given: list[str] | None, root: Path, variables: dict[str, str]) -> tuple[list[str], str]:
@@ -181,8 +181,8 @@ def complete_feedstock(options: argparse.Namespace, root: Path, requirement: Kil
     from kiln.init import scaffold
 
     feedstock = feedstock_loader.load(root)
-    planned = scaffold.missing_files(feedstock, requirement)
-    scaffold.write(root, planned)
+    planned = scaffold.missing_feedstock_files(feedstock, requirement)
+    scaffold.write_planned_files(root, planned)
     report = InitReport(root)
     report.added += planned.added
     report.kept += planned.kept
@@ -238,8 +238,8 @@ def _write_output_names(feedstock: Feedstock, report: InitReport) -> None:
     if not packages:
         report.notes.append(f"no {scaffold.OUTPUTS}: no config is known; run kiln rerender, then kiln init")
         return
-    planned = scaffold.outputs_file(feedstock, packages)
-    scaffold.write(feedstock.root, planned)
+    planned = scaffold.planned_outputs_file(feedstock, packages)
+    scaffold.write_planned_files(feedstock.root, planned)
     report.added += planned.added
     report.kept += planned.kept
 

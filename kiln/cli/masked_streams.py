@@ -24,7 +24,7 @@ class MaskedStream:
 
     def write(self, text: str) -> int:
         """Write a text and return its length."""
-        self._below.write(masking.current().mask_secrets_only(text))
+        self._below.write(masking.current_mask().mask_secrets_only(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -65,8 +65,8 @@ def escaped_output() -> Iterator[None]:
 @contextlib.contextmanager
 def masked_output(environment: Mapping[str, str], arguments: Sequence[str]) -> Iterator[None]:
     """Mask the secrets of an environment and of a command line in everything that the block prints."""
-    masking.protect(masking.secrets_of_variables(environment))
-    masking.protect(secret for word in arguments for secret in masking.secrets_of(word))
+    masking.register_secrets(masking.secrets_of_environment(environment))
+    masking.register_secrets(secret for word in arguments for secret in masking.secrets_in_urls(word))
     hide_command_line_secrets(sys.orig_argv)
     with _replaced_output(MaskedStream):
         yield

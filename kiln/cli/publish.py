@@ -226,7 +226,7 @@ def attestation_settings(
 
 def environment_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets in the environment, including those in URLs; no package may contain one."""
-    return tuple(value for value in masking.secrets_of_variables(environment) if len(value) >= SHORTEST)
+    return tuple(value for value in masking.secrets_of_environment(environment) if len(value) >= SHORTEST)
 
 
 def yank_or_patch_packages(channel: StoreTarget, options: argparse.Namespace) -> dict[str, Any]:

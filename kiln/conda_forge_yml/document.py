@@ -5,7 +5,15 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kiln.conda_forge_yml.schema import SchemaCheck, SettingFault, UsedBy, leaves, rows, setting_of, without_use
+from kiln.conda_forge_yml.schema import (
+    SchemaCheck,
+    SettingFault,
+    UsedBy,
+    leaf_settings,
+    rows_of_settings_table,
+    setting_type_of_path,
+    settings_without_use,
+)
 from kiln.errors import RecipeFault, raise_all
 from kiln.names import FORGE_PLATFORMS
 from kiln.yamltext import Document, ScalarTypes, parse, place_of_keys, read_text
@@ -28,18 +36,18 @@ def read_document(path: Path) -> Document:
     Raises:
         KilnError: the file is malformed, a setting is misspelled, or one that kiln uses has an invalid value.
     """
-    document, refused = _checked_settings(_file_text(path), path.name)
+    document, refused = _checked_settings(_text_or_empty_without_file(path), path.name)
     raise_all(_fault_errors(path, refused))
     return document
 
 
 def no_effect_notes(path: Path) -> list[str]:
     """Return a line about each setting without effect: unknown ones, and those that kiln has no use for."""
-    values = _parse_text(_file_text(path), path.name).value
-    unknown = [fault for fault in _CHECK.faults(values) if not _is_refused(fault)]
+    values = _parse_text(_text_or_empty_without_file(path), path.name).value
+    unknown = [fault for fault in _CHECK.faults(values) if not _is_refused_fault(fault)]
     return [
         f"{error.at}: {error.what}{f' ({error.hint})' if error.hint else ''}"
-        for error in _fault_errors(path, (*unknown, *without_use(values)))
+        for error in _fault_errors(path, (*unknown, *settings_without_use(values)))
     ]
 
 
@@ -60,10 +68,10 @@ def setting_uses(path: Path) -> list[SettingUse]:
     Raises:
         KilnError: as for `read_document`.
     """
-    values, placed = read_document(path).value, _placed_values(path)
+    values, placed = read_document(path).value, _values_with_places(path)
     entries = []
-    for names, _, _ in leaves(values):
-        setting, at = setting_of(names), place_of_keys(placed, path.name, *names)
+    for names, _, _ in leaf_settings(values):
+        setting, at = setting_type_of_path(names), place_of_keys(placed, path.name, *names)
         used_by, effect = (setting.used_by, setting.effect) if setting else (UsedBy.NONE, "not a setting")
         use = SettingUse(".".join(names), at.file, at.line, at.column, used_by.value, effect)
         entries.append(use)
@@ -146,7 +154,7 @@ class TypedSettings:
         return values[-1] if values else None
 
 
-def _file_text(path: Path) -> str:
+def _text_or_empty_without_file(path: Path) -> str:
     return read_text(path, path.name) if path.is_file() else ""
 
 
@@ -154,11 +162,11 @@ def _file_text(path: Path) -> str:
 def _checked_settings(text: str, name: str) -> tuple[Document, tuple[SettingFault, ...]]:
     """Return the settings of a text, and those that are refused."""
     document = _parse_text(text, name)
-    return document, tuple(fault for fault in _CHECK.faults(document.value) if _is_refused(fault))
+    return document, tuple(fault for fault in _CHECK.faults(document.value) if _is_refused_fault(fault))
 
 
 def _parse_text(text: str, name: str) -> Document:
-    document = parse(text, name, ScalarTypes.WORDS, may_repeat=_may_repeat)
+    document = parse(text, name, ScalarTypes.WORDS, may_repeat=_may_repeat_key)
     if document.value is None or document.value == []:  # feedstocks had an empty list for "no settings"
         return Document(file=name, value={})
     if not isinstance(document.value, dict):
@@ -166,7 +174,7 @@ def _parse_text(text: str, name: str) -> Document:
     return document
 
 
-def _may_repeat(key: str) -> bool:
+def _may_repeat_key(key: str) -> bool:
     # conda-smithy accepts duplicate keys; kiln only those that do not affect a package.
     return key not in _package_deciding_keys() and key not in FORGE_PLATFORMS
 
@@ -175,30 +183,32 @@ def _may_repeat(key: str) -> bool:
 def _package_deciding_keys() -> frozenset[str]:
     """Return the keys that decide packages, of any mapping."""
     return frozenset(
-        name.rpartition(".")[2] for name, setting in rows().items() if setting.used_by in _DECIDES_PACKAGES
+        name.rpartition(".")[2]
+        for name, setting in rows_of_settings_table().items()
+        if setting.used_by in _DECIDES_PACKAGES
     )
 
 
-def _is_refused(fault: SettingFault) -> bool:
+def _is_refused_fault(fault: SettingFault) -> bool:
     """Return whether a setting is refused: a misspelled one, or an invalid value that kiln would use."""
     if fault.unknown:
         return fault.misspelled
-    setting = setting_of(fault.path)
+    setting = setting_type_of_path(fault.path)
     return setting is not None and setting.used_by.is_part_of_kiln
 
 
 def _fault_errors(path: Path, faults: Iterable[SettingFault]) -> list[RecipeFault]:
     """Return faults as errors, with their places."""
     faults = list(faults)
-    placed = _placed_values(path) if faults else {}
+    placed = _values_with_places(path) if faults else {}
     return [
         RecipeFault(fault.text, at=place_of_keys(placed, path.name, *fault.path), hint=fault.cure) for fault in faults
     ]
 
 
-def _placed_values(path: Path) -> Any:
+def _values_with_places(path: Path) -> Any:
     """Return the file's values as texts with their places."""
-    return parse(_file_text(path), path.name, ScalarTypes.PLACED, may_repeat=lambda _: True).value
+    return parse(_text_or_empty_without_file(path), path.name, ScalarTypes.PLACED, may_repeat=lambda _: True).value
 
 
 def _meets_conditions(entry: Mapping[str, Any], conditions: Mapping[str, str]) -> bool:

@@ -103,14 +103,14 @@ class SettingFault(NamedTuple):
 def types_by_name() -> dict[str, SettingType]:
     """Return the type of each setting by its dotted name; the empty name is the whole file."""
     types: dict[str, SettingType] = {}
-    for name, setting in rows().items():
+    for name, setting in rows_of_settings_table().items():
         stem, _, last = name.rpartition(".")
         types |= {f"{stem}.{item}": setting for item in _SETS[last]} if last in _SETS else {name: setting}
     return types
 
 
 @cache
-def rows() -> dict[str, SettingType]:
+def rows_of_settings_table() -> dict[str, SettingType]:
     """Return the rows of the table, in which ``PLATFORM`` and ``SYSTEM`` stand for all of them."""
     return {
         row["setting"]: SettingType(
@@ -120,48 +120,48 @@ def rows() -> dict[str, SettingType]:
     }
 
 
-def setting_of(path: tuple[str, ...]) -> SettingType | None:
+def setting_type_of_path(path: tuple[str, ...]) -> SettingType | None:
     """Return the setting that the keys lead to, or the one that contains it; None for an unknown outermost key."""
     known = [".".join(path[:length]) for length in range(len(path), 0, -1)]
     return next((types_by_name()[name] for name in known if name in types_by_name()), None)
 
 
-def faults(settings: Any) -> Iterator[SettingFault]:
+def invalid_settings(settings: Any) -> Iterator[SettingFault]:
     """Yield the invalid settings of a file, as conda-smithy's linter sees them."""
     yield from SchemaCheck().faults(settings)
 
 
 def unknown_settings(settings: Any) -> Iterator[SettingFault]:
     """Yield the unknown settings of a file that conda-smithy's linter ignores."""
-    reported = {fault.path for fault in faults(settings)}
+    reported = {fault.path for fault in invalid_settings(settings)}
     yield from (fault for fault in SchemaCheck(strict=True).faults(settings) if fault.path not in reported)
 
 
-def deprecated(settings: Any, path: tuple[str, ...] = ()) -> Iterator[SettingFault]:
+def deprecated_settings(settings: Any, path: tuple[str, ...] = ()) -> Iterator[SettingFault]:
     """Yield the deprecated settings of a file that have a value."""
     for key, value in settings.items() if isinstance(settings, dict) else ():
         here = (*path, str(key))
         setting = types_by_name().get(".".join(here))
         if setting and setting.replacement and value is not None:
             yield SettingFault(here, key, f"{'.'.join(here)} is deprecated", f"use {setting.replacement}")
-        yield from deprecated(value, here)
+        yield from deprecated_settings(value, here)
 
 
-def without_use(settings: Any) -> Iterator[SettingFault]:
+def settings_without_use(settings: Any) -> Iterator[SettingFault]:
     """Yield the settings of a file that concern builds, and that kiln has no use for, with the reason."""
-    for path, key, value in leaves(settings):
-        setting = setting_of(path)
+    for path, key, value in leaf_settings(settings):
+        setting = setting_type_of_path(path)
         if setting is not None and setting.used_by is UsedBy.NONE and value is not None:
             yield SettingFault(path, key, f"{'.'.join(path)} has no effect in kiln", setting.effect)
 
 
-def leaves(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+def leaf_settings(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Yield the settings of a file that the table knows and that contain no other known one: path, key and value."""
     for key, value in settings.items() if isinstance(settings, dict) else ():
         here = (*path, str(key))
         inner = isinstance(value, dict) and any(name.startswith(f"{'.'.join(here)}.") for name in types_by_name())
         if inner:
-            yield from leaves(value, here)
+            yield from leaf_settings(value, here)
         else:
             yield here, key, value
 
@@ -180,7 +180,7 @@ class SchemaCheck:
         if setting is None:
             return
         alternatives = setting.types.split(" | ")
-        if not any(self._matches(value, alternative) for alternative in alternatives):
+        if not any(self._matches_type(value, alternative) for alternative in alternatives):
             expected = " or ".join(
                 _type_description(alternative) for alternative in alternatives if alternative != "null"
             )
@@ -204,7 +204,7 @@ class SchemaCheck:
                 cure, text = did_you_mean(str(key), known) if refuses else slip, f"unknown setting {'.'.join(here)!r}"
                 yield SettingFault(here, key, text, cure, unknown=True, misspelled=bool(slip))
 
-    def _matches(self, value: Any, alternative: str) -> bool:
+    def _matches_type(self, value: Any, alternative: str) -> bool:
         if alternative in _MAPPINGS:
             return isinstance(value, dict)
         if alternative.startswith("values of "):
@@ -212,10 +212,10 @@ class SchemaCheck:
             return isinstance(value, list) and all(self._is_conditional_value(entry, item) for entry in value)
         if alternative.startswith("list of "):
             item = alternative.removeprefix("list of ")
-            return isinstance(value, list) and all(self._matches(entry, item) for entry in value)
+            return isinstance(value, list) and all(self._matches_type(entry, item) for entry in value)
         if alternative.startswith("mapping of "):
             item = alternative.removeprefix("mapping of ")
-            return isinstance(value, dict) and all(self._matches(entry, item) for entry in value.values())
+            return isinstance(value, dict) and all(self._matches_type(entry, item) for entry in value.values())
         if alternative.startswith("one of ") or alternative in _SETS:
             # The package formats are numbers or text; no other set has numbers.
             return (
@@ -235,12 +235,12 @@ class SchemaCheck:
         return kind == "any" or isinstance(value, {"text": str, "truth": bool}[kind])
 
     def _is_conditional_value(self, entry: Any, item: str) -> bool:
-        if not isinstance(entry, dict) or ("value" in entry and not self._matches(entry["value"], item)):
+        if not isinstance(entry, dict) or ("value" in entry and not self._matches_type(entry["value"], item)):
             return False
         if self.strict and entry.keys() - {*_CONDITIONS, "value"}:
             return False
         return all(
-            any(self._matches(entry[key], alternative) for alternative in types.split(" | "))
+            any(self._matches_type(entry[key], alternative) for alternative in types.split(" | "))
             for key, types in _CONDITIONS.items()
             if key in entry
         )

@@ -188,7 +188,7 @@ def _start_build_with_pool(session: PlaybookSession, command: StartBuild, option
             folder / "keys" / "pool-client"
         ),
     }
-    masking.protect(bazel_environment.with_inner_secrets(secrets).values())
+    masking.register_secrets(bazel_environment.with_inner_secrets(secrets).values())
     return _start_build_with_settings(session, command, options, secrets)
 
 

@@ -6,7 +6,7 @@ from kiln.init import kiln_requirement, pypi, scaffold
 from kiln.init.kiln_requirement import KilnRequirement
 from kiln.init.python_recipe import python_recipe
 from kiln.init.scaffold import PlannedFiles
-from kiln.init.starter import NewRecipe, starter
+from kiln.init.starter_recipe import NewRecipe, starter_recipe
 from kiln.init.yaml_snippets import RecipeFormat
 
 __all__ = [
@@ -18,5 +18,5 @@ __all__ = [
     "pypi",
     "python_recipe",
     "scaffold",
-    "starter",
+    "starter_recipe",
 ]

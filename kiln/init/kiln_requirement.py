@@ -48,7 +48,7 @@ def parse_given_requirement(text: str) -> KilnRequirement:
         UsageError: it is not a requirement on kiln, or leaves the version open.
     """
     if _PATH_LIKE.match(text) or (text.endswith(".whl") and "://" not in text):
-        return _local_requirement(_file_url(text))
+        return _requirement_of_local_file(_existing_file_url(text))
     try:
         requirement = Requirement(f"{NAME} @ {text}" if _URL.match(text) else text)
     except InvalidRequirement as error:
@@ -56,14 +56,18 @@ def parse_given_requirement(text: str) -> KilnRequirement:
     if requirement.name != NAME:
         raise UsageError(f"--kiln names {requirement.name}", why=f"the project is called {NAME}", hint=_HINT)
     if requirement.url is not None:
-        return _local_requirement(requirement.url) if requirement.url.startswith("file:") else _of_url(requirement.url)
+        return (
+            _requirement_of_local_file(requirement.url)
+            if requirement.url.startswith("file:")
+            else _requirement_of_url(requirement.url)
+        )
     operators = [item.operator for item in requirement.specifier]
     if operators not in (["=="], ["==="]) or "*" in str(requirement.specifier):
         raise UsageError(f"--kiln {text!r} leaves the version open", why="the next release may differ", hint=_HINT)
     return KilnRequirement(line=str(requirement))
 
 
-def _file_url(text: str) -> str:
+def _existing_file_url(text: str) -> str:
     """Return the URL of a file or a folder from its path or URL.
 
     Raises:
@@ -79,7 +83,7 @@ def _file_url(text: str) -> str:
     return path.as_uri() + (f"#{parts.fragment}" if parts.fragment else "")
 
 
-def _of_url(url: str) -> KilnRequirement:
+def _requirement_of_url(url: str) -> KilnRequirement:
     """Return the requirement of an address, which names a wheel or a commit.
 
     Raises:
@@ -92,7 +96,7 @@ def _of_url(url: str) -> KilnRequirement:
     return KilnRequirement(line=f"{NAME} @ {_url_without_password(url)}")
 
 
-def of_running_kiln(*, env: Mapping[str, str]) -> KilnRequirement:
+def requirement_of_running_kiln(*, env: Mapping[str, str]) -> KilnRequirement:
     """Return the requirement of the kiln that runs now, from pip's record of its origin or from its git clone.
 
     Raises:
@@ -100,14 +104,14 @@ def of_running_kiln(*, env: Mapping[str, str]) -> KilnRequirement:
     """
     record = _installed_version_and_origin()
     if record is None:
-        return _of_clone(env)
+        return _requirement_of_git_clone(env)
     version, origin = record
     if origin is None:
         return KilnRequirement(line=f"{NAME}=={version}")
-    return of_origin(origin)
+    return requirement_of_pip_origin(origin)
 
 
-def of_origin(origin: Mapping[str, Any]) -> KilnRequirement:
+def requirement_of_pip_origin(origin: Mapping[str, Any]) -> KilnRequirement:
     """Return the requirement of a record of PEP 610."""
     url, folder = str(origin.get("url", "")), origin.get("subdirectory")
     fragment = [f"subdirectory={folder}"] if folder else []
@@ -119,11 +123,11 @@ def of_origin(origin: Mapping[str, Any]) -> KilnRequirement:
     fragment = [f"sha256={hashes['sha256']}", *fragment] if "sha256" in hashes else fragment
     tail = f"#{'&'.join(fragment)}" if fragment else ""
     if url.startswith("file:"):
-        return _local_requirement(f"{url}{tail}")
+        return _requirement_of_local_file(f"{url}{tail}")
     return KilnRequirement(line=f"{NAME} @ {_url_without_password(url)}{tail}")
 
 
-def _local_requirement(url: str) -> KilnRequirement:
+def _requirement_of_local_file(url: str) -> KilnRequirement:
     note = "requirements/kiln.txt names a file of this computer; give a URL or a version with --kiln for CI and others"
     return KilnRequirement(line=f"{NAME} @ {url}", note=note)
 
@@ -140,7 +144,7 @@ def _installed_version_and_origin() -> tuple[str, dict[str, Any] | None] | None:
     return installed.version, json.loads(text) if text else None
 
 
-def _of_clone(env: Mapping[str, str]) -> KilnRequirement:
+def _requirement_of_git_clone(env: Mapping[str, str]) -> KilnRequirement:
     """Return the requirement of the commit of the clone that runs, at the repository that it was cloned from."""
     commit = None
     with contextlib.suppress(MissingTool):
@@ -153,8 +157,8 @@ def _of_clone(env: Mapping[str, str]) -> KilnRequirement:
             why=f"pip has not installed {Path(__file__).parents[1]}, and it is not in a git clone",
             hint=_HINT,
         )
-    if not remote.ok or (url := remote_url(remote.stdout.strip())) is None:
-        return _local_requirement(_CLONE.as_uri())
+    if not remote.ok or (url := url_of_git_remote(remote.stdout.strip())) is None:
+        return _requirement_of_local_file(_CLONE.as_uri())
     note = "this clone has changes that are not committed; the feedstock gets its last commit" if status.stdout else ""
     return KilnRequirement(line=f"{NAME} @ git+{url}@{commit.stdout.strip()}", note=note)
 
@@ -168,7 +172,7 @@ def _url_without_password(url: str) -> str:
     return f"{head}{mark}" + re.sub(r"^([^/@:]*):[^/@]*@", r"\1@", rest)
 
 
-def remote_url(remote: str) -> str | None:
+def url_of_git_remote(remote: str) -> str | None:
     """Return the URL of a git remote, without credentials; None for a folder."""
     if "://" in remote:
         return None if remote.startswith("file:") else _url_without_password(remote)

@@ -84,11 +84,13 @@ def fetch_project(name: str, version: str | None, *, env: Mapping[str, str]) -> 
     if "error" in answer:
         raise _generator_error(name, version, str(answer["error"]))
     return facts_of_recipe(
-        str(answer["recipe"]), mapped=bool(answer["mapped"]), source_facts=lambda project: _source_facts(project, env)
+        str(answer["recipe"]),
+        mapped=bool(answer["mapped"]),
+        source_facts=lambda project: _fetch_source_facts(project, env),
     )
 
 
-def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts | None:
+def _fetch_source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts | None:
     """Return the facts in a project's source archive, which is fetched by its hash; None where it cannot be had.
 
     Raises:
@@ -104,7 +106,7 @@ def _source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts 
             source_archives_by_hash.fetch_sources(located, Path(folder), env=env, on_line=lambda _: None)
         except DownloadFailed:
             return None
-        return sdist.read(source_archives_by_hash.stored_source_path(located[0], Path(folder)))
+        return sdist.read_sdist_facts(source_archives_by_hash.stored_source_path(located[0], Path(folder)))
 
 
 def _generator_error(name: str, version: str | None, text: str) -> DownloadFailed:
@@ -139,7 +141,7 @@ def facts_of_recipe(
             raise DownloadFailed(f"{text!r} cannot be a {kind} of conda", why=reason)
     url, sha256 = _source_url_and_sha256(root["source"], name)
     build, needs, about = root["build"], root.get("requirements") or {}, root.get("about") or {}
-    host, run = (tuple(_specs(needs.get(kind) or (), mapped=mapped)) for kind in ("host", "run"))
+    host, run = (tuple(_conda_specs(needs.get(kind) or (), mapped=mapped)) for kind in ("host", "run"))
     minimum = next((match[1] for spec in run if (match := _LOWER.match(spec.removeprefix("python ")))), "")
     noarch, guess = build.get("noarch") == "python", name.replace("-", "_")
     imports = tuple(guess if text.lower() == guess else text for text in _tested_imports(root.get("tests") or ()))
@@ -150,12 +152,12 @@ def facts_of_recipe(
         sha256=sha256,
         noarch=noarch,
         python_min=minimum if _python_version_tuple(minimum) > GLOBAL_PYTHON_MIN else "",
-        host=_without_python(host),
-        run=_without_python(run),
+        host=_specs_without_python_and_pip(host),
+        run=_specs_without_python_and_pip(run),
         imports=imports or (guess,),
         about={key: str(value) for key, value in about.items() if isinstance(value, str)},
-        license_files=_as_texts(about.get("license_file")),
-        entry_points=_as_texts((build.get("python") or {}).get("entry_points")) if noarch else (),
+        license_files=_list_or_single_as_texts(about.get("license_file")),
+        entry_points=_list_or_single_as_texts((build.get("python") or {}).get("entry_points")) if noarch else (),
         left_out=tuple(_conditional_requirements(generated)),
     )
     source = source_facts(project)
@@ -200,7 +202,7 @@ def _with_placeholders(project: PythonProject, *, mapped: bool, is_read: bool) -
     return replace(project, host=("pip", *host), license_files=license_files, notes=tuple(notes))
 
 
-def _without_python(specs: Iterable[str]) -> tuple[str, ...]:
+def _specs_without_python_and_pip(specs: Iterable[str]) -> tuple[str, ...]:
     return tuple(spec for spec in specs if spec.split()[0] not in {"python", "pip"})
 
 
@@ -208,11 +210,11 @@ def _python_version_tuple(python: str) -> tuple[int, ...]:
     return tuple(int(part) for part in python.split(".")) if python else ()
 
 
-def _as_texts(value: Any) -> tuple[str, ...]:
+def _list_or_single_as_texts(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else (str(value),) if value else ()
 
 
-def _specs(values: Iterable[Any], *, mapped: bool) -> Iterator[str]:
+def _conda_specs(values: Iterable[Any], *, mapped: bool) -> Iterator[str]:
     """Yield valid match specs, with a space after the name."""
     for value in values:
         try:
@@ -249,4 +251,8 @@ def _source_url_and_sha256(value: Any, name: str) -> tuple[str, str]:
 def _tested_imports(tests: Iterable[Any]) -> Iterator[str]:
     for test in tests:
         if isinstance(test, dict) and isinstance(test.get("python"), dict):
-            yield from (text for text in _as_texts(test["python"].get("imports")) if re.fullmatch(r"[\w.]+", text))
+            yield from (
+                text
+                for text in _list_or_single_as_texts(test["python"].get("imports"))
+                if re.fullmatch(r"[\w.]+", text)
+            )

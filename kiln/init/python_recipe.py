@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.init.pypi import ADDRESS
-from kiln.init.starter import NewRecipe
-from kiln.init.yaml_snippets import RecipeFormat, comment, items, prose, scalar
+from kiln.init.starter_recipe import NewRecipe
+from kiln.init.yaml_snippets import RecipeFormat, yaml_comment, yaml_list_lines, yaml_scalar, yaml_scalar_of_prose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ def python_recipe(project: PythonProject, format_: RecipeFormat, maintainers: Se
 
 
 def _recipe_yaml_lines(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
-    yield from ("schema_version: 1", "", "context:", f"  name: {scalar(project.name)}")
+    yield from ("schema_version: 1", "", "context:", f"  name: {yaml_scalar(project.name)}")
     yield f'  version: "{project.version}"'
     if project.python_min:
         yield f'  python_min: "{project.python_min}"'
@@ -45,13 +45,13 @@ def _recipe_yaml_lines(project: PythonProject, maintainers: Sequence[str]) -> It
         yield "  noarch: python"
     yield f"  script: {_INSTALL.format(python='${{ PYTHON }}')}"
     if project.entry_points:
-        yield from ("  python:", "    entry_points:", items(project.entry_points, 6).rstrip())
-    yield from ("", "requirements:", *_requirements(project, "${{ %s }}"), "")
-    yield from ("tests:", "  - python:", "      imports:", items(project.imports, 8).rstrip())
+        yield from ("  python:", "    entry_points:", yaml_list_lines(project.entry_points, 6).rstrip())
+    yield from ("", "requirements:", *_requirement_lines(project, "${{ %s }}"), "")
+    yield from ("tests:", "  - python:", "      imports:", yaml_list_lines(project.imports, 8).rstrip())
     if project.noarch:
         yield from ("      python_version:", "        - ${{ python_min }}.*", '        - "*"')
-    yield from ("", "about:", *_about(project, RecipeFormat.V1), "", "extra:", "  recipe-maintainers:")
-    yield items(maintainers, 4).rstrip()
+    yield from ("", "about:", *_about_lines(project, RecipeFormat.V1), "", "extra:", "  recipe-maintainers:")
+    yield yaml_list_lines(maintainers, 4).rstrip()
 
 
 def _meta_yaml_lines(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
@@ -66,14 +66,14 @@ def _meta_yaml_lines(project: PythonProject, maintainers: Sequence[str]) -> Iter
         yield "  noarch: python"
     yield f"  script: {_INSTALL.format(python='{{ PYTHON }}')}"
     if project.entry_points:
-        yield from ("  entry_points:", items(project.entry_points, 4).rstrip())
-    yield from ("", "requirements:", *_requirements(project, "{{ %s }}"), "")
-    yield from ("test:", "  imports:", items(project.imports, 4).rstrip(), "  commands:", "    - pip check")
+        yield from ("  entry_points:", yaml_list_lines(project.entry_points, 4).rstrip())
+    yield from ("", "requirements:", *_requirement_lines(project, "{{ %s }}"), "")
+    yield from ("test:", "  imports:", yaml_list_lines(project.imports, 4).rstrip(), "  commands:", "    - pip check")
     yield from ("  requires:", "    - pip")
     if project.noarch:
         yield "    - python {{ python_min }}"
-    yield from ("", "about:", *_about(project, RecipeFormat.V0), "", "extra:", "  recipe-maintainers:")
-    yield items(maintainers, 4).rstrip()
+    yield from ("", "about:", *_about_lines(project, RecipeFormat.V0), "", "extra:", "  recipe-maintainers:")
+    yield yaml_list_lines(maintainers, 4).rstrip()
 
 
 def _templated_source_url(project: PythonProject, name: str, version: str, first: str) -> str:
@@ -81,7 +81,7 @@ def _templated_source_url(project: PythonProject, name: str, version: str, first
     return path.replace("{version}", version)
 
 
-def _requirements(project: PythonProject, braces: str) -> Iterator[str]:
+def _requirement_lines(project: PythonProject, braces: str) -> Iterator[str]:
     """Yield the lines of the requirements; ``braces`` are those of the format's expressions."""
     minimum = braces % "python_min"
     if not project.noarch:
@@ -89,20 +89,20 @@ def _requirements(project: PythonProject, braces: str) -> Iterator[str]:
     v1 = braces.startswith("$")
     yield "  host:"
     yield f"    - python {minimum}{'.*' if v1 else ''}" if project.noarch else "    - python"
-    yield items(project.host, 4).rstrip()
+    yield yaml_list_lines(project.host, 4).rstrip()
     yield "  run:"
     yield f"    - python >={minimum}" if project.noarch else "    - python"
     if project.run:
-        yield items(project.run, 4).rstrip()
-    yield from (f"    {comment(text)}" for text in project.left_out)
+        yield yaml_list_lines(project.run, 4).rstrip()
+    yield from (f"    {yaml_comment(text)}" for text in project.left_out)
 
 
-def _about(project: PythonProject, format_: RecipeFormat) -> Iterator[str]:
+def _about_lines(project: PythonProject, format_: RecipeFormat) -> Iterator[str]:
     values = {"homepage": f"{ADDRESS}/project/{project.name}/", "summary": project.name, **project.about}
     values.setdefault("license", "LicenseRef-unknown")
     names = _ABOUT_V1 if format_ is RecipeFormat.V1 else _ABOUT_V0
     for key in ("homepage", "summary", "license"):
-        yield f"  {names[key]}: {prose(values[key])}"
-    yield from ("  license_file:", items(project.license_files, 4).rstrip())
+        yield f"  {names[key]}: {yaml_scalar_of_prose(values[key])}"
+    yield from ("  license_file:", yaml_list_lines(project.license_files, 4).rstrip())
     if values.get("documentation"):
-        yield f"  {names['documentation']}: {prose(values['documentation'])}"
+        yield f"  {names['documentation']}: {yaml_scalar_of_prose(values['documentation'])}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.init.kiln_requirement import KilnRequirement
-    from kiln.init.starter import NewRecipe
+    from kiln.init.starter_recipe import NewRecipe
     from kiln.model.feedstock import Feedstock
 
 SCRIPT, REQUIREMENTS, OUTPUTS, FORGE, IGNORED = (
@@ -59,7 +59,7 @@ class PlannedFiles:
     kept: tuple[str, ...] = ()
 
 
-def checked_name(name: str) -> str:
+def require_valid_package_name(name: str) -> str:
     """Return a package's name.
 
     Raises:
@@ -71,7 +71,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def checked_version(version: str) -> str:
+def require_valid_version(version: str) -> str:
     """Return a version.
 
     Raises:
@@ -97,7 +97,7 @@ def new_feedstock_files(folder: Path, recipe: NewRecipe, requirement: KilnRequir
     added = {
         FORGE: _FORGE_TEXT.format(tool=tool),
         IGNORED: IGNORED_TEXT,
-        OUTPUTS: _outputs_text([recipe.name]),
+        OUTPUTS: _outputs_file_text([recipe.name]),
         **_build_script_files(requirement),
         **recipe.files,
     }
@@ -113,7 +113,7 @@ def new_feedstock_files(folder: Path, recipe: NewRecipe, requirement: KilnRequir
     return PlannedFiles(added=added)
 
 
-def missing_files(feedstock: Feedstock, requirement: KilnRequirement) -> PlannedFiles:
+def missing_feedstock_files(feedstock: Feedstock, requirement: KilnRequirement) -> PlannedFiles:
     """Return the files that a feedstock lacks; conda-smithy's build-locally.py needs no requirement."""
     tool = "" if feedstock.meta.is_file() else _TOOL
     texts = {FORGE: _FORGE_TEXT.format(tool=tool), IGNORED: IGNORED_TEXT, **_build_script_files(requirement)}
@@ -123,18 +123,18 @@ def missing_files(feedstock: Feedstock, requirement: KilnRequirement) -> Planned
     return PlannedFiles(added={name: text for name, text in texts.items() if name not in existing}, kept=existing)
 
 
-def outputs_file(feedstock: Feedstock, packages: Iterable[str]) -> PlannedFiles:
+def planned_outputs_file(feedstock: Feedstock, packages: Iterable[str]) -> PlannedFiles:
     """Return the list of the packages that a feedstock may publish, if it has none."""
     if os.path.lexists(feedstock.root / OUTPUTS):
         return PlannedFiles(added={}, kept=(OUTPUTS,))
-    return PlannedFiles(added={OUTPUTS: _outputs_text(packages)})
+    return PlannedFiles(added={OUTPUTS: _outputs_file_text(packages)})
 
 
-def _outputs_text(packages: Iterable[str]) -> str:
+def _outputs_file_text(packages: Iterable[str]) -> str:
     return _OUTPUTS_HEAD + "".join(f"{name}\n" for name in sorted(set(packages)))
 
 
-def write(folder: Path, planned: PlannedFiles) -> None:
+def write_planned_files(folder: Path, planned: PlannedFiles) -> None:
     """Write the planned files; a folder that does not exist appears when it is complete.
 
     Raises:

@@ -47,15 +47,15 @@ class SdistFacts:
     modules: tuple[str, ...] = ()
 
 
-def read(archive: Path) -> SdistFacts | None:
+def read_sdist_facts(archive: Path) -> SdistFacts | None:
     """Return the facts of a ``.tar.gz``; None for another, a damaged, or one beyond the limits of time and memory."""
     try:
-        return limits.run_bounded(lambda: _read_without_limits(archive))
+        return limits.run_bounded(lambda: _read_sdist_facts_unbounded(archive))
     except UnsafeTemplate:
         return None
 
 
-def _read_without_limits(archive: Path) -> SdistFacts | None:
+def _read_sdist_facts_unbounded(archive: Path) -> SdistFacts | None:
     paths, texts = [], {}
     try:
         with tarfile.open(archive, "r:gz") as tar:
@@ -72,16 +72,16 @@ def _read_without_limits(archive: Path) -> SdistFacts | None:
                     texts[str(path)] = file.read(_LARGEST).decode(errors="replace")
     except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error):  # the last two by damaged headers and data
         return None
-    project = _toml(texts.get("pyproject.toml", ""))
+    project = _parse_toml_or_empty(texts.get("pyproject.toml", ""))
     return SdistFacts(
         build=tuple(_build_requirements(project)) or _SETUPTOOLS,
-        programs=tuple(_programs(project, texts.get("setup.cfg", ""))),
+        programs=tuple(_entry_points(project, texts.get("setup.cfg", ""))),
         licenses=tuple(sorted(str(path) for path in paths if len(path.parts) == 1 and _LICENSE.fullmatch(path.name))),
-        modules=tuple(sorted(_modules(paths))),
+        modules=tuple(sorted(_importable_modules(paths))),
     )
 
 
-def _toml(text: str) -> dict[str, Any]:
+def _parse_toml_or_empty(text: str) -> dict[str, Any]:
     library = import_module("tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli")
     try:
         value: dict[str, Any] = library.loads(text)
@@ -107,7 +107,7 @@ def _build_requirements(project: Mapping[str, Any]) -> list[str]:
     return specs
 
 
-def _programs(project: Mapping[str, Any], setup: str) -> Iterator[str]:
+def _entry_points(project: Mapping[str, Any], setup: str) -> Iterator[str]:
     scripts = {**_nested_table(project, "project", "scripts"), **_nested_table(project, "project", "gui-scripts")}
     lines = [f"{name} = {target}" for name, target in scripts.items()] or _setup_cfg_entry_points(setup)
     yield from (line for line in lines if _ENTRY.fullmatch(line))
@@ -123,7 +123,7 @@ def _setup_cfg_entry_points(text: str) -> list[str]:
     return [" = ".join(part.strip() for part in line.split("=", 1)) for line in value.splitlines() if line.strip()]
 
 
-def _modules(paths: Iterable[PurePosixPath]) -> set[str]:
+def _importable_modules(paths: Iterable[PurePosixPath]) -> set[str]:
     """Return the names that a package can be imported by: those in ``src``, else those at the top."""
     modules: dict[bool, set[str]] = {True: set(), False: set()}
     for path in paths:

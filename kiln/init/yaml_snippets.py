@@ -28,28 +28,28 @@ class RecipeFormat(Enum):
         return "recipe/recipe.yaml" if self is RecipeFormat.V1 else "recipe/meta.yaml"
 
 
-def scalar(text: str) -> str:
+def yaml_scalar(text: str) -> str:
     """Return a text as a YAML scalar of one line, quoted where needed."""
     quoted = yaml.safe_dump(text, width=_WIDTH, allow_unicode=True).removesuffix("...\n").rstrip("\n")
     return quoted if "\n" not in quoted else yaml.safe_dump(text, width=_WIDTH, default_style='"').strip()
 
 
-def prose(text: str) -> str:
+def yaml_scalar_of_prose(text: str) -> str:
     """Return foreign prose as a YAML scalar on one line, without templates and selectors."""
-    return scalar(_without_templates(" ".join(text.split())))
+    return yaml_scalar(_without_templates_and_selectors(" ".join(text.split())))
 
 
-def items(values: Iterable[str], indent: int) -> str:
+def yaml_list_lines(values: Iterable[str], indent: int) -> str:
     """Return the lines of a list of scalars, which may be foreign text."""
-    return "".join(f"{' ' * indent}- {scalar(_without_templates(value))}\n" for value in values)
+    return "".join(f"{' ' * indent}- {yaml_scalar(_without_templates_and_selectors(value))}\n" for value in values)
 
 
-def comment(text: str) -> str:
+def yaml_comment(text: str) -> str:
     """Return foreign text as a comment, which Jinja evaluates like any other text."""
-    return _without_templates(f"# {text}")
+    return _without_templates_and_selectors(f"# {text}")
 
 
-def _without_templates(text: str) -> str:
+def _without_templates_and_selectors(text: str) -> str:
     """Return foreign text in which nothing is a template, a selector, or hidden."""
     text = re.sub(r"\{(?=[{%#])", "{ ", names.HIDDEN.sub("", text))
     # conda-build reads `# [win]` as a selector, also inside of quotes, and `[win]` at the end of a line.

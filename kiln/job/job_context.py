@@ -74,9 +74,9 @@ class JobContext:
 
     def mask_secrets(self) -> None:
         """Have this process mask the secrets of the config's programs, and the password of pip's index."""
-        masking.protect(
+        masking.register_secrets(
             (
-                *masking.secrets_of_variables(os.environ),
+                *masking.secrets_of_environment(os.environ),
                 *masking.script_secrets(self.caller_script_variables),
                 *bazel_environment.with_inner_secrets(self.compile_secrets).values(),
             )

@@ -44,7 +44,7 @@ def run_bounded(work: Callable[[], Result]) -> Result:
             _run_in_child(work, writer, note)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(writer)
-        answer, status, usage = _read_answer(child, reader)
+        answer, status, usage = _read_pickled_outcome(child, reader)
         if status:
             raise _killed_process_error(status, usage.ru_utime + usage.ru_stime, note)
     result, error, trace = _Unpickler(io.BytesIO(answer)).load()
@@ -60,7 +60,7 @@ def _fork() -> int:
         return os.fork()
 
 
-def _read_answer(child: int, reader: int) -> tuple[bytes, int, resource.struct_rusage]:
+def _read_pickled_outcome(child: int, reader: int) -> tuple[bytes, int, resource.struct_rusage]:
     """Return the child's output, its exit status, and its usage; an interrupt, or a stall, kills it."""
     finished = False
     try:
@@ -80,7 +80,7 @@ def _killed_process_error(status: int, seconds: float, note: mmap.mmap) -> KilnE
     if seconds >= limit_errors.SECONDS:
         return limit_errors.processor_time_error(note)
     code = os.waitstatus_to_exitcode(status)
-    return limit_errors.exceeded_error(note, f"its process ended with status {code} after {seconds:.1f} s")
+    return limit_errors.limit_exceeded_error(note, f"its process ended with status {code} after {seconds:.1f} s")
 
 
 # In the child
@@ -92,7 +92,7 @@ def _run_in_child(work: Callable[[], object], writer: int, note: mmap.mmap) -> N
     try:
         LimitState.inside, LimitState.note = True, note
         _reset_signals()
-        _limit()
+        _set_resource_limits()
         answer = memoryview(_run_and_pickle(work, note))
         while answer:
             answer = answer[os.write(writer, answer) :]
@@ -110,7 +110,7 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
-def _limit() -> None:
+def _set_resource_limits() -> None:
     """Set the limits: an error when the time is spent, and SIGKILL when a single step continues."""
 
     def late(*_: object) -> None:
@@ -118,17 +118,17 @@ def _limit() -> None:
 
     signal.signal(signal.SIGPROF, late)
     signal.setitimer(signal.ITIMER_PROF, limit_errors.SECONDS)
-    _lower(resource.RLIMIT_CORE, 0)
-    _lower(resource.RLIMIT_CPU, limit_errors.SECONDS + 1)
+    _lower_resource_limit(resource.RLIMIT_CORE, 0)
+    _lower_resource_limit(resource.RLIMIT_CPU, limit_errors.SECONDS + 1)
     sizes = Path("/proc/self/statm")  # only Linux counts and bounds the allocated memory
     if sizes.is_file():
-        _lower(
+        _lower_resource_limit(
             resource.RLIMIT_DATA,
             int(sizes.read_text(encoding="utf-8").split()[5]) * resource.getpagesize() + limit_errors.MEMORY,
         )
 
 
-def _lower(kind: int, limit: int) -> None:
+def _lower_resource_limit(kind: int, limit: int) -> None:
     soft, hard = (
         limit if current == resource.RLIM_INFINITY else min(limit, current) for current in resource.getrlimit(kind)
     )
@@ -140,7 +140,7 @@ def _run_and_pickle(work: Callable[[], object], note: mmap.mmap) -> bytes:
     try:
         return _pickle_outcome(work(), None)
     except (OutOfTime, MemoryError, SystemError, RecursionError) as error:
-        return _pickle_outcome(None, limit_errors.as_limit_error(error, note))
+        return _pickle_outcome(None, limit_errors.limit_error_or_none(error, note))
     except KilnError as error:
         return _pickle_outcome(None, error)
     except Exception as error:  # noqa: BLE001 - any error is raised again in the parent

@@ -35,10 +35,10 @@ def run_bounded(work: Callable[[], Result]) -> Result:
     with _one_at_a_time:
         LimitState.inside, LimitState.note = True, note
         try:
-            with machine_resources.additional_memory_limit(limit_errors.MEMORY), _time_limited():
+            with machine_resources.additional_memory_limit(limit_errors.MEMORY), _limit_time():
                 return work()
         except BaseException as error:
-            failure = limit_errors.as_limit_error(error, note)
+            failure = limit_errors.limit_error_or_none(error, note)
             if failure is None:
                 raise
             raise failure from None
@@ -47,7 +47,7 @@ def run_bounded(work: Callable[[], Result]) -> Result:
 
 
 @contextlib.contextmanager
-def _time_limited() -> Iterator[None]:
+def _limit_time() -> Iterator[None]:
     """Raise OutOfTime in this thread when the block takes too long; end the process when that does not help."""
     finished, worker = threading.Event(), threading.get_ident()
     until = time.process_time() + limit_errors.SECONDS
@@ -64,7 +64,7 @@ def _time_limited() -> Iterator[None]:
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    with _ended_when_stalled():
+    with _end_process_when_stalled():
         try:
             yield
         finally:
@@ -74,7 +74,7 @@ def _time_limited() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ended_when_stalled() -> Iterator[None]:
+def _end_process_when_stalled() -> Iterator[None]:
     """End the process with a traceback when the block does not end."""
     try:
         faulthandler.dump_traceback_later(STALL, exit=True, file=sys.__stderr__ or sys.stderr)

@@ -41,23 +41,23 @@ def recorded_place(note: Note) -> Place | None:
     return Place(file=file, line=int(line) if line.isdecimal() else 0) if file else None
 
 
-def as_limit_error(error: BaseException, note: Note) -> UnsafeTemplate | None:
+def limit_error_or_none(error: BaseException, note: Note) -> UnsafeTemplate | None:
     """Return the error of work that exceeds a limit; None for every other error."""
     match error:
         case OutOfTime():
             return processor_time_error(note)
         case MemoryError() | SystemError():  # SystemError: the interpreter had no memory left for a MemoryError
-            return exceeded_error(note, f"it takes more than {MEMORY >> 20} MB of memory")
+            return limit_exceeded_error(note, f"it takes more than {MEMORY >> 20} MB of memory")
         case RecursionError():
-            return exceeded_error(note, "it is nested too deeply")
+            return limit_exceeded_error(note, "it is nested too deeply")
     return None
 
 
 def processor_time_error(note: Note) -> UnsafeTemplate:
     """Return the error of work that takes too long."""
-    return exceeded_error(note, f"it takes more than {SECONDS} s of processor time")
+    return limit_exceeded_error(note, f"it takes more than {SECONDS} s of processor time")
 
 
-def exceeded_error(note: Note, why: str) -> UnsafeTemplate:
+def limit_exceeded_error(note: Note, why: str) -> UnsafeTemplate:
     """Return the error of work that exceeds a limit, at the recorded file and line."""
     return UnsafeTemplate(_WHAT, at=recorded_place(note), why=why, hint=_HINT)

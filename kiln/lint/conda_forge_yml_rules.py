@@ -35,8 +35,8 @@ def setting_faults(
 def settings_without_effect(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield unknown settings that conda-smithy's linter ignores, and those that kiln has no use for."""
     yield from setting_faults(subject, find=schema.unknown_settings)
-    replaced = {fault.path for fault in schema.deprecated(subject.settings)}
-    for fault in schema.without_use(subject.settings):
+    replaced = {fault.path for fault in schema.deprecated_settings(subject.settings)}
+    for fault in schema.settings_without_use(subject.settings):
         if fault.path not in replaced:
             yield Problem(text=f"{fault.text}: {fault.cure}", at=subject.setting_place(*fault.path))
 
@@ -51,9 +51,11 @@ def outdated_images(subject: LintedFeedstock) -> Iterator[Problem]:
 
 RULES = (
     lint_rule(
-        "schema", partial(setting_faults, find=schema.faults), "see conda-forge.org/docs/maintainer/conda_forge_yml"
+        "schema",
+        partial(setting_faults, find=schema.invalid_settings),
+        "see conda-forge.org/docs/maintainer/conda_forge_yml",
     ),
-    hint_rule("schema", partial(setting_faults, find=schema.deprecated), "use its replacement"),
+    hint_rule("schema", partial(setting_faults, find=schema.deprecated_settings), "use its replacement"),
     hint_rule("kiln-settings", settings_without_effect, "remove the setting, unless conda-forge's CI needs it"),
     hint_rule(
         "FC-002", outdated_images, "remove the setting, unless the recipe repackages binaries", skip="hint_os_version"

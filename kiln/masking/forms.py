@@ -33,7 +33,7 @@ _QUOTE = r"""|'\\{1,8}''|'"'"'|''|&apos;"""
 _CONTROL = {"\r": "r", "\a": "a", "\b": "b", "\f": "f", "\v": "v", "\x1b": "[eE]"}
 
 
-class Forms:
+class EscapedForms:
     """The forms of one secret: ``trigger`` is in each text that ``pattern`` matches; empty where no text surely is.
 
     A plain class: every command imports this module, and making a dataclass or a named tuple takes a millisecond.
@@ -45,9 +45,9 @@ class Forms:
         self.trigger, self.pattern = trigger, pattern
 
 
-def escaped_forms(secret: str) -> Forms:
+def escaped_forms(secret: str) -> EscapedForms:
     """Return the forms of one secret, or of one of its lines, whose single characters are escaped."""
-    return Forms(
+    return EscapedForms(
         trigger=unescaped_part(secret), pattern=re.compile(_whole_word_pattern(secret, escaped_pattern(secret)))
     )
 
@@ -130,7 +130,7 @@ def line_break_variants(secret: str) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(text.encode("utf-8", "surrogatepass") for text in texts))
 
 
-def base64_cores(octets: bytes) -> tuple[str, ...]:
+def base64_at_all_offsets(octets: bytes) -> tuple[str, ...]:
     """Return the base64 of bytes at each of the three offsets in a text, as far as the bytes determine it."""
     from binascii import b2a_base64
 
@@ -160,16 +160,16 @@ def literal_forms(secret: str) -> Iterator[str]:
         yield from byte_dumps(octets)
         if len(octets) < SURE:
             yield from (octets.hex(), octets.hex().upper())
-            yield from (text for text in base64_cores(octets) if len(text) > SHORTEST)
+            yield from (text for text in base64_at_all_offsets(octets) if len(text) > SHORTEST)
 
 
-def form_windows(secret: str) -> Iterator[str]:
+def windows_of_encoded_forms(secret: str) -> Iterator[str]:
     """Yield the windows of a secret's encoded forms."""
     for octets in line_break_variants(secret):
-        for text in base64_cores(octets):
-            yield from _windows(text, WINDOW)
-        yield from _windows(octets.hex(), HEX_WINDOW)
+        for text in base64_at_all_offsets(octets):
+            yield from _substrings_of_length(text, WINDOW)
+        yield from _substrings_of_length(octets.hex(), HEX_WINDOW)
 
 
-def _windows(text: str, size: int) -> Iterable[str]:
+def _substrings_of_length(text: str, size: int) -> Iterable[str]:
     return (text[at : at + size] for at in range(len(text) - size + 1))

@@ -11,7 +11,7 @@ from kiln.masking import forms, urls
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kiln.masking.forms import Forms
+    from kiln.masking.forms import EscapedForms
 
 _TO_SPACES = bytes(
     code if chr(code).isascii() and (chr(code).isalnum() or code in b"+/_-") else 32 for code in range(256)
@@ -28,42 +28,42 @@ class Mask:
         stripped = (secret.strip("\r\n") for secret in secrets)
         self.secrets = tuple(dict.fromkeys(secret for secret in stripped if is_maskable(secret)))
 
-    def with_more(self, secrets: Iterable[str]) -> Mask:
+    def with_more_secrets(self, secrets: Iterable[str]) -> Mask:
         """Return a mask of further secrets, too; itself when it has them all."""
         more = Mask((*self.secrets, *secrets))
         return self if more.secrets == self.secrets else more
 
     def mask_text(self, text: str) -> str:
         """Return a text with secrets and the credentials of URLs masked."""
-        return urls.mask_spans(text, [*self.spans(text), *urls.credential_spans(text)])
+        return urls.mask_spans(text, [*self.secret_spans(text), *urls.credential_spans(text)])
 
     def mask_secrets_only(self, text: str) -> str:
         """Return a text with secrets masked, but not the credentials of its URLs."""
-        return urls.mask_spans(text, self.spans(text))
+        return urls.mask_spans(text, self.secret_spans(text))
 
-    def may_hold(self, text: str) -> bool:
+    def may_contain_secret(self, text: str) -> bool:
         """Return whether a text may contain something to mask; False is certain."""
-        return urls.has_credentials(text) or self.holds(text)
+        return urls.has_credentials(text) or self.contains_secret(text)
 
-    def holds(self, text: str) -> bool:
+    def contains_secret(self, text: str) -> bool:
         """Return whether there is a secret in a text."""
-        if any(literal in text for literal in self._literals):
+        if any(literal in text for literal in self._literal_forms):
             return True
-        if any(form.trigger in text and form.pattern.search(text) for form in self._forms):
+        if any(form.trigger in text and form.pattern.search(text) for form in self._escaped_forms):
             return True
-        return bool(self.secrets) and self._has_window(text)
+        return bool(self.secrets) and self._has_encoded_window(text)
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
+    def secret_spans(self, text: str) -> list[tuple[int, int]]:
         """Return the spans of secrets, or parts of their encoded forms, in a text."""
         spans: list[tuple[int, int]] = []
-        for form in self._forms:
+        for form in self._escaped_forms:
             if form.trigger in text:
                 spans += [match.span() for match in form.pattern.finditer(text)]
-        for literal in self._literals:
-            spans += _occurrences(literal, text)
-        return [*spans, *self._windows_in(text)] if self.secrets else spans
+        for literal in self._literal_forms:
+            spans += _spans_of_literal(literal, text)
+        return [*spans, *self._spans_of_encoded_windows(text)] if self.secrets else spans
 
-    def _has_window(self, text: str) -> bool:
+    def _has_encoded_window(self, text: str) -> bool:
         """Return whether a long run of letters and digits has a window of an encoded secret."""
         base64, hexadecimal = self._encoded_windows
         size, wide = forms.WINDOW, forms.HEX_WINDOW
@@ -78,7 +78,7 @@ class Mask:
                     return True
         return False
 
-    def _windows_in(self, text: str) -> Iterator[tuple[int, int]]:
+    def _spans_of_encoded_windows(self, text: str) -> Iterator[tuple[int, int]]:
         base64, hexadecimal = self._encoded_windows
         for run in _RUN.finditer(text):
             start, word = run.span()[0], run[0]
@@ -89,7 +89,7 @@ class Mask:
                 if word[at : at + forms.HEX_WINDOW].lower() in hexadecimal:
                     yield start + at, start + at + forms.HEX_WINDOW
 
-    def ends_encoded(self, line: str) -> bool:
+    def ends_in_encoded_secret(self, line: str) -> bool:
         """Return whether a line ends in the middle of an encoded secret."""
         base64, hexadecimal = self._encoded_windows
         return line[-forms.WINDOW :] in base64 or line[-forms.HEX_WINDOW :].lower() in hexadecimal
@@ -101,20 +101,20 @@ class Mask:
     @functools.cached_property
     def _encoded_secrets(self) -> tuple[str, ...]:
         spellings = [octets for secret in self.secrets for octets in forms.line_break_variants(secret)]
-        return tuple(text for octets in spellings for text in (*forms.base64_cores(octets), octets.hex()))
+        return tuple(text for octets in spellings for text in (*forms.base64_at_all_offsets(octets), octets.hex()))
 
     @functools.cached_property
-    def _forms(self) -> tuple[Forms, ...]:
+    def _escaped_forms(self) -> tuple[EscapedForms, ...]:
         parts = (part for secret in self.secrets for part in (secret, secret.strip(), *maskable_lines(secret)))
         return tuple(map(forms.escaped_forms, dict.fromkeys(parts)))
 
     @functools.cached_property
-    def _literals(self) -> tuple[str, ...]:
+    def _literal_forms(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(text for secret in self.secrets for text in forms.literal_forms(secret)))
 
     @functools.cached_property
     def _encoded_windows(self) -> tuple[frozenset[str], frozenset[str]]:
-        windows = {window for secret in self.secrets for window in forms.form_windows(secret)}
+        windows = {window for secret in self.secrets for window in forms.windows_of_encoded_forms(secret)}
         base64 = frozenset(window for window in windows if len(window) == forms.WINDOW)
         return base64, frozenset(window for window in windows if len(window) == forms.HEX_WINDOW)
 
@@ -141,7 +141,7 @@ def _end_of_padding(text: str, at: int) -> int:
     return at
 
 
-def _occurrences(literal: str, text: str) -> Iterator[tuple[int, int]]:
+def _spans_of_literal(literal: str, text: str) -> Iterator[tuple[int, int]]:
     at = text.find(literal)
     while at >= 0:
         yield at, at + len(literal)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.masking import forms
 from kiln.masking.mask import Mask
-from kiln.masking.variables import is_public, is_secret
+from kiln.masking.variables import is_public_variable, is_secret_variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,13 +19,13 @@ _ORDINARY = re.compile(r"~?(?:/[\w.+@-]*)+|[\d.]+|[A-Za-z]+(?:[-_.:, ][A-Za-z]*\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class SecretSearch:
     """A search for values, each under the name that is reported."""
 
     masks: Mapping[str, Mask]
 
     @classmethod
-    def for_secrets(cls, secrets: Mapping[str, str]) -> Search:
+    def for_secrets(cls, secrets: Mapping[str, str]) -> SecretSearch:
         """Return the search for values that are too long to occur by chance.
 
         Bytes are searched as Latin-1 text, so other alphabets are searched by their bytes.
@@ -33,14 +33,14 @@ class Search:
         long = {name: value for name, value in secrets.items() if len(value.strip()) >= forms.ANYWHERE}
         return cls(masks={name: Mask((value, _utf8_as_latin1(value))) for name, value in long.items()})
 
-    def names_in(self, chunks: Iterator[bytes]) -> tuple[str, ...]:
+    def names_of_secrets_in(self, chunks: Iterator[bytes]) -> tuple[str, ...]:
         """Return the names of the values in a file, which is read in chunks."""
         names: dict[str, None] = {}
         overlap = max((mask.max_form_length for mask in self.masks.values()), default=0)
         rest = ""
         for chunk in chunks:
             text = rest + chunk.decode("latin-1")
-            names |= dict.fromkeys(name for name, mask in self.masks.items() if mask.holds(text))
+            names |= dict.fromkeys(name for name, mask in self.masks.items() if mask.contains_secret(text))
             rest = text[-overlap:]
         return tuple(names)
 
@@ -57,5 +57,5 @@ def secret_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in variables.items()
-        if is_secret(name) or not (is_public(name) or _ORDINARY.fullmatch(value))
+        if is_secret_variable(name) or not (is_public_variable(name) or _ORDINARY.fullmatch(value))
     }

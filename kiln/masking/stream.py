@@ -29,7 +29,7 @@ class _PartialMatch:
     places: tuple[int, ...]
 
 
-class Stream:
+class MaskedLineStream:
     """A stream of lines to mask; lines are buffered only while they may be the beginning of a secret.
 
     A line that begins with ``own`` is a message between two of kiln's processes, whose texts were masked before it was
@@ -52,41 +52,41 @@ class Stream:
         whole, newline, self._rest = (self._rest + text).rpartition("\n")
         lines = whole.split("\n") if newline else []
         if len(self._rest) > max(LONGEST_LINE, 2 * self._mask.max_form_length):
-            lines.append(self._pop_line_beginning())
-        return self._add_lines([line.rstrip("\r") for line in lines])
+            lines.append(self._pop_beginning_of_endless_line())
+        return self._masked_complete_lines([line.rstrip("\r") for line in lines])
 
-    def end(self) -> list[str]:
+    def finish(self) -> list[str]:
         """Return the remaining lines, masked."""
         rest, self._rest = self._rest, ""
-        lines = self._add_line(rest.rstrip("\r")) if rest else []
-        return [*lines, *self._release(len(self._buffer))]
+        lines = self._masked_lines_after(rest.rstrip("\r")) if rest else []
+        return [*lines, *self._release_masked_lines(len(self._buffer))]
 
-    def _add_lines(self, lines: list[str]) -> list[str]:
+    def _masked_complete_lines(self, lines: list[str]) -> list[str]:
         """Return the lines that are complete; many lines are divided in halves until one has to be searched."""
         if not self._buffer and not self._open and not self._needs_search(lines):
             return lines
         if len(lines) <= FEW:
-            return [masked for line in lines for masked in self._add_line(line)]
+            return [masked for line in lines for masked in self._masked_lines_after(line)]
         middle = len(lines) // 2
-        return [*self._add_lines(lines[:middle]), *self._add_lines(lines[middle:])]
+        return [*self._masked_complete_lines(lines[:middle]), *self._masked_complete_lines(lines[middle:])]
 
     def _needs_search(self, lines: list[str]) -> bool:
         text = "\n".join(lines)
-        return self._mask.may_hold(text) or any(secret.may_begin(text) for secret in self._multiline)
+        return self._mask.may_contain_secret(text) or any(secret.may_begin(text) for secret in self._multiline)
 
-    def _pop_line_beginning(self) -> str:
+    def _pop_beginning_of_endless_line(self) -> str:
         """Remove and return the beginning of an endless line, so that no secret is divided."""
         at = len(self._rest) - self._mask.max_form_length
-        for start, end in self._mask.spans(self._rest):
+        for start, end in self._mask.secret_spans(self._rest):
             if start < at < end:
                 at = start
         beginning, self._rest = self._rest[:at], self._rest[at:]
         return beginning
 
-    def _add_line(self, line: str) -> list[str]:
+    def _masked_lines_after(self, line: str) -> list[str]:
         """Add a whole line, and return the lines that are complete."""
         if self._own and line.startswith(self._own):
-            return [*self._release(len(self._buffer)), line]
+            return [*self._release_masked_lines(len(self._buffer)), line]
         self._buffer.append(line)
         number = len(self._buffer) - 1
         matches = [longer for match in self._matches if (longer := self._continue_match(match, line))]
@@ -94,7 +94,7 @@ class Stream:
             if secret.may_begin(line):
                 matches.append(_PartialMatch(secret=index, places=(number,)))
         self._matches = matches
-        return self._release(min((match.places[0] for match in matches), default=len(self._buffer)))
+        return self._release_masked_lines(min((match.places[0] for match in matches), default=len(self._buffer)))
 
     def _continue_match(self, match: _PartialMatch, line: str) -> _PartialMatch | None:
         """Return a match after one more line; None when it is complete, and masked, or fails.
@@ -119,7 +119,7 @@ class Stream:
             lines[place] = MASKED
         lines[last] = f"{MASKED}{lines[last][end:]}"
 
-    def _release(self, count: int) -> list[str]:
+    def _release_masked_lines(self, count: int) -> list[str]:
         lines = list(self._mask_each_line(self._buffer[:count]))
         self._buffer = self._buffer[count:]
         self._matches = [
@@ -132,7 +132,7 @@ class Stream:
     def _mask_each_line(self, lines: list[str]) -> Iterator[str]:
         for line in lines:
             masked = self._mask.mask_text(self._without_continued_secret(line))
-            self._open = self._mask.ends_encoded(line)
+            self._open = self._mask.ends_in_encoded_secret(line)
             yield masked
 
     def _without_continued_secret(self, line: str) -> str:

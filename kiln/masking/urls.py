@@ -35,13 +35,13 @@ def credential_spans(text: str) -> Iterator[tuple[int, int]]:
         yield from (match.span() for match in _USER.finditer(text))
     if "/t/" in text:
         yield from _conda_token_spans(text)
-    if "=" in text and ("?" in text or "&" in text or ";" in text) and _may_name_secret(text):
+    if "=" in text and ("?" in text or "&" in text or ";" in text) and _may_contain_secret_parameter(text):
         yield from (match.span("value") for match in _QUERY.finditer(text))
     if any(word in text for word in _HEADER_WORDS):
         yield from (match.span("value") for match in _HEADER.finditer(text))
 
 
-def _may_name_secret(text: str) -> bool:
+def _may_contain_secret_parameter(text: str) -> bool:
     """Return whether a text has a part of the names in `_NAMES`; other alphabets have letters that count as theirs."""
     if not text.isascii():
         return True
@@ -67,7 +67,7 @@ def without_credentials(text: str) -> str:
     return mask_spans(text, credential_spans(text))
 
 
-def secrets_of(text: str) -> tuple[str, ...]:
+def secrets_in_urls(text: str) -> tuple[str, ...]:
     """Return the passwords and tokens in a text's URLs, as written and unquoted."""
     secrets = []
     for start, end in credential_spans(text):
@@ -81,13 +81,13 @@ def secrets_of(text: str) -> tuple[str, ...]:
 def mask_spans(text: str, places: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> str:
     """Return a text with spans masked; those that touch or overlap become one."""
     parts, at = [], 0
-    for start, end in merged(places):
+    for start, end in merged_spans(places):
         parts += [text[at:start], MASKED]
         at = end
     return "".join((*parts, text[at:])) if parts else text
 
 
-def merged(places: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> list[tuple[int, int]]:
+def merged_spans(places: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return spans in order, without overlaps."""
     result: list[tuple[int, int]] = []
     for start, end in sorted(places):

@@ -29,12 +29,12 @@ _PUBLIC = lazy_pattern(
 )
 
 
-def is_public(name: str) -> bool:
+def is_public_variable(name: str) -> bool:
     """Return whether a variable is one of the system's, or of conda-forge's, that are not secret."""
     return _PUBLIC.fullmatch(name) is not None
 
 
-def is_secret(name: str) -> bool:
+def is_secret_variable(name: str) -> bool:
     """Return whether a variable is secret by its name: ``*TOKEN*``, ``*PASSWORD*``, but not ``*_FILE``."""
     if name in _FOLDERS or (name.isascii() and not any(part in name.lower() for part in _PARTS)):
         return False  # almost all variables, for which no expression is compiled
@@ -43,8 +43,8 @@ def is_secret(name: str) -> bool:
 
 def script_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets among the variables that a recipe requests: all but the public ones."""
-    values = [value for name, value in environment.items() if not is_public(name)]
-    return (*values, *secrets_of(environment))
+    values = [value for name, value in environment.items() if not is_public_variable(name)]
+    return (*values, *secrets_of_environment(environment))
 
 
 _SWITCH = lazy_pattern(r"\d*|y|n|yes|no|on|off|all", re.IGNORECASE)
@@ -57,13 +57,13 @@ def unmaskable_names(variables: Mapping[str, str]) -> tuple[str, ...]:
         for name, value in variables.items()
         if value
         and not is_maskable(value)
-        and not is_public(name)
-        and (is_secret(name) or not _SWITCH.fullmatch(value))
+        and not is_public_variable(name)
+        and (is_secret_variable(name) or not _SWITCH.fullmatch(value))
     )
 
 
-def secrets_of(environment: Mapping[str, str]) -> tuple[str, ...]:
+def secrets_of_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets of an environment: the values of secret variables, and the credentials in any URL."""
-    secrets = [value for name, value in environment.items() if is_secret(name)]
-    secrets += [secret for value in environment.values() for secret in urls.secrets_of(value)]
+    secrets = [value for name, value in environment.items() if is_secret_variable(name)]
+    secrets += [secret for value in environment.values() for secret in urls.secrets_in_urls(value)]
     return tuple(dict.fromkeys(secrets))

@@ -72,7 +72,7 @@ class KeylessSigner:
         try:
             text = oidc.detect_credential()
             if text is not None:
-                masking.protect([text])
+                masking.register_secrets([text])
                 return oidc.IdentityToken(text)
         except Exception as error:
             raise TokenRefused(

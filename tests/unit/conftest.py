@@ -85,4 +85,4 @@ def guard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 @pytest.fixture(autouse=True)
 def own_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the secrets of a test at its end: a process has one mask, and another test may print the same words."""
-    monkeypatch.setattr(masking._Current, "mask", masking.current())
+    monkeypatch.setattr(masking._ProcessMask, "mask", masking.current_mask())

@@ -140,7 +140,7 @@ def _read_variable_file(path: Path, vault: VaultDecryption) -> dict[str, Any]:
         raise UsageError(f"{path} holds no variables", hint="write NAME: VALUE lines, or a JSON object")
     if is_vault:
         secrets = {name: text for name, text in variables.items() if isinstance(text, str)}
-        masking.protect(masking.secrets_of_variables(secrets))
+        masking.register_secrets(masking.secrets_of_environment(secrets))
     return {str(name): value for name, value in variables.items() if name not in HERE}
 
 
@@ -149,7 +149,7 @@ def _decrypt_nested_values(value: Any, path: Path, vault: VaultDecryption) -> An
     match value:
         case EncryptedValue():
             text = vault.decrypt(value, path)
-            masking.protect([text])
+            masking.register_secrets([text])
             return text
         case dict():
             return {name: _decrypt_nested_values(item, path, vault) for name, item in value.items()}

@@ -162,5 +162,5 @@ def _mask_token(token: str, source: str) -> str:
     """Return a token, masked from now on in all output."""
     if not _TOKEN.fullmatch(token):
         raise HttpError(f"{source} answered without a token")
-    masking.protect([token])
+    masking.register_secrets([token])
     return token

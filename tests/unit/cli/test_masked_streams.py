@@ -47,7 +47,7 @@ def test_control_characters_are_escaped_except_for_views(monkeypatch: pytest.Mon
 
 
 def test_a_traceback_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    masking.protect([SECRET])
+    masking.register_secrets([SECRET])
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
     error = RuntimeError(SECRET)
     print_masked_traceback(RuntimeError, error, None)

@@ -25,7 +25,7 @@ SECTIONS = {
 def rows_of(part: UsedBy) -> list[str]:
     """Return the rows of a part's table on the page: settings of one effect share a row."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for name, setting in schema.rows().items():
+    for name, setting in schema.rows_of_settings_table().items():
         if name and setting.used_by is part:
             groups.setdefault((setting.effect, setting.replacement), []).append(f"`{name}`")
     return [
@@ -41,7 +41,7 @@ def test_the_table_has_all_keys_of_conda_smithy_and_kilns_own_section() -> None:
 
 
 def test_every_setting_has_an_effect_or_the_reason_why_not() -> None:
-    assert [name for name, setting in schema.rows().items() if name and not setting.effect] == []
+    assert [name for name, setting in schema.rows_of_settings_table().items() if name and not setting.effect] == []
 
 
 @pytest.mark.parametrize("part", list(UsedBy))
@@ -53,7 +53,7 @@ def test_the_page_has_the_table(part: UsedBy) -> None:
 
 def test_what_conda_smithy_ignores_is_not_a_fault_for_its_linter() -> None:
     settings = {"provider": {"linux_46": "azure"}, "workflow_settings": {"pagefile_size": [{"platfrom": "linux_64"}]}}
-    assert list(schema.faults(settings)) == []
+    assert list(schema.invalid_settings(settings)) == []
     assert [(fault.path, fault.cure) for fault in schema.unknown_settings(settings)] == [
         (("provider", "linux_46"), "did you mean 'linux_64' or 'linux' or 'linux_32'?"),
         (("workflow_settings", "pagefile_size"), ""),
@@ -62,11 +62,14 @@ def test_what_conda_smithy_ignores_is_not_a_fault_for_its_linter() -> None:
 
 def test_settings_without_use_have_their_reason() -> None:
     settings = {"docker": {"command": "sh", "fallback_image": "x"}, "choco": None, "bot": {"automerge": True}}
-    [fault] = schema.without_use(settings)
+    [fault] = schema.settings_without_use(settings)
     assert (fault.path, fault.cure) == (("docker", "command"), schema.types_by_name()["docker.command"].effect)
 
 
 def test_an_unlisted_setting_belongs_to_the_one_that_contains_it() -> None:
-    assert schema.setting_of(("conda_build", "filename_hashing")) == schema.types_by_name()["conda_build"]
-    assert schema.setting_of(("azure", "settings_linux", "other")) == schema.types_by_name()["azure.settings_linux"]
-    assert schema.setting_of(("unknown",)) is None
+    assert schema.setting_type_of_path(("conda_build", "filename_hashing")) == schema.types_by_name()["conda_build"]
+    assert (
+        schema.setting_type_of_path(("azure", "settings_linux", "other"))
+        == schema.types_by_name()["azure.settings_linux"]
+    )
+    assert schema.setting_type_of_path(("unknown",)) is None

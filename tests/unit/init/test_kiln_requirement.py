@@ -10,7 +10,7 @@ import pytest
 
 from kiln.errors import UsageError
 from kiln.init import kiln_requirement
-from kiln.init.kiln_requirement import of_origin, parse_given_requirement, remote_url
+from kiln.init.kiln_requirement import parse_given_requirement, requirement_of_pip_origin, url_of_git_remote
 from tests.git_repositories import git
 
 if TYPE_CHECKING:
@@ -48,21 +48,21 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
     ],
 )
 def test_pips_record_of_the_origin_is_pinned_without_credentials(origin: Mapping[str, Any], line: str) -> None:
-    requirement = of_origin(origin)
+    requirement = requirement_of_pip_origin(origin)
     assert requirement.line == line
     assert bool(requirement.note) == line.startswith("kiln @ file:")
 
 
 def test_a_version_alone_is_used_only_where_pip_took_kiln_from_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kiln_requirement, "_installed_version_and_origin", lambda: ("1.2", None))
-    assert kiln_requirement.of_running_kiln(env={}).line == "kiln==1.2"
+    assert kiln_requirement.requirement_of_running_kiln(env={}).line == "kiln==1.2"
 
 
 def test_an_unknown_origin_is_refused_and_not_guessed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kiln_requirement, "_installed_version_and_origin", lambda: None)
     monkeypatch.setattr(kiln_requirement, "_CLONE", tmp_path)
     with pytest.raises(UsageError, match="the origin of this kiln is unknown") as caught:
-        kiln_requirement.of_running_kiln(env={"PATH": ""})
+        kiln_requirement.requirement_of_running_kiln(env={"PATH": ""})
     assert "--kiln" in caught.value.hint
     assert "kiln==" not in caught.value.hint
 
@@ -76,14 +76,16 @@ def test_a_clone_gives_its_commit_at_the_repository_that_it_came_from(
     env = {"PATH": os.environ["PATH"]}
     git(tmp_path, "init", "-q")
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "one")
-    assert kiln_requirement.of_running_kiln(env=env).line == f"kiln @ {tmp_path.as_uri()}"
+    assert kiln_requirement.requirement_of_running_kiln(env=env).line == f"kiln @ {tmp_path.as_uri()}"
     git(tmp_path, "remote", "add", "origin", "https://u:p@h.example/kiln.git")
     commit = git(tmp_path, "rev-parse", "HEAD")
-    assert kiln_requirement.of_running_kiln(env=env).line == f"kiln @ git+https://h.example/kiln.git@{commit}"
-    assert not kiln_requirement.of_running_kiln(env=env).note
+    assert (
+        kiln_requirement.requirement_of_running_kiln(env=env).line == f"kiln @ git+https://h.example/kiln.git@{commit}"
+    )
+    assert not kiln_requirement.requirement_of_running_kiln(env=env).note
     (tmp_path / "kiln").mkdir()
     (tmp_path / "kiln" / "new.py").touch()
-    assert "not committed" in kiln_requirement.of_running_kiln(env=env).note
+    assert "not committed" in kiln_requirement.requirement_of_running_kiln(env=env).note
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_a_clone_gives_its_commit_at_the_repository_that_it_came_from(
     ],
 )
 def test_remotes_become_addresses_for_pip(remote: str, address: str | None) -> None:
-    assert remote_url(remote) == address
+    assert url_of_git_remote(remote) == address
 
 
 @pytest.mark.parametrize(

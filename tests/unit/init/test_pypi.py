@@ -147,7 +147,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def test_a_release_is_asked_of_the_generator(answering: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     answering(json.dumps({"recipe": GENERATED, "mapped": True}))
-    monkeypatch.setattr(pypi, "_source_facts", lambda *_: SdistFacts(licenses=("COPYING",)))
+    monkeypatch.setattr(pypi, "_fetch_source_facts", lambda *_: SdistFacts(licenses=("COPYING",)))
     assert pypi.fetch_project("Foo-Bar", None, env={}).name == "foo-bar"
 
 
@@ -195,6 +195,6 @@ def test_a_projects_source_archive_is_fetched_and_read(tmp_path: Path, monkeypat
         imports=(),
         about={},
     )
-    facts = pypi._source_facts(project, {})
+    facts = pypi._fetch_source_facts(project, {})
     assert facts is not None
     assert facts.licenses == ("COPYING",)

@@ -30,7 +30,7 @@ def made(folder: Path, project: PythonProject, form: RecipeFormat) -> Feedstock:
     recipe = python_recipe(project, form, ["jane", "org/team"])
     tool = "conda_build_tool: rattler-build\n" if form is RecipeFormat.V1 else ""
     files = {**recipe.files, "conda-forge.yml": tool, "recipe/conda_build_config.yaml": VARIANTS}
-    scaffold.write(folder, PlannedFiles(added=files))
+    scaffold.write_planned_files(folder, PlannedFiles(added=files))
     return feedstock_loader.load(folder)
 
 

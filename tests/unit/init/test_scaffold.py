@@ -11,13 +11,13 @@ import pytest
 
 from kiln import feedstock_loader
 from kiln.errors import NotWritable, UsageError
-from kiln.init import KilnRequirement, PlannedFiles, RecipeFormat, scaffold, starter
+from kiln.init import KilnRequirement, PlannedFiles, RecipeFormat, scaffold, starter_recipe
 from tests.feedstocks import written
 
 ROOT = Path(__file__).parents[3]
 KILN = KilnRequirement(line="kiln==1")
 META = "package:\n  name: a\n  version: '1'\n"
-RECIPE = starter("a", "1", RecipeFormat.V1, ["jane"])
+RECIPE = starter_recipe("a", "1", RecipeFormat.V1, ["jane"])
 
 
 def test_the_entry_point_of_this_repository_is_that_of_all_feedstocks(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_the_entry_point_of_this_repository_is_that_of_all_feedstocks(tmp_path: 
 
 def test_a_new_folder_appears_complete_with_its_modes(tmp_path: Path) -> None:
     root = tmp_path / "a" / "f"
-    scaffold.write(root, scaffold.new_feedstock_files(root, RECIPE, KILN))
+    scaffold.write_planned_files(root, scaffold.new_feedstock_files(root, RECIPE, KILN))
     assert os.access(root / "build-locally.py", os.X_OK)
     assert not os.access(root / "conda-forge.yml", os.X_OK)
     assert (root / "requirements" / "kiln.txt").read_text().splitlines()[-1] == "kiln==1"
@@ -51,52 +51,52 @@ def test_a_dangling_link_counts_as_existing_and_a_linked_folder_is_not_written_t
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "recipe").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NotWritable, match="is a link"):
-        scaffold.write(tmp_path, scaffold.new_feedstock_files(tmp_path, RECIPE, KILN))
+        scaffold.write_planned_files(tmp_path, scaffold.new_feedstock_files(tmp_path, RECIPE, KILN))
     assert not (tmp_path / "conda-forge.yml").exists()
 
 
 def test_a_feedstock_gets_what_it_lacks(tmp_path: Path) -> None:
     feedstock = written(tmp_path, META)
-    planned = scaffold.missing_files(feedstock, KILN)
+    planned = scaffold.missing_feedstock_files(feedstock, KILN)
     assert list(planned.added) == [".gitignore", "build-locally.py", "requirements/kiln.txt"]
     assert planned.kept == ("conda-forge.yml",)
-    scaffold.write(tmp_path, planned)
-    assert scaffold.missing_files(feedstock, KILN).added == {}
+    scaffold.write_planned_files(tmp_path, planned)
+    assert scaffold.missing_feedstock_files(feedstock, KILN).added == {}
 
 
 def test_conda_smithys_entry_point_stays_and_needs_no_requirement(tmp_path: Path) -> None:
     feedstock = written(tmp_path, META, files={"build-locally.py": "import subprocess\n"})
-    planned = scaffold.missing_files(feedstock, KILN)
+    planned = scaffold.missing_feedstock_files(feedstock, KILN)
     assert list(planned.added) == [".gitignore"]
     assert planned.kept == ("conda-forge.yml", "build-locally.py")
 
 
 def test_a_recipe_yaml_without_settings_gets_those_of_its_format(tmp_path: Path) -> None:
     files = {"recipe/recipe.yaml": "package:\n  name: a\n  version: '1'\n"}
-    scaffold.write(tmp_path, PlannedFiles(added=files))
-    planned = scaffold.missing_files(feedstock_loader.load(tmp_path), KILN)
+    scaffold.write_planned_files(tmp_path, PlannedFiles(added=files))
+    planned = scaffold.missing_feedstock_files(feedstock_loader.load(tmp_path), KILN)
     assert "conda_build_tool: rattler-build\n" in planned.added["conda-forge.yml"]
 
 
 def test_the_list_of_outputs_is_written_once(tmp_path: Path) -> None:
     feedstock = written(tmp_path, META)
-    planned = scaffold.outputs_file(feedstock, ["b", "a", "a"])
+    planned = scaffold.planned_outputs_file(feedstock, ["b", "a", "a"])
     assert planned.added["outputs.txt"].splitlines()[1:] == ["a", "b"]
-    scaffold.write(tmp_path, planned)
-    assert scaffold.outputs_file(feedstock, ["c"]) == PlannedFiles(added={}, kept=("outputs.txt",))
+    scaffold.write_planned_files(tmp_path, planned)
+    assert scaffold.planned_outputs_file(feedstock, ["c"]) == PlannedFiles(added={}, kept=("outputs.txt",))
 
 
 @pytest.mark.parametrize(("name", "hint"), [("A", "kiln init a"), ("a b", ""), ("../a", ""), ("", ""), ("-x", "")])
 def test_an_invalid_name_is_refused(name: str, hint: str) -> None:
     with pytest.raises(UsageError, match="cannot be the name of a package") as caught:
-        scaffold.checked_name(name)
+        scaffold.require_valid_package_name(name)
     assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize("version", ["", "1-2", "1 2", "1..2", "x" * 65])
 def test_an_invalid_version_is_refused(version: str) -> None:
     with pytest.raises(UsageError, match="cannot be a version"):
-        scaffold.checked_version(version)
+        scaffold.require_valid_version(version)
 
 
 @pytest.fixture

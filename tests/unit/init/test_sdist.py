@@ -44,7 +44,7 @@ def files(*names: str, **texts: str) -> dict[str, str]:
 
 def test_the_facts_of_a_modern_project(tmp_path: Path) -> None:
     there = files("LICENSE.md", "COPYING", "src/tool/__init__.py", "tests/__init__.py", "docs/LICENSE", "setup.py")
-    facts = sdist.read(archive(tmp_path, **there, **{"a-1/pyproject.toml": PROJECT}))
+    facts = sdist.read_sdist_facts(archive(tmp_path, **there, **{"a-1/pyproject.toml": PROJECT}))
     assert facts is not None
     assert facts.build == ("hatchling >=1.20", "hatch-vcs")
     assert facts.programs == ("tool = tool.cli:main",)
@@ -54,7 +54,7 @@ def test_the_facts_of_a_modern_project(tmp_path: Path) -> None:
 
 def test_the_facts_of_an_older_project(tmp_path: Path) -> None:
     there = files("LICENCE", "old/py.py", "old.py", "setup.py", "conftest.py", "examples/__init__.py")
-    facts = sdist.read(archive(tmp_path, **there, **{"a-1/setup.cfg": SETUP}))
+    facts = sdist.read_sdist_facts(archive(tmp_path, **there, **{"a-1/setup.cfg": SETUP}))
     assert facts == sdist.SdistFacts(
         build=("setuptools",), programs=("old = old.cli:run",), licenses=("LICENCE",), modules=("old",)
     )
@@ -64,14 +64,14 @@ def test_the_facts_of_an_older_project(tmp_path: Path) -> None:
     "text", ["[", "build-system = 1", "[build-system]\nrequires = 3", "\x00", "[project]\nscripts = 1"]
 )
 def test_a_malformed_file_is_as_none(tmp_path: Path, text: str) -> None:
-    facts = sdist.read(archive(tmp_path, **{"a-1/pyproject.toml": text, "a-1/setup.cfg": "[["}))
+    facts = sdist.read_sdist_facts(archive(tmp_path, **{"a-1/pyproject.toml": text, "a-1/setup.cfg": "[["}))
     assert facts == sdist.SdistFacts()
 
 
 @pytest.mark.parametrize("data", [b"", b"<html>", b"\x1f\x8b" + b"x" * 50])
 def test_what_is_no_archive_has_no_facts(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.tar.gz").write_bytes(data)
-    assert sdist.read(tmp_path / "a.tar.gz") is None
+    assert sdist.read_sdist_facts(tmp_path / "a.tar.gz") is None
 
 
 def test_paths_that_lead_out_and_links_do_not_count(tmp_path: Path) -> None:
@@ -81,19 +81,19 @@ def test_paths_that_lead_out_and_links_do_not_count(tmp_path: Path) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
         tar.addfile(tarfile.TarInfo("a-1/../LICENSE"))
-    assert sdist.read(path) == sdist.SdistFacts()
+    assert sdist.read_sdist_facts(path) == sdist.SdistFacts()
 
 
 @pytest.mark.parametrize("name", ["LICENSE", ".", "../LICENSE", "/LICENSE"])
 def test_a_member_outside_the_top_folder_does_not_count(tmp_path: Path, name: str) -> None:
-    facts = sdist.read(archive(tmp_path, **{name: "", "a-1/COPYING": ""}))
+    facts = sdist.read_sdist_facts(archive(tmp_path, **{name: "", "a-1/COPYING": ""}))
     assert facts == sdist.SdistFacts(licenses=("COPYING",))
 
 
 @pytest.mark.parametrize("invalid", ["foo ===x.*", "foo; python_version ~= 'x'", "foo; 'x' in dependency_groups"])
 def test_a_requirement_that_cannot_be_evaluated_is_left_out(tmp_path: Path, invalid: str) -> None:
     text = f'[build-system]\nrequires = ["{invalid}", "hatchling"]'
-    facts = sdist.read(archive(tmp_path, **{"a-1/pyproject.toml": text}))
+    facts = sdist.read_sdist_facts(archive(tmp_path, **{"a-1/pyproject.toml": text}))
     assert facts == sdist.SdistFacts(build=("hatchling",))
 
 
@@ -103,7 +103,7 @@ def test_an_archive_with_a_damaged_header_has_no_facts(tmp_path: Path) -> None:
         member = tarfile.TarInfo("a-1/a")
         member.pax_headers = {"GNU.sparse.map": "0,x", "GNU.sparse.size": "3"}
         tar.addfile(member)
-    assert sdist.read(path) is None
+    assert sdist.read_sdist_facts(path) is None
 
 
 def test_an_archive_with_damaged_data_has_no_facts(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_an_archive_with_damaged_data_has_no_facts(tmp_path: Path) -> None:
     deflate = zlib.compressobj(wbits=31)
     data = deflate.compress(member.tobuf() + b"#" * 500_000) + deflate.flush(zlib.Z_SYNC_FLUSH)
     path.write_bytes(data + b"\xff" * 100)  # no type of a block
-    assert sdist.read(path) is None
+    assert sdist.read_sdist_facts(path) is None
 
 
 @pytest.mark.processes
@@ -124,4 +124,4 @@ def test_an_archive_beyond_the_limits_has_no_facts(tmp_path: Path, monkeypatch: 
     member.size = 1 << 40
     chunk = gzip.compress(bytes(16 << 20))
     path.write_bytes(gzip.compress(member.tobuf()) + chunk * 1500)
-    assert sdist.read(path) is None
+    assert sdist.read_sdist_facts(path) is None

@@ -20,7 +20,7 @@ SECRET = "correct-horse-battery"
 @pytest.fixture(autouse=True)
 def protected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protect the secret for one test alone."""
-    monkeypatch.setattr(masking._Current, "mask", masking.Mask([SECRET]))
+    monkeypatch.setattr(masking._ProcessMask, "mask", masking.Mask([SECRET]))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_forged_message_shows_no_secret(tmp_path: Path, capsys: pytest.Capture
 def test_a_message_keeps_its_kind_though_it_were_a_secret(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masking._Current, "mask", masking.Mask(["step"]))
+    monkeypatch.setattr(masking._ProcessMask, "mask", masking.Mask(["step"]))
     with BuildLog(tmp_path / "log") as log:
         log.record_line(MARK + json.dumps({"kind": "step", "title": "compile"}))
     assert "=== compile" in (tmp_path / "log").read_text()

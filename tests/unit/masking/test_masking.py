@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kiln import masking
 from kiln.masking import Mask
-from kiln.masking.stream import LONGEST_LINE, Stream
+from kiln.masking.stream import LONGEST_LINE, MaskedLineStream
 from tests import planted, written
 
 EVERY = [
@@ -27,9 +27,9 @@ def mask() -> Mask:
 
 
 def streamed(mask: Mask, *chunks: str) -> str:
-    stream = Stream(mask)
+    stream = MaskedLineStream(mask)
     told = [line for chunk in chunks for line in stream.feed(chunk)]
-    return "\n".join((*told, *stream.end()))
+    return "\n".join((*told, *stream.finish()))
 
 
 def test_there_are_twenty_forms_and_the_search_finds_each() -> None:
@@ -88,7 +88,7 @@ def test_a_text_without_secrets_stays_as_it_is(text: str) -> None:
 
 
 def test_lines_go_on_at_once_unless_they_may_begin_a_secret() -> None:
-    stream = Stream(Mask(["first line\nsecond\nthird line"]))
+    stream = MaskedLineStream(Mask(["first line\nsecond\nthird line"]))
     assert stream.feed("nothing\nof it\n") == ["nothing", "of it"]
     assert stream.feed("here: first line\n") == []
     assert stream.feed("second\n+ traced\n") == []
@@ -96,9 +96,11 @@ def test_lines_go_on_at_once_unless_they_may_begin_a_secret() -> None:
     assert stream.feed("first line\n") == []
     told = stream.feed("else\n" * 17)
     assert told == ["***", *["else"] * 17]
-    assert Stream(Mask(["{\n'long enough': 1\n}"])).feed("{\n") == ["{"], "a line without a secret delays no output"
+    assert MaskedLineStream(Mask(["{\n'long enough': 1\n}"])).feed("{\n") == ["{"], (
+        "a line without a secret delays no output"
+    )
     assert stream.feed("end") == []
-    assert stream.end() == ["end"]
+    assert stream.finish() == ["end"]
 
 
 def test_a_secret_that_is_cut_off_is_searched_in_time_that_grows_with_its_lines() -> None:
@@ -109,14 +111,14 @@ def test_a_secret_that_is_cut_off_is_searched_in_time_that_grows_with_its_lines(
 
 
 def test_the_buffer_is_bounded() -> None:
-    stream = Stream(Mask(["r1x\nr2'y\nr3z\nr4w"]))
+    stream = MaskedLineStream(Mask(["r1x\nr2'y\nr3z\nr4w"]))
     stream.feed("r1x\n")
     told = stream.feed("\n" * 100)
     assert len(told) > 90
     letters = "ab" * LONGEST_LINE
     told = stream.feed(letters)
     assert sum(map(len, told)) > LONGEST_LINE
-    assert "".join((*told, *stream.end())).endswith(letters)
+    assert "".join((*told, *stream.finish())).endswith(letters)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 5000, LONGEST_LINE - 5, LONGEST_LINE - 4100])
@@ -178,8 +180,8 @@ def test_the_credentials_of_urls_are_masked(text: str, told: str) -> None:
 
 
 def test_the_credentials_of_urls_are_found() -> None:
-    assert masking.secrets_of("https://u:p%40ss@host/t/tok-1/c?token=q") == ("p%40ss", "p@ss", "tok-1", "q")
-    assert masking.secrets_of("https://host/c") == ()
+    assert masking.secrets_in_urls("https://u:p%40ss@host/t/tok-1/c?token=q") == ("p%40ss", "p@ss", "tok-1", "q")
+    assert masking.secrets_in_urls("https://host/c") == ()
 
 
 def test_variables_are_secret_by_their_names() -> None:
@@ -193,7 +195,7 @@ def test_variables_are_secret_by_their_names() -> None:
         "CONDA_CHANNEL_ALIAS": "https://host/t/of-the-alias/",
         "PATH": "/bin",
     }
-    assert masking.secrets_of_variables(environment) == ("a-token", "pw-1", "sk", "of-the-proxy", "of-the-alias")
+    assert masking.secrets_of_environment(environment) == ("a-token", "pw-1", "sk", "of-the-proxy", "of-the-alias")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,7 @@ def test_variables_are_secret_by_their_names() -> None:
     ],
 )
 def test_each_name_of_a_credential_in_a_query_is_known(name: str) -> None:
-    assert masking.secrets_of(f"https://host/?page=1&{name}=abcdefgh") == ("abcdefgh",)
+    assert masking.secrets_in_urls(f"https://host/?page=1&{name}=abcdefgh") == ("abcdefgh",)
 
 
 @pytest.mark.parametrize(
@@ -231,4 +233,4 @@ def test_each_name_of_a_credential_in_a_query_is_known(name: str) -> None:
     ],
 )
 def test_each_name_of_a_secret_variable_is_known(name: str, secret: bool) -> None:
-    assert masking.secrets_of_variables({name: "abcdefgh"}) == (("abcdefgh",) if secret else ())
+    assert masking.secrets_of_environment({name: "abcdefgh"}) == (("abcdefgh",) if secret else ())

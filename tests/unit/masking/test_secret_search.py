@@ -8,21 +8,24 @@ import pytest
 
 from kiln import masking
 from kiln.errors import BuildFailed
-from kiln.masking.secret_search import Search, secret_variables
+from kiln.masking.secret_search import SecretSearch, secret_variables
 from tests import planted, written
 
 
 @pytest.mark.parametrize("form", sorted(written.FORMS))
 def test_every_form_is_found_in_a_file_wherever_it_is_read_apart(form: str) -> None:
-    search = Search.for_secrets(planted.SECRETS)
+    search = SecretSearch.for_secrets(planted.SECRETS)
     assert set(search.masks) == set(planted.SECRETS) - {"PLANTED_PIN"}, "a short one stands anywhere by chance"
     for name in search.masks:
         text = written.FORMS[form](planted.SECRETS[name]).encode()
-        assert search.names_in(iter((bytes(range(256)) + text[:9], text[9:] + bytes(256)))) == (name,)
+        assert search.names_of_secrets_in(iter((bytes(range(256)) + text[:9], text[9:] + bytes(256)))) == (name,)
 
 
 def test_nothing_is_found_by_chance() -> None:
-    assert Search.for_secrets(planted.SECRETS).names_in(iter((os.urandom(1 << 18), bytes(range(256))))) == ()
+    assert (
+        SecretSearch.for_secrets(planted.SECRETS).names_of_secrets_in(iter((os.urandom(1 << 18), bytes(range(256)))))
+        == ()
+    )
 
 
 def test_only_possible_secrets_are_refused_in_a_package() -> None:
@@ -45,7 +48,7 @@ def test_short_values_are_reported_unless_they_are_switches() -> None:
 
 
 def test_an_error_is_masked_when_it_is_made() -> None:
-    masking.protect(["of-an-error-77"])
+    masking.register_secrets(["of-an-error-77"])
     error = BuildFailed("it is of-an-error-77", why="see https://u:pw@host/x", hint="not 'of-an-error-77'")
     assert str(error) == "it is ***\n  why: see https://***@host/x\n  try: not '***'"
     assert "of-an-error-77" not in repr(error)

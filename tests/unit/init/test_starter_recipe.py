@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, feedstock_loader, lint, render
-from kiln.init import KilnRequirement, RecipeFormat, scaffold, starter
+from kiln.init import KilnRequirement, RecipeFormat, scaffold, starter_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("form", RecipeFormat)
 def test_a_starter_renders_as_asked_and_has_no_lints(tmp_path: Path, form: RecipeFormat, version: str) -> None:
     root = tmp_path / "f"
-    recipe = starter("a-b.c", version, form, ["jane", "org/team"])
-    scaffold.write(root, scaffold.new_feedstock_files(root, recipe, KilnRequirement(line="kiln==1")))
+    recipe = starter_recipe("a-b.c", version, form, ["jane", "org/team"])
+    scaffold.write_planned_files(root, scaffold.new_feedstock_files(root, recipe, KilnRequirement(line="kiln==1")))
     feedstock = feedstock_loader.load(root)
     assert lint.check(feedstock) == []
     (config,) = expand.configs(feedstock, None, {})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.init.yaml_snippets import RecipeFormat, items, scalar
+from kiln.init.yaml_snippets import RecipeFormat, yaml_list_lines, yaml_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,18 +24,18 @@ class NewRecipe:
     notes: tuple[str, ...] = ()
 
 
-def starter(name: str, version: str, format_: RecipeFormat, maintainers: Sequence[str]) -> NewRecipe:
+def starter_recipe(name: str, version: str, format_: RecipeFormat, maintainers: Sequence[str]) -> NewRecipe:
     """Return the recipe of a small package that installs a program."""
     license_file = "LICENSE.txt"
     values = {
         "name": name,
-        "scalar_name": scalar(name),
+        "scalar_name": yaml_scalar(name),
         "quoted_name": f'"{name}"',
         "quoted_version": f'"{version}"',
         "home": f"https://github.com/{maintainers[0]}/{name}",
-        "summary": scalar(f"A short description of {name}"),
+        "summary": yaml_scalar(f"A short description of {name}"),
         "license_file": license_file,
-        "maintainers": items(maintainers, 4),
+        "maintainers": yaml_list_lines(maintainers, 4),
         "holder": ", ".join(maintainers),
     }
     texts = {format_.recipe_path: _starter_file_text(f"{Path(format_.recipe_path).name}.in").format(**values)}
