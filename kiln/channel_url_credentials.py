@@ -37,7 +37,7 @@ class ChannelCredentials:
     token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def of_channel(cls, channel: str) -> ChannelCredentials | None:
+    def from_channel_url(cls, channel: str) -> ChannelCredentials | None:
         """Return the credentials in the name of a channel, or None."""
         match = _CHANNEL.fullmatch(channel)
         if match is None:
@@ -53,7 +53,7 @@ class ChannelCredentials:
         """The server's name, without its port."""
         return urlsplit(self.bare).hostname or ""
 
-    def covers(self, url: str) -> bool:
+    def contains_url(self, url: str) -> bool:
         """Return whether a URL is in the channel."""
         return f"{url}/".startswith(f"{self.bare.rstrip('/')}/")
 
@@ -75,7 +75,7 @@ def _user_and_password(user: str) -> tuple[str, str]:
     return unquote(name), unquote(password)
 
 
-class _Registry:
+class _CredentialRegistry:
     """The credentials of this process, by bare channel."""
 
     entries: dict[str, ChannelCredentials] = {}  # noqa: RUF012 - one registry for the process
@@ -84,44 +84,44 @@ class _Registry:
 def register_credentials(channels: Iterable[str]) -> tuple[str, ...]:
     """Return channels without their credentials, which are kept for requests, and masked from now on."""
     channels = tuple(channels)
-    for entry in filter(None, map(ChannelCredentials.of_channel, channels)):
-        _Registry.entries[entry.bare] = entry
+    for entry in filter(None, map(ChannelCredentials.from_channel_url, channels)):
+        _CredentialRegistry.entries[entry.bare] = entry
         masking.register_secrets(masking.secrets_in_urls(entry.full))
-    return tuple(map(bare_url, channels))
+    return tuple(map(url_without_credentials, channels))
 
 
 def registered_channels() -> tuple[str, ...]:
     """Return the channels with their credentials, for another process of kiln's."""
-    return tuple(entry.full for entry in _Registry.entries.values())
+    return tuple(entry.full for entry in _CredentialRegistry.entries.values())
 
 
-def bare_url(url: str) -> str:
+def url_without_credentials(url: str) -> str:
     """Return a URL without the credentials in it."""
-    entry = ChannelCredentials.of_channel(url)
+    entry = ChannelCredentials.from_channel_url(url)
     return url if entry is None else entry.bare
 
 
-def with_credentials(channels: Iterable[str]) -> tuple[str, ...]:
+def urls_with_credentials(channels: Iterable[str]) -> tuple[str, ...]:
     """Return channels with their credentials, for a program that takes them in no other way."""
-    entries = _Registry.entries
+    entries = _CredentialRegistry.entries
     return tuple(entries[channel].full if channel in entries else channel for channel in channels)
 
 
 def request_headers(url: str) -> dict[str, str]:
     """Return the headers of a request for a URL."""
-    matches = [entry for entry in _Registry.entries.values() if entry.covers(url)]
+    matches = [entry for entry in _CredentialRegistry.entries.values() if entry.contains_url(url)]
     return max(matches, key=lambda entry: len(entry.bare)).authorization_header if matches else {}
 
 
-def address_with_token(url: str) -> str:
+def url_with_token(url: str) -> str:
     """Return the URL of a request for a channel's file: with the token in its path, where the channel has one."""
-    for entry in _Registry.entries.values():
-        if entry.token is not None and entry.covers(url):
+    for entry in _CredentialRegistry.entries.values():
+        if entry.token is not None and entry.contains_url(url):
             return f"{entry.full.rstrip('/')}{url[len(entry.bare.rstrip('/')) :]}"
     return url
 
 
-def client() -> Client | None:
+def rattler_http_client() -> Client | None:
     """Return rattler's HTTP client with the credentials, or None for its own client."""
     from rattler.networking import AddHeadersMiddleware, Client, MirrorMiddleware
     from rattler.networking.middleware import (
@@ -132,7 +132,7 @@ def client() -> Client | None:
         S3Middleware,
     )
 
-    entries = tuple(_Registry.entries.values())
+    entries = tuple(_CredentialRegistry.entries.values())
     if not entries:
         return None
 
@@ -163,7 +163,9 @@ def _is_path_in_channel(bare: str, path: str) -> bool:
 def rattler_auth_file_content(channels: Iterable[str]) -> Mapping[str, Any]:
     """Return the credentials of channels in the form of rattler's file of them (``RATTLER_AUTH_FILE``)."""
     content: dict[str, Any] = {}
-    for entry in (_Registry.entries[channel] for channel in channels if channel in _Registry.entries):
+    for entry in (
+        _CredentialRegistry.entries[channel] for channel in channels if channel in _CredentialRegistry.entries
+    ):
         if entry.token is not None:
             content[entry.host] = {"CondaToken": entry.token}
         else:

@@ -54,7 +54,7 @@ class BinaryInterpreter:
         return IN_CONTAINERS in self.flags
 
 
-def own_subdir() -> str:
+def machine_subdir() -> str:
     """Return the subdir of this machine, such as ``linux-64``."""
     system, machine = platform.system().lower(), platform.machine()
     known = {"x86_64": "64", "AMD64": "64", "ARM64": "arm64", **({} if system == "darwin" else {"arm64": "aarch64"})}
@@ -63,8 +63,8 @@ def own_subdir() -> str:
 
 def container_subdir() -> str:
     """Return the subdir of containers' programs here: on macOS, engines run Linux in a virtual machine."""
-    system, _, architecture = own_subdir().partition("-")
-    return own_subdir() if system != "osx" else f"linux-{'aarch64' if architecture == 'arm64' else architecture}"
+    system, _, architecture = machine_subdir().partition("-")
+    return machine_subdir() if system != "osx" else f"linux-{'aarch64' if architecture == 'arm64' else architecture}"
 
 
 def oci_platform(subdir: str) -> str:
@@ -73,7 +73,7 @@ def oci_platform(subdir: str) -> str:
     return f"{system}/{_OCI.get(architecture, architecture)}"
 
 
-def interpreter(subdir: str, registry: Path = REGISTRY) -> BinaryInterpreter | None:
+def binfmt_interpreter(subdir: str, registry: Path = REGISTRY) -> BinaryInterpreter | None:
     """Return the registered interpreter for programs of a Linux platform; None without one that exists."""
     system, _, architecture = subdir.partition("-")
     if system != "linux" or architecture not in _MACHINES or not _is_binfmt_enabled(registry / "status"):
@@ -90,15 +90,15 @@ def interpreter(subdir: str, registry: Path = REGISTRY) -> BinaryInterpreter | N
 
 def can_run_platform(subdir: str, *, in_container: bool) -> bool:
     """Return whether programs of a platform run on this machine, or in its containers."""
-    if subdir in {container_subdir() if in_container else own_subdir(), "noarch"}:
+    if subdir in {container_subdir() if in_container else machine_subdir(), "noarch"}:
         return True
-    if in_container and own_subdir().startswith("osx-"):
+    if in_container and machine_subdir().startswith("osx-"):
         return subdir in _EMULATED_BY_ENGINES
-    program = interpreter(subdir)
+    program = binfmt_interpreter(subdir)
     return program is not None and (program.works_in_containers or not in_container)
 
 
-def qemu_user(subdir: str, environment: Mapping[str, str]) -> str | None:
+def qemu_user_path(subdir: str, environment: Mapping[str, str]) -> str | None:
     """Return the path of qemu-user for a Linux platform, as conda-forge's builds call it; None where it is missing."""
     system, _, architecture = subdir.partition("-")
     name = f"qemu-{_QEMU.get(architecture, architecture)}"

@@ -353,12 +353,12 @@ class Interrupted(KilnError):
     exit_code = 130
 
 
-def class_of_code(exit_code: int) -> type[KilnError]:
+def error_class_of_exit_code(exit_code: int) -> type[KilnError]:
     """Return the class of an exit code, BuildFailed for an unknown code."""
     return next((kind for kind in KilnError.__subclasses__() if kind.exit_code == exit_code), BuildFailed)
 
 
-def combined(errors: Iterable[KilnError]) -> KilnError:
+def combined_error(errors: Iterable[KilnError]) -> KilnError:
     """Return the first of some errors, which reports the others, too."""
     first, *others = errors
     first.others += tuple(others)
@@ -368,7 +368,7 @@ def combined(errors: Iterable[KilnError]) -> KilnError:
 def raise_all(errors: Iterable[KilnError]) -> None:
     """Raise the first of some errors, which reports the others, too; return without any."""
     if errors := tuple(errors):
-        raise combined(errors)
+        raise combined_error(errors)
 
 
 def did_you_mean(word: str, candidates: Iterable[str], *, most: int = 3, similarity: float = 0.6) -> str:
@@ -380,6 +380,6 @@ def did_you_mean(word: str, candidates: Iterable[str], *, most: int = 3, similar
     return f"did you mean {' or '.join(repr(names[name]) for name in matches)}?" if matches else ""
 
 
-def with_margin(text: str) -> str:
+def program_output_with_margin(text: str) -> str:
     """Return another program's output with a margin that sets it off from kiln's own messages."""
     return "\n".join(f"    | {line}" for line in text.splitlines())

@@ -29,14 +29,14 @@ _TRIES, _PAUSE = 100, 0.02  # seconds
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_replacement(path: Path) -> Iterator[Path]:
     """Yield a path next to ``path`` to write a file or folder to; it becomes ``path`` when the block succeeds.
 
     If the block fails, even by a killed process, ``path`` is unchanged. A folder can only replace an empty folder, or
     a path that does not exist.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = _part_path(path)
+    part = _temporary_part_path(path)
     try:
         yield part
         file_operations.flush_to_disk(part)
@@ -54,7 +54,7 @@ def atomic_folder_change(folder: Path) -> Iterator[Path]:
     Files are linked, not copied, so change them by replacing them; files in folders named ``conda-meta`` are copied,
     since installers overwrite them. Raises NotWritable where folders cannot be exchanged.
     """
-    part = _part_path(folder)
+    part = _temporary_part_path(folder)
     try:
         shutil.copytree(folder, part, symlinks=True, copy_function=_link_unless_conda_meta)
         yield part
@@ -67,7 +67,7 @@ def atomic_folder_change(folder: Path) -> Iterator[Path]:
         remove(part)
 
 
-def _part_path(path: Path) -> Path:
+def _temporary_part_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{_PART}")
 
 
@@ -76,7 +76,7 @@ def refused_path(path: Path) -> Path:
     return path.with_name(f"{path.name}{_REFUSED}")
 
 
-def part_files(path: Path) -> tuple[Path, ...]:
+def part_files_beside(path: Path) -> tuple[Path, ...]:
     """Return half-written or refused files next to ``path``, by the names that this module gives them."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}{re.escape(_PART)}({re.escape(_REFUSED)})?")
     return tuple(place for place in path.parent.iterdir() if pattern.fullmatch(place.name))
@@ -94,19 +94,19 @@ def _link_unless_conda_meta(source: str, target: str) -> str:
 
 def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
     """Write a file atomically; with a mode, it never has another one. Raises DiskFull."""
-    with full_disk_as_error(path.parent), replacing(path) as part:
+    with full_disk_as_kiln_error(path.parent), atomic_replacement(path) as part:
         if mode is not None:
             part.touch(mode=mode)
         part.write_bytes(data)
 
 
-def create_empty(path: Path) -> None:
+def create_empty_file(path: Path) -> None:
     """Create an empty file unless it exists, in one step: a killed process leaves no part of it.
 
     Raises:
         OSError: the path is a link, which is not followed.
     """
-    with full_disk_as_error(path.parent):
+    with full_disk_as_kiln_error(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         file_operations.refuse_link(path)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | file_operations.NO_LINK, 0o666))
@@ -123,8 +123,8 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     With ``write_bytes``, a thousand small files would wait a thousand times for the disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    parts = {folder / name: _part_path(folder / name) for name in contents}
-    with full_disk_as_error(folder):
+    parts = {folder / name: _temporary_part_path(folder / name) for name in contents}
+    with full_disk_as_kiln_error(folder):
         try:
             for data, part in zip(contents.values(), parts.values(), strict=True):
                 part.write_bytes(data)
@@ -184,7 +184,7 @@ def remove(path: Path) -> None:
             return
 
 
-def remove_leftovers(folder: Path) -> None:
+def remove_part_files(folder: Path) -> None:
     """Remove partial files of killed runs from a folder; the caller holds the folder's lock."""
     for part in folder.glob(f".*{_PART}"):
         remove(part)
@@ -192,14 +192,14 @@ def remove_leftovers(folder: Path) -> None:
 
 def link_or_copy(source: Path, target: Path) -> None:
     """Link a file to a second path, or copy it where links are impossible; replaces ``target``."""
-    with full_disk_as_error(target.parent), replacing(target) as part:
+    with full_disk_as_kiln_error(target.parent), atomic_replacement(target) as part:
         try:
             os.link(source, part)
         except OSError:
             shutil.copy2(source, part)
 
 
-def chunks(file: IO[bytes], size: int = _CHUNK) -> Iterator[bytes]:
+def read_chunks(file: IO[bytes], size: int = _CHUNK) -> Iterator[bytes]:
     """Yield the content of an open file in parts."""
     while chunk := file.read(size):
         yield chunk
@@ -214,18 +214,18 @@ def sha256(path: Path) -> str:
 def open_file_sha256(file: IO[bytes]) -> str:
     """Return the SHA-256 of an open file's content, in hexadecimal."""
     digest = hashlib.sha256()
-    for chunk in chunks(file):
+    for chunk in read_chunks(file):
         digest.update(chunk)
     return digest.hexdigest()
 
 
-def digests(path: Path) -> dict[str, str]:
+def sha256_and_md5(path: Path) -> dict[str, str]:
     """Return the SHA-256 and the MD5 of a file's content, in hexadecimal, read once; indexes have both."""
     from concurrent.futures import ThreadPoolExecutor
 
     hashes = {"sha256": hashlib.sha256(), "md5": hashlib.md5(usedforsecurity=False)}
     with path.open("rb") as file, ThreadPoolExecutor(len(hashes)) as pool:
-        for chunk in chunks(file, 4 * _CHUNK):
+        for chunk in read_chunks(file, 4 * _CHUNK):
             for update in [pool.submit(digest.update, chunk) for digest in hashes.values()]:
                 update.result()
     return {name: digest.hexdigest() for name, digest in hashes.items()}
@@ -254,7 +254,7 @@ def path_of_file_url(url_path: str) -> Path:
     return Path(url2pathname(url_path))
 
 
-def folds_case(folder: Path) -> bool:
+def is_case_insensitive(folder: Path) -> bool:
     """Return whether the file system of ``folder`` ignores case in names."""
     there = file_operations.nearest_existing_path(folder)
     place = next((place for place in (there, *there.parents) if place.name.swapcase() != place.name), there)
@@ -262,7 +262,7 @@ def folds_case(folder: Path) -> bool:
     return bool(place.name) and other.exists() and other.samefile(place)
 
 
-def size_text(size: int) -> str:
+def human_readable_size(size: int) -> str:
     """Return a number of bytes for people: ``340 kB``, ``3.4 GB``."""
     amount, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
@@ -282,25 +282,25 @@ def size_on_disk(folder: Path) -> int:
     return size
 
 
-def require_space(folder: Path, needed: int, *, for_what: str) -> None:
+def require_disk_space(folder: Path, needed: int, *, for_what: str) -> None:
     """Raise DiskFull, with both numbers, when fewer than ``needed`` bytes are free on the disk of ``folder``."""
     free = shutil.disk_usage(file_operations.nearest_existing_path(folder)).free
     if free < needed:
         raise DiskFull(
-            f"{for_what} needs {size_text(needed)} in {folder}",
-            why=f"{size_text(free)} are free there",
+            f"{for_what} needs {human_readable_size(needed)} in {folder}",
+            why=f"{human_readable_size(free)} are free there",
             hint="free some space, or work on another disk",
         )
 
 
-class HeldDiskSpace:
+class ReservedDiskSpace:
     """Bytes of the disk, reserved by a file without a name until the process ends; raises DiskFull."""
 
     def __init__(self, folder: Path, size: int) -> None:
         import tempfile  # slow to import, and rarely needed
 
         folder.mkdir(parents=True, exist_ok=True)
-        with full_disk_as_error(folder):
+        with full_disk_as_kiln_error(folder):
             self._file = tempfile.TemporaryFile(dir=folder, prefix=".", suffix=_PART)  # noqa: SIM115 - held
             file_operations.reserve_space(self._file.fileno(), size)
 
@@ -311,12 +311,12 @@ class HeldDiskSpace:
 
 def create_reserve_file(path: Path, size: int) -> None:
     """Reserve bytes of the disk by a file, which is removed when the space is needed; raises DiskFull."""
-    with full_disk_as_error(path.parent), path.open("wb") as file:
+    with full_disk_as_kiln_error(path.parent), path.open("wb") as file:
         file_operations.reserve_space(file.fileno(), size)
 
 
 @contextlib.contextmanager
-def full_disk_as_error(folder: Path) -> Iterator[None]:
+def full_disk_as_kiln_error(folder: Path) -> Iterator[None]:
     """Turn the system's 'no space left' and 'quota exceeded' into DiskFull; other errors pass."""
     try:
         yield
@@ -359,7 +359,7 @@ def _kiln_error_without_path(error: OSError, message: str) -> KilnError | None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def held_lock_file(path: Path) -> Iterator[None]:
     """Hold the lock file ``path`` during the block; raises AlreadyRunning, naming the process that holds it.
 
     The lock ends with the process, the file stays.
@@ -381,7 +381,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def folder_locked(folder: Path) -> Iterator[None]:
+def held_folder_lock(folder: Path) -> Iterator[None]:
     """Hold a lock on a folder during the block, waiting for it; for short work, without a lock file."""
     descriptor = file_locks.open_folder_lock(folder)
     try:

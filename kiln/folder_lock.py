@@ -29,7 +29,7 @@ _WITHOUT_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[int]:
+def exclusive_folder_lock(path: Path, *, wait: float = 0.0) -> Iterator[int]:
     """Make or change the folder ``path`` alone during the block, and remove what killed processes left half-made of it.
 
     Yields the lock's descriptor: the lock is held until this block ends, and by each process that the descriptor was
@@ -45,7 +45,7 @@ def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[int]:
     descriptor, is_held = _acquire_lock_file(lock, wait)
     try:
         if is_held:
-            _remove_parts(path)
+            _remove_part_files(path)
         yield descriptor
     finally:
         if _is_same_file(descriptor, lock):
@@ -54,11 +54,11 @@ def exclusive(path: Path, *, wait: float = 0.0) -> Iterator[int]:
             os.close(descriptor)
 
 
-def remove_leftovers(path: Path) -> None:
+def remove_leftovers_of_killed_processes(path: Path) -> None:
     """Remove what killed processes left of a folder that is finished, where that can be done and nobody is at work."""
     with contextlib.suppress(OSError, AlreadyRunning):
-        if os.path.lexists(_lock_path(path)) or files.part_files(path):
-            with exclusive(path):
+        if os.path.lexists(_lock_path(path)) or files.part_files_beside(path):
+            with exclusive_folder_lock(path):
                 pass
 
 
@@ -69,9 +69,9 @@ def temporary_folder(store: Path, prefix: str) -> Iterator[Path]:
     Those of the same ``prefix`` that killed processes left are removed first.
     """
     store.mkdir(parents=True, exist_ok=True)
-    with files.folder_locked(store):
+    with files.held_folder_lock(store):
         for leftover in store.glob(f"{prefix}*"):
-            _remove_unless_held(leftover)
+            _remove_unless_locked(leftover)
         folder = Path(tempfile.mkdtemp(dir=store, prefix=prefix))
         descriptor = file_locks.open_folder_lock(folder)
         _try_acquire(descriptor)
@@ -82,7 +82,7 @@ def temporary_folder(store: Path, prefix: str) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _remove_unless_held(folder: Path) -> None:
+def _remove_unless_locked(folder: Path) -> None:
     """Remove the folder of a killed process; another user's stays."""
     with contextlib.suppress(OSError):
         if folder.is_symlink() or not folder.is_dir():
@@ -108,10 +108,10 @@ def _lock_path(path: Path) -> Path:
     return path.with_name(f".{path.name}{_SUFFIX}")
 
 
-def _remove_parts(path: Path) -> None:
+def _remove_part_files(path: Path) -> None:
     """Remove half-written parts, but those of another user or in a folder that cannot be listed: they do no harm."""
     with contextlib.suppress(PermissionError):
-        for part in files.part_files(path):
+        for part in files.part_files_beside(path):
             with contextlib.suppress(OSError):
                 files.remove(part)
 

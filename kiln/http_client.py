@@ -50,7 +50,7 @@ class _SafeRedirects(_NoRedirects):
     ) -> urllib.request.Request | None:
         """Return the request of the redirect's target."""
         leaves = urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]
-        in_url = channel_url_credentials.bare_url(req.full_url) != req.full_url
+        in_url = channel_url_credentials.url_without_credentials(req.full_url) != req.full_url
         if leaves and (in_url or req.has_header("Authorization")):
             raise OSError("it leads to another server, to which the credentials are not sent")
         return urllib.request.HTTPRedirectHandler.redirect_request(self, req, fp, code, msg, headers, newurl)

@@ -84,7 +84,7 @@ class LocalChannel:
         for subdir in self.subdirs:
             folder = files.safe_path_inside(self.root / subdir, self.root, links=True)
             folder.mkdir(parents=True, exist_ok=True)
-            files.remove_leftovers(folder)
+            files.remove_part_files(folder)
         indexed = all((self.root / subdir / "repodata.json").is_file() for subdir in self.subdirs)
         if not indexed:
             self._mark_unindexed()
@@ -92,7 +92,7 @@ class LocalChannel:
             self._index_packages()
 
     def _mark_unindexed(self, mark: str = UNINDEXED) -> None:
-        files.create_empty(self.root / mark)
+        files.create_empty_file(self.root / mark)
 
     def _index_packages(self) -> None:
         force = (self.root / UNINDEXED).exists()
@@ -102,7 +102,7 @@ class LocalChannel:
             folder.mkdir(parents=True, exist_ok=True)
             for index in folder.glob("repodata*"):
                 files.safe_path_inside(index, self.root, links=True)
-        with files.full_disk_as_error(self.root):
+        with files.full_disk_as_kiln_error(self.root):
             rattler_process.call("index", root=str(self.root.absolute()), force=force)
         for mark in (ADDED, UNINDEXED):
             files.remove(self.root / mark)

@@ -69,14 +69,14 @@ class MatchSpec:
         return cls(**fields, rest=keys)
 
     @property
-    def strict(self) -> str:
+    def strict_text(self) -> str:
         """The text for rattler-build, in which an exact version has ``==``."""
         plain = not self.build or bool(self.version and _PLAIN_BUILD.fullmatch(self.build))
         version = "".join(map(_with_explicit_operator, _PARTS.split(self.version)))
         return self._format_spec(version, self.build if plain else "", plain=plain)
 
     @property
-    def legacy(self) -> str:
+    def legacy_text(self) -> str:
         """The text that conda-build writes into a package."""
         return self._format_spec(self.version or ("*" if self.build else ""), self.build, plain=True)
 
@@ -101,7 +101,7 @@ def invalid_spec_reason(text: str) -> str:
     return ""
 
 
-def strict(spec: str) -> str:
+def strict_spec(spec: str) -> str:
     """Return a match spec of a meta.yaml in rattler-build's strict notation, in which bare versions have ``==``.
 
     ``libfoo 2.21.0 cpu_*`` and ``libfoo=2.21.0=cpu_*`` become ``libfoo ==2.21.0 cpu_*``; a version with an operator or
@@ -109,20 +109,20 @@ def strict(spec: str) -> str:
     spec, or the address of a package, is returned as it is.
     """
     try:
-        return spec if _FILE.fullmatch(spec.strip()) else MatchSpec.parse(spec).strict
+        return spec if _FILE.fullmatch(spec.strip()) else MatchSpec.parse(spec).strict_text
     except ValueError:
         return " ".join(spec.split())
 
 
-def legacy(spec: str) -> str:
-    """Return a match spec as conda-build writes it into a package: the reverse of ``strict``."""
+def legacy_spec(spec: str) -> str:
+    """Return a match spec as conda-build writes it into a package: the reverse of ``strict_spec``."""
     try:
-        return spec if _FILE.fullmatch(spec.strip()) else MatchSpec.parse(spec).legacy
+        return spec if _FILE.fullmatch(spec.strip()) else MatchSpec.parse(spec).legacy_text
     except ValueError:
         return " ".join(spec.split())
 
 
-def with_star(spec: str) -> str:
+def with_version_wildcard(spec: str) -> str:
     """Return a spec with an asterisk after a plain version: ``gcc 12`` becomes ``gcc 12.*``."""
     match = _PLAIN.match(spec)
     if match is None:
@@ -179,13 +179,13 @@ def _normalized_constraint(version: str) -> str:
         ValueError: it is not one.
     """
     parts = re.split(r"[,|]", re.sub(r"[()]", "", version)) if version else []
-    invalid = [part for part in parts if not _is_bound(part.strip())]
+    invalid = [part for part in parts if not _is_version_bound(part.strip())]
     if invalid:
         raise ValueError(f"{invalid[0]!r} is not a version, or a bound of one" if invalid[0] else "a bound is empty")
     return "".join(part.removeprefix("==") for part in _PARTS.split(version.replace(" ", "")))
 
 
-def _is_bound(part: str) -> bool:
+def _is_version_bound(part: str) -> bool:
     match = _VALID_VERSION.fullmatch(part)
     if match is None or match[1] is None:
         return match is not None

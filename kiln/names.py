@@ -61,7 +61,7 @@ def is_subdir(name: str) -> bool:
     return len(name) <= MAX_LENGTH and system in _SYSTEMS and _SUBDIR.fullmatch(name) is not None and not like
 
 
-def is_channel_folder(name: str) -> bool:
+def is_channel_subdir(name: str) -> bool:
     """Return whether a folder of this name in a channel has packages: those of a subdir, or ``noarch``."""
     return name == "noarch" or is_subdir(name)
 
@@ -70,7 +70,7 @@ def existing_subdirs(channel: Path) -> tuple[str, ...]:
     """Return the names of the folders of packages in a channel's folder, sorted; none where there is no such folder."""
     if not channel.is_dir():
         return ()
-    return tuple(sorted(entry.name for entry in channel.iterdir() if is_channel_folder(entry.name) and entry.is_dir()))
+    return tuple(sorted(entry.name for entry in channel.iterdir() if is_channel_subdir(entry.name) and entry.is_dir()))
 
 
 def is_config_name(name: str) -> bool:
@@ -78,7 +78,7 @@ def is_config_name(name: str) -> bool:
     return name[:1] not in {"", ".", "-"} and "/" not in name and not HIDDEN.search(name)
 
 
-def terminal_text(text: str) -> str:
+def escaped_for_terminal(text: str) -> str:
     """Return text for a terminal, with escapes for the characters that could move, hide or reorder it."""
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text  # most of it, without the expression

@@ -35,7 +35,7 @@ GRACE = 5.0  # seconds between SIGTERM and SIGKILL of a process group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class ProcessResult:
     """The result of a process: ``tail`` is the end of its output, ``stdout`` is filled by ``capture`` alone.
 
     ``exit_code`` is negative for a process that a signal ended, and 124 for one that ran out of time, or was ``idle``
@@ -68,7 +68,7 @@ def run(
     tail_lines: int = TAIL_LINES,
     stdin: str | None = None,
     own: str = "",
-) -> Result:
+) -> ProcessResult:
     """Run a program to its end; its output and errors are merged, in order.
 
     Its environment is exactly ``env``, on Windows with what every program needs there.
@@ -79,8 +79,8 @@ def run(
     not raised. The program reads ``stdin``, or nothing.
     Raises MissingTool when the program is not found.
     """
-    with _Listener(log=log, secrets=secrets, on_line=on_line, tail_lines=tail_lines, own=own) as listener:
-        return _execute(
+    with _OutputRecorder(log=log, secrets=secrets, on_line=on_line, tail_lines=tail_lines, own=own) as listener:
+        return _run_process(
             _argv_as_text(argv),
             env=env,
             cwd=cwd,
@@ -100,20 +100,20 @@ def capture(
     timeout: float | None = None,
     secrets: Sequence[str] = (),
     stdin: str | None = None,
-) -> Result:
+) -> ProcessResult:
     """Run a program and return its standard output, complete and unmasked; the tail has only its errors.
 
     The program reads ``stdin``, or nothing.
 
     Raises MissingTool when the program is not found.
     """
-    with _Listener(log=None, secrets=secrets, on_line=None, tail_lines=TAIL_LINES) as listener:
-        return _execute(
+    with _OutputRecorder(log=None, secrets=secrets, on_line=None, tail_lines=TAIL_LINES) as listener:
+        return _run_process(
             _argv_as_text(argv), env=env, cwd=cwd, timeout=timeout, listener=listener, apart=True, stdin=stdin
         )
 
 
-def start_helper(
+def start_helper_process(
     argv: Sequence[str], *, cwd: Path, stderr: IO[bytes], inherited: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
     """Start one of kiln's own processes, which answers requests, with this process's environment and pipes to it.
@@ -144,7 +144,9 @@ def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
     """
     words = _argv_as_text(argv)
     LOGGER.info("hand over to: %s", masking.masked(shlex.join(words)))
-    program = words[0] if Path(words[0]).name != words[0] else str(find(words[0], env=complete_environment(env)))
+    program = (
+        words[0] if Path(words[0]).name != words[0] else str(find_program(words[0], env=complete_environment(env)))
+    )
     before = signal.signal(signal.SIGINT, _ignore_interrupt)
     try:
         with subprocess.Popen(words, executable=program, env=complete_environment(env), cwd=cwd) as process:
@@ -161,12 +163,12 @@ def _ignore_interrupt(_number: int, _frame: FrameType | None) -> None:
     """Do nothing; if the signal were ignored, the program would ignore it, too."""
 
 
-def find(program: str, *, env: Mapping[str, str]) -> Path:
+def find_program(program: str, *, env: Mapping[str, str]) -> Path:
     """Return the path of ``program`` on the PATH of ``env``; raises MissingTool when it is not found."""
     path = env.get("PATH", os.defpath)
     location = shutil.which(program, path=path)
     if location is None:
-        hint = system_package_advice.advice(program)
+        hint = system_package_advice.installation_advice(program)
         raise MissingTool(f"{program!r} is not on this machine", why=f"PATH is {path!r}", hint=hint)
     return Path(location)
 
@@ -175,7 +177,7 @@ def _argv_as_text(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     return tuple(os.fspath(word) for word in argv)
 
 
-class _Listener:
+class _OutputRecorder:
     """Reads a process's output by line: into the log file, the tail, and ``on_line``."""
 
     def __init__(
@@ -195,7 +197,7 @@ class _Listener:
         self._on_line = on_line
         self._tail: deque[str] = deque(maxlen=tail_lines)
 
-    def __enter__(self) -> _Listener:
+    def __enter__(self) -> _OutputRecorder:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a", encoding="utf-8", buffering=1)
@@ -217,15 +219,15 @@ class _Listener:
         if self._file is not None:
             self._file.write(f"{self.masked(text)}\n")
 
-    def handle_chunk(self, chunk: bytes) -> None:
-        self._handle_lines(self._stream.feed(self._decoder.decode(chunk)))
+    def record_chunk(self, chunk: bytes) -> None:
+        self._record_lines(self._stream.feed(self._decoder.decode(chunk)))
 
-    def handle_rest(self) -> None:
+    def record_last_line(self) -> None:
         """Handle the rest after the last line break."""
         rest = self._decoder.decode(b"", final=True)
-        self._handle_lines([*self._stream.feed(rest), *self._stream.finish()])
+        self._record_lines([*self._stream.feed(rest), *self._stream.finish()])
 
-    def _handle_lines(self, lines: Iterable[str]) -> None:
+    def _record_lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self._tail.append(line)
             if self._file is not None:
@@ -234,25 +236,25 @@ class _Listener:
                 self._on_line(line)
 
 
-def _execute(
+def _run_process(
     argv: tuple[str, ...],
     *,
     env: Mapping[str, str],
     cwd: Path | None,
     timeout: float | None,
-    listener: _Listener,
+    listener: _OutputRecorder,
     apart: bool,
     stdin: str | None = None,
     idle: float | None = None,
-) -> Result:
+) -> ProcessResult:
     text = listener.masked(shlex.join(argv))
     LOGGER.info("run: %s", text)
     listener.write_log_line(f"$ {text}")
     start = time.monotonic()
-    process = _start(argv, env=env, cwd=cwd, apart=apart, reads=stdin is not None)
+    process = _start_process(argv, env=env, cwd=cwd, apart=apart, reads=stdin is not None)
     stdout = bytearray()
     group = ProcessGroup(process)
-    idle_time = _IdleTime(process.pid, idle)
+    idle_time = _IdleLimit(process.pid, idle)
     try:
         if stdin is not None:
             threading.Thread(target=_write_stdin, args=(process, stdin.encode()), daemon=True).start()
@@ -260,12 +262,12 @@ def _execute(
             process, listener, stdout, until=None if timeout is None else start + timeout, idle_time=idle_time
         )
     finally:
-        _end_group(process, group)
-    listener.handle_rest()
+        _end_process_group(process, group)
+    listener.record_last_line()
     seconds = time.monotonic() - start
     exit_code = process.returncode if in_time else TIMED_OUT
     listener.write_log_line(f"# exit code {exit_code} after {seconds:.1f} s")
-    return Result(
+    return ProcessResult(
         argv=argv,
         exit_code=exit_code,
         tail=listener.tail,
@@ -275,7 +277,7 @@ def _execute(
     )
 
 
-class _IdleTime:
+class _IdleLimit:
     """Measures how long a process has been idle; ``over`` when that exceeds ``seconds``, None for no limit."""
 
     def __init__(self, pid: int, seconds: float | None) -> None:
@@ -283,7 +285,7 @@ class _IdleTime:
         self._used, self._since = -1.0, time.monotonic()
         self.over = False
 
-    def measure_idle_time(self, *, received: bool) -> bool:
+    def is_exceeded_after_read(self, *, received: bool) -> bool:
         """Return whether the limit is exceeded; ``received`` when the process has printed something."""
         if self._seconds is not None and process_table.has_proc_files():
             process = process_table.read_process(self._pid)
@@ -306,10 +308,10 @@ def _write_stdin(process: subprocess.Popen[bytes], text: bytes) -> None:
         pipe.write(text)
 
 
-def _start(
+def _start_process(
     argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, apart: bool, reads: bool = False
 ) -> subprocess.Popen[bytes]:
-    program = argv[0] if Path(argv[0]).name != argv[0] else str(find(argv[0], env=complete_environment(env)))
+    program = argv[0] if Path(argv[0]).name != argv[0] else str(find_program(argv[0], env=complete_environment(env)))
     if cwd is not None and not cwd.is_dir():
         raise NotADirectoryError(f"folder to run {argv[0]} in not found: {cwd}")
     try:
@@ -324,17 +326,21 @@ def _start(
             **new_group_arguments(),  # which can be killed as a whole
         )
     except (FileNotFoundError, PermissionError) as error:
-        hint = system_package_advice.advice(Path(program).name) if isinstance(error, FileNotFoundError) else ""
+        hint = (
+            system_package_advice.installation_advice(Path(program).name)
+            if isinstance(error, FileNotFoundError)
+            else ""
+        )
         raise MissingTool(f"cannot start {program!r}", why=error.strerror or str(error), hint=hint) from error
 
 
 def _read_output(
     process: subprocess.Popen[bytes],
-    listener: _Listener,
+    listener: _OutputRecorder,
     stdout: bytearray,
     *,
     until: float | None,
-    idle_time: _IdleTime,
+    idle_time: _IdleLimit,
 ) -> bool:
     """Read until the process has ended; return False when it ran out of time, or was idle for too long."""
     ended = False  # before the last read: else that may have missed the last lines
@@ -345,8 +351,8 @@ def _read_output(
             chunks = reader.read_available(0.2)
             for pipe, chunk in chunks:
                 to_answer = pipe is process.stdout and process.stderr is not None
-                (stdout.extend if to_answer else listener.handle_chunk)(chunk)
-            if idle_time.measure_idle_time(received=bool(chunks)):
+                (stdout.extend if to_answer else listener.record_chunk)(chunk)
+            if idle_time.is_exceeded_after_read(received=bool(chunks)):
                 return False
             if ended and not chunks:
                 return True  # a child in the background may keep the pipe open forever
@@ -363,7 +369,7 @@ def _wait_for_exit(process: subprocess.Popen[bytes], until: float | None) -> boo
     return True
 
 
-def _end_group(process: subprocess.Popen[bytes], group: ProcessGroup) -> None:
+def _end_process_group(process: subprocess.Popen[bytes], group: ProcessGroup) -> None:
     """End the process and its group if it still runs, SIGTERM first, and close its pipes."""
     if process.poll() is None:
         try:

@@ -34,7 +34,7 @@ class Process:
     started: int
 
 
-def parse(stat: str) -> Process:
+def parse_proc_stat(stat: str) -> Process:
     """Return the process of a ``/proc/PID/stat``; the name in brackets may contain anything.
 
     Raises:
@@ -64,18 +64,18 @@ def has_proc_files() -> bool:
 def read_process(pid: int) -> Process | None:
     """Return a process; None when it does not exist."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        return parse(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
+        return parse_proc_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
     return None
 
 
-def pids() -> tuple[int, ...]:
+def all_pids() -> tuple[int, ...]:
     """Return the numbers of all processes."""
     return tuple(int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
 
 
-def with_descendants(*roots: int) -> tuple[Process, ...]:
+def processes_with_descendants(*roots: int) -> tuple[Process, ...]:
     """Return processes with all their descendants."""
-    processes = {process.pid: process for pid in pids() if (process := read_process(pid)) is not None}
+    processes = {process.pid: process for pid in all_pids() if (process := read_process(pid)) is not None}
     return tuple(process for process in processes.values() if not _ancestors(process, processes).isdisjoint(roots))
 
 
@@ -99,7 +99,7 @@ def seconds_since_start(process: Process) -> float:
     return seconds_since_boot() - process.started / TICKS
 
 
-def environment(pid: int) -> tuple[bytes, ...]:
+def environment_of_process(pid: int) -> tuple[bytes, ...]:
     """Return the variables with which a process was started, ``NAME=value``; empty when they cannot be read."""
     with contextlib.suppress(OSError):
         return tuple(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
@@ -123,7 +123,7 @@ def waits_for_lock(pid: int) -> bool:
 
 def process_tree_memory(root: int) -> int:
     """Return the anonymous memory of a process and its descendants, in bytes; cached files do not count."""
-    return sum(_anonymous_memory(process.pid) for process in with_descendants(root))
+    return sum(_anonymous_memory(process.pid) for process in processes_with_descendants(root))
 
 
 def _anonymous_memory(pid: int) -> int:
@@ -145,7 +145,7 @@ def oom_kill_count() -> int:
     return 0
 
 
-def send(number: signal.Signals, pids: Iterable[int]) -> tuple[int, ...]:
+def send_signal(number: signal.Signals, pids: Iterable[int]) -> tuple[int, ...]:
     """Send a signal to processes, and return the numbers of those that received it."""
     receivers = []
     for pid in pids:
@@ -157,19 +157,19 @@ def send(number: signal.Signals, pids: Iterable[int]) -> tuple[int, ...]:
 
 def kill_descendants(root: int) -> None:
     """Kill all descendants of a process."""
-    send(KILL, [process.pid for process in with_descendants(root) if process.pid != root])
+    send_signal(KILL, [process.pid for process in processes_with_descendants(root) if process.pid != root])
 
 
-def end_orphans(folder: Path) -> tuple[int, ...]:
+def kill_orphans_in_folder(folder: Path) -> tuple[int, ...]:
     """Kill processes that a killed build left running below ``folder``; return their numbers.
 
     The caller holds the folder's lock. A process is an orphan when its working directory is there and its session's
     leader has ended; a user's shell in that folder still has its session's leader.
     """
-    return send(KILL, [pid for pid in pids() if _works_in(pid, folder) and _is_orphan(pid)])
+    return send_signal(KILL, [pid for pid in all_pids() if _has_working_directory_in(pid, folder) and _is_orphan(pid)])
 
 
-def _works_in(pid: int, folder: Path) -> bool:
+def _has_working_directory_in(pid: int, folder: Path) -> bool:
     try:
         return Path(f"/proc/{pid}/cwd").readlink().is_relative_to(folder.resolve())
     except OSError:

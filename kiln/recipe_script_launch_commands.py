@@ -30,20 +30,20 @@ _UNTRACE = "{ case $- in *x*) kiln_trace=-x ;; *) kiln_trace=+x ;; esac; set +x;
 _TRACE = 'set "$kiln_trace"; { unset kiln_trace; } 2>/dev/null'
 
 
-def exports(environment: Mapping[str, str]) -> list[str]:
+def export_lines(environment: Mapping[str, str]) -> list[str]:
     """Return the shell lines that set variables."""
     return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
 
 
-def untraced(lines: Iterable[str]) -> tuple[str, ...]:
+def lines_without_shell_trace(lines: Iterable[str]) -> tuple[str, ...]:
     """Return shell lines that leave no trace of `set -x` in a build's output, which is the recipe's script alone."""
     content = tuple(lines)
     return (_UNTRACE, *content, _TRACE) if content else ()
 
 
-def run_lines(script: Script, recipe_folder: Path) -> tuple[str, ...]:
+def script_run_lines(script: Script, recipe_folder: Path) -> tuple[str, ...]:
     """Return the shell lines that run a script: a file of the recipe by its kind, or its lines."""
-    entrance = exports(script.environment)
+    entrance = export_lines(script.environment)
     if script.folder is not None:
         prefix = "" if PurePosixPath(script.folder).is_absolute() else '"$PREFIX"/'
         entrance.append(f"cd {prefix}{shlex.quote(script.folder)}")
@@ -51,7 +51,7 @@ def run_lines(script: Script, recipe_folder: Path) -> tuple[str, ...]:
 
 
 def _script_commands(script: Script, recipe_folder: Path) -> tuple[str, ...]:
-    interpreter = script.interpreter or interpreter_of(script.file)
+    interpreter = script.interpreter or interpreter_of_file(script.file)
     command = shlex.join(script.program.split()) if script.program else COMMANDS[interpreter]
     if script.file is not None:
         return (f"{command} {shlex.quote(str(recipe_folder / script.file))}",)
@@ -59,9 +59,13 @@ def _script_commands(script: Script, recipe_folder: Path) -> tuple[str, ...]:
         return script.lines
     inline = "\n".join((f"cat >{_INLINE} <<'{_END}'", *script.lines, _END))
     # One item for each step: those of a test are counted.
-    return ("\n".join(untraced((inline,))), f"{command} {_INLINE}", "\n".join(untraced((f"rm {_INLINE}",))))
+    return (
+        "\n".join(lines_without_shell_trace((inline,))),
+        f"{command} {_INLINE}",
+        "\n".join(lines_without_shell_trace((f"rm {_INLINE}",))),
+    )
 
 
-def interpreter_of(file: str | None) -> str:
+def interpreter_of_file(file: str | None) -> str:
     """Return the interpreter of a script's file, by its suffix: bash for any other."""
     return SUFFIXES.get(PurePosixPath(file or "").suffix.lower(), "bash")

@@ -57,7 +57,7 @@ def termination_as_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with handled((signal.SIGTERM, *hangup_signals()), _interrupter()):
+    with handled_signals((signal.SIGTERM, *hangup_signals()), _interrupting_handler()):
         yield
 
 
@@ -67,7 +67,9 @@ def hangup_signals() -> tuple[signal.Signals, ...]:
 
 
 @contextlib.contextmanager
-def handled(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handled_signals(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
     """Handle signals in the block; must be called in the main thread."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
@@ -77,7 +79,7 @@ def handled(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType
             signal.signal(number, previous)
 
 
-def _interrupter() -> Callable[[int, FrameType | None], None]:
+def _interrupting_handler() -> Callable[[int, FrameType | None], None]:
     """Return a handler that merges signals in quick succession: timeout(1) signals a process, then its group."""
     last = -math.inf
 

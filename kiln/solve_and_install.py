@@ -75,7 +75,7 @@ def install(
         LimitExceeded: when one is larger than it may be.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    with files.full_disk_as_error(prefix.parent):
+    with files.full_disk_as_kiln_error(prefix.parent):
         try:
             rattler_process.call(
                 "install",
@@ -102,10 +102,10 @@ def install_atomically(
         KilnError: those of ``install``.
     """
     cache = prefix.with_name(f"cache-{prefix.name}")
-    with folder_lock.exclusive(prefix, wait=wait) as lock:
+    with folder_lock.exclusive_folder_lock(prefix, wait=wait) as lock:
         if folder_identity(prefix) == replaced:
             files.remove(prefix)
-            with files.replacing(prefix) as part:
+            with files.atomic_replacement(prefix) as part:
                 install(records, part, cache=cache, seen_at=str(prefix), lock=lock)
         files.remove(cache)
 
@@ -127,7 +127,7 @@ def record_requested_specs(prefix: Path, requested: Iterable[str]) -> None:
     specs: dict[str, list[str]] = {}
     for spec in requested:
         specs.setdefault(package_name(spec), []).append(spec)
-    for record in installed(prefix):
+    for record in installed_package_records(prefix):
         record.requested_specs = specs.get(record.name.normalized, [])
         record.write_to_path(
             prefix / "conda-meta" / f"{record.name.normalized}-{record.version}-{record.build}.json", True
@@ -135,7 +135,7 @@ def record_requested_specs(prefix: Path, requested: Iterable[str]) -> None:
     (prefix / "conda-meta" / "history").touch()
 
 
-def installed(prefix: Path) -> list[PrefixRecord]:
+def installed_package_records(prefix: Path) -> list[PrefixRecord]:
     """Return the records of the packages in a prefix.
 
     Raises:

@@ -44,28 +44,28 @@ def fetch_and_hash(
             says.
         DiskFull: when the disk is full.
     """
-    full_disk = contextlib.nullcontext() if target is None else files.full_disk_as_error(target.parent)
+    full_disk = contextlib.nullcontext() if target is None else files.full_disk_as_kiln_error(target.parent)
     with full_disk, contextlib.nullcontext() if target is None else target.open("wb") as sink:  # closed in full_disk
-        transfer = _Transfer(
+        transfer = _SourceTransfer(
             url=url, algorithms=tuple(algorithms), progress=progress, sink=sink, verify_kind=verify_kind
         )
         return _transfer_by_scheme(transfer, folder)
 
 
-def _transfer_by_scheme(transfer: _Transfer, folder: Path) -> Mapping[str, str]:
+def _transfer_by_scheme(transfer: _SourceTransfer, folder: Path) -> Mapping[str, str]:
     url = transfer.url
     parts = urlsplit(url)
     if parts.scheme in {"http", "https"}:
-        return _from_server(transfer, parts.hostname or url)
+        return _download_from_server(transfer, parts.hostname or url)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
-        return _from_file(transfer, Path(unquote(parts.path)))
+        return _copy_local_file(transfer, Path(unquote(parts.path)))
     if not parts.scheme:
-        return _from_file(transfer, folder / url)
+        return _copy_local_file(transfer, folder / url)
     raise DownloadFailed(url, why=f"kiln downloads by http, https and file, not by {parts.scheme}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Transfer:
+class _SourceTransfer:
     """One download: its address, its hashes, and the receivers of its progress and content."""
 
     url: str
@@ -75,7 +75,7 @@ class _Transfer:
     verify_kind: bool
 
 
-def _from_server(transfer: _Transfer, host: str) -> Mapping[str, str]:
+def _download_from_server(transfer: _SourceTransfer, host: str) -> Mapping[str, str]:
     bare, headers = _url_and_auth_headers(transfer.url)
     try:
         with http_client.send_request(bare, headers={"User-Agent": "kiln", **headers}) as response:
@@ -95,7 +95,7 @@ def _url_and_auth_headers(url: str) -> tuple[str, dict[str, str]]:
     return parts._replace(netloc=host).geturl(), channel_url_credentials.basic_auth_header(user)
 
 
-def _from_file(transfer: _Transfer, path: Path) -> Mapping[str, str]:
+def _copy_local_file(transfer: _SourceTransfer, path: Path) -> Mapping[str, str]:
     url = transfer.url
     if not path.is_file():  # a device or a pipe could have no end
         raise DownloadFailed(url, why="no such file" if not path.exists() else "not a regular file")
@@ -106,24 +106,26 @@ def _from_file(transfer: _Transfer, path: Path) -> Mapping[str, str]:
         raise DownloadFailed(url, why=error.strerror or str(error)) from error
 
 
-def _hash_and_write(transfer: _Transfer, stream: IO[bytes], size: int | None) -> Mapping[str, str]:
+def _hash_and_write(transfer: _SourceTransfer, stream: IO[bytes], size: int | None) -> Mapping[str, str]:
     """Return the hashes of a stream, and write it to the sink."""
     url = transfer.url
     if size is not None and size > MOST_BYTES:
-        raise DownloadFailed(url, why=f"it has {files.size_text(size)}, the limit is {files.size_text(MOST_BYTES)}")
+        raise DownloadFailed(
+            url, why=f"it has {files.human_readable_size(size)}, the limit is {files.human_readable_size(MOST_BYTES)}"
+        )
     hashes = {name: hashlib.new(name, usedforsecurity=False) for name in transfer.algorithms}
     total, beginning = 0, b""
-    for chunk in _chunks(stream, url):
+    for chunk in _chunks_within_time_limit(stream, url):
         total += len(chunk)
         if total > MOST_BYTES:
-            raise DownloadFailed(url, why=f"it has more than {files.size_text(MOST_BYTES)}")
+            raise DownloadFailed(url, why=f"it has more than {files.human_readable_size(MOST_BYTES)}")
         beginning = beginning or chunk[:HEADER]
         for digest in hashes.values():
             digest.update(chunk)
         if transfer.sink is not None:
-            with files.full_disk_as_error(Path(transfer.sink.name).parent):
+            with files.full_disk_as_kiln_error(Path(transfer.sink.name).parent):
                 transfer.sink.write(chunk)
-        transfer.progress(files.size_text(total) + (f" of {files.size_text(size)}" if size else ""))
+        transfer.progress(files.human_readable_size(total) + (f" of {files.human_readable_size(size)}" if size else ""))
     if size is not None and total != size:
         raise DownloadFailed(url, why=f"it broke off after {total:,} of {size:,} bytes")
     if transfer.verify_kind:
@@ -131,7 +133,7 @@ def _hash_and_write(transfer: _Transfer, stream: IO[bytes], size: int | None) ->
     return {name: digest.hexdigest() for name, digest in hashes.items()}
 
 
-def _chunks(stream: IO[bytes], url: str) -> Iterator[bytes]:
+def _chunks_within_time_limit(stream: IO[bytes], url: str) -> Iterator[bytes]:
     end = time.monotonic() + MOST_SECONDS
     while chunk := stream.read(_CHUNK):
         if time.monotonic() > end:

@@ -36,7 +36,7 @@ def parse_os_release(os_release: str) -> dict[str, str]:
     return dict(re.findall(r"^(\w+)=[\"']?([^\"'\n]*)[\"']?$", os_release, re.MULTILINE))
 
 
-def manager(release: Mapping[str, str] | None = None, platform: str = sys.platform) -> str | None:
+def package_manager(release: Mapping[str, str] | None = None, platform: str = sys.platform) -> str | None:
     """Return the package manager of a system, ``apt``, ``dnf`` or ``brew``; None for a system of another family.
 
     The system is this machine unless its os-release values are given.
@@ -48,26 +48,26 @@ def manager(release: Mapping[str, str] | None = None, platform: str = sys.platfo
     return next((MANAGERS[name] for name in names if name in MANAGERS), None)
 
 
-def package(program: str, manager: str = "apt") -> str:
+def system_package_of_program(program: str, manager: str = "apt") -> str:
     """Return the name of the package that has a program; empty when unknown."""
-    return _table().get(program, {}).get(manager, "")
+    return _packages_by_program().get(program, {}).get(manager, "")
 
 
-def command(names: Iterable[str], manager: str) -> str:
+def installation_command(names: Iterable[str], manager: str) -> str:
     """Return the command that installs packages."""
     return " ".join((INSTALL[manager], *names))
 
 
-def advice(program: str, release: Mapping[str, str] | None = None, platform: str = sys.platform) -> str:
+def installation_advice(program: str, release: Mapping[str, str] | None = None, platform: str = sys.platform) -> str:
     """Return how to install a program on this system: a command, or the package's name on Debian, or an empty text."""
-    here = manager(release, platform)
-    if here is not None and (name := package(program, here)):
-        return command([name], here)
-    if here is None and (name := package(program)):
+    here = package_manager(release, platform)
+    if here is not None and (name := system_package_of_program(program, here)):
+        return installation_command([name], here)
+    if here is None and (name := system_package_of_program(program)):
         return f"install it with this system's package manager (Debian's package is {name})"
     return ""
 
 
 @functools.cache
-def _table() -> dict[str, dict[str, str]]:
+def _packages_by_program() -> dict[str, dict[str, str]]:
     return {row["program"]: row for row in files.csv_rows(TABLE)}

@@ -22,13 +22,13 @@ def matches(version: str, spec: str) -> bool:
     from rattler.exceptions import InvalidVersionError
 
     try:
-        return compiled(spec).matches(Version(version))
+        return parsed_version_spec(spec).matches(Version(version))
     except InvalidVersionError as error:
         raise ValueError(f"{version!r} is not a version: {error}") from error
 
 
 @lru_cache(maxsize=1024)
-def compiled(spec: str) -> VersionSpec:
+def parsed_version_spec(spec: str) -> VersionSpec:
     """Return a spec as py-rattler has it, in which no space follows an operator.
 
     Raises:

@@ -29,14 +29,14 @@ class Version:
     __slots__ = ("local", "parts", "text")
 
     def __init__(self, text: str) -> None:
-        self.text = _normalize(text)
+        self.text = _normalized_version_text(text)
         release, plus, local = self.text.partition("+")
         epoch, mark, rest = release.rpartition("!")
         if mark and not epoch.isdigit():
             raise ValueError(f"{text!r}: the epoch is not a number")
         if not rest or "+" in local or (plus and not release):
             raise ValueError(f"{text!r} is not a version")
-        self.parts = [_parse_component(epoch or "0"), *map(_parse_component, _components(rest))]
+        self.parts = [_parse_component(epoch or "0"), *map(_parse_component, _split_components(rest))]
         self.local = [_parse_component(part) for part in local.replace("_", ".").split(".")] if plus else []
 
     def __eq__(self, other: object) -> bool:
@@ -51,15 +51,15 @@ class Version:
             for left_part, right_part in zip_longest(own, theirs, fillvalue=padding):
                 for left, right in zip_longest(left_part, right_part, fillvalue=0):
                     if left != right:
-                        return _rank(left) < _rank(right)
+                        return _order_key(left) < _order_key(right)
         return False
 
 
-def _rank(item: float | str) -> tuple[int, float, str]:
+def _order_key(item: float | str) -> tuple[int, float, str]:
     return (0, 0, item) if isinstance(item, str) else (1, item, "")
 
 
-def _normalize(text: str) -> str:
+def _normalized_version_text(text: str) -> str:
     version = text.strip().lower()
     if not _ALLOWED.fullmatch(version) and "-" in version and "_" not in version:
         version = version.replace("-", "_")
@@ -68,7 +68,7 @@ def _normalize(text: str) -> str:
     return version
 
 
-def _components(release: str) -> list[str]:
+def _split_components(release: str) -> list[str]:
     # A trailing underscore belongs to the last component: 1.0.1_ comes before 1.0.1a.
     if release.endswith("_"):
         parts = release[:-1].replace("_", ".").split(".")
@@ -77,13 +77,13 @@ def _components(release: str) -> list[str]:
 
 
 def _parse_component(text: str) -> Part:
-    runs: Part = [_parse_run(run) for run in _RUNS.findall(text)]
+    runs: Part = [_parse_digits_or_letters(run) for run in _RUNS.findall(text)]
     if not runs:
         raise ValueError("an empty component in a version")
     return runs if text[0].isdigit() else [0, *runs]
 
 
-def _parse_run(text: str) -> float | str:
+def _parse_digits_or_letters(text: str) -> float | str:
     if text.isdigit():
         return int(text)
     if text == "post":

@@ -12,14 +12,14 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-__all__ = ["FAST", "packing_file", "zstd"]
+__all__ = ["FAST", "compressing_file", "zstd"]
 
 FAST = 1  # a gigabyte in seconds; level 19 takes many minutes
 _WORKER_MEMORY = 1 << 27  # bytes that a worker needs at a high level
 _SHARE = 4  # of the memory, the part that all workers may take
 
 
-def packing_file(sink: IO[bytes], *, level: int) -> zstd.ZstdFile:
+def compressing_file(sink: IO[bytes], *, level: int) -> zstd.ZstdFile:
     """Return a file that packs what is written to it into ``sink``, on all cores that the memory allows.
 
     The bytes depend on the level, not on the number of cores.

@@ -44,7 +44,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and reporter.stats:  # not when tests are only listed, nor in a worker
         reasons = [report.longrepr[2] for report in reporter.stats.get("skipped", ())]
-        reporter.write_line(left_out.summary(reasons, system_package_advice.manager() or "apt"))
+        reporter.write_line(left_out.summary(reasons, system_package_advice.package_manager() or "apt"))
     return outcome
 
 

@@ -128,9 +128,11 @@ class SlurmCluster:
             daemon.wait()
         mark = f"SLURM_CONF={self.conf}".encode()  # of the daemons, and so of the jobs that they started
         left = tuple(
-            pid for pid in process_table.pids() if pid != os.getpid() and mark in process_table.environment(pid)
+            pid
+            for pid in process_table.all_pids()
+            if pid != os.getpid() and mark in process_table.environment_of_process(pid)
         )
-        process_table.send(signal.SIGKILL, left)
+        process_table.send_signal(signal.SIGKILL, left)
 
     def call(self, *words: str) -> str:
         """Return the output of one of Slurm's programs."""

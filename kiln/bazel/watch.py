@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kiln import process_table
 from kiln.bazel.events import BazelBuildState
 from kiln.compat import failure_patterns as known_failures
-from kiln.errors import BuildFailed, with_margin
+from kiln.errors import BuildFailed, program_output_with_margin
 from kiln.model.compile_report import Progress, sum_of_reports
 
 if TYPE_CHECKING:
@@ -166,12 +166,16 @@ class BuildWatch:
 
         def busy_seconds() -> float:
             # Inspecting processes takes time as well, which is not the build's.
-            return sum(process.busy for process in process_table.with_descendants(*roots) if process.pid != os.getpid())
+            return sum(
+                process.busy
+                for process in process_table.processes_with_descendants(*roots)
+                if process.pid != os.getpid()
+            )
 
         idle = self.stall.stalled_seconds(now, self.build_state.events, busy_seconds)
         if idle is None:
             return ""
-        names = awaited_processes(process_table.with_descendants(*roots), without=roots)
+        names = awaited_processes(process_table.processes_with_descendants(*roots), without=roots)
         return f"nothing has happened for {idle / 60:.0f} min; at work: {names or 'nothing but Bazel itself'}"
 
     def compile_report(self) -> CompileReport | None:
@@ -196,7 +200,7 @@ class BuildWatch:
         action = str(failures[0]) if failures else "the compile failed"
         more = f"; {len(failures) - 1} more failed" if len(failures) > 1 else ""
         why = f": {cause.name}" if cause else ""
-        message = with_margin("\n".join(output.splitlines()[-MESSAGE:]))
+        message = program_output_with_margin("\n".join(output.splitlines()[-MESSAGE:]))
         kind = BuildFailed if cause is None else cause.error
         return kind(f"{action}{more}{why}\n{message}".rstrip(), why=error.why, hint=cause.cure if cause else error.hint)
 

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.build import engine_failures
-from kiln.errors import BuildFailed, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed, with_margin
+from kiln.errors import (
+    BuildFailed,
+    DownloadFailed,
+    HashMismatch,
+    KilnError,
+    SolveFailed,
+    TestsFailed,
+    program_output_with_margin,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -162,7 +170,7 @@ def error_from_engine_output(engine: str, exit_code: int, output: str) -> KilnEr
         raised = [line for line in output_lines[-SAID:] if PLAIN_EXIT.match(line.strip())]
         output_lines = [line for line in output_lines if line not in raised]
     text = "\n".join(raised)
-    why = with_margin("\n".join((*output_lines[-SAID:], *raised[-SAID:])))
+    why = program_output_with_margin("\n".join((*output_lines[-SAID:], *raised[-SAID:])))
     if engine_failures.DISK.words.search(text):
         return engine_failures.DISK.error(
             f"{engine} ended with exit code {exit_code}", why=why, hint=engine_failures.DISK.hint

@@ -23,7 +23,7 @@ from kiln.build.rattler_build_paths import host_prefixes
 from kiln.build.source_fetch import SourceFetcher
 from kiln.build.source_mirrors import SourceMirrors, recipe_with_mirror_urls
 from kiln.build.unpackable_prefix_files import SPECIAL, find_special_files, message_naming_files
-from kiln.errors import DownloadFailed, with_margin
+from kiln.errors import DownloadFailed, program_output_with_margin
 from kiln.model.build_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
@@ -81,7 +81,7 @@ def prepare_script_run(
 def _run_with_unpack_fallback(
     step: BuildStep | CompileStep,
     key: str,
-    run: Callable[[tuple[FetchedSource, ...]], tuple[Mapping[str, str], process_runner.Result]],
+    run: Callable[[tuple[FetchedSource, ...]], tuple[Mapping[str, str], process_runner.ProcessResult]],
 ) -> Mapping[str, str]:
     """Run the engine's process for sources that kiln fetches, and return its answer, which has the ``key``.
 
@@ -104,7 +104,7 @@ def _run_engine_process(
     environment: Mapping[str, str],
     on_line: Callable[[str], None] | None,
     origins: SourceMirrors,
-) -> tuple[Mapping[str, str], process_runner.Result]:
+) -> tuple[Mapping[str, str], process_runner.ProcessResult]:
     """Run the engine's process once, with some sources fetched by kiln; return its answer and its end."""
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
@@ -160,4 +160,6 @@ def build_step_error(step: BuildStep | CompileStep, reason: str, tail: str) -> K
     message = engine_failures.readable_engine_message(reason, tail)
     if kind is engine_failures.LICENSES and isinstance(step, BuildStep):
         message = missing_licenses.missing_licenses_message(step) or message
-    return kind.error(f"{name} could not be built: {message}", why=f"the log ends with\n{with_margin(tail)}", hint=hint)
+    return kind.error(
+        f"{name} could not be built: {message}", why=f"the log ends with\n{program_output_with_margin(tail)}", hint=hint
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import channel_url_credentials, files, masking
 from kiln.model.build_steps import BuildStep, CompileStep
-from kiln.recipe_script_launch_commands import exports, untraced
+from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HANDED_OVER = "KILN_HANDED_OVER"
 # Lines before a script's own, untraced. The engine's own copy of the script's output is not masked, so it is removed.
-UNPACK = untraced((f'eval "${{{HANDED_OVER}-}}"; unset {HANDED_OVER}; rm -f conda_build.log',))
+UNPACK = lines_without_shell_trace((f'eval "${{{HANDED_OVER}-}}"; unset {HANDED_OVER}; rm -f conda_build.log',))
 
 
 @contextlib.contextmanager
@@ -60,7 +60,7 @@ def engine_environment(names: Iterable[str], environment: Mapping[str, str]) -> 
     values = {name: environment[name] for name in names if name in environment}
     hidden = {name for name in values if not masking.is_public_variable(name)}
     rest = {name: value for name, value in environment.items() if name not in hidden}
-    return {**rest, HANDED_OVER: "\n".join(exports(values))} if values else rest
+    return {**rest, HANDED_OVER: "\n".join(export_lines(values))} if values else rest
 
 
 def source_fetch_environment(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:

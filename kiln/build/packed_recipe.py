@@ -74,7 +74,7 @@ def variant_without_credentials(variant: Mapping[str, Any]) -> dict[str, Any]:
     channels = values.get("channel_sources")
     if isinstance(channels, str):
         others = (channel for channel in channels.split(",") if not channel.startswith(LOCAL))
-        values["channel_sources"] = ",".join(map(channel_url_credentials.bare_url, others))
+        values["channel_sources"] = ",".join(map(channel_url_credentials.url_without_credentials, others))
     return {key: value for key, value in values.items() if key != "channel_sources" or value}
 
 

@@ -24,7 +24,7 @@ from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.build_steps import BuildStep, CompileStep
 from kiln.model.engine_package_settings import BuildPlatforms, PackageSettings
-from kiln.recipe_script_launch_commands import exports, run_lines, untraced
+from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace, script_run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -129,18 +129,18 @@ def plan_compile(
         **literal_script_variables(staging.script_env),
     }
     script = (
-        *exports(environment),
+        *export_lines(environment),
         *(() if staging.package else (NO_PACKAGE,)),
         f". {shlex.quote(str(settings))}",
-        *untraced(
+        *lines_without_shell_trace(
             (
                 *sources_fetched_by_engine_or_kiln.symlink_sources_lines(staging.sources, recipe_folder),
                 *source_preparation_lines.prepare_sources_lines(staging.sources),
                 *compile_workdir_for_output_scripts.record_compile_workdir_lines(folder),
             )
         ),
-        *run_lines(staging.script, recipe_folder),
-        *untraced(
+        *script_run_lines(staging.script, recipe_folder),
+        *lines_without_shell_trace(
             (
                 'cd "$SRC_DIR"',
                 *unpackable_prefix_files.refuse_special_files_lines(folder),

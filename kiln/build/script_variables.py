@@ -55,7 +55,7 @@ def variant_variables(rendered: RenderedConfig) -> dict[str, str]:
 def exportable_variables(values: Mapping[str, str]) -> dict[str, str]:
     """Return the values whose names can be variables', without channels' credentials: packages contain them."""
     return {
-        key: ",".join(map(channel_url_credentials.bare_url, value.split(",")))
+        key: ",".join(map(channel_url_credentials.url_without_credentials, value.split(",")))
         for key, value in values.items()
         if key.isidentifier() and not key.startswith("__")
     }

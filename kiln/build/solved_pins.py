@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import names
 from kiln.errors import RecipeFault
-from kiln.matchspec_notation import with_star
+from kiln.matchspec_notation import with_version_wildcard
 from kiln.versions import pinned_spec
 from kiln.yamltext import ScalarTypes, parse
 
@@ -111,7 +111,7 @@ def replace_pin_placeholders(
 
 def _solved_pin_spec(pin: Pin, package: tuple[str, str] | None) -> str:
     if package is None and pin.spec:
-        return with_star(" ".join(pin.spec.split()))
+        return with_version_wildcard(" ".join(pin.spec.split()))
     if package is None:
         raise RecipeFault(
             f"pin_compatible: {pin.name} is not in the host environment", hint=f"add {pin.name} to requirements/host"

@@ -64,7 +64,7 @@ def unpack_source(archive: Path, name: str, folder: Path, *, hoist: bool, env: M
         DiskFull: when the disk is full.
     """
     folder.mkdir(parents=True)
-    with files.full_disk_as_error(folder):
+    with files.full_disk_as_kiln_error(folder):
         if is_archive(name):
             _unpack_archive(archive, name, folder, env)
         if not is_archive(name) or is_wheel(name):

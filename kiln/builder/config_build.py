@@ -311,7 +311,7 @@ def config_with_emulator(rendered: RenderedConfig, environment: Mapping[str, str
     Source: cross_compile_support.sh of conda-forge-ci-setup, which adds them to the variant.
     """
     config = rendered.config
-    emulator = emulation.qemu_user(config.platform, environment) if config.is_cross else None
+    emulator = emulation.qemu_user_path(config.platform, environment) if config.is_cross else None
     if emulator is None:
         return rendered
     variant = {**config.variant, **dict.fromkeys(emulation.EMULATORS, (emulator,))}

@@ -66,13 +66,13 @@ def fetch_wheels_and_sources(
     from kiln.rehearse import source_archives_by_hash, wheel_download
 
     size = sum(wheel.size for wheel in wheel_download.missing_wheels(wheels.wheels, layout.wheels))
-    title = f"fetch wheels, {files.size_text(size)}" if size else "verify the fetched wheels"
+    title = f"fetch wheels, {files.human_readable_size(size)}" if size else "verify the fetched wheels"
     with reporter.step(title) as step, build_cache.hold_lock(layout.lock, seconds=build_cache.LONG):
         wheel_download.fetch_wheels(wheels.wheels, layout.wheels, env=env, log=log, on_line=step.pass_on_line)
     if not wheels.sources:
         return
     size = sum(source.size for source in source_archives_by_hash.missing_sources(wheels.sources, layout.sources))
-    title = f"fetch sources, {files.size_text(size)}" if size else "verify the fetched sources"
+    title = f"fetch sources, {files.human_readable_size(size)}" if size else "verify the fetched sources"
     with reporter.step(title) as step, build_cache.hold_lock(layout.lock, seconds=build_cache.LONG):
         source_archives_by_hash.fetch_sources(wheels.sources, layout.sources, env=env, on_line=step.pass_on_line)
 
@@ -166,7 +166,7 @@ class Rehearsal:
         if interpreter is not None:
             title = f"package Python {interpreter.version} and the wheels"
         with self.reporter.step(title), build_cache.hold_lock(self.layout.lock, seconds=build_cache.LONG):
-            files.remove_leftovers(folder)
+            files.remove_part_files(folder)
             return (
                 *(() if interpreter is None else rehearse.python_packages(interpreter, folder, env=os.environ)),
                 *rehearse.convert_dependencies(self.wheels, self.layout.wheels, folder),
@@ -203,7 +203,7 @@ class Rehearsal:
 
         def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             disk = rehearsal_disk_bytes(0, sum(wheel.size for wheel in self.wheels.wheels[:1]), jobs=1)
-            files.require_space(self.layout.work, disk, for_what=f"making {output.name}")
+            files.require_disk_space(self.layout.work, disk, for_what=f"making {output.name}")
             environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.cache)}
             with remove_folders_on_failure(self.job, step.folder):
                 package = build.build_package(step, environment=environment, on_line=display.pass_on_line)

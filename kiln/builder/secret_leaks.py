@@ -29,7 +29,7 @@ def require_no_secrets(package: Path, variables: Mapping[str, str]) -> None:
     with reader.open_package_members(package) as members:
         for member, content in members:
             if content is not None:
-                for name in search.names_of_secrets_in(files.chunks(content, CHUNK)):
+                for name in search.names_of_secrets_in(files.read_chunks(content, CHUNK)):
                     files_by_variable.setdefault(name, []).append(member.name)
     if files_by_variable:
         raise _leaked_secret_error(package, files_by_variable)

@@ -38,7 +38,7 @@ def conda_forge_build_variables(feedstock: Feedstock, environment: Mapping[str, 
     names = {*run.CONTRACT, "CPU_COUNT", "FEEDSTOCK_NAME"}
     variables = {name: value for name, value in environment.items() if name in names or PROXIES.match(name)}
     if "remote_url" in variables:  # it is written into packages
-        variables["remote_url"] = channel_url_credentials.bare_url(variables["remote_url"])
+        variables["remote_url"] = channel_url_credentials.url_without_credentials(variables["remote_url"])
     if "sha" not in variables:
         commit = git_output_or_empty(
             feedstock.root, variables_passed_to_builds(environment), "log", "-1", "--format=%H %ct"

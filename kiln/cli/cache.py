@@ -72,11 +72,11 @@ def caches_as_text(entries: list[DiskCache], root: Path, freed: int) -> str:
             entry.key,
             entry.label,
             time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used)),
-            files.size_text(entry.size),
+            files.human_readable_size(entry.size),
         )
         for entry in entries
     ]
     header, width = ("key", "for", "last used", "size"), terminal_width(sys.stdout)
     lines = [table(header, rows, right=(3,), width=width), ""] if rows else []
-    total = f"{files.size_text(sum(entry.size for entry in entries))} in {root}"
-    return "\n".join([*lines, total, *([f"{files.size_text(freed)} freed"] if freed else [])])
+    total = f"{files.human_readable_size(sum(entry.size for entry in entries))} in {root}"
+    return "\n".join([*lines, total, *([f"{files.human_readable_size(freed)} freed"] if freed else [])])

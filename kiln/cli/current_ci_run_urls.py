@@ -26,7 +26,7 @@ def repository_and_run_urls(environment: Mapping[str, str]) -> tuple[str, str]:
     on_github = f"{server}/{repository}" if server and repository else ""
     run = f"{on_github}/actions/runs/{number}" if on_github and number else ""
     remote = environment.get("remote_url") or on_github
-    urls = (channel_url_credentials.bare_url(url) for url in (remote, run))
+    urls = (channel_url_credentials.url_without_credentials(url) for url in (remote, run))
     remote_url, ci_url = (url if WEB_ADDRESS.fullmatch(url) else "" for url in urls)
     return remote_url, ci_url
 

@@ -230,17 +230,20 @@ def suggestion_lines(suggestion: Suggestion) -> Iterator[str]:
 
 def machine_property_lines(facts: MachineFacts, arch: str | None, cores: int, memory: int, disk: int) -> Iterator[str]:
     """Yield a line for each property of this machine; ``arch`` is the version of ``__cuda_arch``."""
-    from kiln.files import size_text
+    from kiln.files import human_readable_size
 
     properties = {
         "system": f"{facts.system}, kernel {facts.kernel}",
-        "cores, memory, free disk": f"{cores}, {size_text(memory)}, {size_text(disk)}",
+        "cores, memory, free disk": f"{cores}, {human_readable_size(memory)}, {human_readable_size(disk)}",
         "glibc": facts.glibc,
         "AVX": {True: "yes", False: "no", None: None}[facts.avx],
         "NVIDIA driver": facts.driver,
         "in the kernel": facts.loaded,
         "newest CUDA of the driver": facts.cuda,
-        "GPUs": "; ".join(f"{card.name} ({card.capability}), {size_text(card.memory)}" for card in facts.cards) or None,
+        "GPUs": "; ".join(
+            f"{card.name} ({card.capability}), {human_readable_size(card.memory)}" for card in facts.cards
+        )
+        or None,
         "for solvers, __cuda_arch": arch,
         "gcc": facts.gcc,
         "clang": facts.clang,

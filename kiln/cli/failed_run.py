@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.errors import AlreadyRunning, BuildFailed, KilnError, class_of_code
+from kiln.errors import AlreadyRunning, BuildFailed, KilnError, error_class_of_exit_code
 
 if TYPE_CHECKING:
     import argparse
@@ -48,7 +48,7 @@ def failed_run_error(
         *((*program, name, "--debug", *repeated) for name in debugged[:1]),
     ]
     hint = "\n       ".join(map(joined_command_line, commands))
-    return class_of_code(exit_code)(f"{total} not built: {_first_config_names(failures)}", hint=hint)
+    return error_class_of_exit_code(exit_code)(f"{total} not built: {_first_config_names(failures)}", hint=hint)
 
 
 def _first_config_names(configs: Sequence[ConfigRun]) -> str:

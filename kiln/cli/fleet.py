@@ -188,10 +188,10 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
     layout = artifact_layout(feedstock)
     for program in SLURM_PROGRAMS if options.provider == fleet_slurm_options.SLURM else fleet_test.PROGRAMS:
-        process_runner.find(program, env=os.environ)
+        process_runner.find_program(program, env=os.environ)
     if options.detach:
         return start_detached_run(options, feedstock)
-    with files.locked(layout.lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
+    with files.held_lock_file(layout.lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
         selection, previous = selection_and_run_to_resume(options, feedstock, ledger)
         stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
         tests = fleet_gpu_tests.gpu_test_plan(stage, selection.cached, selection.configs)
@@ -259,7 +259,7 @@ def start_detached_run(options: argparse.Namespace, feedstock: Feedstock) -> int
         tests = fleet_gpu_tests.gpu_test_plan(stage, (), selection.configs)
         plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests)
         fleet_offers_and_run_terms.run_terms_of_plan(options, plan)
-        with files.locked(layout.lock_file("fleet-detach")):  # of two at once, the second has to see the first
+        with files.held_lock_file(layout.lock_file("fleet-detach")):  # of two at once, the second has to see the first
             fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
             quotas = fleet_quotas.account_quotas(options, feedstock)  # of which another run would have a part
             plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)

@@ -182,7 +182,7 @@ def exclusive_collection_lock(folder: Path, run: str) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(folder_lock.exclusive(folder))
+            stack.enter_context(folder_lock.exclusive_folder_lock(folder))
         except AlreadyRunning as error:
             what = f"the fleet run {run} is being collected by another command"
             hint = "wait until it has ended: it stores the packages for both"
@@ -314,7 +314,7 @@ def tear_down_run_of_key(options: argparse.Namespace, root: Path) -> int:
         )
     with contextlib.ExitStack() as stack:
         if feedstock is not None:
-            stack.enter_context(files.locked(artifact_layout(feedstock).lock_file("fleet")))
+            stack.enter_context(files.held_lock_file(artifact_layout(feedstock).lock_file("fleet")))
         stack.enter_context(signals.termination_as_interrupt())
         tear_down_detached_run(options, feedstock, key)
     return 0

@@ -38,9 +38,9 @@ def show_run_or_config_log(options: argparse.Namespace, root: Path) -> int:
 
 def print_untrusted_text(text: str) -> None:
     """Print lines of a build or of a controller; on a terminal they cannot move, hide or change what it shows."""
-    from kiln.names import terminal_text
+    from kiln.names import escaped_for_terminal
 
-    print(terminal_text(text))
+    print(escaped_for_terminal(text))
 
 
 def show_detached_run_status(options: argparse.Namespace, root: Path) -> int:

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     if options.lists:
         path = options.prices or user_price_table_path(os.environ)
         lists = [price for name in options.lists for price in price_list_parser.read_price_list(name)]
-        with folder_lock.exclusive(path, wait=LOCK_SECONDS):
+        with folder_lock.exclusive_folder_lock(path, wait=LOCK_SECONDS):
             table = price_table.merge_price_tables(price_table.read_price_table(path) if path.exists() else (), lists)
             price_table.write_price_table(path, table)
         print(f"{len(lists)} prices read, {len(table)} are in {path}", file=sys.stderr)

@@ -52,10 +52,10 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger.fleet import FleetLedger
 
     layout = artifact_layout(feedstock)
-    with files.locked(layout.lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
+    with files.held_lock_file(layout.lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
         tests = worker_test_inputs(options, feedstock, ledger)
         for program in PROGRAMS:
-            process_runner.find(program, env=os.environ)
+            process_runner.find_program(program, env=os.environ)
         view = run_view_of_configs(feedstock, tuple(tests.tested.packages))
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
             report, errors = worker_tests.run_tests_on_worker(tests, ledger, lost_terminal.TerminalLossTolerantView(view))

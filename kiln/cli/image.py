@@ -170,13 +170,13 @@ def _print_slim_image(image: SlimImage, *, as_json: bool) -> None:
 
         print(json.dumps(to_json(image), indent=2))
         return
-    from kiln.files import size_text
+    from kiln.files import human_readable_size
 
     width = max(len(title) for title, _ in image.layers)
     for title, size in image.layers:
-        print(f"{title:<{width}}  {size_text(size):>8}")
-    print(f"{'unpacked':<{width}}  {size_text(sum(size for _, size in image.layers)):>8}")
-    print(f"{image.tag}  {image.digest}\n{image.path}  {size_text(image.size)}")
+        print(f"{title:<{width}}  {human_readable_size(size):>8}")
+    print(f"{'unpacked':<{width}}  {human_readable_size(sum(size for _, size in image.layers)):>8}")
+    print(f"{image.tag}  {image.digest}\n{image.path}  {human_readable_size(image.size)}")
 
 
 def _required_container_engine(name: str | None) -> Engine:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments, option_value_parsers
 from kiln.errors import UsageError
-from kiln.matchspec_notation import invalid_spec_reason, package_name, strict
+from kiln.matchspec_notation import invalid_spec_reason, package_name, strict_spec
 from kiln.operating_system import users
 from kiln.operating_system.shell_quoting import path_export_line, quoted_word
 
@@ -110,7 +110,7 @@ def install_request(options: argparse.Namespace) -> InstallRequest:
     prefix = options.prefix or prefix_of(options.name, env=os.environ, home=Path.home())
     return install.InstallRequest(
         prefix=prefix.absolute().resolve(),
-        specs=tuple(map(strict, options.specs)),
+        specs=tuple(map(strict_spec, options.specs)),
         channels=channel_url_credentials.register_credentials(options.channels or ["conda-forge"]),
         machine=target_machine_of_environment(os.environ),
         priority="flexible" if options.flexible else "strict",
@@ -172,7 +172,7 @@ def target_machine_of_environment(environment: Mapping[str, str]) -> TargetMachi
 def package_change_lines(plan: InstallPlan) -> Iterator[str]:
     """Yield a line for each change of a package, and the total."""
     from kiln.console.text import count_text
-    from kiln.files import size_text
+    from kiln.files import human_readable_size
 
     rows = [package_change_columns(change) for change in plan.changes]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
@@ -182,7 +182,7 @@ def package_change_lines(plan: InstallPlan) -> Iterator[str]:
         yield f"{plan.request.prefix} is up to date"
         return
     changes = [change for change in plan.changes if change.action.value in {"new", "changed"}]
-    size = size_text(sum(change.size for change in changes))
+    size = human_readable_size(sum(change.size for change in changes))
     yield f"{count_text(len(changes), 'package')}, {size}, {plan.request.prefix}"
 
 

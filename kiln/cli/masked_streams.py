@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from kiln import masking
-from kiln.names import terminal_text
+from kiln.names import escaped_for_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ class EscapingStream:
 
     def write(self, text: str) -> int:
         """Write text."""
-        return self.unchanged.write(terminal_text(text))
+        return self.unchanged.write(escaped_for_terminal(text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.unchanged, name)

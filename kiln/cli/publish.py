@@ -215,7 +215,9 @@ def attestation_settings(
 
     if attester is None:
         return None
-    url = channel_url_credentials.bare_url(options.url if options.url and channel.startswith("file:") else channel)
+    url = channel_url_credentials.url_without_credentials(
+        options.url if options.url and channel.startswith("file:") else channel
+    )
     return AttestationSettings(
         attester=attester,
         channel=url,

@@ -165,14 +165,14 @@ def verify_chain_record(
 ) -> tuple[ChainedRecord, tuple[str, ...]]:
     """Return the record of a package in the channel's chain, and the verified facts."""
     from kiln.conda_package.reader import read_info_json_object
-    from kiln.names import is_channel_folder
+    from kiln.names import is_channel_subdir
     from kiln.provenance import record_check, ssh_signatures
     from kiln.publish.channel_provenance import BILL, CYCLONEDX
 
     signers = None
     if options.allowed_signers:
         signers = ssh_signatures.AllowedSigners(file=options.allowed_signers, env=os.environ)
-    own = set(filter(is_channel_folder, (str(read_info_json_object(options.package, "index.json").get("subdir")),)))
+    own = set(filter(is_channel_subdir, (str(read_info_json_object(options.package, "index.json").get("subdir")),)))
     return record_check.verify_package_record(
         options.package,
         chain,
@@ -206,7 +206,7 @@ def verify_attestations(
         return None, (), ()
     anybody = attestation_check.TrustedSigner(root=attestation_check.read_trusted_root(options.trusted_root))
     url = (
-        channel_url_credentials.bare_url(options.target_channel)
+        channel_url_credentials.url_without_credentials(options.target_channel)
         if getattr(options, "target_channel", None)
         else channel_url_without_credentials(channel)
     )
@@ -256,7 +256,7 @@ def read_attestation_sidecar(package: Path, channel: str, read: Callable[[str], 
     """
     from kiln.conda_package.reader import read_info_json_object
     from kiln.errors import BrokenPackage
-    from kiln.names import is_channel_folder
+    from kiln.names import is_channel_subdir
     from kiln.publish.attestation_sidecars import download_sidecar
     from kiln.repodata import index_from_repodata
 
@@ -264,7 +264,7 @@ def read_attestation_sidecar(package: Path, channel: str, read: Callable[[str], 
         subdir = str(read_info_json_object(package, "index.json").get("subdir"))
     except BrokenPackage:  # or of the older format: attestations are about the file, whatever is in it
         subdir = package.absolute().parent.name
-    if not is_channel_folder(subdir):
+    if not is_channel_subdir(subdir):
         return None
     index = read(f"{subdir}/repodata.json")
     if index is None:
@@ -280,7 +280,11 @@ def channel_url_without_credentials(channel: str) -> str:
     """Return the URL of a channel or a folder, without credentials."""
     from kiln import channel_url_credentials
 
-    return channel_url_credentials.bare_url(channel) if "://" in channel else Path(channel).absolute().as_uri()
+    return (
+        channel_url_credentials.url_without_credentials(channel)
+        if "://" in channel
+        else Path(channel).absolute().as_uri()
+    )
 
 
 def attested_fact_lines(attested: AttestedFacts) -> list[str]:

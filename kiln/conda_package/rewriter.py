@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 from kiln import files
 from kiln.conda_package.reader import CHUNK, LARGEST_INFO, InfoFile, info_archive_name
-from kiln.zstd import FAST, packing_file, zstd
+from kiln.zstd import FAST, compressing_file, zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ def rewrite_info(
     that time, so the same content gives the same bytes, too; without it, the payload is not packed again. ``level`` is
     zstd's for what is packed.
     """
-    with files.replacing(target) as part, zipfile.ZipFile(package) as old, zipfile.ZipFile(part, "w") as new:
+    with files.atomic_replacement(target) as part, zipfile.ZipFile(package) as old, zipfile.ZipFile(part, "w") as new:
         info = info_archive_name(old)
         for name in old.namelist():
             member = zipfile.ZipInfo(name, EPOCH)
@@ -54,7 +54,7 @@ def _copy_archive_with_mtime(source: IO[bytes], sink: IO[bytes], mtime: int, lev
     """Copy a packed archive, with one time for all of its members."""
     with (
         zstd.open(source) as plain,
-        packing_file(sink, level=level) as packed,
+        compressing_file(sink, level=level) as packed,
         tarfile.open(fileobj=plain, mode="r|") as old,
         tarfile.open(fileobj=packed, mode="w|") as new,
     ):

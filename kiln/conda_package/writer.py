@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.zstd import FAST, packing_file
+from kiln.zstd import FAST, compressing_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -140,8 +140,8 @@ def write_package(folder: Path, facts: PackageMetadata) -> Iterator[PackageWrite
     """
     target = folder / f"{facts.stem}.conda"
     with (
-        files.full_disk_as_error(folder),
-        files.replacing(target) as part,
+        files.full_disk_as_kiln_error(folder),
+        files.atomic_replacement(target) as part,
         zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as outer,
     ):
         outer.writestr(zipfile.ZipInfo("metadata.json"), b'{"conda_pkg_format_version": 2}')
@@ -166,7 +166,7 @@ def write_metadata_package(folder: Path, facts: PackageMetadata) -> Path:
 def _tar_archive_in_zip(outer: zipfile.ZipFile, name: str) -> Iterator[tarfile.TarFile]:
     with (
         outer.open(zipfile.ZipInfo(name), "w", force_zip64=True) as file,
-        packing_file(file, level=FAST) as compressed,
+        compressing_file(file, level=FAST) as compressed,
         tarfile.open(fileobj=compressed, mode="w|", format=tarfile.GNU_FORMAT, bufsize=_CHUNK) as tar,
     ):
         tar.copybufsize = _CHUNK  # type: ignore[attr-defined]  # bytes of a file that are copied at once

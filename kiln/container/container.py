@@ -156,7 +156,7 @@ class Container:
         timeout: float | None = None,
         on_line: Callable[[str], None] | None = None,
         own: str = "",
-    ) -> process_runner.Result:
+    ) -> process_runner.ProcessResult:
         """Run the engine's client with the secrets' values in its environment, and nowhere else."""
         return process_runner.run(
             argv,
@@ -170,11 +170,11 @@ class Container:
             own=own,
         )
 
-    def _require_success(self, verb: str, result: process_runner.Result) -> None:
+    def _require_success(self, verb: str, result: process_runner.ProcessResult) -> None:
         if not result.ok:
             raise self._refusal_error(verb, result)
 
-    def _refusal_error(self, verb: str, result: process_runner.Result) -> ContainerFault:
+    def _refusal_error(self, verb: str, result: process_runner.ProcessResult) -> ContainerFault:
         output = result.tail or f"exit code {result.exit_code}"
         hint = next((hint for words, hint in HINTS if words in output), "")
         return self.engine.refusal_error(f"{verb} a container from the image {self.plan.image}", output, hint=hint)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.container import images
 from kiln.container.container import Container
 from kiln.container.owner_labels import LABEL as OWNER
-from kiln.errors import ContainerFault, DownloadFailed, with_margin
+from kiln.errors import ContainerFault, DownloadFailed, program_output_with_margin
 from kiln.model.container import ContainerRun
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def provide_derived_image(
         return InstallRefusal(unknown=unknown)
     raise DownloadFailed(
         f"the package manager of {derived.image} cannot install {' '.join(derived.packages)}",
-        why=f"it ended with exit code {result.exit_code}:\n{with_margin(result.tail)}",
+        why=f"it ended with exit code {result.exit_code}:\n{program_output_with_margin(result.tail)}",
         hint="see that containers reach the repositories of the image, or name an image that has them (DOCKER_IMAGE)",
     )
 

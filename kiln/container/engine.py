@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import process_runner, serialization
-from kiln.errors import ContainerFault, MissingTool, UsageError, with_margin
+from kiln.errors import ContainerFault, MissingTool, UsageError, program_output_with_margin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,14 +64,16 @@ class Engine:
         """Return the engine from another process's JSON values."""
         return serialization.from_json_values(cls, {**data, "environment": environment}, (EngineKind,))
 
-    def run_command(self, *words: str) -> process_runner.Result:
+    def run_command(self, *words: str) -> process_runner.ProcessResult:
         """Run one of the engine's quick commands; the result's ``stdout`` has the output, its ``tail`` the errors."""
         words = (self.executable, *words)
         return process_runner.capture(words, env=self.environment, cwd=ASIDE, timeout=4 * ANSWER_SECONDS)
 
     def refusal_error(self, action: str, output: str, *, hint: str = "") -> ContainerFault:
         """Return the failure of an action that the engine refused with this output."""
-        return ContainerFault(f"{self.kind.value} cannot {action}", why=f"it says:\n{with_margin(output)}", hint=hint)
+        return ContainerFault(
+            f"{self.kind.value} cannot {action}", why=f"it says:\n{program_output_with_margin(output)}", hint=hint
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,7 @@ def find_engine(kind: EngineKind | None, *, env: Mapping[str, str], executable: 
 def _find_engine_program(program: str, env: Mapping[str, str], *, is_named: bool) -> str:
     """Return the path of an engine's program; ``is_named`` when the user has named it."""
     try:
-        return str(process_runner.find(program, env=env))
+        return str(process_runner.find_program(program, env=env))
     except MissingTool as error:
         error.hint = f"{error.hint or 'install it'}, or --container none"
         if is_named:

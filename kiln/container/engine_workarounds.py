@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.errors import ContainerFault, MissingTool, with_margin
+from kiln.errors import ContainerFault, MissingTool, program_output_with_margin
 from kiln.operating_system import machine_resources
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _find_workable_engine(engine: Engine, image: str, platform: str | None = Non
         if refusal is None:
             raise ContainerFault(
                 f"{engine.kind.value} cannot run containers on this machine",
-                why=f"it refuses to run 'true' from the image {image}:\n{with_margin(result.tail)}",
+                why=f"it refuses to run 'true' from the image {image}:\n{program_output_with_margin(result.tail)}",
                 hint="another engine with --container, or --container none",
             )
         refusals.remove(refusal)

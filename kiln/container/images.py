@@ -34,7 +34,7 @@ def inspect_image(engine: Engine, image: str) -> Mapping[str, Any] | None:
     raise engine.refusal_error(f"inspect the image {image}", result.tail)
 
 
-def is_missing_image_failure(result: process_runner.Result) -> bool:
+def is_missing_image_failure(result: process_runner.ProcessResult) -> bool:
     """Return whether an engine failed because it lacks the image."""
     return not result.ok and any(sign in result.tail.lower() for sign in ("no such image", "image not known"))
 

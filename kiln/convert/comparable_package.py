@@ -9,7 +9,7 @@ from typing import Any
 
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.convert.specs import LOOSE, strict_match_spec
-from kiln.matchspec_notation import with_star
+from kiln.matchspec_notation import with_version_wildcard
 from kiln.recipe_v1.requirement import canonical_spec
 
 Values = Mapping[str, Any]
@@ -59,7 +59,7 @@ def normalized_spec(spec: str, section: str) -> str:
     """Return a requirement in one notation."""
     words = " ".join(spec.split())
     if section in LOOSE:
-        words = with_star(words)
+        words = with_version_wildcard(words)
     try:
         return canonical_spec(strict_match_spec(words, section))
     except ValueError:

@@ -158,7 +158,9 @@ def _open_pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
     """Return a pin as text; a version of the variant behind its name gives way to the pin once it is closed."""
     words = spec.split()[1:]
     version = package.variant.get(given.name.replace("-", "_"))
-    if given.exact or (isinstance(version, str) and words == with_star(f"{given.name} {version}").split()[1:]):
+    if given.exact or (
+        isinstance(version, str) and words == with_version_wildcard(f"{given.name} {version}").split()[1:]
+    ):
         words = []
     return comparable_package.pin_as_text(
         given.name,

@@ -9,7 +9,7 @@ from kiln.convert import comparable_package, keys
 from kiln.convert.comparable_package import ComparablePackage
 from kiln.convert.expressions import BUILD_NAMES
 from kiln.convert.package_tests import PIP_CHECK
-from kiln.matchspec_notation import with_star
+from kiln.matchspec_notation import with_version_wildcard
 from kiln.recipe_v1.identity import SECTIONS, BuildIdentities, all_requirements
 from kiln.recipe_v1.node_evaluation import rendered_text
 from kiln.recipe_v1.requirement import OpenPin
@@ -132,7 +132,9 @@ def _comparable_spec(given: Any, section: str, package: PackageAtVariant) -> str
     text = str(given)
     bare = " " not in text and section in {"build", "host"}
     if bare and (key := package.scope.version_key_of_package(text)):
-        return comparable_package.normalized_spec(with_star(f"{text} {package.scope.variant[key]}"), section)
+        return comparable_package.normalized_spec(
+            with_version_wildcard(f"{text} {package.scope.variant[key]}"), section
+        )
     return text
 
 

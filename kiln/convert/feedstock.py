@@ -79,7 +79,7 @@ def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterab
 def write_conversion(feedstock: Feedstock, conversion: Conversion) -> None:
     """Write recipe.yaml, then conda-forge.yml, which makes it count; meta.yaml stays."""
     files.safe_path_inside(feedstock.recipe, feedstock.root)
-    with files.folder_locked(feedstock.root):
+    with files.held_folder_lock(feedstock.root):
         files.write_text(feedstock.recipe_v1, conversion.recipe)
         files.write_text(feedstock.root / FORGE, conversion.forge)
 

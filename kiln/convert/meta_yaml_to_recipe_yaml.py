@@ -16,7 +16,7 @@ from kiln.convert.sections import FeedstockFacts, SectionConverter
 from kiln.convert.specs import SpecConverter
 from kiln.convert.statements import expand_statements
 from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart, recipe_tree
-from kiln.errors import ConversionRefused, combined
+from kiln.errors import ConversionRefused, combined_error
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _text_with_lost_comments(recipe: DictPart, comments: Iterable[str]) -> str:
 
 
 def _combined_refusal_error(faults: Iterable[Refused]) -> KilnError:
-    error = combined(
+    error = combined_error(
         ConversionRefused(
             "this cannot be carried over to recipe.yaml",
             at=Place(file=META, line=fault.number, column=1 if fault.number else 0),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
 from kiln.bootstrap.clone_and_lock_files import requirements_file
-from kiln.errors import DownloadFailed, with_margin
+from kiln.errors import DownloadFailed, program_output_with_margin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -93,15 +93,15 @@ def fetch_engine_wheels(
     if folder.is_dir():
         return
     engines.mkdir(parents=True, exist_ok=True)
-    files.remove_leftovers(engines)
+    files.remove_part_files(engines)
     lock = engines / f"{folder.name}.txt"
     files.write_text(lock, locked_requirements(REQUIREMENTS.read_text(encoding="utf-8"), python, subdir))
-    with files.full_disk_as_error(engines), files.replacing(folder) as part:
+    with files.full_disk_as_kiln_error(engines), files.atomic_replacement(folder) as part:
         result = process_runner.run(pip_install_command(python, part, lock, subdir), env=env, on_line=on_line)
         if not result.ok:
             raise DownloadFailed(
                 f"kiln's own engine for Python {python}, which the image lacks, cannot be fetched",
-                why=f"pip said\n{with_margin(result.tail)}",
+                why=f"pip said\n{program_output_with_margin(result.tail)}",
                 hint="check that pip's index can be reached, name an image that has the engine with DOCKER_IMAGE "
                 "('kiln image base' makes one), or --container none",
             )

@@ -78,7 +78,7 @@ def write_ci_support(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Dr
         files.safe_path_inside(folder, feedstock.root)  # before anything is written
     recipe = feedstock.meta if feedstock.meta.is_file() else feedstock.recipe_v1
     limits.record_place(f"{recipe.parent.name}/{recipe.name}")  # its matrix is at fault if the time ends meanwhile
-    with files.folder_locked(feedstock.root):
+    with files.held_folder_lock(feedstock.root):
         generated = _generated_texts(configs)
         changes = _drift_of_texts(_texts_in_ci_support(feedstock), generated)
         for name in (*changes.missing, *changes.changed):

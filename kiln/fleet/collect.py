@@ -15,7 +15,7 @@ from kiln.fleet.executor_protocol import CollectFailed, CommandUndelivered, Resu
 from kiln.fleet.playbook_runner import LITTLE, read_json_object
 from kiln.ledger import run_json_conversion
 from kiln.model.build_results import PackageReport, StepReport
-from kiln.names import is_channel_folder
+from kiln.names import is_channel_subdir
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +86,7 @@ def _fetch_build_results(session: PlaybookSession, worker: str, config: str) -> 
     result = process_runner.capture(words, env=site.marked_environment, secrets=site.secrets)
     if result.ok:
         return ""
-    files.require_space(site.folder, LITTLE, for_what="the packages, which could not be collected,")
+    files.require_disk_space(site.folder, LITTLE, for_what="the packages, which could not be collected,")
     try:
         return str(json.loads(result.stdout)["msg"])
     except (ValueError, KeyError, TypeError):
@@ -162,7 +162,7 @@ def verify_received_package(folder: Path, report: PackageReport, *, sender: str)
     """
     artifact = report.artifact
     name = artifact.path.name
-    is_package = is_channel_folder(artifact.subdir) and NAME.fullmatch(name)
+    is_package = is_channel_subdir(artifact.subdir) and NAME.fullmatch(name)
     if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{name}")):
         raise BrokenPackage(f"{artifact.subdir}/{name} is not the name of a package")
     path = folder / artifact.subdir / name

@@ -72,7 +72,7 @@ class CommandThreads:
     def _execute_in_thread(self, command: Command) -> None:
         """Execute a command; every failure becomes an event, so that no command is lost."""
         try:
-            with files.full_disk_as_error(self._folder):
+            with files.full_disk_as_kiln_error(self._folder):
                 self.execute_command_now(command)
         except (KilnError, OSError, ValueError, KeyError, TypeError) as error:
             for event in failure_events(command, error):

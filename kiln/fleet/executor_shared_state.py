@@ -110,12 +110,12 @@ class PlaybookSession(EventSession):
         """Return a new session of a site."""
         return cls(site=site, playbooks=PlaybookRunner(site))
 
-    def send_files_to_worker(self, worker: str, paths: Sequence[str], target: str) -> process_runner.Result:
+    def send_files_to_worker(self, worker: str, paths: Sequence[str], target: str) -> process_runner.ProcessResult:
         """Copy files to a folder of the builds' user on a worker, with their paths after ``/./``."""
         options = ("--relative", "--partial", "--timeout=60")
         return self.rsync(worker, *options, "--", *paths, f"{worker}:{target}/")
 
-    def rsync(self, worker: str, *words: str, seconds: float | None = None) -> process_runner.Result:
+    def rsync(self, worker: str, *words: str, seconds: float | None = None) -> process_runner.ProcessResult:
         """Copy files from or to a worker as the builds' user, without links; ``words`` end with sources and target."""
         shell = f"--rsh=ssh -F {shlex.quote(str(ssh_config_file(self.site.folder, worker)))}"
         return process_runner.capture(
@@ -133,7 +133,7 @@ class PlaybookSession(EventSession):
         seconds: float = SSH_SECONDS,
         options: tuple[str, ...] = (),
         stdin: str | None = None,
-    ) -> process_runner.Result:
+    ) -> process_runner.ProcessResult:
         """Run a command on a worker, which reads ``stdin``, with the ssh settings in the run's folder."""
         return process_runner.capture(
             ("ssh", "-F", str(ssh_config_file(self.site.folder, worker)), *options, worker, *filter(None, (words,))),

@@ -16,7 +16,7 @@ from kiln.errors import (
     KilnError,
     OutOfMemory,
     WorkersLost,
-    class_of_code,
+    error_class_of_exit_code,
 )
 from kiln.fleet.executor_protocol import (
     BuildStarted,
@@ -214,7 +214,7 @@ class JobManager:
         limit = "" if job is None or code != FleetLimit.exit_code else job.reason
         reason = "" if code == 0 else limit or event.reason or f"kiln ended with exit code {code} on {worker.name}"
         if code:
-            self.state.errors[event.config] = class_of_code(code)(reason)
+            self.state.errors[event.config] = error_class_of_exit_code(code)(reason)
             self._release_held_group(self.state.estimates[event.config], event)
         self.state.update_config(
             event.config,

@@ -188,7 +188,7 @@ class PlaybookRunner:
                 files.remove(answer)
         ok = process.ok and events.succeeded
         if not ok and not last:
-            files.require_space(self.site.folder, LITTLE, for_what=f"{name}, which has failed,")
+            files.require_disk_space(self.site.folder, LITTLE, for_what=f"{name}, which has failed,")
         if not ok and not events.reasons:
             has_ended = not (process.ok or events.ends or process.exit_code == process_runner.TIMED_OUT)
             events.reasons[""] = (process.tail[-500:] if has_ended else "") or NOT_ENDED

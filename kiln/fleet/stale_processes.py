@@ -20,7 +20,11 @@ GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 def find_processes_of_run(folder: Path) -> tuple[int, ...]:
     """Return the processes that belong to a run, without this one."""
     mark = f"{MARK}={folder}".encode()
-    return tuple(pid for pid in process_table.pids() if pid != os.getpid() and mark in process_table.environment(pid))
+    return tuple(
+        pid
+        for pid in process_table.all_pids()
+        if pid != os.getpid() and mark in process_table.environment_of_process(pid)
+    )
 
 
 def end_processes_of_run(folder: Path) -> tuple[int, ...]:
@@ -29,9 +33,9 @@ def end_processes_of_run(folder: Path) -> tuple[int, ...]:
     Only for the holder of the run's lock: any other process with its mark has lost its parent.
     """
     first = find_processes_of_run(folder)
-    process_table.send(signal.SIGTERM, first)
+    process_table.send_signal(signal.SIGTERM, first)
     until = time.monotonic() + GRACE
     while (rest := find_processes_of_run(folder)) and time.monotonic() < until:
         time.sleep(0.05)
-    process_table.send(KILL, rest)
+    process_table.send_signal(KILL, rest)
     return first

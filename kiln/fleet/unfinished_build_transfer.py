@@ -43,7 +43,7 @@ def handover_options(session: PlaybookSession, request: StartBuild) -> str:
     return " ".join(words)
 
 
-def send_handover_to_worker(session: PlaybookSession, request: StartBuild) -> process_runner.Result:
+def send_handover_to_worker(session: PlaybookSession, request: StartBuild) -> process_runner.ProcessResult:
     """Remove an earlier handover from a worker, and send what is here: the record last."""
     worker, config, folder = request.worker, request.config, handover_folder(session, request.config)
     result = session.ssh(worker, f"sudo kiln-job clear {shlex.quote(config)}")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from kiln.fleet.executor_shared_state import PlaybookSession
     from kiln.fleet.playbook_runner import PlaybookResult
-    from kiln.process_runner import Result
+    from kiln.process_runner import ProcessResult
 
 NOTICE = "/run/kiln-notice"  # as kiln-notice has it
 POOL_SCHEME = "grpcs://"  # of the address of a pool's server; a cache's is HTTP
@@ -153,7 +153,7 @@ def start_build(session: PlaybookSession, command: StartBuild) -> Event:
     return _start_build_with_settings(session, command, options, session.site.job_secrets)
 
 
-def _command_output_end(result: Result) -> str:
+def _command_output_end(result: ProcessResult) -> str:
     return result.tail[-REASON_LENGTH:] or "it did not answer"
 
 

@@ -181,14 +181,14 @@ class WorkerTestExecutor(AnsibleExecutor):
             session.stopped.wait(session.site.poll)
         return None
 
-    def _send_packages(self, command: FollowBuild, config: str) -> process_runner.Result:
+    def _send_packages(self, command: FollowBuild, config: str) -> process_runner.ProcessResult:
         """End earlier tests on a worker, and copy the packages of a config there that it lacks."""
         worker, tested = command.worker, self.tested
         stopped = self.session.ssh(worker, f"sudo systemctl stop {UNIT} 2>/dev/null || true")
         if not stopped.ok:
             return dataclasses.replace(stopped, exit_code=NO_ANSWER)
         paths = tested.packages[config]
-        size = files.size_text(sum(path.stat().st_size for path in paths))
+        size = files.human_readable_size(sum(path.stat().st_size for path in paths))
         self.session.report_step(command.config, f"send {count_text(len(paths), 'package')} ({size}) to {worker}")
         return self.session.send_files_to_worker(
             worker, [f"{tested.channel}/./{path.relative_to(tested.channel)}" for path in paths], ARTIFACTS
@@ -213,7 +213,7 @@ class WorkerTestExecutor(AnsibleExecutor):
         _store_test_result(folder, answer, self.tested.inputs_hash(config))
         return answer
 
-    def _test_result(self, config: str, result: process_runner.Result) -> ConfigTestResult:
+    def _test_result(self, config: str, result: process_runner.ProcessResult) -> ConfigTestResult:
         reports = _parse_test_reports(result.stdout) if result.ok else ()
         code, reason = result.exit_code, "" if result.ok else _error_text(result.tail)
         if code == process_runner.TIMED_OUT:

@@ -165,8 +165,8 @@ def provide_image(
         raise UsageError(f"{tag!r} is not a name of a local image", hint=f"{images.LOCAL}{tag}")
     if not fresh and images.image_labels(engine, tag).get(LABEL) == image.key:
         return ProvidedImage(tag=tag, digest=images.image_digest(engine, tag), reused=True)
-    with files.locked(folder / ".lock"):
-        files.remove_leftovers(folder)
+    with files.held_lock_file(folder / ".lock"):
+        files.remove_part_files(folder)
         archive = provide_rootfs_archive(image, folder, env=env, fresh=fresh, on_line=on_line)
         digest = images.import_rootfs(engine, archive, tag, changes=(*image.changes, f"LABEL {LABEL}={image.key}"))
     return ProvidedImage(tag=tag, digest=digest, reused=False)
@@ -196,8 +196,8 @@ def write_rootfs_archive(
         UsageError: if the suite has no package of a name.
     """
     require_mmdebstrap(env)
-    files.require_space(archive.parent, REQUIRED_SPACE, for_what="making the base image")
-    with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.replacing(archive) as part:
+    files.require_disk_space(archive.parent, REQUIRED_SPACE, for_what="making the base image")
+    with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.atomic_replacement(archive) as part:
         words = rootfs_command(image, part, write_apt_files(image.suite, Path(scratch), env=env))
         unknown = set(image.packages) - {*PACKAGES, *apt_sources.packages_known_to_apt(env=env)}
         if image.below is None and unknown:  # an early error, not one after everything else is installed

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln import process_runner
-from kiln.errors import BuildFailed, with_margin
+from kiln.errors import BuildFailed, program_output_with_margin
 from kiln.image.layers import FILE, LayerEntry
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def compile_modules(entries: Iterable[LayerEntry], prefix: Path, *, seen_at: str
     words = (python, "-sS", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash")
     result = process_runner.run((*words, "-s", prefix, "-p", seen_at, "-i", listing), env={"PYTHONHASHSEED": "0"})
     if result.exit_code not in {0, 1}:
-        raise BuildFailed("the image's Python cannot compile its modules", why=with_margin(result.tail))
+        raise BuildFailed("the image's Python cannot compile its modules", why=program_output_with_margin(result.tail))
 
 
 def with_compiled_modules(entries: Iterable[LayerEntry]) -> tuple[LayerEntry, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner, system_package_advice
-from kiln.errors import BuildFailed, MissingTool, with_margin
+from kiln.errors import BuildFailed, MissingTool, program_output_with_margin
 from kiln.image import apt_sources
 from kiln.image.build_container_image import BEFORE
 from kiln.image.layers import FOLDER, LayerEntry, entries_of_tree
@@ -120,7 +120,7 @@ def _unpacked_package(deb: DebPackage, scratch: Path, *, env: Mapping[str, str])
         root.mkdir(parents=True)
         result = process_runner.capture(("dpkg-deb", "--extract", deb.path, root), env=env)
         if not result.ok:
-            raise BuildFailed(f"{deb.path.name} cannot be unpacked", why=with_margin(result.tail))
+            raise BuildFailed(f"{deb.path.name} cannot be unpacked", why=program_output_with_margin(result.tail))
     return root
 
 
@@ -142,7 +142,7 @@ def _dpkg_status_entry(deb: DebPackage, *, env: Mapping[str, str]) -> LayerEntry
     """Return a package's record in dpkg's database, without the list of files."""
     result = process_runner.capture(("dpkg-deb", "--field", deb.path, *_FIELDS), env=env)
     if not result.ok:
-        raise BuildFailed(f"{deb.path.name} has no control file", why=with_margin(result.tail))
+        raise BuildFailed(f"{deb.path.name} has no control file", why=program_output_with_margin(result.tail))
     first, _, rest = result.stdout.partition("\n")
     text = f"{first}\nStatus: install ok installed\n{rest.strip()}\n"
     return LayerEntry(path=f"{_STATUS}/{deb.name}", mode=0o644, data=text.encode())
@@ -176,7 +176,7 @@ def _download_packages(
     on_line: Callable[[str], None] | None,
 ) -> None:
     store.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="kiln-debian-") as scratch, files.locked(store / ".lock"):
+    with tempfile.TemporaryDirectory(prefix="kiln-debian-") as scratch, files.held_lock_file(store / ".lock"):
         words = download_command(suite, names, write_apt_files(suite, Path(scratch), env=env))
         debs = Path(scratch, "debs")
         debs.mkdir()

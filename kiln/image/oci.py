@@ -123,7 +123,11 @@ def config_document(config: ImageConfig, layers: Sequence[PackedLayer], *, epoch
 
 def write_layout_archive(folder: Path, target: Path) -> None:
     """Write an image layout as a reproducible tar archive, completely or not at all."""
-    with files.full_disk_as_error(target.parent), files.replacing(target) as part, tarfile.open(part, "w") as file:
+    with (
+        files.full_disk_as_kiln_error(target.parent),
+        files.atomic_replacement(target) as part,
+        tarfile.open(part, "w") as file,
+    ):
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             member = tarfile.TarInfo(path.relative_to(folder).as_posix())
             member.size, member.mode = path.stat().st_size, 0o644

@@ -64,9 +64,9 @@ def make_slim_image(
         UsageError: for an invalid name or CUDA version.
     """
     _require_valid_request(request, tag)
-    files.require_space(work, REQUIRED_SPACE if request.cuda else REQUIRED_SPACE // 3, for_what="making the image")
-    with files.locked(work / ".lock"):
-        files.remove_leftovers(work)
+    files.require_disk_space(work, REQUIRED_SPACE if request.cuda else REQUIRED_SPACE // 3, for_what="making the image")
+    with files.held_lock_file(work / ".lock"):
+        files.remove_part_files(work)
         with tempfile.TemporaryDirectory(dir=work, prefix=".image-", suffix=".part") as folder:
             scratch = Path(folder)
             image_contents = content_assembly.assemble_contents(request, scratch, work, env=env, step=step)
@@ -119,7 +119,7 @@ def _write_output(layout: Path, target: Path) -> None:
             return
         if target.exists() and not (target / "oci-layout").is_file():
             raise NotWritable(f"{target} exists and is not an image", hint="use another folder, or a .tar file")
-        with files.full_disk_as_error(target.parent), files.replacing(target) as part:
+        with files.full_disk_as_kiln_error(target.parent), files.atomic_replacement(target) as part:
             shutil.copytree(layout, part)
             files.remove(target)
     except OSError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.errors import BuildFailed, MissingTool, with_margin
+from kiln.errors import BuildFailed, MissingTool, program_output_with_margin
 from kiln.image.build_container_image import AFTER, BEFORE, SUITE, ImageRecipe, provide_rootfs_archive
 from kiln.image.local_worker_container_image import UNPACK, worker_recipe
 from kiln.operating_system import users
@@ -102,13 +102,13 @@ def provide_disk(
         DiskFull: if the disk space does not suffice.
     """
     target = folder / f"{image.name}-{image.suite}"
-    with files.locked(folder / ".lock"):
-        files.remove_leftovers(folder)
+    with files.held_lock_file(folder / ".lock"):
+        files.remove_part_files(folder)
         if not fresh and files.text_or_empty(target / KEY).strip() == image.key:
             return WorkerDisk(folder=target, reused=True)
-        files.require_space(folder, REQUIRED_SPACE, for_what="making the disk")
+        files.require_disk_space(folder, REQUIRED_SPACE, for_what="making the disk")
         archive = provide_rootfs_archive(image, folder, env=env, fresh=fresh, on_line=on_line)
-        with files.replacing(target) as part:
+        with files.atomic_replacement(target) as part:
             part.mkdir(mode=0o755)
             _make_disk(archive, part, env=env, on_line=on_line)
             files.write_text(part / KEY, f"{image.key}\n")
@@ -124,7 +124,7 @@ def _make_disk(archive: Path, part: Path, *, env: Mapping[str, str], on_line: Ca
     if not result.ok:
         raise BuildFailed(
             f"{archive.name} could not be made into a disk",
-            why=f"it ended with exit code {result.exit_code}:\n{with_margin(result.tail)}",
+            why=f"it ended with exit code {result.exit_code}:\n{program_output_with_margin(result.tail)}",
             hint="check that mkfs.ext4 (Debian's package e2fsprogs) is on the PATH",
         )
 
@@ -134,7 +134,7 @@ def _fakeroot_prefix(env: Mapping[str, str]) -> tuple[str, ...]:
     if users.is_root():
         return ()
     try:
-        process_runner.find("fakeroot", env=env)
+        process_runner.find_program("fakeroot", env=env)
     except MissingTool as error:
         hint = f"{error.hint or 'install it'}, or make it as root"
         raise MissingTool(

@@ -168,7 +168,7 @@ def _url_without_password(url: str) -> str:
     head, mark, rest = url.partition("://")
     if "ssh" not in head:
         vcs, plus, address = url.rpartition("+") if "+" in head else ("", "", url)
-        return f"{vcs}{plus}{channel_url_credentials.bare_url(address)}"
+        return f"{vcs}{plus}{channel_url_credentials.url_without_credentials(address)}"
     return f"{head}{mark}" + re.sub(r"^([^/@:]*):[^/@]*@", r"\1@", rest)
 
 

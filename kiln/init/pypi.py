@@ -230,7 +230,7 @@ def _conditional_requirements(generated: str) -> Iterator[str]:
     """Yield the requirements that the generator left out because of a condition, but those of extras."""
     for match in _MARKED.finditer(generated):
         if "extra" not in match["marker"]:
-            yield f"{names.terminal_text(match['spec'])} ({names.terminal_text(match['marker'])})"
+            yield f"{names.escaped_for_terminal(match['spec'])} ({names.escaped_for_terminal(match['marker'])})"
 
 
 def _source_url_and_sha256(value: Any, name: str) -> tuple[str, str]:

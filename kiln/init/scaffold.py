@@ -146,7 +146,7 @@ def write_planned_files(folder: Path, planned: PlannedFiles) -> None:
             files.safe_path_inside(folder / name, folder)
         _write_into_folder(folder, planned)
         return
-    with files.full_disk_as_error(folder.parent), files.replacing(folder) as part:
+    with files.full_disk_as_kiln_error(folder.parent), files.atomic_replacement(folder) as part:
         part.mkdir()
         _write_into_folder(part, planned)
 

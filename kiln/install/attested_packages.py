@@ -110,6 +110,6 @@ def _channel_url(channel: str) -> str:
     from rattler import Channel
 
     try:
-        return channel_url_credentials.bare_url(Channel(channel).base_url).rstrip("/")
+        return channel_url_credentials.url_without_credentials(Channel(channel).base_url).rstrip("/")
     except Exception as error:  # the library's own
         raise UsageError(f"{channel!r} is not a channel", why=str(error)) from error

@@ -101,7 +101,7 @@ def plan(request: InstallRequest) -> InstallPlan:
         NotWritable: when the prefix is not a conda prefix.
     """
     _require_prefix_or_new_folder(request.prefix)
-    there = solve_and_install.installed(request.prefix)
+    there = solve_and_install.installed_package_records(request.prefix)
     specs = (*request.specs, *remembered_specs(there, but=request.specs))
     try:
         records = solve_and_install.solve(
@@ -187,11 +187,11 @@ def execute(installation: InstallPlan, *, cache: Path) -> None:
     """
     prefix = installation.request.prefix
     if installation.is_up_to_date:
-        folder_lock.remove_leftovers(prefix)
+        folder_lock.remove_leftovers_of_killed_processes(prefix)
         return
-    making = files.atomic_folder_change(prefix) if installation.exists else files.replacing(prefix)
+    making = files.atomic_folder_change(prefix) if installation.exists else files.atomic_replacement(prefix)
     try:
-        with folder_lock.exclusive(prefix) as lock:
+        with folder_lock.exclusive_folder_lock(prefix) as lock:
             _require_unchanged(installation)
             with making as part:
                 solve_and_install.install(list(installation.records), part, cache=cache, seen_at=str(prefix), lock=lock)
@@ -206,7 +206,7 @@ def execute(installation: InstallPlan, *, cache: Path) -> None:
 
 def _require_unchanged(installation: InstallPlan) -> None:
     """Raise AlreadyRunning where another install has changed the prefix since the packages were chosen."""
-    request, there = installation.request, solve_and_install.installed(installation.request.prefix)
+    request, there = installation.request, solve_and_install.installed_package_records(installation.request.prefix)
     specs = (*request.specs, *remembered_specs(there, but=request.specs))
     if specs != installation.specs or changes(there, installation.records) != installation.changes:
         raise AlreadyRunning(

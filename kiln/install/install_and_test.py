@@ -9,7 +9,7 @@ from kiln.console.text import count_text
 from kiln.errors import UnsupportedPlatform, UsageError
 from kiln.job.required_channels_and_network import channels_needed_by_config
 from kiln.local_channel import LocalChannel
-from kiln.names import is_channel_folder
+from kiln.names import is_channel_subdir
 from kiln.package_test import PackageTester
 from kiln.store.layout import ArtifactLayout
 from kiln.variants.cuda_version import virtual_packages_with_cuda
@@ -45,7 +45,7 @@ def execute(
     for path, _, output in outputs:
         require_runnable(path, output.subdir)
     root = ArtifactLayout.for_feedstock(feedstock).safe_path("check")
-    with files.locked(root.with_suffix(".lock")):
+    with files.held_lock_file(root.with_suffix(".lock")):
         files.remove(root)
         staged = LocalChannel(root=root / "channel")
         staged.add((path, output.subdir) for path, _, output in outputs)
@@ -67,7 +67,7 @@ def execute(
 def channels_of(package: Path) -> tuple[str, ...]:
     """Return the URL of the channel whose folder contains a package, for the packages that it requires."""
     folder = package.resolve().parent
-    if not is_channel_folder(folder.name) or not any(folder.glob("repodata*.json*")):
+    if not is_channel_subdir(folder.name) or not any(folder.glob("repodata*.json*")):
         return ()
     return (folder.parent.as_uri(),)
 
@@ -77,7 +77,7 @@ def require_runnable(package: Path, subdir: str) -> None:
     if not emulation.can_run_platform(subdir, in_container=False):
         raise UnsupportedPlatform(
             f"{package.name} cannot be tested on this machine",
-            why=f"it is for {subdir}, this machine is {emulation.own_subdir()}",
+            why=f"it is for {subdir}, this machine is {emulation.machine_subdir()}",
             hint=f"test it on {subdir}, or register qemu-user for it with the kernel (Debian: apt-get install "
             "qemu-user-static binfmt-support)",
         )
@@ -97,7 +97,7 @@ def _find_rendered_output(feedstock: Feedstock, package: Path) -> tuple[Rendered
     for config in feedstock.config_names:
         rendered = render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, config)))
         for output in rendered.outputs:
-            there = not is_channel_folder(subdir) or output.subdir == subdir
+            there = not is_channel_subdir(subdir) or output.subdir == subdir
             if there and not output.skip and output.package_file_name == name:
                 return rendered, output
     raise UsageError(

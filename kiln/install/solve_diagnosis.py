@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln import solve_and_install
 from kiln.compat import tables, version_ranges, virtual_cuda_arch
-from kiln.errors import SolveFailed, with_margin
+from kiln.errors import SolveFailed, program_output_with_margin
 from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _failure(problem: str, why: str, hint: str, *, words: str, most: int) -> Sol
     """Return an error with the first ``most`` lines of the solver's own message after its cause."""
     lines = words.strip().splitlines()
     more = [f"... and {len(lines) - most} lines more, with --verbose"] if len(lines) > most else []
-    detail = "the solver says\n" + with_margin("\n".join([*lines[:most], *more]))
+    detail = "the solver says\n" + program_output_with_margin("\n".join([*lines[:most], *more]))
     return SolveFailed(problem, why="\n".join(filter(None, (why, detail))), hint=hint)
 
 

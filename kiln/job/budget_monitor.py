@@ -103,7 +103,7 @@ class BudgetMonitor:
                 return
             self.spent = self.stop_reason(time.time(), self._before)
         with contextlib.suppress(OSError):  # a script has made a link of that name, and is terminated below
-            files.create_empty(self.stop)
+            files.create_empty_file(self.stop)
         if not self._over.wait(max(SHORTEST, self._reserve / 2)):
             self.terminated = True
             os.kill(os.getpid(), signal.SIGTERM)

@@ -193,10 +193,10 @@ def _copy_and_hash(source: IO[bytes], target: Path | None) -> str:
     with contextlib.ExitStack() as stack:
         sink = None
         if target is not None:
-            stack.enter_context(files.full_disk_as_error(target.parent))
+            stack.enter_context(files.full_disk_as_kiln_error(target.parent))
             target.parent.mkdir(parents=True, exist_ok=True)
             sink = stack.enter_context(target.open("xb"))
-        for chunk in files.chunks(source):
+        for chunk in files.read_chunks(source):
             digest.update(chunk)
             if sink is not None:
                 sink.write(chunk)

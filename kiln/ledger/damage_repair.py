@@ -78,7 +78,7 @@ def converted_errors(path: Path) -> Iterator[None]:
         Damaged: when the content of the file is damaged.
     """
     try:
-        with files.full_disk_as_error(path.parent):
+        with files.full_disk_as_kiln_error(path.parent):
             yield
     except sqlite3.ProgrammingError:
         raise
@@ -186,11 +186,11 @@ def repair_file(path: Path, inode: int | None, why: str) -> None:
             why=why,
             hint=f"make the folder writable once, or copy it to where you can write: chmod u+w {path.parent}",
         )
-    with files.folder_locked(path.parent):
+    with files.held_folder_lock(path.parent):
         if inode not in {None, path.stat().st_ino} or (inode is None and _is_whole(path)):
             return
         backup = _free_name(path)
-        with files.replacing(path) as part:
+        with files.atomic_replacement(path) as part:
             rows, configs = _copy_readable(path, part)
             files.link_or_copy(path, backup)
             for suffix in COMPANIONS:

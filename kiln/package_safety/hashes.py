@@ -39,5 +39,5 @@ def _require_matching_hash(record: RepoDataRecord, file: Path) -> None:
     if record.sha256:
         if (digest := files.sha256(file)) != record.sha256.hex():
             raise hash_mismatch_error(record, digest)
-    elif record.md5 and (digest := files.digests(file)["md5"]) != record.md5.hex():
+    elif record.md5 and (digest := files.sha256_and_md5(file)["md5"]) != record.md5.hex():
         raise hash_mismatch_error(record, digest, kind="MD5")

@@ -51,7 +51,7 @@ class PreinstallChecker:
         python = self.records.get("python")
         self.site_packages = _site_packages_folder(python)
         self.programs = "Scripts" if _is_for_windows(python) else "bin"
-        self.tree = PrefixTree(carried=carried, folds_case=files.folds_case(prefix.parent))
+        self.tree = PrefixTree(carried=carried, folds_case=files.is_case_insensitive(prefix.parent))
         self.limits, self.send, self.stop = limits, send, stop
         self.refusal: KilnError | None = None
         self.exceeded: Callable[[], KilnError | None] = lambda: None  # a limit that the installation has exceeded

@@ -60,11 +60,11 @@ def too_large_package_error(record: RepoDataRecord, limit: int) -> KilnError:
     if record.size:
         return HashMismatch(
             f"{package_display_name(record)} is not the package in the channel's index",
-            why=f"it is larger than the {files.size_text(limit)} that the index has for it",
+            why=f"it is larger than the {files.human_readable_size(limit)} that the index has for it",
             hint="it was exchanged: try again; if that fails, the channel's owner should index it again",
         )
     return LimitExceeded(
-        f"{package_display_name(record)} is larger than {files.size_text(limit)}",
+        f"{package_display_name(record)} is larger than {files.human_readable_size(limit)}",
         why="the channel's index does not have its size",
         hint=f"if you trust the channel, allow more: KILN_LIMITS='package={2 * limit // 10**6}MB'",
     )

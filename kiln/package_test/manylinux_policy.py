@@ -107,7 +107,7 @@ def place_wheel(wheel: WheelName, folder: Path, tag: str | None) -> Path:
         files.link_or_copy(wheel.path, target)
         return target
     target = folder / wheel.path.name.replace(f"-{BARE}.whl", f"-{tag}.whl")
-    with files.full_disk_as_error(folder), files.replacing(target) as part:
+    with files.full_disk_as_kiln_error(folder), files.atomic_replacement(target) as part:
         retag(wheel.path, part, BARE, str(tag))
     return target
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, KilnError
-from kiln.matchspec_notation import with_star
+from kiln.matchspec_notation import with_version_wildcard
 from kiln.model.rendered import TEST_MODULES, Output, OutputTest, Script
 from kiln.package_test.plan import SCRIPTS
 from kiln.recipe_script_launch_commands import COMMANDS
@@ -59,7 +59,11 @@ def _of_conda_build(folder: Path) -> tuple[OutputTest, ...]:
     scripts = {name: name for name in SCRIPTS if (folder / name).is_file()}
     requires = folder / "test_time_dependencies.json"
     specs = json.loads(read_text(requires, requires.name)) if requires.is_file() else []
-    return (OutputTest(scripts=scripts, requires=tuple(with_star(str(spec)) for spec in specs)),) if scripts else ()
+    return (
+        (OutputTest(scripts=scripts, requires=tuple(with_version_wildcard(str(spec)) for spec in specs)),)
+        if scripts
+        else ()
+    )
 
 
 def _of_rattler_build(file: Path) -> tuple[OutputTest, ...]:

@@ -6,10 +6,10 @@ import shlex
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from kiln.matchspec_notation import package_name, strict
+from kiln.matchspec_notation import package_name, strict_spec
 from kiln.model.build_steps import TestStep
 from kiln.model.rendered import OutputTest
-from kiln.recipe_script_launch_commands import run_lines
+from kiln.recipe_script_launch_commands import script_run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -71,8 +71,8 @@ def plan(
         where = prefix.with_name(f"{prefix.name}{place}")
         return TestStep(
             package=output.name,
-            specs=(f"{output.name} =={output.version} {output.build_string}", *map(strict, requirements)),
-            build_specs=tuple(map(strict, test.requires_build)),
+            specs=(f"{output.name} =={output.version} {output.build_string}", *map(strict_spec, requirements)),
+            build_specs=tuple(map(strict_spec, test.requires_build)),
             script=(
                 *_script_head(test),
                 *(_lines_copying_packed_files(output, test) if sources is None else ()),
@@ -154,7 +154,7 @@ def test_lines(test: OutputTest, recipe_folder: Path) -> tuple[str, ...]:
     modules = (import_line(language, name) for language, names in test.modules.items() for name in names)
     scripts = (line for name, line in SCRIPTS.items() if name in test.scripts)
     checks = ["pip check"] if test.pip_check else []
-    return (*imports, *checks, *modules, *scripts, *run_lines(test.script, recipe_folder))
+    return (*imports, *checks, *modules, *scripts, *script_run_lines(test.script, recipe_folder))
 
 
 def import_line(language: str, name: str) -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import emulation, files, process_runner, solve_and_install, virtual_packages
 from kiln.console.text import count_text
-from kiln.errors import SolveFailed, TestsFailed, with_margin
-from kiln.matchspec_notation import package_name, strict
+from kiln.errors import SolveFailed, TestsFailed, program_output_with_margin
+from kiln.matchspec_notation import package_name, strict_spec
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test.packed_tests import with_carried_tests
 from kiln.package_test.plan import plan
@@ -48,7 +48,7 @@ class PackageTester:
     cache: Path
     machine: VirtualPackages
     available: Collection[str] | None = None
-    platform: str = field(default_factory=emulation.own_subdir)
+    platform: str = field(default_factory=emulation.machine_subdir)
     priority: str = "strict"
 
     def for_platform(self, platform: str) -> PackageTester:
@@ -83,7 +83,7 @@ class PackageTester:
             }
             for step in steps
         ]
-        own = self.platform == emulation.own_subdir()
+        own = self.platform == emulation.machine_subdir()
         return {
             "channels": self.channels,
             "tests": inputs,
@@ -105,7 +105,7 @@ class PackageTester:
             SolveFailed: when the package and its tests' requirements cannot be installed.
             TestsFailed: with the end of the tests' output; prefix and folder are kept.
         """
-        if self.platform != emulation.own_subdir() and any(step.commands or step.downstreams for step in steps):
+        if self.platform != emulation.machine_subdir() and any(step.commands or step.downstreams for step in steps):
             environment = self._emulator_environment(environment)
         return _merged_report([self._run_step(step, environment=environment, on_line=on_line) for step in steps])
 
@@ -126,7 +126,7 @@ class PackageTester:
         The loader and the C library are those of the platform's ``sysroot`` package, where the channels have one.
         """
         values = dict(environment)
-        if (emulator := emulation.qemu_user(self.platform, environment)) is not None:
+        if (emulator := emulation.qemu_user_path(self.platform, environment)) is not None:
             values |= dict.fromkeys(emulation.EMULATORS, emulator)
         if emulation.LIBRARIES not in values and (libraries := self._emulated_libraries()) is not None:
             values[emulation.LIBRARIES] = str(libraries)
@@ -137,9 +137,9 @@ class PackageTester:
         spec, packages = f"sysroot_{self.platform}", self.machine
         with contextlib.suppress(SolveFailed):
             if not place.is_dir():
-                own = emulation.own_subdir()
+                own = emulation.machine_subdir()
                 records = solve_and_install.solve(self.channels, (spec,), virtual_packages=packages, platform=own)
-                with files.replacing(place) as part:
+                with files.atomic_replacement(place) as part:
                     solve_and_install.install(records, part, cache=self.cache, seen_at=str(place), carried=True)
             return next((folder for folder in sorted(place.glob("*/sysroot")) if folder.is_dir()), None)
         return emulation.cross_libc_folder(self.platform)
@@ -199,7 +199,7 @@ class PackageTester:
         beside = dataclasses.replace(
             step,
             package=f"{name}, downstream of {step.package}",
-            specs=(*step.specs[:1], strict(spec)),
+            specs=(*step.specs[:1], strict_spec(spec)),
             build_specs=(),
             folder=step.folder.with_name(f"{step.folder.name}-{name}"),
             prefix=step.prefix.with_name(f"{step.prefix.name}-{name}"),
@@ -208,7 +208,9 @@ class PackageTester:
             self._install(beside)
         except SolveFailed as error:
             return 0, (f"downstream {spec} was not tested: {error.what}",)
-        (record,) = (item for item in solve_and_install.installed(beside.prefix) if item.name.normalized == name)
+        (record,) = (
+            item for item in solve_and_install.installed_package_records(beside.prefix) if item.name.normalized == name
+        )
         info = Path(str(record.extracted_package_dir)) / "info"
         files.remove(beside.prefix)
         output = with_carried_tests(record, info)
@@ -245,7 +247,7 @@ class PackageTester:
 
         Packages for compilers may have links that lead out of it.
         """
-        own = emulation.own_subdir()
+        own = emulation.machine_subdir()
         run_packages: tuple[ResolvedPackage, ...] = ()
         for prefix, specs, platform in (
             (step.prefix, step.specs, self.platform),
@@ -323,7 +325,7 @@ def run_tests(step: TestStep, *, environment: Mapping[str, str], log: Path, on_l
     if not result.ok:
         raise TestsFailed(
             f"the tests of {step.package} fail with exit code {result.exit_code}",
-            why=f"their output ends with\n{with_margin(result.tail)}",
+            why=f"their output ends with\n{program_output_with_margin(result.tail)}",
             hint=f"read {log}; the prefix is kept in {step.prefix}, the test's folder in {step.folder}",
         )
     return result.seconds

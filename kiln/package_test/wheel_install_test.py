@@ -11,7 +11,7 @@ from email.parser import HeaderParser
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.errors import BrokenPackage, TestsFailed, with_margin
+from kiln.errors import BrokenPackage, TestsFailed, program_output_with_margin
 from kiln.model.build_results import TestReport, TestVerdict
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _run(
     if not result.ok:
         raise TestsFailed(
             f"the wheel {step.wheel.name} cannot be used after pip install: exit code {result.exit_code}",
-            why=f"the output ends with\n{with_margin(result.tail)}",
+            why=f"the output ends with\n{program_output_with_margin(result.tail)}",
             hint=f"read {log}; the venv is kept in {step.folder}",
         )
     return result.seconds

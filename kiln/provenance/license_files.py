@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln.conda_package import reader
-from kiln.files import chunks
+from kiln.files import read_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -79,7 +79,7 @@ def package_license_files(package: Path, info: Mapping[str, bytes], *, expressio
                 path = posixpath.normpath(member.name)
                 if content is not None and path in expected and not path.startswith("info/"):
                     expected.remove(path)
-                    files.append(texts.read_license_file(path, chunks(content)))
+                    files.append(texts.read_license_file(path, read_chunks(content)))
                 if not expected:
                     break
     return _with_declared_license(files, expression)

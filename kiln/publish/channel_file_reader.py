@@ -60,10 +60,10 @@ def read_stream_within_limits(
     while (size is None or len(data) < size) and (chunk := stream.read1(CHUNK)):  # read() would wait for all of it
         data += chunk
         if largest is not None and len(data) > largest:
-            raise LimitExceeded(f"{name} is larger than {files.size_text(largest)}")
+            raise LimitExceeded(f"{name} is larger than {files.human_readable_size(largest)}")
         if len(data) > limits.index:
             hint = raise_limit_hint(f"index={2 * limits.index // 10**6}MB")
-            raise LimitExceeded(f"{name} is larger than {files.size_text(limits.index)}", hint=hint)
+            raise LimitExceeded(f"{name} is larger than {files.human_readable_size(limits.index)}", hint=hint)
         if time.monotonic() > end:
             hint = raise_limit_hint(f"solve={2 * limits.solve}")
             raise LimitExceeded(f"reading {name} takes longer than {limits.solve} s", hint=hint)
@@ -74,7 +74,7 @@ def read_stream_within_limits(
 
 def _download_channel_file(address: str, largest: int | None) -> bytes | None:
     url = quote(address, safe=SAFE)
-    with_token = quote(channel_url_credentials.address_with_token(address), safe=SAFE)
+    with_token = quote(channel_url_credentials.url_with_token(address), safe=SAFE)
     timeout = min(http_client.TIMEOUT, rattler_process.current_limits().stall)
     try:
         with http_client.send_request(

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from kiln.errors import ReleaseRefused
-from kiln.matchspec_notation import legacy, package_name, strict
+from kiln.matchspec_notation import legacy_spec, package_name, strict_spec
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import GOOD
 from kiln.publish.package_inspection import REHEARSAL
@@ -238,7 +238,7 @@ def _spec_mismatches(key: str, rendered: Iterable[str], packaged: Iterable[str],
 
 
 def _normalized_spec(spec: str) -> str:
-    return " ".join(legacy(strict(spec)).split())
+    return " ".join(legacy_spec(strict_spec(spec)).split())
 
 
 def _clobbered_path_reasons(candidates: Iterable[Candidate]) -> Iterator[RefusalReason]:

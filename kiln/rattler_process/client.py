@@ -75,7 +75,7 @@ class _Process:
         self.locks = LockSender()
         argv = (sys.executable, "-m", "kiln.rattler_process.worker", str(os.getpid()), str(self.locks.number))
         try:
-            self.process: subprocess.Popen[bytes] = process_runner.start_helper(
+            self.process: subprocess.Popen[bytes] = process_runner.start_helper_process(
                 argv, cwd=_ROOT, stderr=self.messages, inherited=self.locks.inherited
             )
         finally:

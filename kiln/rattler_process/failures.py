@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def out_of_memory_error(bounds: Limits) -> LimitExceeded:
     """Return the error of a process that needs more memory than it may have."""
     return LimitExceeded(
-        f"reading the channel or its packages needs more than {files.size_text(bounds.memory)} of memory",
+        f"reading the channel or its packages needs more than {files.human_readable_size(bounds.memory)} of memory",
         why="an index or a package is larger than any real one, or made to fill the memory",
         hint=raise_limit_hint(f"memory={doubled(bounds.memory)}"),
     )

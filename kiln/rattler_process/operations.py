@@ -131,7 +131,7 @@ class Solve:
         return [json.loads(record.to_json()) for record in records]
 
     async def _solve(self) -> list[rattler.RepoDataRecord]:
-        client = channel_url_credentials.client()
+        client = channel_url_credentials.rattler_http_client()
         return await rattler.solve(
             self.channels,
             self.specs,
@@ -165,7 +165,7 @@ class Solve:
                 return SolveFailed(what, why=why)
         if TOO_LARGE in why:
             return LimitExceeded(
-                f"the index of a channel of {channels} is larger than {files.size_text(self.file_size or 0)}",
+                f"the index of a channel of {channels} is larger than {files.human_readable_size(self.file_size or 0)}",
                 why="no real index is; its server is broken or malicious",
                 hint=raise_limit_hint(f"index={doubled(self.file_size or 0)}"),
             )
@@ -310,7 +310,7 @@ class Install:
         try:
             new = await uncached_packages(self.packages, self.admission.cache)
             size = sum(package.size or 0 for package in new)
-            files.require_space(self.admission.cache, size, for_what=f"downloading {len(new)} packages")
+            files.require_disk_space(self.admission.cache, size, for_what=f"downloading {len(new)} packages")
             require_matching_hashes(new)
             await self._install()
         except KilnError:
@@ -327,7 +327,7 @@ class Install:
             self.admission.prefix,
             cache_dir=self.admission.cache,
             show_progress=False,
-            client=channel_url_credentials.client(),
+            client=channel_url_credentials.rattler_http_client(),
             reporter=cast("InstallerReporter", self.admission),  # it has the methods that are called
             execute_link_scripts=False,
             alternative_target_prefix=self.seen_at,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kiln import process_table
 from kiln.errors import DownloadFailed, KilnError, LimitExceeded
-from kiln.files import size_text
+from kiln.files import human_readable_size
 from kiln.operating_system import machine_resources
 from kiln.operating_system.file_operations import open_descriptors
 from kiln.operating_system.machine_resources import bytes_written, private_memory
@@ -103,7 +103,7 @@ class Watchdog(threading.Thread):
             return out_of_memory_error(self.limits)
         if self.task.writes is not None and bytes_written() - self.written > self.task.writes:
             return LimitExceeded(
-                f"{self.task.what} writes more than {size_text(self.task.writes)}",
+                f"{self.task.what} writes more than {human_readable_size(self.task.writes)}",
                 why=f"the packages of {self.task.waits_for()} are far larger than the index says",
                 hint=raise_limit_hint(f"unpacked={doubled(self.task.writes)}"),
             )

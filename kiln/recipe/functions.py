@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
-from kiln.matchspec_notation import with_star
+from kiln.matchspec_notation import with_version_wildcard
 from kiln.yamltext import ScalarTypes, parse, read_text
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def compiler_or_stdlib_package(language: str, component: str, platform: Platform
     key = f"{language}_{component}"
     package = f"{variant.get(key, native)}_{variant.get('target_platform', platform.subdir)}"
     version = variant.get(f"{key}_version")
-    return with_star(f"{package} {version}") if version else package
+    return with_version_wildcard(f"{package} {version}") if version else package
 
 
 def cdt_package(package_name: str, variant: Mapping[str, Any], host_arch: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
-from kiln.matchspec_notation import with_star
+from kiln.matchspec_notation import with_version_wildcard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -73,12 +73,12 @@ def _spec_with_variant_version(spec: str, variant: Mapping[str, Any], section: s
     if key in variant and spec.startswith(name) and (section != "run" or name in bare):
         value = variant[key]
         if not isinstance(value, dict):
-            return with_star(f"{name} {value if isinstance(value, str) else next(iter(value), '')}")
+            return with_version_wildcard(f"{name} {value if isinstance(value, str) else next(iter(value), '')}")
     if xx := _XX.match(spec):
         version = variant.get(xx[1])
         if version is None:
             raise RecipeFault(f"{spec!r} needs a version from the variant, which has none", hint=f"give {xx[1]}")
-        return with_star(f"{xx[1]} {version}")
+        return with_version_wildcard(f"{xx[1]} {version}")
     return spec
 
 

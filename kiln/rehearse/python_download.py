@@ -63,7 +63,7 @@ def fetch_python(
     """
     if request.channel == NO_CHANNEL:
         raise _no_python_error(request, ["--python-channel none forbids a download"], env)
-    files.require_space(request.folder, SPACE, for_what=f"fetching Python {request.python}")
+    files.require_disk_space(request.folder, SPACE, for_what=f"fetching Python {request.python}")
     reasons = []
     for name, attempt in _download_methods(request, env):
         say(f"no usable Python {request.python} on this machine: fetching it from {name}")
@@ -97,9 +97,9 @@ def _no_python_error(request: PythonRequest, reasons: Iterable[str], env: Mappin
 
 def install_command(python: str, *, env: Mapping[str, str]) -> str:
     """Return the command that installs a Python of a minor version on this system."""
-    manager = system_package_advice.manager()
+    manager = system_package_advice.package_manager()
     if manager == "dnf" or (manager == "apt" and _is_available_in_apt(f"python{python}", env)):
-        return system_package_advice.command([f"python{python}"], manager)
+        return system_package_advice.installation_command([f"python{python}"], manager)
     if _is_on_path("pyenv", env):
         return f"pyenv install {python}"
     conda = next((name for name in ("conda", "mamba", "micromamba") if _is_on_path(name, env)), None)

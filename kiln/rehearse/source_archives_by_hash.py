@@ -156,7 +156,7 @@ def fetch_sources(
         target = stored_source_path(source, store)
         if target.is_file() and files.sha256(target) == source.sha256:
             continue
-        files.require_space(store, source.size, for_what=f"fetching {source.name}")
+        files.require_disk_space(store, source.size, for_what=f"fetching {source.name}")
         on_line(f"{source.name}: {source.origin}")
         with folder_lock.temporary_folder(store, source_download.UNFINISHED) as folder:
             part = folder / "part"

@@ -60,7 +60,7 @@ def fetch_wheels(
     verify_wheels(wheels, store)
     absent = missing_wheels(wheels, store)
     if absent:
-        files.require_space(store, sum(wheel.size for wheel in absent), for_what="fetching the wheels")
+        files.require_disk_space(store, sum(wheel.size for wheel in absent), for_what="fetching the wheels")
         for batch in _batches_with_distinct_projects(absent):
             with tempfile.TemporaryDirectory(dir=store, prefix=_UNFINISHED) as folder:
                 _download_wheels(batch, Path(folder), env=env, log=log, on_line=on_line)
@@ -216,9 +216,8 @@ def progress_text(received: int, total: int, seconds: float) -> str:
     """Return the progress of a download in one line: ``120 MB of 614 MB, 12 MB/s, about 41.2 s left``."""
     rate = received / max(seconds, 0.001)
     left = duration(max(0, total - received) / rate)
-    return (
-        f"{files.size_text(received)} of {files.size_text(total)}, {files.size_text(round(rate))}/s, about {left} left"
-    )
+    done, size, speed = map(files.human_readable_size, (received, total, round(rate)))
+    return f"{done} of {size}, {speed}/s, about {left} left"
 
 
 def _pip_failure_error(

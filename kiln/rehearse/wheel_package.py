@@ -98,7 +98,9 @@ def convert_wheel(wheel: Path, sha256: str, folder: Path, target: PackageTarget,
         facts = package_metadata(source, sha256, target)
         path = folder / f"{facts.stem}.conda"
         if not path.is_file():
-            files.require_space(folder, sum(member.size for member in source.members), for_what=f"packing {wheel.name}")
+            files.require_disk_space(
+                folder, sum(member.size for member in source.members), for_what=f"packing {wheel.name}"
+            )
             with write_package(folder, facts) as archive:
                 _write_members(archive, source, target, stop or Event())
         return path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, run
 from kiln.errors import NotReproduced, ProvenanceBroken
-from kiln.process_table import end_orphans
+from kiln.process_table import kill_orphans_in_folder
 from kiln.release.package_differences import described_differences, recorded_feedstock_folder
 from kiln.run.config_process_main import ConfigBuild, config_error
 from kiln.store import build_cache
@@ -84,7 +84,7 @@ def rebuild_and_compare(
     build = ConfigBuild.from_job(rebuild_job(planned, feedstock))
     folder = build.task.folder
     with build_cache.hold_lock(build.task.lock, while_true=lambda: False):
-        end_orphans(folder)
+        kill_orphans_in_folder(folder)
         files.remove(folder)
         rebuilt = _rebuilt_package(build, package.name)
         if files.sha256(rebuilt) == files.sha256(package):

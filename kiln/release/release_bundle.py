@@ -32,7 +32,11 @@ def write_release_bundle(folder: Path, matrix: ConfigsAndRuns, release: Release,
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise NotWritable(f"{folder} is not empty", hint="name a new folder")
-    with files.full_disk_as_error(folder.parent), folder_lock.exclusive(folder), files.replacing(folder) as part:
+    with (
+        files.full_disk_as_kiln_error(folder.parent),
+        folder_lock.exclusive_folder_lock(folder),
+        files.atomic_replacement(folder) as part,
+    ):
         for candidate in release.candidates:
             files.link_or_copy(candidate.path, part / candidate.artifact.subdir / candidate.path.name)
             if attested.bundles is not None:

@@ -59,7 +59,11 @@ def restore_feedstock(package: Path, record: Mapping[str, Any], into: Path) -> F
         raise ProvenanceBroken(f"the record of {package.name} has files that are not of a feedstock")
     contents = {**_recipe_in_package(package), **{name: text.encode() for name, text in texts.items()}}
     root = into.absolute()
-    with files.full_disk_as_error(root.parent), folder_lock.exclusive(root), files.replacing(root) as part:
+    with (
+        files.full_disk_as_kiln_error(root.parent),
+        folder_lock.exclusive_folder_lock(root),
+        files.atomic_replacement(root) as part,
+    ):
         for name, data in contents.items():
             files.write_bytes(part / name, data)
     return Feedstock(root=root)

@@ -9,7 +9,7 @@ from kiln.archive_kinds import file_name_of_url, is_archive, is_wheel
 from kiln.errors import RecipeFault
 from kiln.model.output_settings import BuildSettings
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Script, Source, Staging
-from kiln.names import is_channel_folder
+from kiln.names import is_channel_subdir
 from kiln.recipe.engine_unsupported_values import CONTENT_HASHES, FURTHER_HASHES
 from kiln.recipe.specs import requirements_by_section, with_variant_versions
 from kiln.render.output_settings import (
@@ -107,7 +107,7 @@ def _package_subdir(package: Metadata) -> str:
         RecipeFault: when the target is not a subdir.
     """
     target = package.output_entry.get("target")
-    if target and not is_channel_folder(str(target)):
+    if target and not is_channel_subdir(str(target)):
         what = f"{package.name}: target is {str(target)[:40]!r}, which is not a subdir of conda's"
         raise RecipeFault(what, at=package.recipe.place_of_section("outputs"))
     return str(target or ("noarch" if package.noarch or package.noarch_python else package.host_subdir))

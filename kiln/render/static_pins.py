@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
-from kiln.matchspec_notation import invalid_spec_reason, with_star
+from kiln.matchspec_notation import invalid_spec_reason, with_version_wildcard
 from kiln.recipe.specs import SECTIONS, spec_package_name
 from kiln.versions import pinned_range, pinned_spec
 
@@ -46,12 +46,12 @@ def _output_with_starred_versions(output: Output) -> Output:
     """
     if output.settings.by_engine:
         return output
-    tests = tuple(replace(test, requires=tuple(map(with_star, test.requires))) for test in output.tests)
+    tests = tuple(replace(test, requires=tuple(map(with_version_wildcard, test.requires))) for test in output.tests)
     return replace(output, requirements=_requirements_with_stars(output.requirements), tests=tests)
 
 
 def _requirements_with_stars(needs: Requirements) -> Requirements:
-    build, host, run = (tuple(map(with_star, specs)) for specs in (needs.build, needs.host, needs.run))
+    build, host, run = (tuple(map(with_version_wildcard, specs)) for specs in (needs.build, needs.host, needs.run))
     return replace(needs, build=build, host=host, run=run)
 
 

@@ -73,7 +73,7 @@ def _read_package_record(package: Path) -> dict[str, Any]:
 
     if not package.is_file():
         raise BrokenPackage(f"{package} is not a regular file")
-    digests = files.digests(package)
+    digests = files.sha256_and_md5(package)
     with temporary_file_with_content(json.dumps(reader.read_info_json(package, "index.json")).encode()) as index:
         try:
             record = PackageRecord.from_index_json(
@@ -85,7 +85,7 @@ def _read_package_record(package: Path) -> dict[str, Any]:
         except Exception as error:  # panics of the library, too
             raise BrokenPackage(f"{package} has an index.json that no client can read", why=str(error)) from error
     values: dict[str, Any] = json.loads(record.to_json())
-    if not names.is_channel_folder(str(values.get("subdir"))):
+    if not names.is_channel_subdir(str(values.get("subdir"))):
         raise BrokenPackage(
             f"{package} has an index.json that no client can read",
             why=f"its subdir is {str(values.get('subdir'))[:80]!r}, which is not the name of a folder of packages",

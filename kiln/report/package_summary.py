@@ -77,7 +77,7 @@ def _package_row(package: PackageReport) -> tuple[str, ...]:
     count = "" if tests.verdict in {TestVerdict.NONE, TestVerdict.SKIPPED} else f"{tests.commands} "
     built = "cached" if package.reused else duration(package.build_seconds)
     tested = duration(tests.seconds) if tests.commands else ""
-    size = files.size_text(artifact.size)
+    size = files.human_readable_size(artifact.size)
     return (
         artifact.name,
         artifact.version,

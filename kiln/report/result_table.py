@@ -70,9 +70,9 @@ def _config_row(config: ConfigRun, name: str, end: float, expected: str) -> tupl
         one_line(name),
         f"{SIGNS[config.state]} {config.state.value}",
         "" if seconds is None else duration(seconds),
-        "" if config.peak_memory is None else files.size_text(config.peak_memory),
+        "" if config.peak_memory is None else files.human_readable_size(config.peak_memory),
         totals.compile_cache_hits_text(config),
-        f"{len(config.packages)}, {files.size_text(totals.total_package_size(config.packages))}"
+        f"{len(config.packages)}, {files.human_readable_size(totals.total_package_size(config.packages))}"
         if config.packages
         else "",
         str(totals.config_test_totals(config)),

@@ -62,7 +62,7 @@ def _jinja_environment() -> Environment:
         "clock": elapsed_text,
         "duration": duration,
         "short_duration": short_duration,
-        "size": files.size_text,
+        "size": files.human_readable_size,
         "moment": _utc_time_text,
         "kind": lambda state: state.name.lower().replace("_", "-"),
         "tail": end_of_log,

@@ -93,7 +93,7 @@ class ContinuedBuild:
         """
         self.key = plan.jobs_of[self.config].cache_key
         notes: list[str] = []
-        with files.locked(self.layout.lock_file(self.config)):
+        with files.held_lock_file(self.layout.lock_file(self.config)):
             if self.record is not None and (reason := self._reason_not_to_continue(self.record, plan)):
                 notes.append(f"{self.folder} is not continued: {reason}")
                 self.record = None
@@ -139,7 +139,7 @@ class ContinuedBuild:
                 work.parent.mkdir(parents=True, exist_ok=True)
                 (part / unfinished_build_handover.WORK).rename(work)
                 if plan.container != HOST:
-                    files.create_empty(self.layout.container_marker_file(self.config))
+                    files.create_empty_file(self.layout.container_marker_file(self.config))
         finally:
             files.remove(part)
         link = record.links[-1] if record.links else None
@@ -171,7 +171,7 @@ class ContinuedBuild:
         if not isinstance(errors.get(self.config), BudgetSpent):
             return None, ()
         number = 1 + (len(self.record.links) if self.record else 0)
-        with files.locked(self.layout.lock_file(self.config)):
+        with files.held_lock_file(self.layout.lock_file(self.config)):
             actions = cached_action_count(self._compile_cache_folder)
             if actions <= self.actions and set(steps) <= set(self.steps):
                 return self._no_progress_error(number, actions), ()
@@ -179,7 +179,7 @@ class ContinuedBuild:
             packed = unfinished_build_handover.pack_archive(self.folder, entries)
             archive = packed.archive
             self._write(ChainState.UNFINISHED, report, steps, archive=archive)
-        amount = f"{count_text(archive.files, 'file')}, {files.size_text(archive.size)}"
+        amount = f"{count_text(archive.files, 'file')}, {files.human_readable_size(archive.size)}"
         notes = (*notes, *_unreadable_files_note(packed.unreadable), f"handed on in {self.folder}: {amount}")
         return BudgetSpent(
             f"{self.config} is not finished after job {number}: {count_text(actions - self.actions, 'action')} more, "
@@ -211,12 +211,16 @@ class ContinuedBuild:
         size = unfinished_build_handover.total_size(results)
         notes: tuple[str, ...] = ()
         if size > self.bound // 2:
-            results, size, notes = [], 0, (f"finished steps have {files.size_text(size)}, and are not handed on",)
+            results, size, notes = (
+                [],
+                0,
+                (f"finished steps have {files.human_readable_size(size)}, and are not handed on",),
+            )
         actions, left_out = unfinished_build_handover.newest_cache_entries(
             self._compile_cache_folder, self.bound - size
         )
         if left_out:
-            bound = files.size_text(self.bound)
+            bound = files.human_readable_size(self.bound)
             notes = (*notes, f"{left_out} files of the cache are not handed on: --handover-size is {bound}")
         return [*results, *actions], notes
 

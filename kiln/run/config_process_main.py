@@ -30,8 +30,8 @@ from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, error_from_json, failed_config_result, send_message
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigState
-from kiln.names import is_channel_folder
-from kiln.process_table import end_orphans
+from kiln.names import is_channel_subdir
+from kiln.process_table import kill_orphans_in_folder
 from kiln.run import build_job_writer
 from kiln.run.options import HOST
 from kiln.serialization import to_json
@@ -56,7 +56,7 @@ def main() -> None:
     send_message("hello", pid=os.getpid())
     with signals.termination_as_interrupt():
         try:
-            with files.full_disk_as_error(Path(job.root)):
+            with files.full_disk_as_kiln_error(Path(job.root)):
                 result = ConfigBuild.from_job(job).run()
         except KeyboardInterrupt:
             result = {"state": ConfigState.INTERRUPTED.value, "reason": "stopped"}
@@ -92,11 +92,11 @@ class ConfigBuild:
             self.hold_config_lock() if job.options.debug is None else contextlib.nullcontext()
         )  # --debug: the caller holds it
         with lock:
-            end_orphans(folder)
+            kill_orphans_in_folder(folder)
             try:
                 return self.finished_result() or self.build()
             finally:
-                end_orphans(folder)
+                kill_orphans_in_folder(folder)
 
     def hold_config_lock(self) -> AbstractContextManager[None]:
         """Hold the config's lock, and wait for the processes of a killed run to end.
@@ -159,7 +159,7 @@ class ConfigBuild:
         if self.executor.on_host:
             files.remove(mark)
         else:
-            files.create_empty(mark)
+            files.create_empty_file(mark)
 
     def run_builder(self) -> tuple[dict[str, Any], ProcessOutcome]:
         """Run the build process to its end; return its result and its outcome."""
@@ -262,7 +262,7 @@ class ConfigBuild:
             return build_cache.record_rehearsal(self.ledger, layout, job.config, archives, inputs, seconds=seconds)
         disk = files.size_on_disk(folder)
         if not outdated:
-            files.create_empty(layout.published_marker_file(job.config))
+            files.create_empty_file(layout.published_marker_file(job.config))
         placed = build_cache.publish_finished_config(
             self.ledger, layout, job.config, archives, inputs, seconds=seconds, disk=disk
         )
@@ -284,7 +284,7 @@ class ConfigBuild:
         outputs = render.close_static_pins(self.task.rendered).outputs
         rendered = {output.channel_path for output in outputs if not output.skip}
         return (
-            is_channel_folder(subdir) and name.endswith(".conda") and (self.task.uses_other_engine or place in rendered)
+            is_channel_subdir(subdir) and name.endswith(".conda") and (self.task.uses_other_engine or place in rendered)
         )
 
 
@@ -293,7 +293,7 @@ def config_error(result: Mapping[str, Any], outcome: ProcessOutcome, job: Config
     error = outcome.error if result["error"] is None else error_from_json(result["error"])
     if error is None or not outcome.starved:
         return error
-    limit = "this machine" if job.memory is None else files.size_text(job.memory)
+    limit = "this machine" if job.memory is None else files.human_readable_size(job.memory)
     return OutOfMemory(
         f"{job.config} needed more memory than {limit}",
         why=error.what,

@@ -183,9 +183,9 @@ def as_text(plan: RunPlan) -> str:
     if plan.waiting:
         time = "unknown, no similar config was built here yet" if plan.seconds is None else duration(plan.seconds)
         where = "on the host" if plan.container == HOST else f"in {plan.container}"
-        share = f"{plan.share.cores} cores and {files.size_text(plan.share.memory)} of memory"
+        share = f"{plan.share.cores} cores and {files.human_readable_size(plan.share.memory)} of memory"
         unknown = not plan.options.build.rehearsal and any(config.estimate is None for config in plan.waiting)
-        disk = f"{'at least ' if unknown else ''}{files.size_text(plan.disk)}"
+        disk = f"{'at least ' if unknown else ''}{files.human_readable_size(plan.disk)}"
         lines += [
             "",
             f"{len(plan.waiting)} to build, {plan.options.jobs} at a time, {where}: each has {share}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import emulation, expand, render
-from kiln.emulation import container_subdir, own_subdir
+from kiln.emulation import container_subdir, machine_subdir
 from kiln.errors import UnsupportedPlatform, raise_all
 from kiln.model.source_position import Place
 
@@ -44,7 +44,7 @@ def buildable(
     count = f"{len(left_out)} config{'s' if len(left_out) > 1 else ''}"
     return (
         tuple(config.name for config in configs if config.name not in faults),
-        f"left out: {count} for {targets}, which this machine ({own_subdir()}) cannot build",
+        f"left out: {count} for {targets}, which this machine ({machine_subdir()}) cannot build",
     )
 
 
@@ -70,7 +70,7 @@ def _platform_errors(
     feedstock: Feedstock, configs: Collection[BuildConfig], *, rehearsal: bool, containers: bool
 ) -> dict[str, UnsupportedPlatform]:
     builds = render.build_platforms(feedstock, {config.platform for config in configs})
-    here = container_subdir() if containers and not rehearsal else own_subdir()
+    here = container_subdir() if containers and not rehearsal else machine_subdir()
     return {
         config.name: fault
         for config in configs
@@ -92,11 +92,11 @@ def _platform_error(
             hint="build it without --rehearse",
         )
     if target.partition("-")[0] != here.partition("-")[0] or not here.startswith("linux-"):
-        why = f"it is for {target}, this machine is {own_subdir()}"
+        why = f"it is for {target}, this machine is {machine_subdir()}"
         return UnsupportedPlatform(
             f"{config.name} cannot be built on this machine", at=at, why=why, hint=_other_machine_hint(build)
         )
-    if own_subdir() != here and emulation.can_run_platform(build, in_container=True):
+    if machine_subdir() != here and emulation.can_run_platform(build, in_container=True):
         return None
     if build == target != here and containers and emulation.can_run_platform(target, in_container=True):
         return None
@@ -116,7 +116,7 @@ def _other_machine_hint(build: str) -> str:
     """Return where a config of another system is built: kiln builds for Linux, on macOS in containers alone."""
     if not build.startswith("linux-"):
         return f"build it on {build} with another tool: kiln builds for Linux"
-    return "start Docker, which builds it here" if own_subdir().startswith("osx-") else f"build it on {build}"
+    return "start Docker, which builds it here" if machine_subdir().startswith("osx-") else f"build it on {build}"
 
 
 def _emulation_hint(target: str) -> str:

@@ -44,7 +44,8 @@ def divide_resources(resources: MachineResources, *, jobs: int, cores: int | Non
         raise UsageError(f"invalid number of cores: --cores {cores}", hint=f"--cores {max(1, resources.cores // jobs)}")
     if memory == 0:
         raise UsageError(
-            "invalid amount of memory: --memory 0", hint=f"--memory {files.size_text(resources.memory // jobs)}"
+            "invalid amount of memory: --memory 0",
+            hint=f"--memory {files.human_readable_size(resources.memory // jobs)}",
         )
     if jobs * (cores or 1) > resources.cores:
         raise UsageError(
@@ -55,9 +56,10 @@ def divide_resources(resources: MachineResources, *, jobs: int, cores: int | Non
     if memory is not None and jobs * memory > resources.memory:
         fitting = resources.memory // memory
         raise OutOfMemory(
-            f"{count_text(jobs, 'job')} of {files.size_text(memory)} each: {files.size_text(jobs * memory)} needed",
-            why=f"this machine has {files.size_text(resources.memory)}",
-            hint=f"-j {fitting}" if fitting else f"--memory {files.size_text(resources.memory)}",
+            f"{count_text(jobs, 'job')} of {files.human_readable_size(memory)} each: "
+            f"{files.human_readable_size(jobs * memory)} needed",
+            why=f"this machine has {files.human_readable_size(resources.memory)}",
+            hint=f"-j {fitting}" if fitting else f"--memory {files.human_readable_size(resources.memory)}",
         )
     return ResourceShare(
         cores=cores or max(1, resources.cores // jobs), memory=memory or int(SPARED * resources.memory / jobs)
@@ -73,8 +75,8 @@ def require_memory(peaks: Mapping[str, int], share: ResourceShare, *, jobs: int)
     config, peak = max(peaks.items(), key=lambda item: item[1], default=("", 0))
     if peak > share.memory:
         raise OutOfMemory(
-            f"{config} used {files.size_text(peak)} of memory when it was last built",
-            why=f"each of {count_text(jobs, 'job')} may have {files.size_text(share.memory)}",
+            f"{config} used {files.human_readable_size(peak)} of memory when it was last built",
+            why=f"each of {count_text(jobs, 'job')} may have {files.human_readable_size(share.memory)}",
             hint="fewer jobs with -j, or more for each with --memory",
         )
 
@@ -111,7 +113,7 @@ def require_enough(
     disk = disk_needed(used, configs, jobs=options.jobs)
     if options.fetch:
         layout.compile_caches.free_disk_space(disk, keep=set(caches))
-    files.require_space(layout.root, disk, for_what=f"building {options.jobs} at a time")
+    files.require_disk_space(layout.root, disk, for_what=f"building {options.jobs} at a time")
     return disk
 
 
@@ -126,6 +128,6 @@ def _require_rehearsal_disk(layout: ArtifactLayout, rehearsals: Mapping[str, Reh
     )
     jobs = min(jobs, len(rehearsals))
     disk = rehearsal_disk_bytes(missing_bytes, upstream, jobs=jobs) + (0 if upstream else jobs * LEAST_DISK)
-    fetched = f" with {files.size_text(missing_bytes)} to fetch" if missing_bytes else ""
-    files.require_space(layout.root, disk, for_what=f"rehearsing {', '.join(rehearsals)}{fetched}")
+    fetched = f" with {files.human_readable_size(missing_bytes)} to fetch" if missing_bytes else ""
+    files.require_disk_space(layout.root, disk, for_what=f"rehearsing {', '.join(rehearsals)}{fetched}")
     return disk

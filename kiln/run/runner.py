@@ -57,7 +57,7 @@ class MatrixRun:
         self.ledger = ledger
         self.layout = layout
         self.watcher = watcher
-        self.events: queue.Queue[tuple[str, str | process_runner.Result | KilnError]] = queue.Queue()
+        self.events: queue.Queue[tuple[str, str | process_runner.ProcessResult | KilnError]] = queue.Queue()
         self.running: dict[str, RunningConfig] = {}
         self.queue = local_build_order.queue_of(plan.waiting, shared=plan.compiles)
         self.errors: dict[str, KilnError] = {}
@@ -76,7 +76,7 @@ class MatrixRun:
         """
         self.layout.hide_from_git()
         build_cache.index_channel(self.layout)  # after a run that was killed
-        self.reserve = files.HeldDiskSpace(self.layout.root, RESERVE)
+        self.reserve = files.ReservedDiskSpace(self.layout.root, RESERVE)
         self.number = self.ledger.begin_run(self.report())
         self.watcher.run_began(self.report())
         cached = [name for name, config in self.configs.items() if config.state is ConfigState.CACHED]
@@ -155,7 +155,7 @@ class MatrixRun:
         else:
             self.events.put((config, result))
 
-    def _handle_event(self, config: str, event: str | process_runner.Result | KilnError) -> None:
+    def _handle_event(self, config: str, event: str | process_runner.ProcessResult | KilnError) -> None:
         config_run = self.running[config]
         if not isinstance(event, str):
             self._record_result(config, config_run, event)
@@ -189,7 +189,7 @@ class MatrixRun:
                 config_run.result = dict(message)
 
     def _record_result(
-        self, config: str, config_run: RunningConfig, outcome: process_runner.Result | KilnError
+        self, config: str, config_run: RunningConfig, outcome: process_runner.ProcessResult | KilnError
     ) -> None:
         """Record the result of a config; a process without one was killed."""
         del self.running[config]
@@ -269,7 +269,7 @@ class MatrixRun:
                     os.kill(config.pid, number)
 
 
-def _reason_without_result(outcome: process_runner.Result | KilnError) -> str:
+def _reason_without_result(outcome: process_runner.ProcessResult | KilnError) -> str:
     if isinstance(outcome, KilnError):
         return outcome.what
     if outcome.exit_code < 0:

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln import system_package_advice
-from kiln.errors import RecipeFault, UsageError, combined, raise_all
+from kiln.errors import RecipeFault, UsageError, combined_error, raise_all
 from kiln.model.source_position import Place
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
@@ -99,7 +99,7 @@ def add_to_images(
     if not packages:
         return dict(places), ()
     if engine is None or options.build.rehearsal:
-        return dict(places), (note_on_host(names, system_package_advice.manager()),)
+        return dict(places), (note_on_host(names, system_package_advice.package_manager()),)
     from kiln.container import derived_image  # few feedstocks have such packages
 
     derived: dict[BuildLocation, BuildLocation] = {}
@@ -115,7 +115,7 @@ def add_to_images(
 
 def note_on_host(names: tuple[str, ...], manager: str | None) -> str:
     """Return the note on packages that this machine must have, with the command if it has such a package manager."""
-    command = f": {system_package_advice.command(names, 'dnf')}" if manager == "dnf" else ""
+    command = f": {system_package_advice.installation_command(names, 'dnf')}" if manager == "dnf" else ""
     return f"{FILE} is installed into images only; this machine must have {', '.join(names)}{command}"
 
 
@@ -158,7 +158,7 @@ def _image_with_packages(
 def _unknown_packages_error(packages: tuple[YumPackage, ...], unknown: tuple[str, ...], image: str) -> KilnError:
     """Return the error of names that the image's repositories lack, at their places in the file."""
     places = {package.name: package.at for package in packages}
-    return combined(
+    return combined_error(
         RecipeFault(
             f"the image {image} has no package {name}",
             at=places.get(name, Place(file=FILE)),

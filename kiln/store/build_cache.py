@@ -127,7 +127,7 @@ def remove_leftover_work_folders(layout: ArtifactLayout, configs: Iterable[str])
     """Remove the folders of finished configs that a killed process left, but for configs that are being built."""
     for config in configs:
         if layout.published_marker_file(config).exists():
-            with contextlib.suppress(AlreadyRunning), files.locked(layout.lock_file(config)):
+            with contextlib.suppress(AlreadyRunning), files.held_lock_file(layout.lock_file(config)):
                 remove_finished_work(layout, config)
 
 
@@ -310,7 +310,7 @@ def hold_lock(lock: Path, *, while_true: Callable[[], bool] = lambda: True, seco
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(files.locked(lock))
+                stack.enter_context(files.held_lock_file(lock))
                 break
             except AlreadyRunning:
                 if time.monotonic() > until or not while_true():

@@ -80,7 +80,7 @@ class RehearsalLayout:
         root = self.earlier_channel.root
         names = {package.name for package in self.channel.packages()}
         if not root.exists() and names - set(needed):
-            with files.replacing(root) as part:
+            with files.atomic_replacement(root) as part:
                 shutil.copytree(self.channel.root, part, symlinks=True, copy_function=_link_or_copy)
         return root.exists()
 
@@ -98,7 +98,7 @@ class RehearsalLayout:
         for folder in (self.wheels, self.converted, self.work):
             folder.mkdir(parents=True, exist_ok=True)
             if folder.parent == self.config:
-                files.remove_leftovers(folder)
+                files.remove_part_files(folder)
         self.channel.repair_index()
         files.write_text(self.channel.root / SIGN, SIGN_TEXT)
 

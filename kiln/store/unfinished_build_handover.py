@@ -28,7 +28,7 @@ from kiln.errors import BrokenHandover
 from kiln.model.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
 from kiln.operating_system import file_operations
 from kiln.serialization import from_json_values, to_json
-from kiln.zstd import FAST, packing_file, zstd
+from kiln.zstd import FAST, compressing_file, zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -76,7 +76,7 @@ def read_handover_record(folder: Path) -> HandoverRecord | None:
 
 def _parse_handover_record(text: bytes) -> HandoverRecord:
     if len(text) > LONGEST_RECORD:
-        raise ValueError(f"it has more than {files.size_text(LONGEST_RECORD)}")
+        raise ValueError(f"it has more than {files.human_readable_size(LONGEST_RECORD)}")
     data = json.loads(text)
     if data.get("version") != VERSION:
         raise ValueError(f"its version is {data.get('version')!r}, this kiln reads {VERSION}")
@@ -101,13 +101,13 @@ def pack_archive(folder: Path, entries: Iterable[tuple[str, Path]]) -> PackedArc
     What cannot be read is left out: a cache may lack any entry, and a step whose results are incomplete runs again.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    files.remove_leftovers(folder)
+    files.remove_part_files(folder)
     path, count, size = folder / "made", 0, 0
     unreadable: list[tuple[str, str]] = []
-    with files.full_disk_as_error(folder), files.replacing(path) as part:
+    with files.full_disk_as_kiln_error(folder), files.atomic_replacement(path) as part:
         with (
             part.open("wb") as sink,
-            packing_file(sink, level=FAST) as packed,
+            compressing_file(sink, level=FAST) as packed,
             tarfile.open(fileobj=packed, mode="w|") as tar,
         ):
             for name, source in entries:
@@ -233,10 +233,10 @@ def unpack_archive(folder: Path, archive: HandoverArchive, target: Path, *, boun
         raise _too_large_error(path, archive.unpacked, bound)
     if files.sha256(path) != archive.sha256:
         raise BrokenHandover(f"{path} has another hash than {RECORD} says", hint=ADVICE)
-    files.require_space(target, archive.unpacked, for_what="what the job before has handed on")
+    files.require_disk_space(target, archive.unpacked, for_what="what the job before has handed on")
     try:
         with (
-            files.full_disk_as_error(target),
+            files.full_disk_as_kiln_error(target),
             zstd.ZstdFile(path) as plain,
             tarfile.open(fileobj=plain, mode="r|", tarinfo=CheckedTarMember) as tar,
         ):
@@ -249,8 +249,8 @@ def unpack_archive(folder: Path, archive: HandoverArchive, target: Path, *, boun
 
 def _too_large_error(path: Path, size: int, bound: int) -> BrokenHandover:
     return BrokenHandover(
-        f"{path} is too large: {files.size_text(size)}",
-        why=f"--handover-size allows {files.size_text(bound)}, and {MOST_FILES} files",
+        f"{path} is too large: {files.human_readable_size(size)}",
+        why=f"--handover-size allows {files.human_readable_size(bound)}, and {MOST_FILES} files",
         hint=ADVICE,
     )
 
@@ -325,7 +325,7 @@ def _write_verified_member(member: tarfile.TarInfo, source: IO[bytes], place: Pa
     digest = hashlib.sha256()
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.open("xb") as file:
-        for chunk in files.chunks(source):
+        for chunk in files.read_chunks(source):
             file.write(chunk)
             if expected is not None:
                 digest.update(chunk)

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.files import size_text
+from kiln.files import human_readable_size
 from kiln.image import apt_sources
 from tests.bench.timing import ROOT, seconds
 
@@ -33,12 +33,12 @@ def rows() -> list[Row]:
         made: list[str] = []
         took = seconds(lambda: made.append(subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout))
         slim = sum(size for _, size in json.loads(made[0])["layers"])
-        result = [("slim image, made", f"{took:.0f} s", ""), ("slim image, unpacked", size_text(slim), "")]
+        result = [("slim image, made", f"{took:.0f} s", ""), ("slim image, unpacked", human_readable_size(slim), "")]
         for product in PRODUCTS:
             size = naive(Path(folder), f"{product}=={version}")
             limit = "0.60" if product == "tensorflow" else ""
             result += [
-                (f"pip install {product} on slim Debian", size_text(size), ""),
+                (f"pip install {product} on slim Debian", human_readable_size(size), ""),
                 ("slim : this", f"{slim / size:.2f}", limit),
             ]
     return result

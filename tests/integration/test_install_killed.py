@@ -70,7 +70,7 @@ def stuck(server: HostileServer, place: Path) -> Iterator[subprocess.Popen[bytes
     with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
         try:
             waiting.until(lambda: any(path.endswith("app-1-0.conda") for path in server.requests), "a request", process)
-            waiting.until(lambda: files.part_files(place / "prefix"), "a part", process)
+            waiting.until(lambda: files.part_files_beside(place / "prefix"), "a part", process)
             yield process
         finally:
             process.kill()
@@ -88,7 +88,7 @@ def test_the_next_install_removes_what_a_killed_one_left(server: HostileServer, 
         assert cli.run(words(place, "library", source=server.url)) == 0
     with stuck(server, place) as process:
         process.kill()
-    assert files.part_files(place / "prefix"), "there is something to remove"
+    assert files.part_files_beside(place / "prefix"), "there is something to remove"
     source = str(place.parent / "channel")
     assert cli.run(words(place, "library", source=source)) == 0
     assert os.listdir(place) == ["prefix"]  # noqa: PTH208 - the names are compared
@@ -113,11 +113,11 @@ def test_a_second_install_is_refused_and_keeps_what_the_first_makes(
         assert cli.run(words(place, "library", source=server.url)) == 0
     source = str(place.parent / "channel")
     with stuck(server, place) as process:
-        parts = files.part_files(place / "prefix")
+        parts = files.part_files_beside(place / "prefix")
         beside = sorted(place.iterdir())
         assert cli.run(words(place, "app", source=source)) == AlreadyRunning.exit_code
         assert f"process {process.pid} holds" in capsys.readouterr().err
-        assert files.part_files(place / "prefix") == parts
+        assert files.part_files_beside(place / "prefix") == parts
         assert sorted(place.iterdir()) == beside
         apart = ("--prefix", str(place / "other"), "--cache", str(place / "cache"))
         assert cli.run([*words(place, "app", source=source), *apart]) == 0, "another prefix is not affected"
@@ -135,7 +135,7 @@ def test_what_a_process_of_a_killed_install_still_writes_is_kept(
             patch.setattr(folder_lock, "ENDING", 0.0)
             apart = ("--cache", str(place.parent / "another"))  # the stopped process holds the cache, too
             assert cli.run([*words(place, "library", source=server.url), *apart]) == AlreadyRunning.exit_code
-        assert files.part_files(place / "prefix"), "its lock lasts as long as it may write"
+        assert files.part_files_beside(place / "prefix"), "its lock lasts as long as it may write"
     finally:
         os.kill(worker, signal.SIGCONT)
     assert cli.run(words(place, "library", source=server.url)) == 0

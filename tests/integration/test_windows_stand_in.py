@@ -174,14 +174,14 @@ from kiln.errors import AlreadyRunning
 import subprocess
 place = Path(sys.argv[1])
 if len(sys.argv) == 2:
-    with files.locked(place / "lock"), folder_lock.exclusive(place / "made"):
+    with files.held_lock_file(place / "lock"), folder_lock.exclusive_folder_lock(place / "made"):
         ended = subprocess.run((sys.executable, "-c", sys.orig_argv[2], str(place), "second"))
         assert ended.returncode == 0
-    with files.locked(place / "lock"), folder_lock.exclusive(place / "made"):
+    with files.held_lock_file(place / "lock"), folder_lock.exclusive_folder_lock(place / "made"):
         pass
     assert [path.name for path in place.iterdir()] == ["lock"]
 else:
-    for lock in (files.locked(place / "lock"), folder_lock.exclusive(place / "made")):
+    for lock in (files.held_lock_file(place / "lock"), folder_lock.exclusive_folder_lock(place / "made")):
         try:
             with lock:
                 sys.exit("it is not held")

@@ -235,7 +235,7 @@ def packages() -> Path:
     folder = small_tensorflow.STORE / "buildgrid"
     complete = folder.with_name("buildgrid.complete")
     made = files.sha256(REQUIREMENTS)
-    with files.locked(folder.with_name("buildgrid.lock")):
+    with files.held_lock_file(folder.with_name("buildgrid.lock")):
         if not complete.exists() or complete.read_text() != made:
             files.remove(folder)
             words = ("install", "--quiet", "--no-deps", "--require-hashes", "--ignore-requires-python")

@@ -24,7 +24,7 @@ from kiln import channel_url_credentials, masking
 )
 def test_a_channel_is_named_without_its_credentials(given: str, bare: str) -> None:
     assert channel_url_credentials.register_credentials((given,)) == (bare,)
-    assert given == bare or channel_url_credentials.with_credentials((bare,)) == (given,)
+    assert given == bare or channel_url_credentials.urls_with_credentials((bare,)) == (given,)
 
 
 def test_credentials_are_sent_to_their_channel_alone() -> None:
@@ -36,8 +36,8 @@ def test_credentials_are_sent_to_their_channel_alone() -> None:
     for other in ("https://one.example/private-too/x", "https://one.example/", "https://x.example/private/x"):
         assert channel_url_credentials.request_headers(other) == {}
     url = "https://two.example/lab/noarch/repodata.json"
-    assert channel_url_credentials.address_with_token(url) == "https://two.example/t/tok-98765/lab/noarch/repodata.json"
-    assert channel_url_credentials.address_with_token("https://two.example/labs/x") == "https://two.example/labs/x"
+    assert channel_url_credentials.url_with_token(url) == "https://two.example/t/tok-98765/lab/noarch/repodata.json"
+    assert channel_url_credentials.url_with_token("https://two.example/labs/x") == "https://two.example/labs/x"
 
 
 def test_rattler_gets_them_in_a_file_of_its_form() -> None:
@@ -55,5 +55,5 @@ def test_they_are_masked_from_then_on_and_not_shown_by_accident() -> None:
     (bare,) = channel_url_credentials.register_credentials(("https://me:pw-of-mine@masked.example/c",))
     assert masking.masked(f"cannot open {bare} with pw-of-mine") == f"cannot open {bare} with ***"
     assert "pw-of-mine" not in repr(
-        channel_url_credentials.ChannelCredentials.of_channel("https://me:pw-of-mine@masked.example/c")
+        channel_url_credentials.ChannelCredentials.from_channel_url("https://me:pw-of-mine@masked.example/c")
     )

@@ -48,7 +48,7 @@ def test_a_machine_has_its_own_subdir_and_that_of_its_containers(
 ) -> None:
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    assert (emulation.own_subdir(), emulation.container_subdir()) == (own, in_container)
+    assert (emulation.machine_subdir(), emulation.container_subdir()) == (own, in_container)
 
 
 @pytest.fixture
@@ -64,13 +64,13 @@ def test_the_registered_interpreter_of_a_platform_is_returned(registry: Path) ->
     (registry / "a-name").write_text(BY_NAME)
     (registry / "any").write_text(AARCH64)
     (registry / "other").write_text(S390X)
-    arm, mainframe = (emulation.interpreter(name, registry) for name in ("linux-aarch64", "linux-s390x"))
+    arm, mainframe = (emulation.binfmt_interpreter(name, registry) for name in ("linux-aarch64", "linux-s390x"))
     assert arm is not None
     assert mainframe is not None
     assert (str(arm.program), arm.works_in_containers) == ("/usr/bin/qemu-aarch64-static", True)
     assert str(mainframe.program) == "/usr/bin/qemu-s390x-static"
     for subdir in ("linux-ppc64le", "linux-64", "osx-arm64", "noarch"):
-        assert emulation.interpreter(subdir, registry) is None
+        assert emulation.binfmt_interpreter(subdir, registry) is None
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_the_registered_interpreter_of_a_platform_is_returned(registry: Path) ->
 )
 def test_an_interpreter_that_is_disabled_or_missing_does_not_count(registry: Path, change: object) -> None:
     (registry / "qemu").write_text(AARCH64)
-    assert emulation.interpreter("linux-aarch64", registry) is not None
+    assert emulation.binfmt_interpreter("linux-aarch64", registry) is not None
     change(registry)  # type: ignore[operator]
-    assert emulation.interpreter("linux-aarch64", registry) is None
+    assert emulation.binfmt_interpreter("linux-aarch64", registry) is None
 
 
 def test_an_interpreter_that_is_opened_late_serves_no_container(
@@ -94,7 +94,7 @@ def test_an_interpreter_that_is_opened_late_serves_no_container(
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(platform, "system", lambda: "Linux")
-    monkeypatch.setattr(emulation.interpreter, "__defaults__", (registry,))
+    monkeypatch.setattr(emulation.binfmt_interpreter, "__defaults__", (registry,))
     (registry / "qemu").write_text(AARCH64.replace("OCF", "OC").replace("/usr/bin/qemu-aarch64-static", "/bin/sh"))
     assert emulation.can_run_platform("linux-aarch64", in_container=False)
     assert not emulation.can_run_platform("linux-aarch64", in_container=True)
@@ -122,10 +122,10 @@ def test_qemu_user_is_the_static_one_if_both_are_there(tmp_path: Path) -> None:
     for name in ("qemu-aarch64", "qemu-aarch64-static", "qemu-x86_64"):
         (tmp_path / name).touch(mode=0o755)
     environment = {"PATH": str(tmp_path)}
-    assert emulation.qemu_user("linux-aarch64", environment) == str(tmp_path / "qemu-aarch64-static")
-    assert emulation.qemu_user("linux-64", environment) == str(tmp_path / "qemu-x86_64")
-    assert emulation.qemu_user("osx-64", environment) is None
-    assert emulation.qemu_user("linux-ppc64le", environment) is None
+    assert emulation.qemu_user_path("linux-aarch64", environment) == str(tmp_path / "qemu-aarch64-static")
+    assert emulation.qemu_user_path("linux-64", environment) == str(tmp_path / "qemu-x86_64")
+    assert emulation.qemu_user_path("osx-64", environment) is None
+    assert emulation.qemu_user_path("linux-ppc64le", environment) is None
 
 
 def test_the_libraries_are_those_of_debians_packages(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_failure_leaves_the_old_content_and_no_partial_file(tmp_path: Path) ->
     target.write_text("old")
 
     def write_half() -> None:
-        with files.replacing(target) as part:
+        with files.atomic_replacement(target) as part:
             part.write_text("half")
             raise RuntimeError("in the middle")
 
@@ -42,14 +42,14 @@ def test_a_failure_leaves_the_old_content_and_no_partial_file(tmp_path: Path) ->
 
 
 def test_the_new_content_is_not_there_before_the_end(tmp_path: Path) -> None:
-    with files.replacing(tmp_path / "file") as part:
+    with files.atomic_replacement(tmp_path / "file") as part:
         part.write_text("new")
         assert not (tmp_path / "file").exists()
     assert (tmp_path / "file").read_text() == "new"
 
 
 def test_a_folder_is_put_in_place_as_a_whole(tmp_path: Path) -> None:
-    with files.replacing(tmp_path / "tree") as part:
+    with files.atomic_replacement(tmp_path / "tree") as part:
         (part / "sub").mkdir(parents=True)
     assert (tmp_path / "tree" / "sub").is_dir()
     assert names(tmp_path) == ["tree"]
@@ -59,20 +59,20 @@ def test_a_folder_is_put_in_place_as_a_whole(tmp_path: Path) -> None:
 def test_a_killed_writers_partial_file_is_removed(tmp_path: Path) -> None:
     code = (
         "import os, signal; from pathlib import Path; from kiln import files\n"
-        f"with files.replacing(Path({str(tmp_path)!r}) / 'file') as part:\n"
+        f"with files.atomic_replacement(Path({str(tmp_path)!r}) / 'file') as part:\n"
         "    part.write_text('half'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code], check=False)
     assert not (tmp_path / "file").exists()
     assert len(names(tmp_path)) == 1
-    files.remove_leftovers(tmp_path)
+    files.remove_part_files(tmp_path)
     assert names(tmp_path) == []
 
 
 def test_other_files_are_kept(tmp_path: Path) -> None:
     for name in ("file", ".hidden", "model.part"):
         (tmp_path / name).write_text(name)
-    files.remove_leftovers(tmp_path)
+    files.remove_part_files(tmp_path)
     assert sorted(names(tmp_path)) == [".hidden", "file", "model.part"]
 
 
@@ -114,41 +114,45 @@ def test_where_links_cannot_be_made_the_file_is_copied(tmp_path: Path, monkeypat
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (340_400, "340 kB"), (999_900, "1.0 MB"), (3_400_000_000, "3.4 GB")],
 )
 def test_sizes_have_units(size: int, text: str) -> None:
-    assert files.size_text(size) == text
+    assert files.human_readable_size(size) == text
 
 
 def test_too_little_space_is_an_error_with_numbers(tmp_path: Path) -> None:
-    files.require_space(tmp_path / "not" / "yet" / "there", 1, for_what="the rehearsal")
+    files.require_disk_space(tmp_path / "not" / "yet" / "there", 1, for_what="the rehearsal")
     with pytest.raises(DiskFull, match=r"the rehearsal needs 1000000 TB in ") as caught:
-        files.require_space(tmp_path, 10**18, for_what="the rehearsal")
+        files.require_disk_space(tmp_path, 10**18, for_what="the rehearsal")
     assert "are free there" in str(caught.value)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_has_its_own_error(number: int, tmp_path: Path) -> None:
-    with pytest.raises(DiskFull, match=r"model\.bin"), files.full_disk_as_error(tmp_path):
+    with pytest.raises(DiskFull, match=r"model\.bin"), files.full_disk_as_kiln_error(tmp_path):
         raise OSError(number, os.strerror(number), "model.bin")
 
 
 def test_a_device_without_room_is_a_full_disk(tmp_path: Path) -> None:
     with (
         pytest.raises(DiskFull, match="No space left"),
-        files.full_disk_as_error(tmp_path),
+        files.full_disk_as_kiln_error(tmp_path),
         Path("/dev/full").open("wb", buffering=0) as full,
     ):
         full.write(b"x")
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:
-    with pytest.raises(PermissionError), files.full_disk_as_error(tmp_path):
+    with pytest.raises(PermissionError), files.full_disk_as_kiln_error(tmp_path):
         raise PermissionError(errno.EACCES, "denied")
 
 
 def test_a_second_holder_is_refused_with_the_firsts_number(tmp_path: Path) -> None:
     lock = tmp_path / "artifacts" / ".lock"
-    with files.locked(lock), pytest.raises(AlreadyRunning, match=f"process {os.getpid()} holds"), files.locked(lock):
+    with (
+        files.held_lock_file(lock),
+        pytest.raises(AlreadyRunning, match=f"process {os.getpid()} holds"),
+        files.held_lock_file(lock),
+    ):
         pytest.fail("the lock was given twice")
-    with files.locked(lock):
+    with files.held_lock_file(lock):
         assert lock.read_text() == f"{os.getpid()}\n"
 
 
@@ -157,10 +161,10 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     code = (
         "import os, signal; from pathlib import Path; from kiln import files\n"
-        f"with files.locked(Path({str(lock)!r})): os.kill(os.getpid(), signal.SIGKILL)"
+        f"with files.held_lock_file(Path({str(lock)!r})): os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
-    with files.locked(lock):
+    with files.held_lock_file(lock):
         assert lock.read_text() == f"{os.getpid()}\n"
 
 
@@ -218,7 +222,7 @@ def test_what_the_system_refuses_is_a_failure_that_names_the_file(number: int, k
 
 
 def test_reserved_space_has_no_name_and_is_freed(tmp_path: Path) -> None:
-    reserve = files.HeldDiskSpace(tmp_path / "new", 1 << 16)
+    reserve = files.ReservedDiskSpace(tmp_path / "new", 1 << 16)
     assert names(tmp_path / "new") == []
     reserve.release()
 
@@ -247,7 +251,7 @@ def test_the_parts_of_a_file_are_its_content(tmp_path: Path, size: int) -> None:
     content = bytes(range(256)) * 3
     (tmp_path / "file").write_bytes(content)
     with (tmp_path / "file").open("rb") as file:
-        parts = list(files.chunks(file, size))
+        parts = list(files.read_chunks(file, size))
     assert b"".join(parts) == content
     assert all(len(part) <= size for part in parts)
     with (tmp_path / "file").open("rb") as file:
@@ -256,11 +260,11 @@ def test_the_parts_of_a_file_are_its_content(tmp_path: Path, size: int) -> None:
 
 def test_an_empty_file_is_created_in_one_step_and_not_through_a_link(tmp_path: Path) -> None:
     mark = tmp_path / "new" / "mark"
-    files.create_empty(mark)
-    files.create_empty(mark)
+    files.create_empty_file(mark)
+    files.create_empty_file(mark)
     assert [path.name for path in mark.parent.iterdir()] == ["mark"]
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "target")
     with pytest.raises(OSError, match="symbolic links"):
-        files.create_empty(link)
+        files.create_empty_file(link)
     assert not (tmp_path / "target").exists()

@@ -28,7 +28,7 @@ import os, signal, sys
 from pathlib import Path
 from kiln import files, folder_lock
 path = Path(sys.argv[1])
-with folder_lock.exclusive(path) as lock, files.replacing(path) as part:
+with folder_lock.exclusive_folder_lock(path) as lock, files.atomic_replacement(path) as part:
     (part / "half").mkdir(parents=True)
     if sys.argv[2] == "fork" and os.fork() == 0:
         print("child", flush=True)
@@ -58,7 +58,7 @@ def holder(path: Path, how: str = "") -> Iterator[subprocess.Popen[str]]:
 
 def test_nothing_stays_beside_the_folder(tmp_path: Path) -> None:
     path = tmp_path / "new" / "prefix"
-    with folder_lock.exclusive(path), files.replacing(path) as part:
+    with folder_lock.exclusive_folder_lock(path), files.atomic_replacement(path) as part:
         part.mkdir()
         assert names(path.parent) == sorted([part.name, LOCK])
     assert names(path.parent) == ["prefix"]
@@ -74,22 +74,22 @@ def test_parts_of_that_folder_alone_are_removed(tmp_path: Path) -> None:
     ]
     for name in (PART, f"{PART}.refused", *others):
         (tmp_path / name / "deep").mkdir(parents=True)
-    with folder_lock.exclusive(tmp_path / "prefix"):
+    with folder_lock.exclusive_folder_lock(tmp_path / "prefix"):
         assert names(tmp_path) == sorted([*others, LOCK])
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "prefix"
-    with folder_lock.exclusive(path), files.replacing(path) as part:
+    with folder_lock.exclusive_folder_lock(path), files.atomic_replacement(path) as part:
         part.mkdir()
         with (
             pytest.raises(AlreadyRunning, match=f"process {os.getpid()} holds .*{LOCK}"),
-            folder_lock.exclusive(path),
+            folder_lock.exclusive_folder_lock(path),
         ):
             pytest.fail("the lock was given twice")
-        folder_lock.remove_leftovers(path)
+        folder_lock.remove_leftovers_of_killed_processes(path)
         assert names(tmp_path) == sorted([part.name, LOCK]), "what the holder makes is left alone"
-    with folder_lock.exclusive(path):
+    with folder_lock.exclusive_folder_lock(path):
         pass
 
 
@@ -97,11 +97,14 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
     path = tmp_path / "prefix"
     with holder(path) as process:
-        with pytest.raises(AlreadyRunning, match=f"process {process.pid} holds"), folder_lock.exclusive(path):
+        with (
+            pytest.raises(AlreadyRunning, match=f"process {process.pid} holds"),
+            folder_lock.exclusive_folder_lock(path),
+        ):
             pytest.fail("the lock was given twice")
-        assert len(files.part_files(path)) == 1
+        assert len(files.part_files_beside(path)) == 1
     assert len(names(tmp_path)) == 2, "its part, and its lock file"
-    with folder_lock.exclusive(path):
+    with folder_lock.exclusive_folder_lock(path):
         assert names(tmp_path) == [LOCK]
     assert names(tmp_path) == []
 
@@ -116,12 +119,15 @@ def test_the_lock_lasts_as_long_as_a_process_that_has_its_descriptor(
         process.wait()
         with monkeypatch.context() as patch:
             patch.setattr(folder_lock, "ENDING", 0.0)
-            with pytest.raises(AlreadyRunning, match=f"process {process.pid} holds"), folder_lock.exclusive(path):
+            with (
+                pytest.raises(AlreadyRunning, match=f"process {process.pid} holds"),
+                folder_lock.exclusive_folder_lock(path),
+            ):
                 pytest.fail("the lock was given twice")
-        assert len(files.part_files(path)) == 1
+        assert len(files.part_files_beside(path)) == 1
         monkeypatch.setattr(folder_lock, "ENDING", waiting.CEILING)
         monkeypatch.setattr(time, "sleep", lambda _: process.stdin and process.stdin.close())
-        with folder_lock.exclusive(path):
+        with folder_lock.exclusive_folder_lock(path):
             assert names(tmp_path) == [LOCK]
 
 
@@ -139,7 +145,7 @@ def test_a_lock_file_that_its_holder_removes_meanwhile_is_made_anew(
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with folder_lock.exclusive(tmp_path / "prefix") as descriptor:
+    with folder_lock.exclusive_folder_lock(tmp_path / "prefix") as descriptor:
         assert os.path.samestat(os.fstat(descriptor), lock.stat())
 
 
@@ -152,7 +158,7 @@ def test_where_a_file_system_has_no_locks_nothing_is_removed(
 
     monkeypatch.setattr(fcntl, "flock", flock)
     (tmp_path / PART).mkdir()
-    with folder_lock.exclusive(tmp_path / "prefix"):
+    with folder_lock.exclusive_folder_lock(tmp_path / "prefix"):
         assert (tmp_path / PART).exists(), "it may be a living process's"
     assert names(tmp_path) == [PART]
 
@@ -161,12 +167,15 @@ def test_a_link_or_a_second_name_in_the_place_of_the_lock_file_harms_nobody(tmp_
     victim, lock = tmp_path / "victim", tmp_path / LOCK
     victim.write_text("content")
     lock.symlink_to(victim)
-    with pytest.raises(OSError, match="symbolic links") as caught, folder_lock.exclusive(tmp_path / "prefix"):
+    with (
+        pytest.raises(OSError, match="symbolic links") as caught,
+        folder_lock.exclusive_folder_lock(tmp_path / "prefix"),
+    ):
         pytest.fail("a link was followed")
     assert str(caught.value.filename) == str(lock)
     lock.unlink()
     lock.hardlink_to(victim)
-    with folder_lock.exclusive(tmp_path / "prefix"):
+    with folder_lock.exclusive_folder_lock(tmp_path / "prefix"):
         pass
     assert victim.read_text() == "content"
 
@@ -177,7 +186,7 @@ def test_what_cannot_be_removed_hinders_nobody(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(files, "remove", refuse)
     (tmp_path / PART).mkdir()
-    with folder_lock.exclusive(tmp_path / "prefix"):
+    with folder_lock.exclusive_folder_lock(tmp_path / "prefix"):
         pass
     assert names(tmp_path) == [PART]
 
@@ -193,9 +202,9 @@ def test_a_lock_file_of_another_user_is_locked_by_reading(tmp_path: Path, monkey
 
     monkeypatch.setattr(os, "open", opened)
     (tmp_path / PART).mkdir()
-    with folder_lock.exclusive(tmp_path / "prefix"):
+    with folder_lock.exclusive_folder_lock(tmp_path / "prefix"):
         assert names(tmp_path) == [LOCK]
-        with pytest.raises(AlreadyRunning), folder_lock.exclusive(tmp_path / "prefix"):
+        with pytest.raises(AlreadyRunning), folder_lock.exclusive_folder_lock(tmp_path / "prefix"):
             pytest.fail("the lock was given twice")
 
 
@@ -204,9 +213,9 @@ def test_leftovers_of_a_finished_folder_are_removed_without_a_trace(tmp_path: Pa
     path.mkdir()
     for name in (PART, LOCK):
         (tmp_path / name).touch()
-        folder_lock.remove_leftovers(path)
+        folder_lock.remove_leftovers_of_killed_processes(path)
         assert names(tmp_path) == ["prefix"]
-    folder_lock.remove_leftovers(tmp_path / "nowhere" / "prefix")
+    folder_lock.remove_leftovers_of_killed_processes(tmp_path / "nowhere" / "prefix")
     assert names(tmp_path) == ["prefix"]
 
 

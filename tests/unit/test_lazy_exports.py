@@ -18,26 +18,23 @@ PACKAGES = [file for file in Path(kiln.__file__).parent.rglob("__init__.py") if 
 def test_a_name_is_that_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     from kiln.expand import ci_support_config_file
 
-    monkeypatch.delitem(vars(expand), "text", raising=False)
+    monkeypatch.delitem(vars(expand), "config_file_text", raising=False)
     assert expand.config_file_text is ci_support_config_file.config_file_text
-    assert vars(expand)["text"] is ci_support_config_file.config_file_text
+    assert vars(expand)["config_file_text"] is ci_support_config_file.config_file_text
 
 
 def test_a_name_may_be_another_than_in_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     from kiln.expand import ci_support_config_file
 
-    monkeypatch.setattr(
-        expand, "read_config", expand.read_config
-    )  # the package keeps what is asked for, for all other tests, too
-    assert (
-        lazy_exports("kiln.expand", {"ci_support_config_file": "read=text"})("read")
-        is ci_support_config_file.config_file_text
-    )
+    # the package keeps what is asked for, for all other tests, too
+    monkeypatch.setattr(expand, "read_config", expand.read_config)
+    export = lazy_exports("kiln.expand", {"ci_support_config_file": "read_config=config_file_text"})
+    assert export("read_config") is ci_support_config_file.config_file_text
 
 
 def test_another_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        lazy_exports("kiln.expand", {"ci_support_config_file": "read text"})("nothing")
+        lazy_exports("kiln.expand", {"ci_support_config_file": "read_config config_file_text"})("nothing")
 
 
 @pytest.mark.parametrize("file", PACKAGES, ids=lambda file: file.parent.name)

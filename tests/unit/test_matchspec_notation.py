@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import rattler
 
-from kiln.matchspec_notation import invalid_spec_reason, legacy, package_name, strict
+from kiln.matchspec_notation import invalid_spec_reason, legacy_spec, package_name, strict_spec
 
 PAIRS = [
     ("numpy", "numpy"),
@@ -21,16 +21,16 @@ PAIRS = [
 
 @pytest.mark.parametrize(("written", "wanted"), PAIRS)
 def test_a_bare_version_becomes_an_exact_one(written: str, wanted: str) -> None:
-    assert strict(written) == wanted
+    assert strict_spec(written) == wanted
 
 
 @pytest.mark.parametrize(("written", "wanted"), PAIRS)
 def test_the_strict_form_turns_back(written: str, wanted: str) -> None:
-    assert legacy(wanted) == written
+    assert legacy_spec(wanted) == written
 
 
 def test_several_blanks_count_as_one() -> None:
-    assert strict("x86_64-microarch-level  1") == "x86_64-microarch-level ==1"
+    assert strict_spec("x86_64-microarch-level  1") == "x86_64-microarch-level ==1"
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ FORMS = [
 
 @pytest.mark.parametrize(("form", "engine", "package"), FORMS)
 def test_every_form_of_conda_is_understood(form: str, engine: str, package: str) -> None:
-    assert (strict(form), legacy(form), invalid_spec_reason(form)) == (engine, package, "")
-    assert strict(strict(form)) == engine
+    assert (strict_spec(form), legacy_spec(form), invalid_spec_reason(form)) == (engine, package, "")
+    assert strict_spec(strict_spec(form)) == engine
     assert package_name(form) in {"six", "python", "tensorflow", "x264"}
 
 
 @pytest.mark.parametrize("form", [form for form, _, _ in FORMS])
 def test_the_engine_understands_the_same_as_rattler_does_of_the_form_itself(form: str) -> None:
-    assert str(rattler.MatchSpec(strict(form), strict=True)) == str(rattler.MatchSpec(form, strict=False))
+    assert str(rattler.MatchSpec(strict_spec(form), strict=True)) == str(rattler.MatchSpec(form, strict=False))
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,14 @@ def test_the_engine_understands_the_same_as_rattler_does_of_the_form_itself(form
 )
 def test_what_is_no_match_spec_is_reported_with_the_reason(text: str, why: str) -> None:
     assert invalid_spec_reason(text) == why
-    assert strict(text) == " ".join(text.split())
+    assert strict_spec(text) == " ".join(text.split())
 
 
 @pytest.mark.parametrize(
     "address", ["https://h/c/linux-64/six-1-0.conda", "/c/six-1-0.tar.bz2", "file:///c/six-1-0.conda"]
 )
 def test_the_address_of_a_package_stays(address: str) -> None:
-    assert (invalid_spec_reason(address), strict(address)) == ("", address)
+    assert (invalid_spec_reason(address), strict_spec(address)) == ("", address)
 
 
 # The answers of conda 26.7's MatchSpec.

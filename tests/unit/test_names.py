@@ -65,7 +65,7 @@ def test_versions_and_build_strings_have_the_characters_of_cep_26(text: str, wha
     ],
 )
 def test_the_folders_of_packages_are_those_of_subdirs(name: str, *, valid: bool) -> None:
-    assert names.is_channel_folder(name) is valid
+    assert names.is_channel_subdir(name) is valid
 
 
 def test_the_folders_of_a_channel(tmp_path: Path) -> None:
@@ -82,4 +82,4 @@ def test_a_file_with_an_invalid_name_is_not_a_config(name: str) -> None:
 
 
 def test_hidden_characters_are_shown_as_escapes() -> None:
-    assert names.terminal_text("a\x1b[31m\u202eb\r\udc80\n\tä") == "a\\x1b[31m\\u202eb\\r\\udc80\n\tä"
+    assert names.escaped_for_terminal("a\x1b[31m\u202eb\r\udc80\n\tä") == "a\\x1b[31m\\u202eb\\r\\udc80\n\tä"

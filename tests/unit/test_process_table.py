@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import process_table
-from kiln.process_table import end_orphans, oom_kill_count, parse, process_tree_memory
+from kiln.process_table import kill_orphans_in_folder, oom_kill_count, parse_proc_stat, process_tree_memory
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def test_an_orphan_is_killed_and_a_shell_in_its_folder_is_not(tmp_path: Path) ->
         subprocess.Popen(("sleep", "600"), start_new_session=True, cwd=build) as shell,
     ):
         orphan = int(killed.stdout.readline())
-        assert end_orphans(build) == (), "whose session's leader lives is at work"
+        assert kill_orphans_in_folder(build) == (), "whose session's leader lives is at work"
         killed.send_signal(signal.SIGKILL)
         killed.wait()
-        assert end_orphans(beside) == ()
-        assert end_orphans(build) == (orphan,)
+        assert kill_orphans_in_folder(beside) == ()
+        assert kill_orphans_in_folder(build) == (orphan,)
         assert shell.poll() is None
         shell.kill()
 
@@ -67,19 +67,19 @@ def test_the_kernels_count_is_a_number() -> None:
 
 def test_a_process_is_parsed_whatever_its_name() -> None:
     stat = "42 (a) (b) S 7 42 42 0 -1 4194304 100 0 0 0 250 50 100 0 20 0 1 0 12345 0 0"
-    process = parse(stat)
+    process = parse_proc_stat(stat)
     assert (process.pid, process.parent, process.name, process.state) == (42, 7, "a) (b", "S")
     assert process.busy == pytest.approx(400 / os.sysconf("SC_CLK_TCK"))
 
 
 def test_an_incomplete_record_is_refused() -> None:
     with pytest.raises((ValueError, IndexError)):
-        parse("42 (a) S 7 42")
+        parse_proc_stat("42 (a) S 7 42")
 
 
 def test_a_child_is_among_the_descendants_until_it_has_ended() -> None:
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as child:
-        assert child.pid in {process.pid for process in process_table.with_descendants(os.getpid())}
+        assert child.pid in {process.pid for process in process_table.processes_with_descendants(os.getpid())}
         assert process_table.is_running(child.pid)
         assert process_table.has_children(os.getpid())
         child.kill()
@@ -104,5 +104,7 @@ def test_the_environment_of_a_process_is_that_of_its_start() -> None:
     environment = {**os.environ, "KILN_TEST_MARK": "one"}
     with subprocess.Popen((sys.executable, "-c", "input()"), env=environment, stdin=subprocess.PIPE) as child:
         # The parent goes on when the descriptors are closed, a moment before the kernel sets the environment.
-        until(lambda: b"KILN_TEST_MARK=one" in process_table.environment(child.pid), "the environment is there")
-    assert process_table.environment(child.pid) == ()
+        until(
+            lambda: b"KILN_TEST_MARK=one" in process_table.environment_of_process(child.pid), "the environment is there"
+        )
+    assert process_table.environment_of_process(child.pid) == ()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kiln.model.rendered import Script
-from kiln.recipe_script_launch_commands import run_lines, untraced
+from kiln.recipe_script_launch_commands import lines_without_shell_trace, script_run_lines
 
 RECIPE = Path("/recipe folder")
 
@@ -31,13 +31,13 @@ RECIPE = Path("/recipe folder")
     ],
 )
 def test_the_lines_of_a_script(script: Script, expected: tuple[str, ...]) -> None:
-    assert run_lines(script, RECIPE) == expected
+    assert script_run_lines(script, RECIPE) == expected
 
 
 @pytest.mark.processes
 def test_lines_of_another_interpreter_run_as_they_are(tmp_path: Path) -> None:
     text = "import sys\nprint('$HOME `ls` \\'', sys.version_info[0])"
-    lines = run_lines(Script(lines=(text,), interpreter="python"), RECIPE)
+    lines = script_run_lines(Script(lines=(text,), interpreter="python"), RECIPE)
     (tmp_path / "python").symlink_to(sys.executable)
     ended = subprocess.run(
         ("bash", "-ec", "\n".join(lines)),
@@ -55,14 +55,19 @@ def test_lines_of_another_interpreter_run_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", ["-ex", "-e"])
 def test_lines_of_kilns_own_leave_no_trace_and_do_not_change_the_scripts(options: str) -> None:
     script = Script(lines=("print(1)",), interpreter="python", program=f"{sys.executable} -")
-    lines = (*untraced(("kiln=1",)), "echo recipe", *untraced(("test $kiln = 1", "echo untraced >&2")), "true last")
+    lines = (
+        *lines_without_shell_trace(("kiln=1",)),
+        "echo recipe",
+        *lines_without_shell_trace(("test $kiln = 1", "echo untraced >&2")),
+        "true last",
+    )
     ended = subprocess.run(("bash", options, "-c", "\n".join(lines)), text=True, capture_output=True, check=True)
     traced = ["+ echo recipe", "+ true last"] if "x" in options else []
     assert [line for line in ended.stderr.splitlines() if line != "untraced"] == traced
-    heredoc, command, removal = run_lines(script, RECIPE)
+    heredoc, command, removal = script_run_lines(script, RECIPE)
     assert (heredoc.split("\n")[1][:5], command, removal.split("\n")[1]) == (
         "cat >",
         f"{sys.executable} - .kiln-script",
         "rm .kiln-script",
     )
-    assert untraced(()) == ()
+    assert lines_without_shell_trace(()) == ()

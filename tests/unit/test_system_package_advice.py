@@ -30,12 +30,17 @@ ROCKY = "ID='rocky'\nID_LIKE=\"rhel centos fedora\"\n"
     ],
 )
 def test_the_command_is_that_of_the_system(release: str, platform: str, hint: str) -> None:
-    assert system_package_advice.advice("ssh-keygen", system_package_advice.parse_os_release(release), platform) == hint
+    assert (
+        system_package_advice.installation_advice(
+            "ssh-keygen", system_package_advice.parse_os_release(release), platform
+        )
+        == hint
+    )
 
 
 def test_a_program_without_a_known_package_has_no_advice() -> None:
-    assert system_package_advice.advice("no-such-program", {"ID": "debian"}, "linux") == ""
-    assert system_package_advice.package("no-such-program") == ""
+    assert system_package_advice.installation_advice("no-such-program", {"ID": "debian"}, "linux") == ""
+    assert system_package_advice.system_package_of_program("no-such-program") == ""
 
 
 @pytest.mark.processes

@@ -56,7 +56,7 @@ class ControllerClient:
             process_runner.run((*self.words, f"log {shlex.quote(config)}"), env=self.environment, on_line=on_line)
         )
 
-    def stream_run_messages(self, on_message: Callable[[dict[str, Any]], None]) -> process_runner.Result:
+    def stream_run_messages(self, on_message: Callable[[dict[str, Any]], None]) -> process_runner.ProcessResult:
         """Send the messages of the run as they arrive, until the run or the connection ends."""
 
         def pass_on_message(line: str) -> None:
@@ -88,12 +88,12 @@ class ControllerClient:
             raise BrokenPackage(f"the controller of the run {self.key.run} sent an invalid answer")
         return answer
 
-    def _run_request(self, request: str) -> process_runner.Result:
+    def _run_request(self, request: str) -> process_runner.ProcessResult:
         return self._require_success(
             process_runner.capture((*self.words, request), env=self.environment, timeout=SECONDS)
         )
 
-    def _require_success(self, result: process_runner.Result) -> process_runner.Result:
+    def _require_success(self, result: process_runner.ProcessResult) -> process_runner.ProcessResult:
         if result.ok:
             return result
         where = f"{self.key.address}:{self.key.port}"

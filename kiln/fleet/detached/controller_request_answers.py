@@ -20,7 +20,7 @@ from kiln.fleet.log_stream import STEP
 from kiln.fleet.playbook_runner import read_json_object
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
-from kiln.names import terminal_text
+from kiln.names import escaped_for_terminal
 from kiln.report import config_labels
 from kiln.serialization import to_json
 from kiln.store.layout import ArtifactLayout
@@ -50,8 +50,8 @@ class SentLogPosition:
         result = []
         for line in lines:
             match = STEP.fullmatch(line)
-            self.step = self.step if match is None else terminal_text(match["title"])
-            result.append((self.step, "" if match else terminal_text(line)[:1000]))
+            self.step = self.step if match is None else escaped_for_terminal(match["title"])
+            result.append((self.step, "" if match else escaped_for_terminal(line)[:1000]))
         return result
 
 
@@ -156,7 +156,7 @@ class RunReporter:
         """
         target = self.folder / "export"
         target.mkdir(mode=0o700, exist_ok=True)
-        with files.folder_locked(target):
+        with files.held_folder_lock(target):
             return self._link_results_into(target)
 
     def _link_results_into(self, target: Path) -> dict[str, Any]:

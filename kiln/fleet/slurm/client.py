@@ -97,7 +97,7 @@ class SlurmClient:
         self._jobs: tuple[QueuedJob, ...] | None = None
         self._queried = float("-inf")
 
-    def run_program(self, *words: str) -> process_runner.Result:
+    def run_program(self, *words: str) -> process_runner.ProcessResult:
         """Run a program to its end."""
         return process_runner.capture(words, env=self._environment, timeout=SECONDS)
 
@@ -110,7 +110,7 @@ class SlurmClient:
                 self._queried = time.monotonic()
             return self._jobs
 
-    def submit_job(self, options: Sequence[str], script: str) -> process_runner.Result:
+    def submit_job(self, options: Sequence[str], script: str) -> process_runner.ProcessResult:
         """Submit a job; the output is its number. The list of jobs is queried again, which would lack this one."""
         result = self.run_program("sbatch", "--parsable", *options, script)
         with self._lock:

@@ -27,7 +27,7 @@ from kiln.fleet.playbook_runner import LITTLE
 from kiln.fleet.slurm.job_files import AttemptFolder, has_result
 from kiln.fleet.slurm.outcome import NEVER, is_job_over, job_outcome
 from kiln.model.job_estimate import JobSize
-from kiln.names import is_channel_folder
+from kiln.names import is_channel_subdir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -199,7 +199,7 @@ def copy_build_results(attempt: AttemptFolder, target: Path, config: str) -> Non
         )
     for name in _reported_package_paths(target / "report.json", config):
         size = (attempt.artifacts / name).lstat().st_size if (attempt.artifacts / name).is_file() else 0
-        files.require_space(target, size + LITTLE, for_what=f"the package {name}")
+        files.require_disk_space(target, size + LITTLE, for_what=f"the package {name}")
         _copy_file_if_exists(attempt.artifacts, name, target / "packages" / name)
 
 
@@ -211,7 +211,7 @@ def _reported_package_paths(report: Path, config: str) -> list[str]:
             package["artifact"] for entry in entries if entry["config"] == config for package in entry["packages"]
         ]
         names = [f"{artifact['subdir']}/{str(artifact['path']).rpartition('/')[2]}" for artifact in artifacts]
-        return [name for name in names if is_channel_folder(name.partition("/")[0]) or collect.WHEEL.fullmatch(name)]
+        return [name for name in names if is_channel_subdir(name.partition("/")[0]) or collect.WHEEL.fullmatch(name)]
     return []
 
 

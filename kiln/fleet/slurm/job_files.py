@@ -40,9 +40,9 @@ def install_kiln(site: SlurmSite) -> Path:
     """
     target = site.settings.folder / "kiln" / project_digest(site.project)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with files.folder_locked(target.parent):
+    with files.held_folder_lock(target.parent):
         if not target.is_dir():
-            with files.replacing(target) as part:
+            with files.atomic_replacement(target) as part:
                 part.mkdir()
                 copy_files(PROJECT, site.project, part)
         result = process_runner.capture(

@@ -53,11 +53,11 @@ class FolderStore:
     @contextlib.contextmanager
     def exclusive_lock(self) -> Iterator[None]:
         """Hold the folder's lock, which ends with the process; remove what a killed one left half-written."""
-        with files.full_disk_as_error(self.root), files.locked(self.safe_write_path(f"{STATE}/lock")):
+        with files.full_disk_as_kiln_error(self.root), files.held_lock_file(self.safe_write_path(f"{STATE}/lock")):
             folders = (*self.root.glob("*/"), *self.root.glob("*/*/"), *self.root.glob(f"{STATE}/staging/*/*/"))
             for folder in (self.root / STATE, self.root / STATE / "index", *folders):
                 if folder.resolve().is_relative_to(self.root.resolve()):
-                    files.remove_leftovers(folder)
+                    files.remove_part_files(folder)
             yield
 
     def read(self, path: str) -> bytes | None:
@@ -138,7 +138,7 @@ class FolderStore:
         if not self._is_linked_to_generation(forms):
             self._adopt_existing_index_files(index, forms)
         new = _next_generation_folder(index)
-        with files.replacing(new) as generation:
+        with files.atomic_replacement(new) as generation:
             for subdir, contents in forms.items():
                 self._write_subdir_of_generation(generation / subdir, subdir, contents)
         _replace_link(index / "current", new.name)
@@ -180,7 +180,7 @@ class FolderStore:
     def _adopt_existing_index_files(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         """Make the files in the subdirs, if there are any, the current generation, and link all names to it."""
         first = _next_generation_folder(index)
-        with files.replacing(first) as generation:
+        with files.atomic_replacement(first) as generation:
             for subdir, contents in forms.items():
                 (generation / subdir).mkdir(parents=True)
                 for name in _non_shard_file_names(contents):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
-from kiln.names import is_channel_folder
+from kiln.names import is_channel_subdir
 from kiln.publish.publication_order import index_file_write_order
 from kiln.publish.stores.lease import UNMET, Lease
 from kiln.publish.transaction import AGAIN
@@ -156,7 +156,7 @@ class S3Store:
         pages = self.client.get_paginator("list_objects_v2").paginate(**request)
         folders = (item["Prefix"] for page in pages for item in page.get("CommonPrefixes", ()))
         names = {folder.removeprefix(self.prefix).rstrip("/") for folder in folders}
-        return tuple(sorted(filter(is_channel_folder, names)))
+        return tuple(sorted(filter(is_channel_subdir, names)))
 
     def package_sizes(self, subdir: str) -> dict[str, int]:
         """Return the packages of a subdir."""

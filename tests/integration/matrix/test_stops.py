@@ -39,7 +39,7 @@ pytestmark = pytest.mark.once
 def nobody_builds(root: Path, config: str) -> bool:
     """Return whether a config's lock is free: its process has tidied up, its container is gone."""
     try:
-        with files.locked(ArtifactLayout.for_feedstock(Feedstock(root=root)).lock_file(config)):
+        with files.held_lock_file(ArtifactLayout.for_feedstock(Feedstock(root=root)).lock_file(config)):
             return True
     except AlreadyRunning:
         return False

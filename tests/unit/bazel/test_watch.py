@@ -17,7 +17,7 @@ from kiln.bazel.watch import (
     watch_build,
 )
 from kiln.errors import BuildFailed
-from kiln.process_table import parse, with_descendants
+from kiln.process_table import parse_proc_stat, processes_with_descendants
 from tests.unit.bazel.test_events import EVENTS
 
 if TYPE_CHECKING:
@@ -142,14 +142,14 @@ def test_what_bazel_writes_last_is_read_before_it_is_asked_for(tmp_path: Path) -
 
 def test_a_process_whose_children_have_all_ended_is_at_work() -> None:
     parent, child = (
-        parse(f"{pid} (worker) {state} {parent}" + " 0" * 9 + " 0 0 0 0 0 0 0 0 100")
+        parse_proc_stat(f"{pid} (worker) {state} {parent}" + " 0" * 9 + " 0 0 0 0 0 0 0 0 100")
         for pid, state, parent in ((7, "S", 1), (8, "Z", 7))
     )
     assert awaited_processes([parent, child]).startswith("worker (process 7, since")
 
 
 def test_this_process_is_below_itself_and_at_work() -> None:
-    here = with_descendants(os.getpid())
+    here = processes_with_descendants(os.getpid())
     (own,) = (process for process in here if process.pid == os.getpid())
     assert f"(process {os.getpid()}, since" in awaited_processes(
         [own]

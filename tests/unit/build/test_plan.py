@@ -31,7 +31,7 @@ from kiln.model.build_steps import RunExport, StagedFiles
 from kiln.model.engine_package_settings import BuildPlatforms, PackageSettings
 from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.rendered import Output, OutputTest, Pin, RenderedConfig, Requirements, Script, Source, Staging
-from kiln.recipe_script_launch_commands import untraced
+from kiln.recipe_script_launch_commands import lines_without_shell_trace
 
 if TYPE_CHECKING:
     from kiln.model.build_steps import BuildStep
@@ -104,9 +104,9 @@ def test_the_plan_of_a_rehearsal() -> None:
     assert app.recipe["build"]["script"]["content"] == [
         "export RECIPE_DIR=/feedstock/recipe",
         "export cuda_compiler_version=12.9",
-        *untraced(("mkdir -p dist", "ln -s '/wheels/it'\"'\"'s.whl' dist/")),
+        *lines_without_shell_trace(("mkdir -p dist", "ln -s '/wheels/it'\"'\"'s.whl' dist/")),
         "bash -e /feedstock/recipe/split.sh",
-        *untraced(
+        *lines_without_shell_trace(
             (
                 *prefix_postprocessing.compile_modules_lines(APP),
                 *unpackable_prefix_files.refuse_special_files_lines(Path("/making/app")),

@@ -13,7 +13,7 @@ import pytest
 
 from kiln.build.source_unpack import unpack_source
 from kiln.errors import BuildFailed, MissingTool
-from kiln.zstd import FAST, packing_file
+from kiln.zstd import FAST, compressing_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def of_zip(path: Path) -> Path:
 
 def of_zstd(path: Path) -> Path:
     plain = tar(path.with_suffix(""), *ENTRIES, mode="w")
-    with path.open("wb") as file, packing_file(file, level=FAST) as packed:
+    with path.open("wb") as file, compressing_file(file, level=FAST) as packed:
         packed.write(plain.read_bytes())
     return path
 

@@ -76,7 +76,7 @@ def test_all_commands_have_the_documented_shape(
 
     update = FleetLedger.update_cost
     monkeypatch.setattr(FleetLedger, "update_cost", look)
-    monkeypatch.setattr(process_runner, "find", lambda program, **_: Path(program))  # none is started
+    monkeypatch.setattr(process_runner, "find_program", lambda program, **_: Path(program))  # none is started
     monkeypatch.setattr("kiln.cli.fleet.playbook_site", lambda *_, **__: None)  # nobody is asked for a worker
     monkeypatch.setattr(fleet_run, "execute_fleet_run", execute)
     plan = printed(feedstock, ["fleet", "plan", *RUN[2:]], capsys)

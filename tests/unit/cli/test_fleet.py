@@ -176,7 +176,7 @@ def test_a_plan_is_made_with_the_prices_of_its_region_or_without(
     assert "no spot price of c7i.4xlarge in eu-west-1" in capsys.readouterr().err
     lists = home / "spot.json"
     lists.write_text(json.dumps({"SpotPriceHistory": [SPOT]}))
-    with folder_lock.exclusive(home / "kiln" / "prices.csv"):
+    with folder_lock.exclusive_folder_lock(home / "kiln" / "prices.csv"):
         monkeypatch.setattr(fleet_prices, "LOCK_SECONDS", 0.0)
         assert cli.run(["fleet", "prices", "--from", str(lists)]) == AlreadyRunning.exit_code
         assert f"process {os.getpid()} holds" in capsys.readouterr().err
@@ -383,7 +383,7 @@ def test_the_cost_of_tests_on_a_worker_is_in_their_table_json_and_status(
         return None, {}
 
     results = (ConfigTestResult(config="one", exit_code=0, seconds=60.0),)
-    monkeypatch.setattr(process_runner, "find", lambda program, **_: Path(program))  # none is started
+    monkeypatch.setattr(process_runner, "find_program", lambda program, **_: Path(program))  # none is started
     monkeypatch.setattr(worker_tests, "run_tests_on_worker", execute)
     monkeypatch.setattr(worker_tests, "results_of_all_configs", lambda *_: results)
     tests = Namespace(run_config=Namespace(id="a1"), tested=Namespace(packages={}))

@@ -100,7 +100,7 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
 
 
 def refuse_second(_: object, feedstock: Feedstock, *__: object) -> None:
-    with pytest.raises(AlreadyRunning), files.locked(artifact_layout(feedstock).lock_file("fleet-detach")):
+    with pytest.raises(AlreadyRunning), files.held_lock_file(artifact_layout(feedstock).lock_file("fleet-detach")):
         pytest.fail("another one could begin between the question and the start")
     raise AlreadyRunning("one is detached")
 
@@ -123,7 +123,7 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     monkeypatch.setattr(fleet_unrecorded_runs, "playbook_site", lambda *_: None)
     machines: list[dict[str, object]] = []
     monkeypatch.setattr(fleet, "list_existing_workers", lambda _: machines)
-    monkeypatch.setattr(process_runner, "find", lambda *_, **__: None)
+    monkeypatch.setattr(process_runner, "find_program", lambda *_, **__: None)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("AWS_REGION", raising=False)
     (tmp_path / "recipe").symlink_to(ROOT / "recipe")

@@ -312,7 +312,7 @@ def collected_here(folder: Path, connection: Connection) -> int:
 
 def test_of_two_collections_into_one_folder_the_second_names_the_first(tmp_path: Path) -> None:
     connection = Connection()
-    with folder_lock.exclusive(tmp_path / "to" / ".part"), pytest.raises(AlreadyRunning) as refused:
+    with folder_lock.exclusive_folder_lock(tmp_path / "to" / ".part"), pytest.raises(AlreadyRunning) as refused:
         collected_here(tmp_path, connection)
     assert f"process {os.getpid()} holds" in refused.value.why
     assert connection.requests == [], "the first one ends the controller"

@@ -38,8 +38,8 @@ WORKER, JOB = "kiln-r1-test-1", f"one{SUFFIX}"
 TARGET = "/var/lib/kiln/project/build_artifacts"
 
 
-def answer(exit_code: int, tail: str = "", stdout: str = "") -> process_runner.Result:
-    return process_runner.Result(argv=(), exit_code=exit_code, tail=tail, stdout=stdout, seconds=3.0)
+def answer(exit_code: int, tail: str = "", stdout: str = "") -> process_runner.ProcessResult:
+    return process_runner.ProcessResult(argv=(), exit_code=exit_code, tail=tail, stdout=stdout, seconds=3.0)
 
 
 GOOD = answer(0, stdout=json.dumps([REPORT]))
@@ -48,7 +48,7 @@ GOOD = answer(0, stdout=json.dumps([REPORT]))
 class Session:
     """A session whose worker gives ``answers`` to tests, ``sending`` to transfers and ``other`` to other commands."""
 
-    def __init__(self, folder: Path, *answers: process_runner.Result) -> None:
+    def __init__(self, folder: Path, *answers: process_runner.ProcessResult) -> None:
         self.site = SimpleNamespace(folder=folder, poll=0.0)
         self.answers, self.sending, self.other = list(answers), [answer(0)], [answer(0)]
         self.events: queue.Queue[Any] = queue.Queue()
@@ -64,7 +64,7 @@ class Session:
     def report_step(self, config: str, step: str) -> None:
         self.steps.append(f"{config}: {step}")
 
-    def ssh(self, _: str, words: str, **more: object) -> process_runner.Result:
+    def ssh(self, _: str, words: str, **more: object) -> process_runner.ProcessResult:
         self.commands.append(words)
         if "kiln test" not in words and "-m kiln" not in words:
             return self.other.pop(0) if len(self.other) > 1 else self.other[0]
@@ -72,7 +72,7 @@ class Session:
         self.answers = self.answers[1:] or [answer(255)]
         return result
 
-    def send_files_to_worker(self, _: str, paths: list[str], target: str) -> process_runner.Result:
+    def send_files_to_worker(self, _: str, paths: list[str], target: str) -> process_runner.ProcessResult:
         self.sent += [*paths, target]
         return self.sending.pop(0) if len(self.sending) > 1 else self.sending[0]
 
@@ -184,7 +184,7 @@ def test_packages_that_cannot_be_written_are_tested_elsewhere(tmp_path: Path, mo
     ],
 )
 def test_an_answer_that_is_no_report_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: process_runner.Result, exit_code: int, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: process_runner.ProcessResult, exit_code: int, reason: str
 ) -> None:
     run = executor(tmp_path, Session(tmp_path / "run", result), monkeypatch)
     (event,) = events(run, FollowBuild(worker=WORKER, config=JOB))

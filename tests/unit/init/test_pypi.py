@@ -139,7 +139,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return a function that sets the output of the generator's process, which reaches the network."""
 
     def answer(output: str) -> None:
-        result = process_runner.Result(argv=(), exit_code=0, stdout=output, tail="", seconds=0.1)
+        result = process_runner.ProcessResult(argv=(), exit_code=0, stdout=output, tail="", seconds=0.1)
         monkeypatch.setattr(process_runner, "capture", lambda *_, **__: result)
 
     return answer

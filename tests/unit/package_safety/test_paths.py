@@ -116,5 +116,5 @@ def test_a_file_system_that_minds_the_case_of_names_is_one(tmp_path: Path) -> No
     folder = tmp_path / "Folder"
     folder.mkdir()
     (tmp_path / "fOLDER").mkdir()
-    assert not files.folds_case(folder)
-    assert not files.folds_case(folder / "not there")
+    assert not files.is_case_insensitive(folder)
+    assert not files.is_case_insensitive(folder / "not there")

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from kiln.errors import MalformedYaml
-from kiln.matchspec_notation import with_star
+from kiln.matchspec_notation import with_version_wildcard
 from kiln.recipe.specs import requirements_by_section, spec_package_name, specs_without_package, with_variant_versions
 from kiln.recipe.used_variant_keys import UsedKeySearch, keys_in_batch_script, keys_in_shell_script, text_regions
 
@@ -113,7 +113,7 @@ def test_a_recipes_regions() -> None:
     ],
 )  # fmt: skip
 def test_a_plain_version_may_go_on(spec: str, wanted: str) -> None:
-    assert with_star(spec) == wanted
+    assert with_version_wildcard(spec) == wanted
 
 
 def test_bare_names_take_the_variants_versions() -> None:

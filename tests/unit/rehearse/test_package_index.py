@@ -67,14 +67,14 @@ global.index-url='https://one.example/simple'
 def test_the_indexes_are_those_of_pips_settings(
     listing: str, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = process_runner.Result(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
+    result = process_runner.ProcessResult(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
     monkeypatch.setattr(process_runner, "capture", lambda *_, **__: result)
     assert configured_indexes({}) == expected
 
 
 def test_the_password_of_an_index_is_sent_as_a_header_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     listing = ":env:.index-url='https://me:pa55word-of-mine@one.example/simple'\n"
-    result = process_runner.Result(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
+    result = process_runner.ProcessResult(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
     monkeypatch.setattr(process_runner, "capture", lambda *_, **__: result)
     (index,) = configured_indexes({})
     assert index == "https://one.example/simple"

@@ -80,19 +80,21 @@ class Patchelf:
     def __init__(self, root: Path, *, works: bool = True) -> None:
         self.root, self.works, self.set = root, works, {}  # type: tuple[Path, bool, dict[str, str]]
 
-    def __call__(self, argv: Sequence[str | Path], *, env: object) -> process_runner.Result:
+    def __call__(self, argv: Sequence[str | Path], *, env: object) -> process_runner.ProcessResult:
         words = [str(word) for word in argv]
         if "--set-rpath" in words:
             self.set[Path(words[-1]).name] = words[-2]
         exit_code, tail = (0, "") if self.works else (1, "not an ELF executable")
-        return process_runner.Result(argv=(), exit_code=exit_code, tail=tail, seconds=0.1, stdout=f"{self.root}/lib\n")
+        return process_runner.ProcessResult(
+            argv=(), exit_code=exit_code, tail=tail, seconds=0.1, stdout=f"{self.root}/lib\n"
+        )
 
 
 @pytest.fixture
 def patchelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patchelf:
     stand_in = Patchelf(tmp_path / "base")
     monkeypatch.setattr(process_runner, "capture", stand_in)
-    monkeypatch.setattr(process_runner, "find", lambda program, env: Path(program))
+    monkeypatch.setattr(process_runner, "find_program", lambda program, env: Path(program))
     return stand_in
 
 

@@ -154,7 +154,7 @@ def test_a_download_has_the_credentials_of_pips_index_in_any_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listing = "global.index-url='https://me:s3cret-word@sources.example/simple'\n"
-    result = process_runner.Result(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
+    result = process_runner.ProcessResult(argv=(), exit_code=0, tail="", seconds=0, stdout=listing)
     monkeypatch.setattr(process_runner, "capture", lambda *_, **__: result)
     requests: list[dict[str, str]] = []
 

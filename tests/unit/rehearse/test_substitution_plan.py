@@ -101,9 +101,9 @@ def test_programs_of_this_machine_do_not_get_pips_settings(tmp_path: Path, monke
         (tmp_path / name).touch(mode=0o755)
     environments: list[dict[str, str]] = []
 
-    def capture(argv: tuple[str, ...], *, env: dict[str, str], **_: object) -> process_runner.Result:
+    def capture(argv: tuple[str, ...], *, env: dict[str, str], **_: object) -> process_runner.ProcessResult:
         environments.append(env)
-        return process_runner.Result(argv=argv, exit_code=0, tail="", seconds=0, stdout="13.2")
+        return process_runner.ProcessResult(argv=argv, exit_code=0, tail="", seconds=0, stdout="13.2")
 
     monkeypatch.setattr(process_runner, "capture", capture)
     result = plan(output("a", ("cmake", "gcc_linux-64 13.*")), python="", path=str(tmp_path))

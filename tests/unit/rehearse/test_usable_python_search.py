@@ -119,11 +119,11 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, dict[str, Any]
     """Let these programs answer; what is asked is noted."""
     asked: list[Path] = []
 
-    def capture(argv: list[Path], *, env: object, timeout: float) -> process_runner.Result:
+    def capture(argv: list[Path], *, env: object, timeout: float) -> process_runner.ProcessResult:
         asked.append(argv[0])
         answer = answers[str(argv[0])]
         said, failed = ("", answer) if isinstance(answer, str) else (json.dumps(answer), "")
-        return process_runner.Result(argv=(), exit_code=int(bool(failed)), tail=failed, seconds=0.1, stdout=said)
+        return process_runner.ProcessResult(argv=(), exit_code=int(bool(failed)), tail=failed, seconds=0.1, stdout=said)
 
     monkeypatch.setattr(process_runner, "capture", capture)
     return asked

@@ -36,12 +36,12 @@ class Pip:
         self.brings, self.exit_code, self.says = brings, exit_code, says
         self.calls: list[tuple[tuple[str, ...], dict[str, str]]] = []
 
-    def __call__(self, argv: tuple[str, ...], *, env: dict[str, str], **_: object) -> process_runner.Result:
+    def __call__(self, argv: tuple[str, ...], *, env: dict[str, str], **_: object) -> process_runner.ProcessResult:
         self.calls.append((argv, env))
         folder = Path(argv[argv.index("--dest") + 1])
         for name, data in self.brings.items():
             (folder / name).write_bytes(data)
-        return process_runner.Result(argv=argv, exit_code=self.exit_code, tail=self.says, seconds=0.1)
+        return process_runner.ProcessResult(argv=argv, exit_code=self.exit_code, tail=self.says, seconds=0.1)
 
 
 def put(monkeypatch: pytest.MonkeyPatch, pip: Pip) -> Pip:
@@ -184,7 +184,9 @@ def test_the_progress_of_a_download_is_reported_with_sizes(tmp_path: Path, monke
     class SlowPip(Pip):
         """Downloads half of the big wheel, as pip does to a folder of its own, and waits until that is reported."""
 
-        def __call__(self, argv: tuple[str, ...], *, env: dict[str, str], **more: object) -> process_runner.Result:
+        def __call__(
+            self, argv: tuple[str, ...], *, env: dict[str, str], **more: object
+        ) -> process_runner.ProcessResult:
             part = Path(env["TMPDIR"], "pip-unpack-1", big.file)
             part.parent.mkdir()
             half = tmp_path / "half"

@@ -146,7 +146,7 @@ def test_when_none_can_be_built_each_is_refused(feedstock: Feedstock) -> None:
 
 def test_another_machine_builds_other_configs(feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "ppc64le")
-    assert emulation.own_subdir() == "linux-ppc64le"
+    assert emulation.machine_subdir() == "linux-ppc64le"
     assert platforms.buildable(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)[0] == ("linux_ppc64le_",)
 
 

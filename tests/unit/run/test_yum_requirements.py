@@ -95,6 +95,6 @@ def test_nothing_is_installed_on_the_host_and_a_note_says_so(tmp_path: Path, *, 
 
 
 def test_the_note_has_the_command_where_the_names_are_this_systems() -> None:
-    fedora = system_package_advice.manager({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "linux")
+    fedora = system_package_advice.package_manager({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "linux")
     assert yum_requirements.note_on_host(("a", "b"), fedora).endswith("must have a, b: sudo dnf install a b")
     assert yum_requirements.note_on_host(("a", "b"), "apt").endswith("must have a, b")

@@ -37,7 +37,7 @@ def test_a_folder_without_the_mark_is_kept_for_a_build_from_a_later_step(layout:
 
 def test_a_config_that_is_being_built_keeps_its_folder(layout: ArtifactLayout) -> None:
     layout.published_marker_file("a").write_text("")
-    with files.locked(layout.lock_file("a")):
+    with files.held_lock_file(layout.lock_file("a")):
         build_cache.remove_leftover_work_folders(layout, ["a"])
         assert (layout.work_folder("a") / "file").exists()
     build_cache.remove_leftover_work_folders(layout, ["a"])

@@ -132,10 +132,10 @@ class Connection:
     def __init__(self, *connections: list[dict[str, Any]]) -> None:
         self.connections = list(connections)
 
-    def stream_run_messages(self, on_message: Callable[[dict[str, Any]], None]) -> process_runner.Result:
+    def stream_run_messages(self, on_message: Callable[[dict[str, Any]], None]) -> process_runner.ProcessResult:
         for message in self.connections.pop(0) if self.connections else ():
             on_message(message)
-        return process_runner.Result(argv=(), exit_code=255, tail="Connection reset", seconds=0.0)
+        return process_runner.ProcessResult(argv=(), exit_code=255, tail="Connection reset", seconds=0.0)
 
 
 def test_a_lost_connection_is_made_again_and_changes_nothing() -> None:
