@@ -57,13 +57,13 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
         print("nothing to build: no config failed in the last run", file=sys.stderr)
         return 0
     chain = ci_job_handover.requested_job_chain(feedstock, options, configs)
-    if chain is not None and (line := chain.finished_note()):
+    if chain is not None and (line := chain.already_finished_note()):
         print_line(line)
         return 0
     request = run_options(feedstock, options, configs)
     plan = make_run_plan(feedstock, request, options)
     if options.dry_run:
-        print_folded(run.as_text(plan))
+        print_folded(run.plan_as_text(plan))
         return 0
     plan = ci_job_handover.take_over_from_previous_job(chain, feedstock, plan, options)
     report, errors = (
@@ -143,7 +143,7 @@ def execute_plan(
         sys.stderr, os.environ, config_labels(configs, variants), verbosity=options.verbosity
     )
     with signals.termination_as_interrupt(), observer:
-        report, errors = run.build(feedstock, plan, observer)
+        report, errors = run.build_planned_configs(feedstock, plan, observer)
     for error in errors.values():
         pasteable_commands.make_hints_pasteable(error, feedstock.root)
     append_job_summary(report, variants, os.environ)

@@ -45,7 +45,7 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
         **_arguments_named_as_fields(run.BuildOptions, options),
         **_budget_fields(options),
         executable=executable or None,
-        run_arguments=run.docker_run_arguments(run_arguments) if run_arguments else containers.run_arguments,
+        run_arguments=run.parse_docker_run_arguments(run_arguments) if run_arguments else containers.run_arguments,
     )
     arguments["container"] = arguments.get("container") or containers.engine
     arguments["remote_cache"] = options.remote_cache or option_value_parsers.parse_remote_cache_url(

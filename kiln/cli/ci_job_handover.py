@@ -54,7 +54,9 @@ def requested_job_chain(
     from kiln.store.layout import ArtifactLayout
 
     layout = ArtifactLayout.for_feedstock(feedstock, compile_cache=options.compile_cache)
-    return ContinuedBuild.open(feedstock, layout, configs[0], options.handover, bound=options.handover_size)
+    return ContinuedBuild.from_handover_folder(
+        feedstock, layout, configs[0], options.handover, bound=options.handover_size
+    )
 
 
 def take_over_from_previous_job(
@@ -62,15 +64,15 @@ def take_over_from_previous_job(
 ) -> RunPlan:
     """Take over what a job before has made, and return the plan with the chain's time; print notes."""
     if chain is not None:
-        plan, notes = chain.restore(plan)
+        plan, notes = chain.restore_handed_over_files(plan)
         print_notes(notes)
     seconds = None if options.budget is None else options.budget.seconds
     if seconds is not None and plan.seconds is not None and plan.seconds > seconds:
         from kiln.console.text import duration
-        from kiln.run.ci_job_handover import has_continuable_compile
+        from kiln.run.ci_job_handover import recipe_uses_compile_cache
 
         print_notes([f"took {duration(plan.seconds)} when it was last built, and --budget is {duration(seconds)}"])
-        if not has_continuable_compile(feedstock):
+        if not recipe_uses_compile_cache(feedstock):
             print_notes([NOT_RESUMABLE])
     return plan
 
@@ -87,6 +89,6 @@ def hand_over_to_next_job(
 
         end = termination_time(options.notice)
         chain.bound = chain.bound if end is None else min(chain.bound, transferable_bytes(end - time.time()))
-    error, notes = chain.save(report, errors)
+    error, notes = chain.hand_over_to_next_job(report, errors)
     print_notes(notes)
     return error

@@ -32,7 +32,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     if options.failed:
         from kiln import run
 
-        return failed_configs(names, run.last_states(feedstock, rehearsal=options.rehearsal))
+        return failed_configs(names, run.last_config_states(feedstock, rehearsal=options.rehearsal))
     containers = getattr(options, "container", None) != "none"
     names = buildable_configs(feedstock, names, rehearsal=options.rehearsal, containers=containers)
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):
@@ -55,7 +55,7 @@ def buildable_configs(
     """Return the configs that this machine can build, and print a line about the others."""
     from kiln.run import platforms
 
-    buildable, note = platforms.buildable(feedstock, names, rehearsal=rehearsal, containers=containers)
+    buildable, note = platforms.buildable_configs(feedstock, names, rehearsal=rehearsal, containers=containers)
     if note:
         print(note, file=sys.stderr)
     return buildable

@@ -33,7 +33,7 @@ def run_debug_shell(options: argparse.Namespace, feedstock: Feedstock) -> int:
         UsageError: if the options select more or less than one config.
     """
     from kiln import run, signals
-    from kiln.run.debug import debug as open_shell
+    from kiln.run.debug import open_debug_shell as open_shell
 
     configs = config_selection.selected_configs(feedstock, options)
     if len(configs) != 1:
@@ -48,7 +48,7 @@ def run_debug_shell(options: argparse.Namespace, feedstock: Feedstock) -> int:
     )
     plan = build.make_run_plan(feedstock, request, options)
     if options.dry_run:
-        print(run.as_text(plan))
+        print(run.plan_as_text(plan))
         return 0
     terminal = {name: os.environ[name] for name in TERMINAL_VARIABLES if name in os.environ}
     with signals.termination_as_interrupt():

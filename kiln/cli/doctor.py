@@ -131,9 +131,9 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
     from kiln.compat.combination_verdict import judge_combination
     from kiln.run import compatibility
 
-    combinations = compatibility.version_combinations(feedstock, name)
+    combinations = compatibility.version_combinations_of_config(feedstock, name)
     if not combinations:
-        return [compatibility.unchecked_result(feedstock, name)]
+        return [compatibility.result_for_config_outside_tables(feedstock, name)]
     return [judge_combination(fill_unset_from_machine(combination) if here else combination) for combination in combinations]
 
 

@@ -155,7 +155,7 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
     from kiln.store import worker_results
 
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
-    recipe_support.require(feedstock, names)  # before workers are provisioned, and paid for
+    recipe_support.require_supported_recipe(feedstock, names)  # before workers are provisioned, and paid for
     fleet_remote_execution.require_recipe_support(feedstock, names, options)
     configs = worker_results.remote_configs(feedstock, tuple(names), options=worker_build_options(options))
     finished = {} if options.rebuild else worker_results.collected_packages(feedstock, configs)

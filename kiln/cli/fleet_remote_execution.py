@@ -79,7 +79,7 @@ def executor_secret_variables(options: argparse.Namespace, environment: Mapping[
     from kiln.run import remote_executor_option_checks
 
     return (
-        remote_executor_option_checks.secret_variables(_executor_run_options(options, environment, ()))
+        remote_executor_option_checks.remote_secret_variables(_executor_run_options(options, environment, ()))
         if has_remote_executor(options, environment)
         else {}
     )
@@ -102,7 +102,7 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
         pool_platform_properties(feedstock, options)
     if options.pool or has_remote_executor(options, os.environ):
         names = tuple(configs)
-        remote_executor_option_checks.refuse_ineffective(
+        remote_executor_option_checks.refuse_ineffective_remote_options(
             feedstock, expand.read_configs(feedstock, names), _executor_run_options(options, os.environ, names)
         )
 

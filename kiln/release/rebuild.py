@@ -10,7 +10,7 @@ from kiln import files, run
 from kiln.errors import NotReproduced, ProvenanceBroken
 from kiln.process_table import kill_orphans_in_folder
 from kiln.release.package_differences import described_differences, recorded_feedstock_folder
-from kiln.run.config_process_main import ConfigBuild, config_error
+from kiln.run.config_process_main import ConfigBuild, config_build_error
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
 
@@ -119,8 +119,8 @@ def rebuild_job(planned: RunPlan, feedstock: Feedstock) -> ConfigJob:
 
 def _rebuilt_package(build: ConfigBuild, name: str) -> Path:
     """Build the config and return the package of a name."""
-    result, outcome = build.run_builder()
-    error = config_error(result, outcome, build.task.job)
+    result, outcome = build.run_build_process()
+    error = config_build_error(result, outcome, build.task.job)
     if error is not None:
         raise error
     for package in result["packages"]:

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from kiln.executor.conda_forge_env import PASSED_ON as CONTRACT
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.job.job_descriptions import BuildOptions
-    from kiln.run.feedstock_run import build, caller_variable_names, last_states, plan_run
-    from kiln.run.options import RunOptions, docker_run_arguments
-    from kiln.run.plan import RunPlan, as_text
+    from kiln.run.feedstock_run import build_planned_configs, caller_variable_names, last_config_states, plan_run
+    from kiln.run.options import RunOptions, parse_docker_run_arguments
+    from kiln.run.plan import RunPlan, plan_as_text
 
 __all__ = [
     "CONTRACT",
@@ -20,11 +20,11 @@ __all__ = [
     "HostMachine",
     "RunOptions",
     "RunPlan",
-    "as_text",
-    "build",
+    "build_planned_configs",
     "caller_variable_names",
-    "docker_run_arguments",
-    "last_states",
+    "last_config_states",
+    "parse_docker_run_arguments",
+    "plan_as_text",
     "plan_run",
 ]
 
@@ -34,8 +34,8 @@ __getattr__ = lazy_exports(
         ".executor.conda_forge_env": "CONTRACT=PASSED_ON",
         ".job.host_environment_and_python": "HostMachine",
         ".job.job_descriptions": "BuildOptions",
-        "feedstock_run": "build caller_variable_names last_states plan_run",
-        "options": "RunOptions docker_run_arguments",
-        "plan": "RunPlan as_text",
+        "feedstock_run": "build_planned_configs caller_variable_names last_config_states plan_run",
+        "options": "RunOptions parse_docker_run_arguments",
+        "plan": "RunPlan plan_as_text",
     },
 )

@@ -33,11 +33,11 @@ def write_job_input(
     task.folder.mkdir(parents=True, exist_ok=True)
     executor.package_cache.mkdir(parents=True, exist_ok=True)
     file = task.folder / "job.json"
-    files.write_text(file, build_job(task, executor, shared_packages).as_text())
+    files.write_text(file, make_build_job(task, executor, shared_packages).as_text())
     return executor.job_command(file)
 
 
-def build_job(task: JobContext, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> BuildJob:
+def make_build_job(task: JobContext, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> BuildJob:
     """Return the job of the build process, with paths as it sees them."""
     job, inside = task.job, executor.path_inside
     return BuildJob(
@@ -49,7 +49,7 @@ def build_job(task: JobContext, executor: Executor, shared_packages: tuple[dict[
         cache=inside(executor.package_cache),
         result=inside(task.folder / RESULT),
         extra={name: job.variables[name] for name in conda_forge_env.EXTRA if name in job.variables},
-        compile=compile_settings(task, executor),
+        compile=compile_step_variables(task, executor),
         shared_packages=shared_packages,
         channel=inside(task.layout.root),
         network=executor.on_host or task.has_network,
@@ -67,7 +67,7 @@ def build_job(task: JobContext, executor: Executor, shared_packages: tuple[dict[
     )
 
 
-def compile_settings(task: JobContext, executor: Executor) -> dict[str, str]:
+def compile_step_variables(task: JobContext, executor: Executor) -> dict[str, str]:
     """Return the variables of the compile step."""
     options = task.job.options
     return {
@@ -81,7 +81,7 @@ def compile_settings(task: JobContext, executor: Executor) -> dict[str, str]:
     }
 
 
-def reusable_packages(task: JobContext, ledger: Ledger) -> tuple[dict[str, Any], ...]:
+def packages_reused_from_other_configs(task: JobContext, ledger: Ledger) -> tuple[dict[str, Any], ...]:
     """Return the packages that another config has made, as JSON values; empty for a cold build with --rebuild.
 
     One whose tests were skipped is left out where they run now.

@@ -53,7 +53,7 @@ class ContinuedBuild:
     steps: tuple[str, ...] = ()
 
     @classmethod
-    def open(
+    def from_handover_folder(
         cls, feedstock: Feedstock, layout: ArtifactLayout, config: str, folder: Path, *, bound: int
     ) -> ContinuedBuild:
         """Read the record of a folder.
@@ -69,7 +69,7 @@ class ContinuedBuild:
             )
         return cls(feedstock=feedstock, layout=layout, folder=folder, config=config, bound=bound, record=record)
 
-    def finished_note(self) -> str:
+    def already_finished_note(self) -> str:
         """Return a line about a chain that an earlier job has finished from the same sources; empty for another."""
         record = self.record
         if record is None or record.state is not ChainState.FINISHED or record.sources != self.input_files_digest:
@@ -84,7 +84,7 @@ class ContinuedBuild:
         """A hash of the feedstock's files that decide the config's packages."""
         return build_cache.sources_digest(self.feedstock, self.config)
 
-    def restore(self, plan: RunPlan) -> tuple[RunPlan, tuple[str, ...]]:
+    def restore_handed_over_files(self, plan: RunPlan) -> tuple[RunPlan, tuple[str, ...]]:
         """Put what was handed on into the caches; return the plan with the chain's time, and notes.
 
         Raises:
@@ -98,7 +98,7 @@ class ContinuedBuild:
                 notes.append(f"{self.folder} is not continued: {reason}")
                 self.record = None
             elif self.record is not None and self.record.archive is not None:
-                notes += self._unpack(self.record, plan)
+                notes += self._unpack_handover_archive(self.record, plan)
             self.actions = cached_action_count(self._compile_cache_folder)
         if self.record is None:
             return plan, tuple(notes)
@@ -123,7 +123,7 @@ class ContinuedBuild:
             return "it was made in a container, or outside of one, unlike this job"
         return ""
 
-    def _unpack(self, record: HandoverRecord, plan: RunPlan) -> list[str]:
+    def _unpack_handover_archive(self, record: HandoverRecord, plan: RunPlan) -> list[str]:
         """Unpack the archive; entries and folders that are here already stay, since they are newer."""
         assert record.archive is not None, "checked by the caller"
         part = self.layout.safe_path("handover")
@@ -132,7 +132,7 @@ class ContinuedBuild:
             rejected = unfinished_build_handover.unpack_archive(self.folder, record.archive, part, bound=self.bound)
             self.layout.compile_caches.create_folder(self.key)
             for name, source in cache_entries(part / unfinished_build_handover.CACHE):
-                _move_if_absent(source, self._compile_cache_folder / name)
+                _move_file_if_absent(source, self._compile_cache_folder / name)
             work = self.layout.work_folder(self.config)
             if (part / unfinished_build_handover.WORK / STEPS).exists() and not (work / STEPS).exists():
                 files.remove(work)
@@ -157,16 +157,18 @@ class ContinuedBuild:
     def _compile_cache_folder(self) -> Path:
         return self.layout.compile_caches.folder(self.key)
 
-    def save(self, report: MatrixReport, errors: Mapping[str, KilnError]) -> tuple[KilnError | None, tuple[str, ...]]:
+    def hand_over_to_next_job(
+        self, report: MatrixReport, errors: Mapping[str, KilnError]
+    ) -> tuple[KilnError | None, tuple[str, ...]]:
         """Hand on what was made, when the build is finished or was stopped by its budget.
 
         Return the error of a job that was stopped, or made no progress, None for others; and notes.
         """
         (config,) = report.configs
-        steps = finished_steps(config)
+        steps = finished_step_titles(config)
         if config.state in {ConfigState.DONE, ConfigState.CACHED}:
             packages = tuple((package.artifact.path.name, package.artifact.sha256) for package in config.packages)
-            self._write(ChainState.FINISHED, report, steps, packages=packages)
+            self._write_handover_record(ChainState.FINISHED, report, steps, packages=packages)
             return None, ()
         if not isinstance(errors.get(self.config), BudgetSpent):
             return None, ()
@@ -178,7 +180,7 @@ class ContinuedBuild:
             entries, notes = self._files_to_hand_over(steps)
             packed = unfinished_build_handover.pack_archive(self.folder, entries)
             archive = packed.archive
-            self._write(ChainState.UNFINISHED, report, steps, archive=archive)
+            self._write_handover_record(ChainState.UNFINISHED, report, steps, archive=archive)
         amount = f"{count_text(archive.files, 'file')}, {files.human_readable_size(archive.size)}"
         notes = (*notes, *_unreadable_files_note(packed.unreadable), f"handed on in {self.folder}: {amount}")
         return BudgetSpent(
@@ -224,7 +226,7 @@ class ContinuedBuild:
             notes = (*notes, f"{left_out} files of the cache are not handed on: --handover-size is {bound}")
         return [*results, *actions], notes
 
-    def _write(
+    def _write_handover_record(
         self,
         state: ChainState,
         report: MatrixReport,
@@ -264,18 +266,18 @@ def _unreadable_files_note(entries: Sequence[tuple[str, str]]) -> tuple[str, ...
     return (f"{what}: {examples}{more}; a step that needs one runs again",)
 
 
-def finished_steps(config: ConfigRun) -> tuple[str, ...]:
+def finished_step_titles(config: ConfigRun) -> tuple[str, ...]:
     """Return the titles of a config's finished steps."""
     return tuple(dict.fromkeys(step.title for step in config.steps if not step.failed and step.title != "render"))
 
 
-def has_continuable_compile(feedstock: Feedstock) -> bool:
+def recipe_uses_compile_cache(feedstock: Feedstock) -> bool:
     """Return whether a recipe's compile keeps its finished actions in the cache of the contract."""
     recipes = (path for path in feedstock.recipe.rglob("*") if path.is_file() and path.stat().st_size < LARGEST_SCRIPT)
     return any(CACHE_VARIABLE in path.read_bytes() for path in recipes)
 
 
-def _move_if_absent(source: Path, target: Path) -> None:
+def _move_file_if_absent(source: Path, target: Path) -> None:
     """Move a file to a path that may be on another disk, in one step; a file that is there stays."""
     if target.exists():
         return

@@ -30,16 +30,16 @@ NAMED = 3  # outputs in a message
 SETTINGS = "compile.ini"
 
 
-def version_combinations(feedstock: Feedstock, config: str) -> tuple[Combination, ...]:
+def version_combinations_of_config(feedstock: Feedstock, config: str) -> tuple[Combination, ...]:
     """Return the combinations of versions of a config, one for each of its Pythons; none if it has nothing to check.
 
     Raises:
         UnknownConfig: when the config is not found.
     """
-    return _combinations(feedstock, render.render(feedstock, expand.read_config(feedstock, config)))
+    return _rendered_version_combinations(feedstock, render.render(feedstock, expand.read_config(feedstock, config)))
 
 
-def unchecked_result(feedstock: Feedstock, config: str) -> DoctorResult:
+def result_for_config_outside_tables(feedstock: Feedstock, config: str) -> DoctorResult:
     """Return the result for a config that the tables are not about: it has neither CUDA nor TensorFlow."""
     outputs = render.render(feedstock, expand.read_config(feedstock, config)).outputs
     names = list(dict.fromkeys(f"{output.name} {output.version}" for output in outputs)) or ["no output"]
@@ -50,7 +50,7 @@ def unchecked_result(feedstock: Feedstock, config: str) -> DoctorResult:
     return DoctorResult(combination=Combination(), verdict=Verdict.UNKNOWN, findings=(finding,))
 
 
-def require(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
+def require_compatible_versions(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
     """Refuse rendered configs that cannot work.
 
     Raises:
@@ -62,7 +62,7 @@ def require(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
 def _incompatibility_errors(feedstock: Feedstock, rendered: RenderedConfig) -> list[IncompatibleVersions]:
     from kiln.compat.combination_verdict import judge_combination
 
-    results = [judge_combination(combination) for combination in _combinations(feedstock, rendered)]
+    results = [judge_combination(combination) for combination in _rendered_version_combinations(feedstock, rendered)]
     return [
         _incompatibility_error(rendered.config.name, result) for result in results if result.verdict is Verdict.CANNOT
     ]
@@ -79,7 +79,7 @@ def _incompatibility_error(name: str, result: DoctorResult) -> IncompatibleVersi
     )
 
 
-def _combinations(feedstock: Feedstock, rendered: RenderedConfig) -> tuple[Combination, ...]:
+def _rendered_version_combinations(feedstock: Feedstock, rendered: RenderedConfig) -> tuple[Combination, ...]:
     from kiln.compat.variant_conversion import combinations_of_variant
 
     config, versions = rendered.config, {output.name: output.version for output in rendered.outputs}
@@ -94,14 +94,14 @@ def _combinations(feedstock: Feedstock, rendered: RenderedConfig) -> tuple[Combi
         combinations = tuple(
             dict.fromkeys(combination.with_versions(python=None, bazel=None) for combination in combinations)
         )
-    listed = compiled_capabilities(feedstock.recipe, cuda_version_of_config(config) or "")
+    listed = compiled_cuda_capabilities(feedstock.recipe, cuda_version_of_config(config) or "")
     return tuple(
         combination if combination.built_for else dataclasses.replace(combination, built_for=listed)
         for combination in combinations
     )
 
 
-def compiled_capabilities(recipe: Path, cuda: str) -> tuple[str, ...]:
+def compiled_cuda_capabilities(recipe: Path, cuda: str) -> tuple[str, ...]:
     """Return the compute capabilities that a recipe compiles for with a CUDA; empty where it does not say."""
     import configparser  # few recipes have the file
 
@@ -113,19 +113,19 @@ def compiled_capabilities(recipe: Path, cuda: str) -> tuple[str, ...]:
     policy = (
         {int(name) for name in settings["architectures"] if name.isdecimal()} if "architectures" in settings else set()
     )
-    accepted = _accepted_architectures(settings, f"cuda {cuda}")
+    accepted = _cuda_and_compiler_architectures(settings, f"cuda {cuda}")
     numbers = sorted(policy & accepted) if accepted is not None else []
     return (*(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}") if numbers else ()
 
 
-def _accepted_architectures(settings: configparser.ConfigParser, section: str) -> set[int] | None:
+def _cuda_and_compiler_architectures(settings: configparser.ConfigParser, section: str) -> set[int] | None:
     """Return the architectures that a CUDA and its compiler both accept."""
-    numbers = _architectures(settings, section)
+    numbers = _architectures_in_section(settings, section)
     compiler = settings.get(section, "compiler", fallback="")
-    by_compiler = _architectures(settings, f"compiler {compiler}")
+    by_compiler = _architectures_in_section(settings, f"compiler {compiler}")
     return numbers if numbers is None or by_compiler is None else numbers & by_compiler
 
 
-def _architectures(settings: configparser.ConfigParser, section: str) -> set[int] | None:
+def _architectures_in_section(settings: configparser.ConfigParser, section: str) -> set[int] | None:
     text = settings.get(section, "architectures", fallback="")
     return {int(word) for word in text.split() if word.isdecimal()} or None

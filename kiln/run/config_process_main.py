@@ -57,7 +57,7 @@ def main() -> None:
     with signals.termination_as_interrupt():
         try:
             with files.full_disk_as_kiln_error(Path(job.root)):
-                result = ConfigBuild.from_job(job).run()
+                result = ConfigBuild.from_job(job).build_unless_finished()
         except KeyboardInterrupt:
             result = {"state": ConfigState.INTERRUPTED.value, "reason": "stopped"}
         except KilnError as error:
@@ -83,9 +83,9 @@ class ConfigBuild:
         """Find the feedstock and open the ledger."""
         task = JobContext.from_job(job)
         task.mask_secrets()
-        return cls(task=task, executor=_choose_executor(task), ledger=Ledger(task.layout.ledger))
+        return cls(task=task, executor=_choose_host_or_container_executor(task), ledger=Ledger(task.layout.ledger))
 
-    def run(self) -> dict[str, Any]:
+    def build_unless_finished(self) -> dict[str, Any]:
         """Build the config while holding its lock, unless another run has finished it."""
         job, folder = self.task.job, self.task.folder
         lock = (
@@ -94,7 +94,7 @@ class ConfigBuild:
         with lock:
             kill_orphans_in_folder(folder)
             try:
-                return self.finished_result() or self.build()
+                return self.result_of_other_run() or self.build_and_publish()
             finally:
                 kill_orphans_in_folder(folder)
 
@@ -111,7 +111,7 @@ class ConfigBuild:
             seconds=TIDYING,
         )
 
-    def finished_result(self) -> dict[str, Any] | None:
+    def result_of_other_run(self) -> dict[str, Any] | None:
         """Return the result of another run that has finished the config since this one was planned, if any."""
         job = self.task.job
         if job.options.rebuilds_finished:
@@ -125,16 +125,16 @@ class ConfigBuild:
         packages = [to_json(package) for package in finished]
         return {"state": ConfigState.CACHED.value, "reason": build_cache.FOUND, "packages": packages}
 
-    def build(self) -> dict[str, Any]:
+    def build_and_publish(self) -> dict[str, Any]:
         """Build the config and put its packages into the channel."""
         task, start = self.task, time.monotonic()
         files.remove(task.layout.published_marker_file(task.job.config))
         if task.job.options.debug is None and not task.job.options.rehearsal:
             files.remove(task.layout.conda_forge_done_canary(task.job.config))
         self.reset_work_folder()
-        result, outcome = self.run_builder()
+        result, outcome = self.run_build_process()
         common = {"steps": result["steps"], "peak_memory": outcome.peak_memory}
-        if (error := config_error(result, outcome, task.job)) is not None:
+        if (error := config_build_error(result, outcome, task.job)) is not None:
             if task.uses_other_engine and not task.job.options.keep_failed:
                 files.remove(task.folder)
             return {**failed_config_result(error), **common}
@@ -143,7 +143,7 @@ class ConfigBuild:
             return {**good, "debug": result["debug"]}
         changed = build_cache.sources_digest(task.feedstock, task.job.config) != task.job.sources
         outdated = changed or result.get("outdated", False)
-        packages = self.publish(result["packages"], time.monotonic() - start, outdated=outdated)
+        packages = self.publish_to_channel(result["packages"], time.monotonic() - start, outdated=outdated)
         good["reason"] = CHANGED if changed else ""
         return {**good, "packages": [to_json(package) for package in packages]}
 
@@ -161,7 +161,7 @@ class ConfigBuild:
         else:
             files.create_empty_file(mark)
 
-    def run_builder(self) -> tuple[dict[str, Any], ProcessOutcome]:
+    def run_build_process(self) -> tuple[dict[str, Any], ProcessOutcome]:
         """Run the build process to its end; return its result and its outcome."""
         task, job = self.task, self.task.job
         files.remove(task.folder / build_job_writer.RESULT)
@@ -169,13 +169,13 @@ class ConfigBuild:
         with (
             task.layout.compile_caches.locked_folder(job.cache_key, what_for) as cache,
             BuildLog(Path(job.log)) as log,
-            self.within_budget(cache),
+            self.stop_when_budget_is_spent(cache),
         ):
             if job.options.rehearsal:
                 self.fetch_rehearsal_wheels()
             if task.uses_other_engine:
                 log.record_line(f"{MARK}{json.dumps({'kind': 'step', 'title': job.options.engine})}")
-            shared_packages = build_job_writer.reusable_packages(task, self.ledger)
+            shared_packages = build_job_writer.packages_reused_from_other_configs(task, self.ledger)
             reads = tuple(task.layout.root / package["artifact"]["path"] for package in shared_packages)
             outcome = self.executor.run_program(
                 build_job_writer.write_job_input(task, self.executor, shared_packages), log, reads=reads
@@ -185,7 +185,7 @@ class ConfigBuild:
                     conda_build_run.move_fetched_packages_to_shared_cache(task.folder, task.layout.cache)
                 for line in conda_build_run.failure_reason_lines(outcome.error, Path(job.log)):
                     log.record_line(line)
-        return self.result(outcome), outcome
+        return self.build_process_result(outcome), outcome
 
     def fetch_rehearsal_wheels(self) -> None:
         """Fetch the wheels of a rehearsal, by pip with the user's settings, which no other process sees."""
@@ -200,7 +200,7 @@ class ConfigBuild:
         layout.wheels.mkdir(parents=True, exist_ok=True)
         rehearsal.fetch_wheels_and_sources(wheels, layout, env=os.environ, log=Path(job.log), reporter=StepReporter())
 
-    def result(self, outcome: ProcessOutcome) -> dict[str, Any]:
+    def build_process_result(self, outcome: ProcessOutcome) -> dict[str, Any]:
         """Return the result of the build process, or the packages of another engine."""
         result = (
             None
@@ -226,7 +226,7 @@ class ConfigBuild:
         return {"steps": [], "error": None, "packages": packages}
 
     @contextlib.contextmanager
-    def within_budget(self, cache: Path) -> Iterator[None]:
+    def stop_when_budget_is_spent(self, cache: Path) -> Iterator[None]:
         """Stop the block in time.
 
         Raises:
@@ -243,7 +243,9 @@ class ConfigBuild:
                 raise
             raise monitor.stopped_build_error() from None
 
-    def publish(self, packages: list[dict[str, Any]], seconds: float, *, outdated: bool) -> tuple[PackageReport, ...]:
+    def publish_to_channel(
+        self, packages: list[dict[str, Any]], seconds: float, *, outdated: bool
+    ) -> tuple[PackageReport, ...]:
         """Put the packages into the channel, record the config, and remove its folder.
 
         An ``outdated`` config was built in part from earlier inputs: it is recorded under a key that no config has, so
@@ -252,7 +254,7 @@ class ConfigBuild:
         job, layout, folder = self.task.job, self.task.layout, self.task.folder
         staging = None if job.options.rehearsal else layout.staging_folder(job.config)
         archives = untrusted_build_results.accept_built_packages(
-            packages, folder, expected=self.is_expected_package, into=staging
+            packages, folder, expected=self.is_expected_package_path, into=staging
         )
         inputs = InputHashes(shared=job.shared, key=job.key)
         if outdated:
@@ -273,7 +275,7 @@ class ConfigBuild:
             build_cache.remove_finished_work(layout, job.config)
         return placed
 
-    def is_expected_package(self, place: str) -> bool:
+    def is_expected_package_path(self, place: str) -> bool:
         """Return whether the channel accepts a path: of a rendered package, or of the compile's wheel.
 
         Other engines name their packages themselves.
@@ -288,7 +290,7 @@ class ConfigBuild:
         )
 
 
-def config_error(result: Mapping[str, Any], outcome: ProcessOutcome, job: ConfigJob) -> KilnError | None:
+def config_build_error(result: Mapping[str, Any], outcome: ProcessOutcome, job: ConfigJob) -> KilnError | None:
     """Return the error of a config, if any: OutOfMemory when the kernel killed processes of it."""
     error = outcome.error if result["error"] is None else error_from_json(result["error"])
     if error is None or not outcome.starved:
@@ -301,7 +303,7 @@ def config_error(result: Mapping[str, Any], outcome: ProcessOutcome, job: Config
     )
 
 
-def _choose_executor(task: JobContext) -> Executor:
+def _choose_host_or_container_executor(task: JobContext) -> Executor:
     if task.job.container == HOST:
         return HostExecutor(task=task)
     from kiln.executor.container import ContainerExecutor  # a build on the host needs no engine

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SHELL = '. "$1"; if [ -t 0 ]; then exec bash --norc -i; else exec bash -s; fi'
 
 
-def debug(
+def open_debug_shell(
     feedstock: Feedstock, planned: RunPlan, *, terminal: Mapping[str, str] | None, show: Callable[[str], None]
 ) -> int:
     """Prepare an output of the plan's one config, open a shell there, and return the shell's exit code.
@@ -47,15 +47,15 @@ def debug(
     job = dataclasses.replace(planned_job, log=str(log), parent=os.getpid())
     entry = ConfigBuild.from_job(job)
     with entry.hold_config_lock():  # until the shell ends, so that no other run removes the prepared files
-        places = {} if entry.task.uses_other_engine else prepare_script(job, planned, show)
-        return shell(entry, places, terminal)
+        places = {} if entry.task.uses_other_engine else prepare_build_script(job, planned, show)
+        return run_shell(entry, places, terminal)
 
 
-def prepare_script(job: ConfigJob, planned: RunPlan, show: Callable[[str], None]) -> Mapping[str, str]:
+def prepare_build_script(job: ConfigJob, planned: RunPlan, show: Callable[[str], None]) -> Mapping[str, str]:
     """Have a config's process do everything before the script; return the script's paths."""
     result: dict[str, Any] = {}
 
-    def receive(line: str) -> None:
+    def show_or_store_message(line: str) -> None:
         message = parse_message(line)
         if message is None:
             show(line)
@@ -69,7 +69,7 @@ def prepare_script(job: ConfigJob, planned: RunPlan, show: Callable[[str], None]
         words,
         env=planned.options.client,
         cwd=conda_forge_env.PACKAGE_ROOT,
-        on_line=receive,
+        on_line=show_or_store_message,
         stdin=job.as_text(),
         own=MARK,
     )
@@ -108,7 +108,7 @@ def shell_startup_lines(places: Mapping[str, str]) -> str:
     )
 
 
-def shell(config: ConfigBuild, places: Mapping[str, str], terminal: Mapping[str, str] | None) -> int:
+def run_shell(config: ConfigBuild, places: Mapping[str, str], terminal: Mapping[str, str] | None) -> int:
     """Open the shell in the prepared environment."""
     task, executor = config.task, config.executor
     if task.uses_other_engine:

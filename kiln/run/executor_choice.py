@@ -51,7 +51,7 @@ class BuildLocation:
         return self.digest if self.image else toolchain_digest(machine.environment.get("PATH", os.defpath))
 
 
-def choose_engine(options: RunOptions) -> EngineChoice:
+def choose_container_engine(options: RunOptions) -> EngineChoice:
     """Return the engine of the builds; a rehearsal runs on the host unless a container is requested.
 
     Raises:
@@ -65,7 +65,7 @@ def choose_engine(options: RunOptions) -> EngineChoice:
     return container_engine.choose_engine(options.container, env=options.client, executable=options.build.executable)
 
 
-def locate_builds(
+def choose_build_locations(
     configs: Iterable[tuple[BuildConfig, str]],
     options: RunOptions,
     engine: Engine | None,
@@ -81,8 +81,8 @@ def locate_builds(
     """
     if engine is None:
         return {config.name: BuildLocation() for config, _ in configs}, ()
-    options, notes = _with_base_image(options, engine)
-    images_of_configs = {config.name: (_image_of(config, options), platform) for config, platform in configs}
+    options, notes = _options_with_base_image(options, engine)
+    images_of_configs = {config.name: (_image_of_config(config, options), platform) for config, platform in configs}
     digests = {
         name: _image_digest(name, platform, options, engine, on_line)
         for name, platform in sorted(_platform_by_image(images_of_configs.values()).items())
@@ -118,7 +118,7 @@ def _image_digest(
     return images.pull_image(engine, name, platform=platform, on_line=on_line) if options.fetch else "unknown"
 
 
-def _with_base_image(options: RunOptions, engine: Engine) -> tuple[RunOptions, tuple[str, ...]]:
+def _options_with_base_image(options: RunOptions, engine: Engine) -> tuple[RunOptions, tuple[str, ...]]:
     """Use kiln's base image for a rehearsal if it is present: conda-forge's images lack the engine."""
     from kiln.image.build_container_image import SUITE, base_image_tag
 
@@ -129,7 +129,7 @@ def _with_base_image(options: RunOptions, engine: Engine) -> tuple[RunOptions, t
     return dataclasses.replace(options, image=base), (note,)
 
 
-def _image_of(config: BuildConfig, options: RunOptions) -> str:
+def _image_of_config(config: BuildConfig, options: RunOptions) -> str:
     name = options.image or config.image
     if name is None:
         raise UsageError(

@@ -26,7 +26,7 @@ def plan_run(
     feedstock: Feedstock, options: RunOptions, machine: HostMachine, *, on_line: Callable[[str], None] | None = None
 ) -> RunPlan:
     """Return the plan of a run, see `kiln.run.plan.make_run_plan`; ``on_line`` gets the progress of fetched images."""
-    recipe_support.require(feedstock, options.configs, engine=options.build.engine)
+    recipe_support.require_supported_recipe(feedstock, options.configs, engine=options.build.engine)
     build_options = options.build
     layout = ArtifactLayout.for_feedstock(
         feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache
@@ -57,7 +57,9 @@ def _recipe_text(feedstock: Feedstock) -> str:
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
-def build(feedstock: Feedstock, planned: RunPlan, watcher: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+def build_planned_configs(
+    feedstock: Feedstock, planned: RunPlan, watcher: RunObserver
+) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build a plan; return the report, and the errors of failed configs.
 
     Raises:
@@ -78,7 +80,7 @@ def build(feedstock: Feedstock, planned: RunPlan, watcher: RunObserver) -> tuple
                 layout.compile_caches.trim_to_size(planned.options.cache_bound, keep=used)
 
 
-def last_states(feedstock: Feedstock, *, rehearsal: bool) -> Mapping[str, ConfigState]:
+def last_config_states(feedstock: Feedstock, *, rehearsal: bool) -> Mapping[str, ConfigState]:
     """Return the state of each config in its last run, of rehearsals or of builds."""
     with Ledger(ArtifactLayout.for_feedstock(feedstock).ledger) as ledger:
         return ledger.latest_config_states(rehearsal=rehearsal)

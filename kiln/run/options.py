@@ -50,7 +50,7 @@ class RunOptions:
     build: BuildOptions = field(default_factory=BuildOptions)
 
 
-def docker_run_arguments(text: str) -> tuple[str, ...]:
+def parse_docker_run_arguments(text: str) -> tuple[str, ...]:
     """Return the words of CONDA_FORGE_DOCKER_RUN_ARGS.
 
     Raises:

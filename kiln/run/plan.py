@@ -81,7 +81,7 @@ def make_run_plan(
             fetched, MissingTool for an engine.
     """
     resources = MachineResources.of_this_machine()
-    run_inputs = plan_inputs.look_up(feedstock, options, machine, resources, on_line)
+    run_inputs = plan_inputs.look_up_run_inputs(feedstock, options, machine, resources, on_line)
     inputs = {} if options.build.rebuilds_finished else run_inputs.inputs
     finished = build_cache.finished_configs(ledger, layout, inputs)
     groups = {config.name: compile_group(config) for config in run_inputs.configs if config.name not in finished}
@@ -93,7 +93,7 @@ def make_run_plan(
         compiles = bool(render.render(feedstock, run_inputs.configs[0]).stagings)
     disk = 0
     if waiting:
-        disk = resource_check.require_enough(
+        disk = resource_check.require_memory_and_disk(
             tuple(config.config for config in waiting),
             options,
             run_inputs.share,
@@ -105,11 +105,11 @@ def make_run_plan(
     return RunPlan(
         options=options,
         cores=resources.cores,
-        container=run_inputs.container,
+        container=run_inputs.container_engine_name,
         image=executor_choice.image_names_for_report(run_inputs.places),
         configs=(
             *(
-                _cached_config(config, finished[config.name])
+                _cached_config_run(config, finished[config.name])
                 for config in run_inputs.configs
                 if config.name in finished
             ),
@@ -122,11 +122,11 @@ def make_run_plan(
         notes=run_inputs.notes,
         compiles=compiles,
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
-        secrets=remote_executor_option_checks.secret_variables(options),
+        secrets=remote_executor_option_checks.remote_secret_variables(options),
     )
 
 
-def _cached_config(config: BuildConfig, packages: tuple[PackageReport, ...]) -> ConfigRun:
+def _cached_config_run(config: BuildConfig, packages: tuple[PackageReport, ...]) -> ConfigRun:
     return ConfigRun(
         config=config.name,
         state=ConfigState.CACHED,
@@ -159,7 +159,7 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
         shared=inputs.shared,
         sources=build_cache.sources_digest(run_inputs.feedstock, config.name),
         options=options.build,
-        container=run_inputs.container,
+        container=run_inputs.container_engine_name,
         engine_data=engine_data,
         image=run_inputs.places[config.name].image,
         image_platform=run_inputs.places[config.name].platform,
@@ -177,7 +177,7 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
     )
 
 
-def as_text(plan: RunPlan) -> str:
+def plan_as_text(plan: RunPlan) -> str:
     """Return a plan as text: the order of builds, then the resources."""
     lines = [f"{_planned_action(config, shared=plan.compiles)}  {config.config}" for config in plan.configs]
     if plan.waiting:

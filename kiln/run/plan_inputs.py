@@ -61,12 +61,12 @@ class RunInputs:
     notes: tuple[str, ...]
 
     @property
-    def container(self) -> str:
+    def container_engine_name(self) -> str:
         """The engine's name in the report."""
         return HOST if self.engine is None else self.engine.kind.value
 
 
-def look_up(
+def look_up_run_inputs(
     feedstock: Feedstock,
     options: RunOptions,
     machine: HostMachine,
@@ -78,28 +78,30 @@ def look_up(
     Raises:
         KilnError: see `kiln.run.plan.make_run_plan`.
     """
-    share = resource_check.divide_resources(resources, jobs=options.jobs, cores=options.cores, memory=options.memory)
+    share = resource_check.divide_resources_among_jobs(
+        resources, jobs=options.jobs, cores=options.cores, memory=options.memory
+    )
     configs = expand.read_configs(feedstock, options.configs)
     if options.build.from_step is not None:
         require_known_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
     rehearsal = options.build.rehearsal
-    platforms.require(feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST)
-    notes_on_recipe = limits.run_bounded(lambda: _preflight_notes(feedstock, configs, options))
-    choice = executor_choice.choose_engine(options)
+    platforms.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST)
+    notes_on_recipe = limits.run_bounded(lambda: _preflight_check_notes(feedstock, configs, options))
+    choice = executor_choice.choose_container_engine(options)
     if choice.engine is None:
-        platforms.require(feedstock, configs, rehearsal=rehearsal, containers=False)
+        platforms.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=False)
     image_platforms = platforms.image_platforms(feedstock, configs)
-    places, notes = executor_choice.locate_builds(
+    places, notes = executor_choice.choose_build_locations(
         [(config, image_platforms[config.name]) for config in configs],
         options,
         choice.engine,
         on_line and (lambda line: on_line(f"image: {line}")),
     )
-    places, notes_on_packages = yum_requirements.add_to_images(
+    places, notes_on_packages = yum_requirements.add_packages_to_images(
         feedstock, places, options, choice.engine, on_line and (lambda line: on_line(f"image: {line}"))
     )
     rehearsals, notes_on_rehearsals = (
-        _look_up_rehearsals(feedstock, configs, options, machine, on_line) if rehearsal else ({}, ())
+        _look_up_rehearsal_inputs(feedstock, configs, options, machine, on_line) if rehearsal else ({}, ())
     )
     compilers = {place: place.compilers_digest(machine) for place in set(places.values())}
     return RunInputs(
@@ -110,7 +112,7 @@ def look_up(
         engine=choice.engine,
         places=places,
         rehearsals=rehearsals,
-        inputs=_input_hashes(
+        inputs=_input_hashes_of_configs(
             feedstock,
             places,
             rehearsals,
@@ -129,7 +131,7 @@ def look_up(
     )
 
 
-def _look_up_rehearsals(
+def _look_up_rehearsal_inputs(
     feedstock: Feedstock,
     configs: tuple[BuildConfig, ...],
     options: RunOptions,
@@ -164,7 +166,9 @@ def _look_up_rehearsals(
     return rehearsal_input_choice.require_rehearsal_inputs(configs, pythons, on_host=on_host, plan_of=planner.plan)
 
 
-def _preflight_notes(feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions) -> tuple[str, ...]:
+def _preflight_check_notes(
+    feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions
+) -> tuple[str, ...]:
     """Refuse what cannot be built before anything is, and return notes on a stale matrix and ineffective settings.
 
     Raises:
@@ -177,9 +181,9 @@ def _preflight_notes(feedstock: Feedstock, configs: tuple[BuildConfig, ...], opt
     else:
         expand.conda_settings(feedstock.conda_forge_yml)
     renderings = [render.render(feedstock, config) for config in configs]
-    compatibility.require(feedstock, renderings)
-    _require_keys(feedstock, renderings, engine=options.build.engine)
-    remote_executor_option_checks.refuse_ineffective(feedstock, configs, options)
+    compatibility.require_compatible_versions(feedstock, renderings)
+    _require_supported_recipe_keys(feedstock, renderings, engine=options.build.engine)
+    remote_executor_option_checks.refuse_ineffective_remote_options(feedstock, configs, options)
     return (*_stale_matrix_note(feedstock), *_ineffective_settings_notes(feedstock, options))
 
 
@@ -200,7 +204,9 @@ def _ineffective_settings_notes(feedstock: Feedstock, options: RunOptions) -> tu
     return tuple(lines)
 
 
-def _require_keys(feedstock: Feedstock, renderings: Collection[RenderedConfig], *, engine: str) -> None:
+def _require_supported_recipe_keys(
+    feedstock: Feedstock, renderings: Collection[RenderedConfig], *, engine: str
+) -> None:
     """Refuse a recipe with keys or files that do not exist, or keys that the engine lacks, before anything is built."""
     render.require_supported_keys(renderings, own_engine=engine == OWN_ENGINE)
     if engine == OWN_ENGINE:
@@ -234,10 +240,10 @@ def _configs_with_emulated_tests(
     """Return the names of the cross-compiled configs whose tests this machine runs; other engines skip them."""
     if options.build.engine != OWN_ENGINE:
         return frozenset()
-    return platforms.with_emulated_tests(feedstock, configs, in_container=in_container)
+    return platforms.configs_with_emulated_tests(feedstock, configs, in_container=in_container)
 
 
-def _input_hashes(
+def _input_hashes_of_configs(
     feedstock: Feedstock,
     places: Mapping[str, BuildLocation],
     rehearsals: Mapping[str, RehearsalInputs],

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
 
-def require(feedstock: Feedstock, configs: Iterable[BuildConfig], *, rehearsal: bool, containers: bool = True) -> None:
+def require_buildable_platforms(
+    feedstock: Feedstock, configs: Iterable[BuildConfig], *, rehearsal: bool, containers: bool = True
+) -> None:
     """Refuse configs that this machine cannot build; without ``containers`` it builds on the host alone.
 
     Raises:
@@ -25,7 +27,7 @@ def require(feedstock: Feedstock, configs: Iterable[BuildConfig], *, rehearsal: 
     raise_all(list(_platform_errors(feedstock, tuple(configs), rehearsal=rehearsal, containers=containers).values()))
 
 
-def buildable(
+def buildable_configs(
     feedstock: Feedstock, names: Iterable[str], *, rehearsal: bool, containers: bool = True
 ) -> tuple[tuple[str, ...], str]:
     """Return the configs that this machine can build, and a line about the others; empty without any.
@@ -54,7 +56,7 @@ def image_platforms(feedstock: Feedstock, configs: Collection[BuildConfig]) -> d
     return {config.name: emulation.oci_platform(builds[config.platform]) for config in configs}
 
 
-def with_emulated_tests(
+def configs_with_emulated_tests(
     feedstock: Feedstock, configs: Collection[BuildConfig], *, in_container: bool
 ) -> frozenset[str]:
     """Return the names of the cross-compiled configs whose programs run here all the same, as their tests need."""
@@ -74,11 +76,15 @@ def _platform_errors(
     return {
         config.name: fault
         for config in configs
-        if (fault := _platform_error(config, builds[config.platform], here, rehearsal=rehearsal, containers=containers))
+        if (
+            fault := _config_platform_error(
+                config, builds[config.platform], here, rehearsal=rehearsal, containers=containers
+            )
+        )
     }
 
 
-def _platform_error(
+def _config_platform_error(
     config: BuildConfig, build: str, here: str, *, rehearsal: bool, containers: bool
 ) -> UnsupportedPlatform | None:
     """Return why a config for its platform, built on another or the same one, cannot be built here."""

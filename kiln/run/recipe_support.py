@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LATE = "${{"  # of folders that only the build knows
 
 
-def require(feedstock: Feedstock, configs: Iterable[str], *, engine: str = OWN_ENGINE) -> None:
+def require_supported_recipe(feedstock: Feedstock, configs: Iterable[str], *, engine: str = OWN_ENGINE) -> None:
     """Refuse a feedstock whose recipe asks for what no build does.
 
     Raises:
@@ -35,9 +35,9 @@ def require(feedstock: Feedstock, configs: Iterable[str], *, engine: str = OWN_E
         raise UsageError(
             f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {OWN_ENGINE}"
         )
-    from kiln.run.recipe_v1_support import staging_outputs  # it imports the whole reader of recipe.yaml
+    from kiln.run.recipe_v1_support import staging_output_positions  # it imports the whole reader of recipe.yaml
 
-    places = limits.run_bounded(lambda: staging_outputs(feedstock))
+    places = limits.run_bounded(lambda: staging_output_positions(feedstock))
     for config in configs if places else ():
         _require_independent_stagings(render.render(feedstock, expand.read_config(feedstock, config)), places)
 
@@ -64,12 +64,14 @@ def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConf
     Raises:
         RecipeFault: with all missing files.
     """
-    names = dict.fromkeys((rendered.file, *pair) for rendered in renderings for pair in _named_paths(rendered))
-    missing = {(file, name): key for file, key, name in names if not _exists(feedstock.recipe, key, name)}
+    names = dict.fromkeys(
+        (rendered.file, *pair) for rendered in renderings for pair in _paths_named_in_recipe(rendered)
+    )
+    missing = {(file, name): key for file, key, name in names if not _recipe_path_exists(feedstock.recipe, key, name)}
     raise_all(_missing_file_errors(feedstock, missing))
 
 
-def _named_paths(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
+def _paths_named_in_recipe(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
     """Yield the paths that a build reads, relative to the recipe, each after the key that names it."""
     for source in rendered.sources:
         yield from (("source/path", path) for path in [source.path] if path is not None)
@@ -81,7 +83,7 @@ def _named_paths(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
     yield from (("script", script.file) for script in scripts if script.file is not None)
 
 
-def _exists(recipe: Path, key: str, name: str) -> bool:
+def _recipe_path_exists(recipe: Path, key: str, name: str) -> bool:
     """Return whether a path exists: a source may be a folder."""
     path = recipe / name
     return path.exists() if key == "source/path" else path.is_file()
@@ -92,13 +94,13 @@ def _missing_file_errors(feedstock: Feedstock, missing: Mapping[tuple[str, str],
     for (file, name), key in missing.items():
         yield RecipeFault(
             f"{key}: {name!r} does not exist",
-            at=_path_position(feedstock.root, file, name),
+            at=_path_position_in_recipe(feedstock.root, file, name),
             why=f"paths are relative to the recipe's folder, {feedstock.recipe}",
             hint=did_you_mean(name, files) or f"add recipe/{name}, or correct its name",
         )
 
 
-def _path_position(root: Path, file: str, name: str) -> Place:
+def _path_position_in_recipe(root: Path, file: str, name: str) -> Place:
     """Return the place of a path in the recipe; the recipe alone for a path that a template makes."""
     word = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w./-])")
     lines = (root / file).read_text(encoding="utf-8", errors="replace").splitlines()

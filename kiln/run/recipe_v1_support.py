@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from kiln.model.source_position import Place
 
 
-def staging_outputs(feedstock: Feedstock) -> dict[str, Place]:
+def staging_output_positions(feedstock: Feedstock) -> dict[str, Place]:
     """Return the places of a recipe's staging outputs, by name; refuse the recipe if no build honors its keys."""
     recipe = RecipeV1.read(feedstock.recipe_v1)
-    require_buildable(recipe)
+    require_supported_keys(recipe)
     entries = recipe.root.get("outputs", ())
     named = [entry["staging"].get("name") for entry in entries if isinstance(entry.get("staging"), dict)]
     return {str(name): node_place(name) for name in named}
 
 
-def require_buildable(recipe: RecipeV1) -> None:
+def require_supported_keys(recipe: RecipeV1) -> None:
     """Refuse a recipe with keys that no build honors, all of them at once.
 
     Raises:

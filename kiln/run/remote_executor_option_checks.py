@@ -23,7 +23,7 @@ READ = 1 << 20  # bytes of each file of a recipe that are searched
 HTTP = re.compile(r"https?:")
 
 
-def secret_variables(options: RunOptions) -> dict[str, str]:
+def remote_secret_variables(options: RunOptions) -> dict[str, str]:
     """Return the secret variables of the compile steps: addresses, and the content of the credentials' files."""
     credentials = options.remote_credentials
     variables = {
@@ -36,7 +36,9 @@ def secret_variables(options: RunOptions) -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
-def refuse_ineffective(feedstock: Feedstock, configs: Iterable[BuildConfig], options: RunOptions) -> None:
+def refuse_ineffective_remote_options(
+    feedstock: Feedstock, configs: Iterable[BuildConfig], options: RunOptions
+) -> None:
     """Refuse options of a remote executor that have no effect.
 
     Raises:
@@ -68,7 +70,7 @@ def refuse_ineffective(feedstock: Feedstock, configs: Iterable[BuildConfig], opt
         )
     if not any(render.render(feedstock, config).stagings for config in configs):
         raise UsageError("--remote-executor: the recipe has no compile step that its outputs share")
-    if not _recipe_reads_executor(feedstock.recipe):
+    if not _recipe_reads_executor_variable(feedstock.recipe):
         raise UsageError(
             f"--remote-executor: no file of the recipe reads {EXECUTOR}",
             why="a compile by something else than Bazel, or by a script that ignores the variable, would run here",
@@ -76,7 +78,7 @@ def refuse_ineffective(feedstock: Feedstock, configs: Iterable[BuildConfig], opt
         )
 
 
-def _recipe_reads_executor(recipe: Path) -> bool:
+def _recipe_reads_executor_variable(recipe: Path) -> bool:
     """Return whether a script of the recipe has the variable's name."""
     for path in sorted(recipe.iterdir()):
         if path.is_file():

@@ -31,7 +31,9 @@ class ResourceShare:
     memory: int
 
 
-def divide_resources(resources: MachineResources, *, jobs: int, cores: int | None, memory: int | None) -> ResourceShare:
+def divide_resources_among_jobs(
+    resources: MachineResources, *, jobs: int, cores: int | None, memory: int | None
+) -> ResourceShare:
     """Divide a machine among jobs; ``cores`` and ``memory`` are requested for each.
 
     Raises:
@@ -66,7 +68,7 @@ def divide_resources(resources: MachineResources, *, jobs: int, cores: int | Non
     )
 
 
-def require_memory(peaks: Mapping[str, int], share: ResourceShare, *, jobs: int) -> None:
+def require_memory_of_earlier_builds(peaks: Mapping[str, int], share: ResourceShare, *, jobs: int) -> None:
     """Refuse configs that used more memory before than each job may use now.
 
     Raises:
@@ -81,13 +83,13 @@ def require_memory(peaks: Mapping[str, int], share: ResourceShare, *, jobs: int)
         )
 
 
-def disk_needed(used: Mapping[str, int], configs: tuple[str, ...], *, jobs: int) -> int:
+def estimated_disk_use(used: Mapping[str, int], configs: tuple[str, ...], *, jobs: int) -> int:
     """Return the bytes of disk that a run takes temporarily, from its configs' earlier use."""
     largest = sorted((int(MARGIN * used.get(config, 0)) for config in configs), reverse=True)
     return sum(max(LEAST_DISK, size) for size in largest[:jobs])
 
 
-def require_enough(
+def require_memory_and_disk(
     configs: tuple[str, ...],
     options: RunOptions,
     share: ResourceShare,
@@ -106,11 +108,13 @@ def require_enough(
         DiskFull: with the needed and the free space.
     """
     peaks = ledger.last_build_peak_memory(rehearsal=options.build.rehearsal)
-    require_memory({config: peaks[config] for config in configs if config in peaks}, share, jobs=options.jobs)
+    require_memory_of_earlier_builds(
+        {config: peaks[config] for config in configs if config in peaks}, share, jobs=options.jobs
+    )
     if options.build.rehearsal:
         return _require_rehearsal_disk(layout, {config: rehearsals[config] for config in configs}, options.jobs)
     used = ledger.last_build_disk_use()
-    disk = disk_needed(used, configs, jobs=options.jobs)
+    disk = estimated_disk_use(used, configs, jobs=options.jobs)
     if options.fetch:
         layout.compile_caches.free_disk_space(disk, keep=set(caches))
     files.require_disk_space(layout.root, disk, for_what=f"building {options.jobs} at a time")

@@ -77,12 +77,12 @@ class MatrixRun:
         self.layout.hide_from_git()
         build_cache.index_channel(self.layout)  # after a run that was killed
         self.reserve = files.ReservedDiskSpace(self.layout.root, RESERVE)
-        self.number = self.ledger.begin_run(self.report())
-        self.watcher.run_began(self.report())
+        self.number = self.ledger.begin_run(self.current_report())
+        self.watcher.run_began(self.current_report())
         cached = [name for name, config in self.configs.items() if config.state is ConfigState.CACHED]
         build_cache.remove_leftover_work_folders(self.layout, cached)
         try:
-            self._build_waiting()
+            self._build_waiting_configs()
         except KeyboardInterrupt:
             self._stop_processes()
             raise
@@ -90,10 +90,10 @@ class MatrixRun:
             self._index_new_packages()
             self._write_to_ledger(lambda: self.ledger.end_run(self.number))
             self.reserve.release()
-            self.watcher.run_ended(self.report(finished=time.time()))
-        return self.report(finished=time.time())
+            self.watcher.run_ended(self.current_report(finished=time.time()))
+        return self.current_report(finished=time.time())
 
-    def report(self, finished: float | None = None) -> MatrixReport:
+    def current_report(self, finished: float | None = None) -> MatrixReport:
         """Return the current state of the run."""
         plan = self.plan
         return MatrixReport(
@@ -115,13 +115,13 @@ class MatrixRun:
             configs=tuple(self.configs.values()),
         )
 
-    def _build_waiting(self) -> None:
+    def _build_waiting_configs(self) -> None:
         while self.queue or self.running:
             while len(self.running) < self.plan.options.jobs and (job := self.queue.next("", time.time())):
                 self._start_config(job)
             if self.events.empty():
                 self._index_new_packages()
-            self._handle_event(*self.events.get())
+            self._process_config_event(*self.events.get())
 
     def _start_config(self, estimate: JobEstimate) -> None:
         """Start the process of a config."""
@@ -130,7 +130,7 @@ class MatrixRun:
         cold = self.queue.is_cold(name) if self.plan.compiles else self.configs[name].cold
         log = self.layout.log_file(self.number, name)
         config = dataclasses.replace(self.configs[name], state=ConfigState.RUNNING, started=time.time(), log=log)
-        self._update_config(dataclasses.replace(config, cold=cold))
+        self._record_config_state(dataclasses.replace(config, cold=cold))
         self.running[name] = RunningConfig()
         job = dataclasses.replace(self.plan.jobs_of[name], log=str(log), parent=os.getpid(), cold=cold)
         threading.Thread(target=self._run_config_process, args=(job,), daemon=True).start()
@@ -155,18 +155,18 @@ class MatrixRun:
         else:
             self.events.put((config, result))
 
-    def _handle_event(self, config: str, event: str | process_runner.ProcessResult | KilnError) -> None:
+    def _process_config_event(self, config: str, event: str | process_runner.ProcessResult | KilnError) -> None:
         config_run = self.running[config]
         if not isinstance(event, str):
-            self._record_result(config, config_run, event)
+            self._record_config_result(config, config_run, event)
             return
         message = parse_message(event)
         if message is None:
             self.watcher.config_line(config, config_run.step, event)
         else:
-            self._handle_message(config, config_run, message)
+            self._apply_process_message(config, config_run, message)
 
-    def _handle_message(self, config: str, config_run: RunningConfig, message: Mapping[str, Any]) -> None:
+    def _apply_process_message(self, config: str, config_run: RunningConfig, message: Mapping[str, Any]) -> None:
         """Handle a message of a config's process."""
         match message["kind"]:
             case "hello":
@@ -182,23 +182,23 @@ class MatrixRun:
                 step = run_json_conversion.record_from_json(
                     StepReport, {name: value for name, value in message.items() if name != "kind"}
                 )
-                self._update_config(
+                self._record_config_state(
                     dataclasses.replace(self.configs[config], steps=(*self.configs[config].steps, step))
                 )
             case "result":
                 config_run.result = dict(message)
 
-    def _record_result(
+    def _record_config_result(
         self, config: str, config_run: RunningConfig, outcome: process_runner.ProcessResult | KilnError
     ) -> None:
         """Record the result of a config; a process without one was killed."""
         del self.running[config]
         state = ConfigState.INTERRUPTED if self.stopping else ConfigState.FAILED
-        result = config_run.result or {"state": state.value, "reason": _reason_without_result(outcome)}
+        result = config_run.result or {"state": state.value, "reason": _missing_result_reason(outcome)}
         if result.get("error"):
             self.errors[config] = error_from_json(result["error"])
         self.queue.end(config, ok=result["state"] in {ConfigState.DONE.value, ConfigState.CACHED.value})
-        self._update_config(
+        self._record_config_state(
             dataclasses.replace(
                 self.configs[config],
                 state=ConfigState(result["state"]),
@@ -227,11 +227,11 @@ class MatrixRun:
         except KilnError as error:
             for config in configs:
                 self.errors[config] = error
-                self._update_config(
+                self._record_config_state(
                     dataclasses.replace(self.configs[config], state=ConfigState.FAILED, reason=error.what)
                 )
 
-    def _update_config(self, config: ConfigRun) -> None:
+    def _record_config_state(self, config: ConfigRun) -> None:
         self.configs[config.config] = config
         self._write_to_ledger(lambda: self.ledger.update_config(self.number, config))
         self.watcher.config_changed(config)
@@ -256,7 +256,7 @@ class MatrixRun:
         while self.running:
             try:
                 with contextlib.suppress(queue.Empty):
-                    self._handle_event(*self.events.get(timeout=1.0))
+                    self._process_config_event(*self.events.get(timeout=1.0))
                 if time.monotonic() > until:
                     self._signal_processes(KILL)
             except KeyboardInterrupt:
@@ -269,7 +269,7 @@ class MatrixRun:
                     os.kill(config.pid, number)
 
 
-def _reason_without_result(outcome: process_runner.ProcessResult | KilnError) -> str:
+def _missing_result_reason(outcome: process_runner.ProcessResult | KilnError) -> str:
     if isinstance(outcome, KilnError):
         return outcome.what
     if outcome.exit_code < 0:

@@ -41,7 +41,7 @@ class YumPackage:
     at: Place
 
 
-def read(feedstock: Feedstock) -> tuple[YumPackage, ...]:
+def read_yum_packages(feedstock: Feedstock) -> tuple[YumPackage, ...]:
     """Return the packages of the file in its order, each once; empty without the file.
 
     A comment ends with its line. conda-smithy joins the lines with spaces, so a line may have several names.
@@ -77,7 +77,7 @@ def _invalid_name_error(package: YumPackage) -> RecipeFault:
     )
 
 
-def add_to_images(
+def add_packages_to_images(
     feedstock: Feedstock,
     places: Mapping[str, BuildLocation],
     options: RunOptions,
@@ -94,12 +94,12 @@ def add_to_images(
         UsageError: for an image of the recipe's without such a package manager.
         DownloadFailed: when the packages cannot be installed.
     """
-    packages = read(feedstock)
+    packages = read_yum_packages(feedstock)
     names = tuple(sorted(package.name for package in packages))
     if not packages:
         return dict(places), ()
     if engine is None or options.build.rehearsal:
-        return dict(places), (note_on_host(names, system_package_advice.package_manager()),)
+        return dict(places), (host_packages_note(names, system_package_advice.package_manager()),)
     from kiln.container import derived_image  # few feedstocks have such packages
 
     derived: dict[BuildLocation, BuildLocation] = {}
@@ -108,18 +108,18 @@ def add_to_images(
         ArtifactLayout.for_feedstock(feedstock).lock_file("images"), seconds=derived_image.SECONDS
     ):
         for place in dict.fromkeys(places.values()):
-            derived[place], note = _image_with_packages(place, packages, names, options, engine, on_line)
+            derived[place], note = _derive_image_with_packages(place, packages, names, options, engine, on_line)
             notes += [note] if note else []
     return {config: derived[place] for config, place in places.items()}, tuple(notes)
 
 
-def note_on_host(names: tuple[str, ...], manager: str | None) -> str:
+def host_packages_note(names: tuple[str, ...], manager: str | None) -> str:
     """Return the note on packages that this machine must have, with the command if it has such a package manager."""
     command = f": {system_package_advice.installation_command(names, 'dnf')}" if manager == "dnf" else ""
     return f"{FILE} is installed into images only; this machine must have {', '.join(names)}{command}"
 
 
-def _image_with_packages(
+def _derive_image_with_packages(
     place: BuildLocation,
     packages: tuple[YumPackage, ...],
     names: tuple[str, ...],

@@ -62,9 +62,9 @@ def test_an_image_without_yum_is_refused_unless_the_caller_has_chosen_it(
     places = {"linux_64_": BuildLocation(image=base_image, digest=digest)}
     options = RunOptions(configs=("linux_64_",), command="")
     with pytest.raises(UsageError, match="cannot be installed into") as caught:
-        yum_requirements.add_to_images(feedstock, places, options, engine, None)
+        yum_requirements.add_packages_to_images(feedstock, places, options, engine, None)
     assert f"DOCKER_IMAGE={base_image}" in caught.value.hint
     chosen = dataclasses.replace(options, image=base_image)
-    result, notes = yum_requirements.add_to_images(feedstock, places, chosen, engine, None)
+    result, notes = yum_requirements.add_packages_to_images(feedstock, places, chosen, engine, None)
     assert (result, ["must have libX11" in note for note in notes]) == (places, [True])
     assert not derived_image.derived_image_exists(engine, derived)

@@ -95,7 +95,7 @@ def test_the_oldest_gpu_is_the_first_that_is_compiled_for(cuda: str) -> None:
     """Every package contains the framework or requires it, so the constraint of this one is that of all."""
     constraints = rendered()[name(cuda, "3.12")]["libtensorflow_framework"].requirements.run_constrained
     arch = [spec for spec in constraints if spec.startswith("__cuda_arch")]
-    listed = compatibility.compiled_capabilities(ROOT / "recipe", cuda)
+    listed = compatibility.compiled_cuda_capabilities(ROOT / "recipe", cuda)
     lowest = min((bare_capability(capability) for capability in listed), default=0)
     assert arch == ([f"__cuda_arch >={dotted_capability(str(lowest))}"] if cuda != "None" else [])
 

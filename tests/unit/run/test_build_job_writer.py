@@ -67,6 +67,6 @@ def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
         )
         detail = {"packages": [to_json(report)]}
         ledger.store_step("other's", config="other", title=FINISHED_CONFIG, seconds=1.0, detail=detail)
-        assert len(build_job_writer.reusable_packages(cast("JobContext", task), ledger)) == taken
+        assert len(build_job_writer.packages_reused_from_other_configs(cast("JobContext", task), ledger)) == taken
         (tmp_path / "conda-forge.yml").write_text("test: native\n")  # its tests never run here
-        assert len(build_job_writer.reusable_packages(cast("JobContext", task), ledger)) == 1
+        assert len(build_job_writer.packages_reused_from_other_configs(cast("JobContext", task), ledger)) == 1

@@ -36,12 +36,12 @@ class Machine:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text("{}\n")
         self.layout = ArtifactLayout(root=root / "build_artifacts")
-        self.chain = ContinuedBuild.open(self.feedstock, self.layout, config, chain, bound=BOUND)
+        self.chain = ContinuedBuild.from_handover_folder(self.feedstock, self.layout, config, chain, bound=BOUND)
         self.cache = self.layout.compile_caches.folder("key")
 
     def begin(self, **more: Any) -> tuple[RunPlan, tuple[str, ...]]:
         job = SimpleNamespace(cache_key=more.pop("key", "key"))
-        return self.chain.restore(a_plan(estimate=None, **{"jobs_of": {"a": job}, **more}))
+        return self.chain.restore_handed_over_files(a_plan(estimate=None, **{"jobs_of": {"a": job}, **more}))
 
     def act(self, *numbers: int) -> None:
         for number in numbers:
@@ -85,7 +85,7 @@ class Machine:
             container="docker",
             configs=(config,),
         )
-        return self.chain.save(report, {} if error is None else {"a": error})
+        return self.chain.hand_over_to_next_job(report, {} if error is None else {"a": error})
 
 
 @pytest.fixture
@@ -163,13 +163,13 @@ def test_a_finished_chain_hands_on_its_record_alone(tmp_path: Path, folder: Path
     first.begin()
     first.act(1)
     stopped(machine=first)
-    assert first.chain.finished_note() == ""
+    assert first.chain.already_finished_note() == ""
     second = Machine(tmp_path / "2", folder)
     second.begin()
     assert second.end("compile", state=ConfigState.DONE) == (None, ())
     assert [path.name for path in folder.iterdir()] == [unfinished_build_handover.RECORD]
     third = Machine(tmp_path / "3", folder)
-    assert third.chain.finished_note().startswith("a is already finished: 1 package after 2 jobs")
+    assert third.chain.already_finished_note().startswith("a is already finished: 1 package after 2 jobs")
     record = unfinished_build_handover.read_handover_record(folder)
     assert record is not None
     assert (record.state, record.packages) == (ChainState.FINISHED, (("p-1-0.conda", "5"),))
@@ -181,7 +181,7 @@ def test_a_finished_chain_of_other_sources_begins_anew(tmp_path: Path, folder: P
     first.end(state=ConfigState.DONE)
     second = Machine(tmp_path / "2", folder)
     (second.feedstock.recipe / "meta.yaml").write_text("changed\n")
-    assert second.chain.finished_note() == ""
+    assert second.chain.already_finished_note() == ""
     _, (note,) = second.begin()
     assert "not continued: its chain was finished, from other sources" in note
 
@@ -253,6 +253,6 @@ def test_files_that_cannot_be_read_are_named_and_the_rest_is_handed_on(tmp_path:
 
 def test_a_recipe_whose_compile_has_no_cache_is_known(tmp_path: Path, folder: Path) -> None:
     machine = Machine(tmp_path / "1", folder)
-    assert not chains.has_continuable_compile(machine.feedstock)
+    assert not chains.recipe_uses_compile_cache(machine.feedstock)
     (machine.feedstock.recipe / "build.sh").write_text('bazel build --disk_cache="$BAZEL_DISK_CACHE" //:all\n')
-    assert chains.has_continuable_compile(machine.feedstock)
+    assert chains.recipe_uses_compile_cache(machine.feedstock)

@@ -40,7 +40,7 @@ def cudas(compile_plan: Any) -> list[str]:
 def test_the_doctor_reads_the_capabilities_that_the_recipe_compiles_for(compile_plan: Any) -> None:
     settings = compile_plan.read(RECIPE / compatibility.SETTINGS)
     for cuda in cudas(compile_plan):
-        assert compatibility.compiled_capabilities(RECIPE, cuda) == compile_plan.capabilities_for(
+        assert compatibility.compiled_cuda_capabilities(RECIPE, cuda) == compile_plan.capabilities_for(
             settings, f"cuda {cuda}", ""
         )
 
@@ -72,9 +72,9 @@ def test_the_recipes_bazel_is_the_one_of_the_table(compile_plan: Any) -> None:
     ],
 )
 def test_a_recipe_that_does_not_say_is_left_alone(tmp_path: Path, text: str) -> None:
-    assert compatibility.compiled_capabilities(tmp_path, "12.5") == ()
+    assert compatibility.compiled_cuda_capabilities(tmp_path, "12.5") == ()
     (tmp_path / compatibility.SETTINGS).write_text(text)
-    assert compatibility.compiled_capabilities(tmp_path, "12.5") == ()
+    assert compatibility.compiled_cuda_capabilities(tmp_path, "12.5") == ()
 
 
 def test_a_list_is_the_policy_as_far_as_cuda_and_compiler_accept_it(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_a_list_is_the_policy_as_far_as_cuda_and_compiler_accept_it(tmp_path: Pa
         "[compiler c]\narchitectures = 60 80 90\n"
         "[architectures]\n60 =\n80 =\n90 =\n"
     )
-    assert compatibility.compiled_capabilities(tmp_path, "1.0") == ("sm_80", "sm_90", "compute_90")
+    assert compatibility.compiled_cuda_capabilities(tmp_path, "1.0") == ("sm_80", "sm_90", "compute_90")

@@ -10,7 +10,7 @@ import pytest
 from kiln.errors import UsageError
 from kiln.job.host_environment_and_python import HostMachine
 from kiln.job.job_descriptions import BuildOptions
-from kiln.run.executor_choice import BuildLocation, _platform_by_image, choose_engine, image_names_for_report
+from kiln.run.executor_choice import BuildLocation, _platform_by_image, choose_container_engine, image_names_for_report
 from kiln.run.options import RunOptions
 
 DIGEST = f"sha256:{'5' * 64}"
@@ -43,9 +43,9 @@ def test_a_container_compiles_with_its_images_compilers_and_the_host_with_its_ow
 
 def test_a_rehearsal_runs_on_the_host_and_with_rattler_build_alone() -> None:
     options = RunOptions(configs=("a",), command="", build=BuildOptions(rehearsal=True))
-    assert choose_engine(options).engine is None
+    assert choose_container_engine(options).engine is None
     with pytest.raises(UsageError, match="--rehearse requires --engine rattler-build"):
-        choose_engine(dataclasses.replace(options, build=BuildOptions(rehearsal=True, engine="conda-build")))
+        choose_container_engine(dataclasses.replace(options, build=BuildOptions(rehearsal=True, engine="conda-build")))
 
 
 def test_an_image_is_needed_for_one_platform_at_a_time() -> None:

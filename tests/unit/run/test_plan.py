@@ -9,7 +9,7 @@ import pytest
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, SourceFile, StandIn
 from kiln.run import BuildOptions, RunOptions
-from kiln.run.plan import RunPlan, as_text
+from kiln.run.plan import RunPlan, plan_as_text
 from kiln.run.resource_check import ResourceShare
 
 
@@ -31,20 +31,20 @@ def a_plan(*, estimate: float | None, **more: Any) -> RunPlan:
 
 
 def test_the_disk_of_a_config_that_was_never_built_is_a_lower_bound() -> None:
-    assert as_text(a_plan(estimate=None)).splitlines()[-2:] == [
+    assert plan_as_text(a_plan(estimate=None)).splitlines()[-2:] == [
         "temporary disk: at least 500 MB, no similar config was built here yet",
         "time: unknown, no similar config was built here yet",
     ]
 
 
 def test_the_disk_of_a_config_that_was_built_is_that_of_its_last_build() -> None:
-    lines = as_text(a_plan(estimate=90.0, disk=40 * 10**9)).splitlines()
+    lines = plan_as_text(a_plan(estimate=90.0, disk=40 * 10**9)).splitlines()
     assert lines[-2:] == ["temporary disk: 40 GB", "time: 1 min 30 s"]
 
 
 @pytest.mark.parametrize(("compiles", "line"), [(True, "build first of cpu  a"), (False, "build  a")])
 def test_a_group_is_named_where_its_configs_share_a_compile(compiles: bool, line: str) -> None:
-    assert as_text(a_plan(estimate=None, compiles=compiles)).splitlines()[0] == line
+    assert plan_as_text(a_plan(estimate=None, compiles=compiles)).splitlines()[0] == line
 
 
 def test_a_rehearsal_says_what_it_is_made_from_once_for_configs_that_share_it() -> None:
@@ -54,7 +54,7 @@ def test_a_rehearsal_says_what_it_is_made_from_once_for_configs_that_share_it() 
     plan = RehearsalPlan(python="3.11", dependencies=(wheel,), stand_ins=(made,), sources=(source,))
     waiting = tuple(ConfigRun(config=name, state=ConfigState.WAITING, group="cpu") for name in ("a", "b", "c"))
     rehearsals = {"a": plan.summary, "b": plan.summary, "c": RehearsalPlan(python="3.12").summary}
-    text = as_text(a_plan(estimate=None, configs=waiting, rehearsals=rehearsals))
+    text = plan_as_text(a_plan(estimate=None, configs=waiting, rehearsals=rehearsals))
     assert text.splitlines()[-9:] == [
         "",
         "a, b from:",

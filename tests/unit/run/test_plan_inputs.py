@@ -9,7 +9,7 @@ import pytest
 from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.run.options import RunOptions
-from kiln.run.plan_inputs import _preflight_notes, _require_keys
+from kiln.run.plan_inputs import _preflight_check_notes, _require_supported_recipe_keys
 from tests.feedstocks import LINUX_ONLY, written
 from tests.unit.render.test_v1 import feedstock as feedstock_v1
 
@@ -26,7 +26,7 @@ META = "package:\n  name: a\n  version: 1\n"
 
 def require_keys(feedstock: Feedstock, configs: Iterable[BuildConfig], *, engine: str) -> None:
     """Check the keys of configs as they are rendered."""
-    _require_keys(feedstock, [render.render(feedstock, config) for config in configs], engine=engine)
+    _require_supported_recipe_keys(feedstock, [render.render(feedstock, config) for config in configs], engine=engine)
 
 
 def test_the_checks_share_one_rendering_of_each_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_the_checks_share_one_rendering_of_each_config(tmp_path: Path, monkeypat
     monkeypatch.setattr(render, "render", render_once)
     feedstock = written(tmp_path, f"{META}build:\n  string: a{{{{ letter }}}}\n", "letter: [a, b]  # all\n")
     configs = expand.configs(feedstock)
-    (note,) = _preflight_notes(feedstock, configs, RunOptions(configs=(), command=""))
+    (note,) = _preflight_check_notes(feedstock, configs, RunOptions(configs=(), command=""))
     assert note.startswith(".ci_support is not up to date"), "it was never rendered here"
     assert rendered == [config.name for config in configs]
     assert len(rendered) == 2

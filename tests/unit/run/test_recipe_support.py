@@ -9,7 +9,7 @@ import pytest
 from kiln.errors import RecipeFault, UsageError
 from kiln.recipe_v1.recipe import RecipeV1
 from kiln.run import recipe_support
-from kiln.run.recipe_v1_support import require_buildable
+from kiln.run.recipe_v1_support import require_supported_keys
 from tests.unit.render.test_v1 import HEAD, feedstock
 
 if TYPE_CHECKING:
@@ -62,26 +62,26 @@ outputs:
 
 def test_a_staging_output_that_requires_a_package_of_its_recipe_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeFault, match="requires lib, a package of this recipe") as caught:
-        recipe_support.require(feedstock(tmp_path, STAGED), CONFIGS)
+        recipe_support.require_supported_recipe(feedstock(tmp_path, STAGED), CONFIGS)
     assert caught.value.at
     assert caught.value.at.line == 4
-    recipe_support.require(feedstock(tmp_path / "other", STAGED.replace("zlib, lib", "zlib")), CONFIGS)
+    recipe_support.require_supported_recipe(feedstock(tmp_path / "other", STAGED.replace("zlib, lib", "zlib")), CONFIGS)
 
 
 def test_a_staging_output_without_a_name_is_an_error_of_the_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeFault):
-        recipe_support.require(feedstock(tmp_path, STAGED.replace("name: compiled", "{}")), CONFIGS)
+        recipe_support.require_supported_recipe(feedstock(tmp_path, STAGED.replace("name: compiled", "{}")), CONFIGS)
 
 
 def test_other_engines_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="mambabuild cannot build a recipe"):
-        recipe_support.require(feedstock(tmp_path, HEAD), CONFIGS, engine="mambabuild")
+        recipe_support.require_supported_recipe(feedstock(tmp_path, HEAD), CONFIGS, engine="mambabuild")
 
 
 def test_a_recipe_with_a_key_that_no_build_honors_is_refused(tmp_path: Path) -> None:
     script = "build:\n  script: {interpreter: cmd, content: [dir]}\n"
     with pytest.raises(RecipeFault, match="'cmd' are not supported"):
-        recipe_support.require(feedstock(tmp_path, f"{HEAD}{script}"), CONFIGS)
+        recipe_support.require_supported_recipe(feedstock(tmp_path, f"{HEAD}{script}"), CONFIGS)
 
 
 def read(folder: Path, text: str) -> RecipeV1:
@@ -91,7 +91,7 @@ def read(folder: Path, text: str) -> RecipeV1:
 
 def test_every_fault_has_its_line(tmp_path: Path) -> None:
     with pytest.raises(RecipeFault) as caught:
-        require_buildable(read(tmp_path, RECIPE))
+        require_supported_keys(read(tmp_path, RECIPE))
     faults = [caught.value, *caught.value.others]
     assert [(fault.at.line, fault.at.column) for fault in faults if fault.at] == [
         (10, 22),
@@ -111,4 +111,4 @@ def test_all_other_kinds_of_tests_and_scripts_are_built(tmp_path: Path) -> None:
         .replace("brush", "nu")
         .replace("powershell", "bash")
     )
-    require_buildable(read(tmp_path, f"{text}      - downstream: other\n"))
+    require_supported_keys(read(tmp_path, f"{text}      - downstream: other\n"))
