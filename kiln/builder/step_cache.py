@@ -115,7 +115,7 @@ class StepCache:
         for title in self.again:
             for finished in self.ledger.latest_steps(title, self.config):
                 if finished.finished < self.began:
-                    self.ledger.forget(finished.key)
+                    self.ledger.delete_step(finished.key)
 
     def _reusable_result(self, key: str) -> StepResult | None:
         """Return an earlier run's result if all its files are unchanged."""
@@ -128,6 +128,6 @@ class StepCache:
         except (LookupError, TypeError, ValueError, AttributeError):  # an unreadable record does not count
             return None
         if any(not path.is_file() or files.sha256(path) != hashed for path, hashed in paths.items()):
-            self.ledger.forget(key)
+            self.ledger.delete_step(key)
             return None
         return StepResult(paths=paths, detail=detail, seconds=finished.seconds, reused=True)

@@ -378,9 +378,9 @@ def show_run_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         runs = [run for run in ledger.fleet_runs() if options.run in {None, run.id}]
         if options.run and not runs and fleet_detached_runs.is_detached(feedstock, options.run):
             return fleet_detached_status.show_detached_run_status(options, feedstock.root)
-        reports = {run.id: ledger.report(run.number) for run in runs}
+        reports = {run.id: ledger.run_report(run.number) for run in runs}
         costs = fleet_costs.recorded_run_costs(runs, reports, time.time())
-        backups = damage_repair.damaged_files(ledger.path)
+        backups = damage_repair.kept_damaged_files(ledger.path)
     if backups:
         print(make_pasteable(plan_status_output.ledger_damage_note(backups), feedstock.root), file=sys.stderr)
     if options.run and not runs:

@@ -156,7 +156,7 @@ def report_of_cached_configs(cached: Sequence[ConfigRun]) -> MatrixReport:
 
 def record_cached_as_passed(stage: GpuTestStage | None, cached: Sequence[ConfigRun], ledger: FleetLedger) -> None:
     """Record that configs are up to date which the last run left untested, and which have passed since."""
-    report = None if stage is None else ledger.report()
+    report = None if stage is None else ledger.run_report()
     names = {entry.config for entry in cached}
     if report is None or all(entry.state in GOOD for entry in report.configs if entry.config in names):
         return

@@ -55,7 +55,7 @@ def fleet_plan_of_configs(
 
     if not configs:
         raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
-    assumptions, history = Assumptions.read(), ledger.build_durations()
+    assumptions, history = Assumptions.read(), ledger.last_build_durations()
     is_slurm = options.provider == fleet_slurm_options.SLURM
     sizes = config_sizes(feedstock, [config.config for config in configs])
     requests = [

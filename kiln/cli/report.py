@@ -108,7 +108,7 @@ def recorded_run(feedstock: Feedstock, number: int | None) -> MatrixReport:
     runs: tuple[int, ...] = ()
     if path.is_file():  # Ledger() would create it
         with Ledger(path) as ledger:
-            if (matrix_report := ledger.report(number)) is not None:
+            if (matrix_report := ledger.run_report(number)) is not None:
                 return matrix_report
             runs = ledger.run_numbers()
     if not runs:

@@ -59,7 +59,7 @@ def recorded_runs(feedstock: Feedstock, most: int | None) -> tuple[tuple[MatrixR
         return (), 0
     with Ledger(path) as ledger:
         numbers = ledger.run_numbers()
-        return tuple(filter(None, map(ledger.report, numbers[:most]))), len(numbers)
+        return tuple(filter(None, map(ledger.run_report, numbers[:most]))), len(numbers)
 
 
 def run_as_json(report: MatrixReport, now: float) -> dict[str, Any]:

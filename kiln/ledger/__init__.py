@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.ledger.damage_repair import back_up_config, decoding_errors_as_damage, retry_after_repair
+from kiln.ledger.damage_repair import decoding_errors_as_damage, retry_after_repair, write_config_backup
 from kiln.ledger.database import Database
 from kiln.model.run import ConfigState
 from kiln.serialization import from_json_values, to_json
@@ -74,13 +74,13 @@ class Ledger(Database):
     @retry_after_repair
     def finished_step(self, key: str) -> FinishedStep | None:
         """Return a finished step; None when it is not stored."""
-        row = self._step_row(key)
-        return row and self._step_of_row(row)
+        row = self._fetch_step_row(key)
+        return row and self._step_from_row(row)
 
     def store_step(self, key: str, *, config: str, title: str, seconds: float, detail: Mapping[str, Any]) -> None:
         """Store a step that has succeeded; a later record of the same key replaces an earlier one."""
         row = (key, config, title, time.time(), seconds, json.dumps(detail, sort_keys=True))
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO step VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def back_up_finished_config(self, key: str, *artifacts: StoredArtifact) -> None:
@@ -88,30 +88,30 @@ class Ledger(Database):
 
         Only keys that are hashes are written: the others are never looked up.
         """
-        step = self._step_row(key)
+        step = self._fetch_step_row(key)
         if step is not None and key.isalnum():
-            back_up_config(self.path.parent, key, step, map(dataclasses.astuple, artifacts))
+            write_config_backup(self.path.parent, key, step, map(dataclasses.astuple, artifacts))
 
-    def forget(self, key: str) -> None:
+    def delete_step(self, key: str) -> None:
         """Delete a step whose result is gone."""
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             connection.execute("DELETE FROM step WHERE key = ?", (key,))
 
     @retry_after_repair
     def latest_steps(self, title: str, config: str | None = None) -> tuple[FinishedStep, ...]:
         """Return the finished steps with a title, of one config or of all, the latest first."""
-        rows = self._rows(
+        rows = self._fetch_rows(
             f"SELECT {', '.join(STEP_COLUMNS)} FROM step"  # noqa: S608 - constants
             " WHERE title = ? AND config = coalesce(?, config) ORDER BY finished DESC",
             title,
             config,
         )
-        return tuple(map(self._step_of_row, rows))
+        return tuple(map(self._step_from_row, rows))
 
-    def _step_row(self, key: str) -> Any:
-        return self._row(f"SELECT {', '.join(STEP_COLUMNS)} FROM step WHERE key = ?", key)  # noqa: S608 - constants
+    def _fetch_step_row(self, key: str) -> Any:
+        return self._fetch_row(f"SELECT {', '.join(STEP_COLUMNS)} FROM step WHERE key = ?", key)  # noqa: S608 - constants
 
-    def _step_of_row(self, row: tuple[Any, ...]) -> FinishedStep:
+    def _step_from_row(self, row: tuple[Any, ...]) -> FinishedStep:
         with decoding_errors_as_damage():
             fields = dict(zip(STEP_COLUMNS, row, strict=True))
             return from_json_values(FinishedStep, {**fields, "detail": json.loads(row[5])})
@@ -121,14 +121,14 @@ class Ledger(Database):
     def store_artifacts(self, *artifacts: StoredArtifact) -> None:
         """Store package files that are in the channel now."""
         rows = map(dataclasses.astuple, artifacts)
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO artifact VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     @retry_after_repair
-    def artifact(self, path: str) -> StoredArtifact | None:
+    def stored_artifact(self, path: str) -> StoredArtifact | None:
         """Return a package file of the channel; None when it is not stored."""
         query = f"SELECT {', '.join(ARTIFACT_COLUMNS)} FROM artifact WHERE path = ?"  # noqa: S608 - constants
-        row = self._row(query, path)
+        row = self._fetch_row(query, path)
         return row and StoredArtifact(**dict(zip(ARTIFACT_COLUMNS, row, strict=True)))
 
     # Runs
@@ -138,20 +138,20 @@ class Ledger(Database):
         from kiln.container.owner_labels import OwnerProcess
         from kiln.ledger import run_json_conversion
 
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             cursor = connection.execute(
                 "INSERT INTO run (command, started, owner, detail) VALUES (?, ?, ?, ?)",
                 (
                     report.command,
                     report.started,
                     str(OwnerProcess.of_this_process()),
-                    run_json_conversion.detail_json(report, run_json_conversion.RUN_FIELDS),
+                    run_json_conversion.detail_column_json(report, run_json_conversion.RUN_FIELDS),
                 ),
             )
             number = int(cursor.lastrowid or 0)
             for position, config in enumerate(report.configs):
-                detail = run_json_conversion.detail_json(config, run_json_conversion.CONFIG_FIELDS)
-                _write_config(connection, number, position, config, detail)
+                detail = run_json_conversion.detail_column_json(config, run_json_conversion.CONFIG_FIELDS)
+                _write_config_row(connection, number, position, config, detail)
         return number
 
     def update_config(self, run: int, config: ConfigRun) -> None:
@@ -159,41 +159,41 @@ class Ledger(Database):
         from kiln.ledger import run_json_conversion
 
         # Before other processes have to wait.
-        detail = run_json_conversion.detail_json(config, run_json_conversion.CONFIG_FIELDS)
-        with self._writing() as connection:
+        detail = run_json_conversion.detail_column_json(config, run_json_conversion.CONFIG_FIELDS)
+        with self._write_transaction() as connection:
             query = "SELECT position FROM config_run WHERE run = ? AND config = ?"
             row = connection.execute(query, (run, config.config)).fetchone()
             last = "SELECT count(*) FROM config_run WHERE run = ?"
             position = row[0] if row else connection.execute(last, (run,)).fetchone()[0]
-            _write_config(connection, run, position, config, detail)
+            _write_config_row(connection, run, position, config, detail)
 
     def update_cost(self, run: int, cost: RunCost) -> None:
         """Store the cost of a run on workers; a repair may have lost the run."""
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             for (detail,) in connection.execute("SELECT detail FROM run WHERE id = ?", (run,)).fetchall():
                 changed = json.dumps({**json.loads(detail), "cost": to_json(cost)})
                 connection.execute("UPDATE run SET detail = ? WHERE id = ?", (changed, run))
 
     def end_run(self, run: int, *, at: float | None = None) -> None:
         """Store that a run is over: now, or since ``at``."""
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             moment = time.time() if at is None else at
             connection.execute("UPDATE run SET finished = ? WHERE id = ?", (moment, run))
 
     @retry_after_repair
     def run_numbers(self) -> tuple[int, ...]:
         """Return the numbers of all runs, the latest first."""
-        return tuple(number for (number,) in self._rows("SELECT id FROM run ORDER BY id DESC"))
+        return tuple(number for (number,) in self._fetch_rows("SELECT id FROM run ORDER BY id DESC"))
 
     @retry_after_repair
-    def report(self, run: int | None = None) -> MatrixReport | None:
+    def run_report(self, run: int | None = None) -> MatrixReport | None:
         """Return the report of a run, by default of the latest, or None.
 
         Configs that were running when their run was killed are reported as interrupted.
         """
         from kiln.ledger import run_json_conversion
 
-        row = self._row(
+        row = self._fetch_row(
             "SELECT id, command, started, finished, owner, detail FROM run WHERE id = coalesce(?, id)"
             " ORDER BY id DESC LIMIT 1",
             run,
@@ -203,16 +203,16 @@ class Ledger(Database):
         number, command, started, finished, owner, detail = row
         columns = ", ".join(run_json_conversion.CONFIG_COLUMNS)
         query = f"SELECT {columns} FROM config_run WHERE run = ? ORDER BY position"  # noqa: S608 - constants
-        killed = finished is None and not self._is_owner_alive(owner)
-        rows = self._rows(query, number)
+        killed = finished is None and not self._is_owner_process_alive(owner)
+        rows = self._fetch_rows(query, number)
         with decoding_errors_as_damage():
             configs = tuple(run_json_conversion.config_from_columns(row, killed=killed) for row in rows)
             return run_json_conversion.run_from_columns(number, command, started, finished, json.loads(detail), configs)
 
     @retry_after_repair
-    def changes(self, run: int) -> tuple[tuple[str, ConfigState, float], ...]:
+    def config_state_changes(self, run: int) -> tuple[tuple[str, ConfigState, float], ...]:
         """Return every change of a run in order: the config, its new state, the time in seconds since the epoch."""
-        rows = self._rows("SELECT config, state, at FROM change WHERE run = ? ORDER BY id", run)
+        rows = self._fetch_rows("SELECT config, state, at FROM change WHERE run = ? ORDER BY id", run)
         with decoding_errors_as_damage():
             return tuple((config, ConfigState(state), at) for config, state, at in rows)
 
@@ -223,7 +223,7 @@ class Ledger(Database):
         """
         states: dict[str, ConfigState] = {}
         for number in self.run_numbers():
-            report = self.report(number)
+            report = self.run_report(number)
             for config in report.configs if report and report.rehearsal is rehearsal else ():
                 if states.get(config.config, ConfigState.LOCKED) is ConfigState.LOCKED:
                     states[config.config] = config.state
@@ -232,7 +232,7 @@ class Ledger(Database):
     @retry_after_repair
     def last_build_seconds(self, *, rehearsal: bool = False) -> dict[str, float]:
         """Return the duration of each config's last build, or rehearsal, in seconds; of a chain of jobs, their sum."""
-        rows = self._rows(
+        rows = self._fetch_rows(
             "SELECT config, duration FROM known WHERE rehearsal = ? AND state = ? AND started IS NOT NULL ORDER BY run",
             rehearsal,
             ConfigState.DONE.value,
@@ -245,12 +245,12 @@ class Ledger(Database):
         return {step.config: int(step.detail.get("disk", 0)) for step in reversed(self.latest_steps(FINISHED_CONFIG))}
 
     @retry_after_repair
-    def build_durations(self) -> tuple[BuildDuration, ...]:
+    def last_build_durations(self) -> tuple[BuildDuration, ...]:
         """Return the durations of each config's last cold and last warm build.
 
         Rehearsals do not count, nor builds with remote actions: the machine's own cores do not explain their time.
         """
-        rows = self._rows(
+        rows = self._fetch_rows(
             "SELECT known.config, known.detail, known.duration, run.detail FROM known"
             " JOIN run ON run.id = known.run"
             " WHERE NOT known.rehearsal AND known.state = ? AND known.started IS NOT NULL ORDER BY run.id",
@@ -272,21 +272,21 @@ class Ledger(Database):
     def last_build_peak_memory(self, *, rehearsal: bool = False) -> dict[str, int]:
         """Return the peak memory of each config's last build, or rehearsal, in bytes."""
         query = "SELECT config, peak_memory FROM known WHERE rehearsal = ? AND peak_memory IS NOT NULL ORDER BY run"
-        return dict(self._rows(query, rehearsal))
+        return dict(self._fetch_rows(query, rehearsal))
 
     @retry_after_repair
     def was_last_build_killed(self, config: str, *, rehearsal: bool = False) -> bool:
         """Return whether the last run that built a config was killed."""
-        row = self._row(
+        row = self._fetch_row(
             "SELECT owner FROM known WHERE rehearsal = ? AND config = ? AND state = ? ORDER BY run DESC LIMIT 1",
             rehearsal,
             config,
             ConfigState.RUNNING.value,
         )
-        return row is not None and not self._is_owner_alive(row[0])
+        return row is not None and not self._is_owner_process_alive(row[0])
 
     @staticmethod
-    def _is_owner_alive(label: str) -> bool:
+    def _is_owner_process_alive(label: str) -> bool:
         from kiln.container.owner_labels import OwnerProcess, has_ended
 
         owner = OwnerProcess.parse(label)
@@ -295,7 +295,7 @@ class Ledger(Database):
         )
 
 
-def _write_config(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun, detail: str) -> None:
+def _write_config_row(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun, detail: str) -> None:
     """Replace the record of a config, and add the change to the history."""
     row = (
         run,

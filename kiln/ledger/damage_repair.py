@@ -39,7 +39,7 @@ Value = TypeVar("Value")
 LedgerType = TypeVar("LedgerType", bound="Database")
 
 
-class Damaged(Exception):
+class DamagedLedger(Exception):
     """A record of the ledger is damaged; the ledger itself handles this error."""
 
 
@@ -49,15 +49,15 @@ def retry_after_repair(
     """Decorate a reading method: when a record is damaged, repair the file and call the method once more."""
 
     @functools.wraps(method)
-    def wrapper(ledger: LedgerType, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Value:
+    def method_with_retry(ledger: LedgerType, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Value:
         try:
             return method(ledger, *args, **kwargs)
-        except Damaged as damage:
-            ledger.repair(damage)
+        except DamagedLedger as damage:
+            ledger.replace_damaged(damage)
         with refuse_remaining_damage(ledger.path):
             return method(ledger, *args, **kwargs)
 
-    return wrapper
+    return method_with_retry
 
 
 @contextlib.contextmanager
@@ -66,11 +66,11 @@ def decoding_errors_as_damage() -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        raise Damaged(f"a record cannot be read: {type(error).__name__}: {error}") from error
+        raise DamagedLedger(f"a record cannot be read: {type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
-def converted_errors(path: Path) -> Iterator[None]:
+def convert_sqlite_errors(path: Path) -> Iterator[None]:
     """Convert the errors of SQLite.
 
     Raises:
@@ -83,9 +83,9 @@ def converted_errors(path: Path) -> Iterator[None]:
     except sqlite3.ProgrammingError:
         raise
     except sqlite3.Error as error:
-        raise unusable_file_error(error, path) or Damaged(str(error)) from error
+        raise unusable_file_error(error, path) or DamagedLedger(str(error)) from error
     except UnicodeDecodeError as error:  # SQLite's message quotes damaged bytes
-        raise Damaged(str(error)) from error
+        raise DamagedLedger(str(error)) from error
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def refuse_remaining_damage(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except Damaged as damage:
+    except DamagedLedger as damage:
         hint = f"mv {path} {path}.aside, then run the same command again"
         raise LedgerFault(f"the ledger {path} is damaged", why=str(damage), hint=hint) from damage
 
@@ -149,7 +149,7 @@ def _special_file_kind(place: Path) -> str | None:
     return next((name for is_one, name in KINDS if is_one(mode)), "a device")
 
 
-def schema_version(connection: sqlite3.Connection, path: Path) -> int:
+def require_known_schema(connection: sqlite3.Connection, path: Path) -> int:
     """Return the schema of a ledger, 0 for a new one; a file that this kiln does not know is not changed.
 
     Raises:
@@ -162,7 +162,7 @@ def schema_version(connection: sqlite3.Connection, path: Path) -> int:
             why="a newer kiln has written it",
             hint=f"update kiln, or begin a new ledger: mv {path} {path}.newer",
         )
-    tables = migration.tables_of(connection)
+    tables = migration.table_names(connection)
     if tables and not tables & schema.TABLES and not tables & migration.TABLES.keys():
         raise LedgerFault(
             f"{path} is a database of another program, not a ledger",
@@ -172,7 +172,7 @@ def schema_version(connection: sqlite3.Connection, path: Path) -> int:
     return int(version)
 
 
-def repair_file(path: Path, inode: int | None, why: str) -> None:
+def replace_damaged_file(path: Path, inode: int | None, why: str) -> None:
     """Replace a damaged ledger by a new one, unless another process has; the damaged one is kept next to it.
 
     ``inode`` is that of the damaged file if it was open already.
@@ -187,11 +187,11 @@ def repair_file(path: Path, inode: int | None, why: str) -> None:
             hint=f"make the folder writable once, or copy it to where you can write: chmod u+w {path.parent}",
         )
     with files.held_folder_lock(path.parent):
-        if inode not in {None, path.stat().st_ino} or (inode is None and _is_whole(path)):
+        if inode not in {None, path.stat().st_ino} or (inode is None and _is_database_intact(path)):
             return
-        backup = _free_name(path)
+        backup = _unused_backup_path(path)
         with files.atomic_replacement(path) as part:
-            rows, configs = _copy_readable(path, part)
+            rows, configs = _copy_readable_records(path, part)
             files.link_or_copy(path, backup)
             for suffix in COMPANIONS:
                 with contextlib.suppress(FileNotFoundError):
@@ -203,14 +203,14 @@ def repair_file(path: Path, inode: int | None, why: str) -> None:
     )
 
 
-def damaged_files(path: Path) -> tuple[Path, ...]:
+def kept_damaged_files(path: Path) -> tuple[Path, ...]:
     """Return the damaged ledgers that were kept next to a repaired one."""
-    return tuple(backup for backup in _backup_names(path) if os.path.lexists(backup))
+    return tuple(backup for backup in _backup_paths(path) if os.path.lexists(backup))
 
 
-def _is_whole(path: Path) -> bool:
+def _is_database_intact(path: Path) -> bool:
     try:
-        with contextlib.closing(_read_only(path)) as connection:
+        with contextlib.closing(connect_read_only(path)) as connection:
             return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
     except SQLITE:
         return False
@@ -221,34 +221,35 @@ def _may_access_folder(folder: Path, mode: int) -> bool:
     return os.access(folder, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
-def _free_name(path: Path) -> Path:
-    return next(name for name in _backup_names(path) if not os.path.lexists(name))
+def _unused_backup_path(path: Path) -> Path:
+    return next(name for name in _backup_paths(path) if not os.path.lexists(name))
 
 
-def _backup_names(path: Path) -> Iterator[Path]:
+def _backup_paths(path: Path) -> Iterator[Path]:
     return (path.with_name(f"{path.name}.broken{'' if number == 1 else f'-{number}'}") for number in range(1, 1000))
 
 
-def _read_only(path: Path) -> sqlite3.Connection:
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """Open a ledger that is neither created, migrated nor repaired."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)
 
 
-def _copy_readable(old: Path, new: Path) -> tuple[int, int]:
+def _copy_readable_records(old: Path, new: Path) -> tuple[int, int]:
     """Write a new ledger with the readable records; return the numbers of records and of finished configs."""
     with contextlib.closing(sqlite3.connect(new)) as target:
         target.executescript(f"{schema.RUNS}{schema.FLEET}PRAGMA user_version = {schema.VERSION};")
-        with contextlib.suppress(*SQLITE), contextlib.closing(_read_only(old)) as source:
+        with contextlib.suppress(*SQLITE), contextlib.closing(connect_read_only(old)) as source:
             source.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
-            for table in migration.tables_of(target):
-                _copy_sound_rows(table, source, target)
+            for table in migration.table_names(target):
+                _copy_intact_rows(table, source, target)
         rows = target.total_changes
         configs = sum(_restore_finished_config(file, target) for file in sorted((old.parent / FINISHED).glob("*.json")))
-        migration.rename_values(target)
+        migration.rename_old_values(target)
         target.commit()
     return rows, configs
 
 
-def _copy_sound_rows(table: str, source: sqlite3.Connection, target: sqlite3.Connection) -> None:
+def _copy_intact_rows(table: str, source: sqlite3.Connection, target: sqlite3.Connection) -> None:
     """Copy the sound rows of a table, from both of its ends up to the damage."""
     columns = target.execute(f"PRAGMA table_info({table})").fetchall()
     names = [column[1] for column in columns]
@@ -262,11 +263,11 @@ def _copy_sound_rows(table: str, source: sqlite3.Connection, target: sqlite3.Con
                 values = dict(zip(names, row, strict=True))
                 if "state" in values:
                     values["state"] = migration.STATES.get(values["state"], values["state"])
-                if _is_sound(table, values):
+                if _is_row_decodable(table, values):
                     target.execute(into, tuple(values.values()))
 
 
-def _is_sound(table: str, row: dict[str, Any]) -> bool:
+def _is_row_decodable(table: str, row: dict[str, Any]) -> bool:
     """Return whether a row can be decoded."""
     from kiln.ledger import run_json_conversion
 
@@ -282,7 +283,7 @@ def _is_sound(table: str, row: dict[str, Any]) -> bool:
         return False
 
 
-def back_up_config(folder: Path, key: str, step: Iterable[object], artifacts: Iterable[Iterable[object]]) -> None:
+def write_config_backup(folder: Path, key: str, step: Iterable[object], artifacts: Iterable[Iterable[object]]) -> None:
     """Write a finished config into a file: its row of the table of steps, and those of its packages.
 
     Raises:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import LedgerFault, NotWritable
 from kiln.ledger import memory_copy, migration
 from kiln.ledger.damage_repair import (
-    Damaged,
-    converted_errors,
+    DamagedLedger,
+    convert_sqlite_errors,
     refuse_remaining_damage,
-    repair_file,
+    replace_damaged_file,
+    require_known_schema,
     require_regular_files,
-    schema_version,
 )
 from kiln.ledger.schema import KNOWN, VERSION
 
@@ -48,8 +48,8 @@ class Database:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._open = self._open_database()
-        except Damaged as damage:
-            repair_file(path, None, str(damage))
+        except DamagedLedger as damage:
+            replace_damaged_file(path, None, str(damage))
             with refuse_remaining_damage(path):
                 self._open = self._open_database()
 
@@ -67,65 +67,65 @@ class Database:
         with contextlib.suppress(AttributeError, sqlite3.Error):
             self._open.close()
 
-    def _row(self, query: str, *values: object) -> Any:
-        rows = self._rows(query, *values)
+    def _fetch_row(self, query: str, *values: object) -> Any:
+        rows = self._fetch_rows(query, *values)
         return rows[0] if rows else None
 
-    def _rows(self, query: str, *values: object) -> list[Any]:
-        with self._lock, converted_errors(self.path):
+    def _fetch_rows(self, query: str, *values: object) -> list[Any]:
+        with self._lock, convert_sqlite_errors(self.path):
             return self._open.execute(query, values).fetchall()
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _write_transaction(self) -> Iterator[sqlite3.Connection]:
         """Open a transaction that holds the write lock from its beginning, and so cannot fail on it later."""
         try:
-            with self._lock, converted_errors(self.path):
+            with self._lock, convert_sqlite_errors(self.path):
                 self._open.execute("BEGIN IMMEDIATE")
                 with self._open:
                     yield self._open
-        except Damaged as damage:
-            self.repair(damage)
+        except DamagedLedger as damage:
+            self.replace_damaged(damage)
             what = f"the ledger {self.path} was damaged, as was found while writing it"
             raise LedgerFault(what, why=str(damage), hint="it was repaired; run the same command again") from damage
 
     def _create_tables(self, tables: str) -> None:
         """Create more tables in the file."""
-        if self._row("PRAGMA query_only") != (1,):
-            with self._lock, converted_errors(self.path):
+        if self._fetch_row("PRAGMA query_only") != (1,):
+            with self._lock, convert_sqlite_errors(self.path):
                 self._open.executescript(f"BEGIN IMMEDIATE;{tables}COMMIT;")
 
-    def repair(self, damage: Damaged) -> None:
+    def replace_damaged(self, damage: DamagedLedger) -> None:
         """Replace the file by a new one with the readable records of the damaged one."""
         with self._lock:
             self._open.close()
-            repair_file(self.path, self._inode, str(damage))
+            replace_damaged_file(self.path, self._inode, str(damage))
             with refuse_remaining_damage(self.path):
                 self._open = self._open_database()
 
     def _open_database(self) -> sqlite3.Connection:
         require_regular_files(self.path)
         try:
-            return self._connect_and_prepare(self._connect, _prepare)
+            return self._connect_and_prepare(self._connect, _prepare_for_writing)
         except NotWritable as refusal:
             if not self.path.is_file():
                 raise
-            connection = self._connect_and_prepare(self._connect_to_read, _prepare_to_read)
+            connection = self._connect_and_prepare(self._connect_read_only, _prepare_read_only)
             LOGGER.warning("note: the ledger %s is read-only (%s); nothing is recorded", self.path, refusal.why)
             return connection
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
-    def _connect_to_read(self) -> sqlite3.Connection:
+    def _connect_read_only(self) -> sqlite3.Connection:
         if memory_copy.has_write_ahead_log(self.path):
-            return memory_copy.in_memory(self.path)
+            return memory_copy.copy_into_memory(self.path)
         name = f"{self.path.absolute().as_uri()}?immutable=1"
         return sqlite3.connect(name, isolation_level=None, check_same_thread=False, uri=True)
 
     def _connect_and_prepare(
         self, connect: Callable[[], sqlite3.Connection], prepare: Callable[[sqlite3.Connection, Path], None]
     ) -> sqlite3.Connection:
-        with converted_errors(self.path):
+        with convert_sqlite_errors(self.path):
             connection = connect()
             try:
                 prepare(connection, self.path)
@@ -136,9 +136,9 @@ class Database:
         return connection
 
 
-def _prepare_to_read(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare_read_only(connection: sqlite3.Connection, path: Path) -> None:
     """Prepare to read a read-only file, next to which SQLite cannot create its own files."""
-    version = schema_version(connection, path)
+    version = require_known_schema(connection, path)
     if version == 0:
         raise LedgerFault(
             f"the ledger {path} has no records, and a new one cannot be begun since it is read-only",
@@ -155,9 +155,9 @@ def _prepare_to_read(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA query_only = 1")
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare_for_writing(connection: sqlite3.Connection, path: Path) -> None:
     """Create or migrate the tables of a file, while other processes may do the same."""
-    version = schema_version(connection, path)
+    version = require_known_schema(connection, path)
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -171,5 +171,5 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     # In this mode NORMAL loses at most the last changes to a power cut; it never leaves the file inconsistent.
     connection.execute("PRAGMA synchronous = NORMAL")
     if version != VERSION:
-        migration.migrate(connection)
+        migration.migrate_schema(connection)
     connection.execute(KNOWN)

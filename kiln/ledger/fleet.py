@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.container.owner_labels import OwnerProcess
 from kiln.ledger import Ledger, schema
-from kiln.ledger.damage_repair import decoding_errors_as_damage, retry_after_repair
+from kiln.ledger.damage_repair import connect_read_only, decoding_errors_as_damage, retry_after_repair
 from kiln.model.fleet import GONE, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.serialization import from_json_values, to_json
 
@@ -44,7 +44,7 @@ class FleetLedger(Ledger):
             run.number,
             run.key,
         )
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO fleet VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             # The file and its journal keep the space that this takes, so the states of workers can still be stored
             # when something else has filled the disk.
@@ -73,56 +73,56 @@ class FleetLedger(Ledger):
             self.store_worker(run, worker)
         for job in jobs:
             self.store_job(run, job)
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             connection.execute("UPDATE fleet SET finished = ? WHERE id = ?", (now, run))
 
     def store_worker(self, run: str, worker: WorkerRecord) -> None:
         """Store the state of a worker, or the state that it is about to have."""
         row = (run, worker.name, json.dumps(to_json(worker)))
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO worker VALUES (?, ?, ?)", row)
 
     def store_job(self, run: str, job: JobRecord) -> None:
         """Store the state of a job, or the state that it is about to have."""
         row = (run, job.config, job.attempt, json.dumps(to_json(job)))
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?)", row)
 
     @retry_after_repair
     def fleet_run(self, run: str) -> FleetRun | None:
         """Return a fleet run with its workers and jobs, or None."""
-        row = self._row(f"{SELECT} WHERE id = ?", run)
-        return None if row is None else self._fleet_run_of_row(row)
+        row = self._fetch_row(f"{SELECT} WHERE id = ?", run)
+        return None if row is None else self._fleet_run_from_row(row)
 
     @retry_after_repair
     def fleet_runs(self) -> tuple[FleetRun, ...]:
         """Return all fleet runs, the latest first."""
-        rows = self._rows(f"{SELECT} ORDER BY started DESC, id")
-        return tuple(self._fleet_run_of_row(row) for row in rows)
+        rows = self._fetch_rows(f"{SELECT} ORDER BY started DESC, id")
+        return tuple(self._fleet_run_from_row(row) for row in rows)
 
-    def _fleet_run_of_row(self, row: Any) -> FleetRun:
+    def _fleet_run_from_row(self, row: Any) -> FleetRun:
         fields = dict(zip(COLUMNS, row, strict=True))
         owner = fields.pop("owner")
-        workers = self._rows("SELECT detail FROM worker WHERE fleet = ? ORDER BY name", fields["id"])
-        jobs = self._rows("SELECT detail FROM job WHERE fleet = ? ORDER BY config, attempt", fields["id"])
+        workers = self._fetch_rows("SELECT detail FROM worker WHERE fleet = ? ORDER BY name", fields["id"])
+        jobs = self._fetch_rows("SELECT detail FROM job WHERE fleet = ? ORDER BY config, attempt", fields["id"])
         with decoding_errors_as_damage():
             worker_records = tuple(from_json_values(WorkerRecord, json.loads(detail)) for (detail,) in workers)
             job_records = tuple(from_json_values(JobRecord, json.loads(detail)) for (detail,) in jobs)
         return FleetRun(
             **fields,
-            lives=fields["finished"] is None and self._is_owner_alive(owner),
+            lives=fields["finished"] is None and self._is_owner_process_alive(owner),
             workers=worker_records,
             jobs=job_records,
         )
 
 
-def is_unfinished(path: Path, run: str) -> bool:
+def is_fleet_run_unfinished(path: Path, run: str) -> bool:
     """Return whether a ledger has a fleet run as unfinished; assume so when it cannot be read.
 
     It is only read, for it may be another feedstock's: neither migrated nor repaired.
     """
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with contextlib.closing(connect_read_only(path)) as connection:
             row = connection.execute("SELECT finished FROM fleet WHERE id = ?", (run,)).fetchone()
     except sqlite3.Error:
         return True

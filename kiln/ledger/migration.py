@@ -26,7 +26,7 @@ TITLES = {"cell": "config"}  # of steps
 STATES = {"found": "cached", "elsewhere": "locked by another process"}
 
 
-def migrate(connection: sqlite3.Connection) -> None:
+def migrate_schema(connection: sqlite3.Connection) -> None:
     """Rename the tables and values of an older schema, and create missing tables; other processes wait meanwhile."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
@@ -34,34 +34,34 @@ def migrate(connection: sqlite3.Connection) -> None:
             "PRAGMA user_version"
         ).fetchone()  # read again: another process may have been first
         if version != schema.VERSION:
-            tables = tables_of(connection)
+            tables = table_names(connection)
             connection.execute("DROP INDEX IF EXISTS cell_of_config")
             for old, new in TABLES.items():
                 if old in tables and new not in tables:
                     connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
             for statement in filter(str.strip, schema.RUNS.split(";")):
                 connection.execute(statement)
-            rename_values(connection)
+            rename_old_values(connection)
             connection.execute(f"PRAGMA user_version = {schema.VERSION}")
 
 
-def rename_values(connection: sqlite3.Connection) -> None:
+def rename_old_values(connection: sqlite3.Connection) -> None:
     """Rename the states and the fields of records; current names stay as they are."""
     for column, words, tables in (("state", STATES, ("config_run", "change")), ("title", TITLES, ("step",))):
         for table in tables:
             for old, new in words.items():
                 connection.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, old))  # noqa: S608 - ours
-    for table in FIELDS.keys() & tables_of(connection):
+    for table in FIELDS.keys() & table_names(connection):
         key = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[5]]
         rows = connection.execute(f"SELECT detail, {', '.join(key)} FROM {table}").fetchall()  # noqa: S608 - ours
         where = " AND ".join(f"{name} = ?" for name in key)
         for detail, *values in rows:
-            renamed = _rename_in_detail(detail, FIELDS[table], VALUES.get(table, {}))
+            renamed = _rename_detail_fields(detail, FIELDS[table], VALUES.get(table, {}))
             if renamed != detail:
                 connection.execute(f"UPDATE {table} SET detail = ? WHERE {where}", (renamed, *values))  # noqa: S608
 
 
-def _rename_in_detail(detail: str, fields: dict[str, str], states: dict[str, str]) -> str:
+def _rename_detail_fields(detail: str, fields: dict[str, str], states: dict[str, str]) -> str:
     """Return a JSON object with its fields and its state renamed; other text stays, for its reader to refuse."""
     try:
         record = json.loads(detail)
@@ -73,6 +73,6 @@ def _rename_in_detail(detail: str, fields: dict[str, str], states: dict[str, str
     return json.dumps({**renamed, **({"state": states[record["state"]]} if record.get("state") in states else {})})
 
 
-def tables_of(connection: sqlite3.Connection) -> set[str]:
+def table_names(connection: sqlite3.Connection) -> set[str]:
     """Return the names of a database's tables."""
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

@@ -40,7 +40,7 @@ KINDS = (
 Record = TypeVar("Record")
 
 
-def detail_json(record: MatrixReport | ConfigRun, names: Sequence[str]) -> str:
+def detail_column_json(record: MatrixReport | ConfigRun, names: Sequence[str]) -> str:
     """Return the detail of a run or a config: its `RUN_FIELDS` or `CONFIG_FIELDS`, which have no column."""
     return json.dumps({name: to_json(getattr(record, name)) for name in names})
 

@@ -157,7 +157,7 @@ def runs_in_ledger(feedstock: Feedstock) -> tuple[MatrixReport, ...]:
     if not place.is_file():  # opening a ledger creates it
         return ()
     with Ledger(place) as ledger:
-        reports = (ledger.report(number) for number in ledger.run_numbers())
+        reports = (ledger.run_report(number) for number in ledger.run_numbers())
         return tuple(report for report in reports if report and not report.rehearsal)
 
 

@@ -133,7 +133,7 @@ def remove_leftover_work_folders(layout: ArtifactLayout, configs: Iterable[str])
 
 def _is_artifact_unchanged(ledger: Ledger, layout: ArtifactLayout, path: Path | str, inputs: InputHashes) -> bool:
     """Return whether the channel has a package unchanged; it is hashed again only when its time has changed."""
-    artifact, place = ledger.artifact(str(path)), layout.root / path
+    artifact, place = ledger.stored_artifact(str(path)), layout.root / path
     if artifact is None or artifact.inputs != inputs.shared or not place.is_file():
         return False
     status = place.stat()
@@ -271,7 +271,7 @@ def _channel_path(report: PackageReport) -> str:
 def _artifact_of_other_config(
     ledger: Ledger, layout: ArtifactLayout, path: str, inputs: InputHashes, config: str
 ) -> StoredArtifact | None:
-    artifact = ledger.artifact(path)
+    artifact = ledger.stored_artifact(path)
     if artifact is None or artifact.config == config or not _is_artifact_unchanged(ledger, layout, path, inputs):
         return None
     return artifact

@@ -27,7 +27,7 @@ def rows() -> list[Row]:
         with Ledger(place) as ledger:
             run = ledger.begin_run(report())
             took = written(place, run)
-            changes = ledger.changes(run)
+            changes = ledger.config_state_changes(run)
     kept = sum(ordered([state for config, state, _ in changes if config == name]) for name in names())
     rate = WRITERS * CHANGES / took
     return [

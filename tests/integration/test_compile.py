@@ -150,7 +150,7 @@ def test_the_wheel_has_the_tag_of_its_binaries_and_works_in_a_plain_venv(
     with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
         (known,) = ledger.latest_steps("config", CUDA_12_PY_313)
         told = known.detail["packages"][-1]
-        kept = ledger.artifact(told["artifact"]["path"])
+        kept = ledger.stored_artifact(told["artifact"]["path"])
     assert kept is not None
     wheel = wheels["cuda12.4/" + Path(kept.path).name]
     assert kept.sha256 == told["artifact"]["sha256"] == files.sha256(wheel)

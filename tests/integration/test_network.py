@@ -31,7 +31,7 @@ def small(tmp_path: Path) -> Path:
 def seen(root: Path) -> dict[str, set[str]]:
     """The networks that each script of the last run saw."""
     with Ledger(root / "build_artifacts" / "ledger.sqlite") as ledger:
-        report = ledger.report()
+        report = ledger.run_report()
     assert report is not None
     log = report.configs[0].log
     assert log is not None

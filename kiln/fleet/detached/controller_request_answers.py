@@ -97,7 +97,7 @@ class RunReporter:
             return None, None
         with FleetLedger(self.layout.ledger) as ledger:
             fleet = ledger.fleet_run(self.run)
-            return (None if fleet is None else ledger.report(fleet.number)), fleet
+            return (None if fleet is None else ledger.run_report(fleet.number)), fleet
 
     def latest_log(self, config: str) -> Path | None:
         """Return the latest log of a config: of its build, or of its tests on a worker."""

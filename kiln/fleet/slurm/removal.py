@@ -14,7 +14,7 @@ from kiln.fleet.executor_protocol import CommandFailed, RunTornDown, TearDownFai
 from kiln.fleet.reconcile import ListedMachine
 from kiln.fleet.slurm.client import SlurmClient, program_environment
 from kiln.fleet.slurm.job_files import CONTROLLER, AttemptFolder, has_result
-from kiln.ledger.fleet import is_unfinished
+from kiln.ledger.fleet import is_fleet_run_unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -174,7 +174,7 @@ def _may_run_be_continued(folder: Path, run: str) -> bool:
         return not folder.parent.is_dir()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return True
-    return is_unfinished(path, run) if path.exists() else not is_here
+    return is_fleet_run_unfinished(path, run) if path.exists() else not is_here
 
 
 def _require_no_jobs_left(left: Collection[QueuedJob] | None, what: str) -> None:

@@ -98,7 +98,7 @@ def ledgered(root: Path) -> tuple[FleetRun, ...]:
 
 def report(root: Path) -> MatrixReport:
     with FleetLedger(root / "build_artifacts" / "ledger.sqlite") as ledger:
-        result = ledger.report()
+        result = ledger.run_report()
     assert result is not None
     return result
 

@@ -92,7 +92,7 @@ def wait_for(process: subprocess.Popen[str], text: str) -> list[str]:
 
 def report(root: Path) -> MatrixReport:
     with Ledger(root / "build_artifacts" / "ledger.sqlite") as ledger:
-        result = ledger.report()
+        result = ledger.run_report()
     assert result is not None
     return result
 

@@ -166,7 +166,7 @@ def ledger_of(run: Run) -> FleetLedger:
 def test_what_is_built_is_done_when_its_tests_have_passed(run: Run) -> None:
     with ledger_of(run) as ledger:
         report, errors = run.execute(ledger, run.build(ledger))
-        (fleet_run,), stored = ledger.fleet_runs(), ledger.report()
+        (fleet_run,), stored = ledger.fleet_runs(), ledger.run_report()
         assert len(ledger.run_numbers()) == 1
     assert errors == {}
     assert stored is not None
@@ -220,7 +220,7 @@ def test_a_failed_test_keeps_the_packages_and_is_run_again_by_the_next_command(r
         fleet_gpu_tests.record_cached_as_passed(run.stage(ledger), [cached[0]], ledger)
         assert len(ledger.run_numbers()) == 1, "its last state is good"
         fleet_gpu_tests.record_cached_as_passed(run.stage(ledger), [cached[1]], ledger)
-        last = ledger.report()
+        last = ledger.run_report()
         assert last is not None
         assert [config.state for config in last.configs] == [ConfigState.CACHED]
         again, errors = run.execute(ledger, None, cached)
@@ -239,7 +239,7 @@ def test_a_run_that_is_killed_during_its_tests_is_done_only_after_the_others(run
     with ledger_of(run) as ledger:
         with pytest.raises(Killed):
             run.execute(ledger, run.build(ledger))
-        (previous,), report = ledger.fleet_runs(), ledger.report()
+        (previous,), report = ledger.fleet_runs(), ledger.run_report()
         assert report is not None
         states = {config.config: config.state for config in report.configs}
         assert [states[name] for name in CUDA] == [ConfigState.DONE, ConfigState.RUNNING, ConfigState.WAITING]
@@ -268,7 +268,7 @@ def test_a_run_that_is_killed_while_it_builds_has_no_done_config_for_a_gpu(run: 
     with ledger_of(run) as ledger:
         with pytest.raises(Killed):
             run.execute(ledger, run.build(ledger, killed=1.5 * HOUR))
-        report = ledger.report()
+        report = ledger.run_report()
     assert report is not None
     states = {config.config: config.state for config in report.configs}
     assert ConfigState.DONE not in {states[name] for name in CUDA}
@@ -283,7 +283,7 @@ def test_rebuilt_packages_that_are_those_that_have_passed_are_done(run: Run, cha
         tested, run.tests = run.tested(), None
         run.changed = changed
         report, errors = run.execute(ledger, run.build(ledger, run="r2"))
-        stored = ledger.report()
+        stored = ledger.run_report()
     assert (sorted(tested), run.tested(), errors) == (CUDA, list(changed), {})
     assert stored is not None
     assert {config.state for config in (*report.configs, *stored.configs)} == {ConfigState.DONE}
@@ -324,7 +324,7 @@ def test_a_refused_worker_leaves_the_packages_untested(run: Run) -> None:
     with ledger_of(run) as ledger:
         with pytest.raises(ProvisionRefused):
             run.execute(ledger, run.build(ledger))
-        report = ledger.report()
+        report = ledger.run_report()
     assert report is not None
     assert report.finished is not None
     assert {config.config for config in report.configs if config.state is ConfigState.DONE} == {CPU}

@@ -91,8 +91,8 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(
 
 def test_an_old_ledger_without_commits_is_read(root: Path) -> None:
     with Ledger(root / "build_artifacts" / "ledger.sqlite") as ledger:
-        with ledger._writing() as connection:
+        with ledger._write_transaction() as connection:
             connection.execute("UPDATE run SET detail = json_remove(detail, '$.commit', '$.kiln_version', '$.ci_url')")
-        report = ledger.report(1)
+        report = ledger.run_report(1)
     assert report is not None
     assert (report.commit, report.kiln_version, report.ci_url) == ("", "", "")

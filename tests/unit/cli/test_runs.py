@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
         ledger.end_run(ledger.begin_run(dataclasses.replace(good, commit=COMMIT)))
         ledger.end_run(ledger.begin_run(dataclasses.replace(bad, rehearsal=True)))
         killed = ledger.begin_run(runs.worked_through(["a", "b"], until=10.0))
-        with ledger._writing() as connection:
+        with ledger._write_transaction() as connection:
             connection.execute("UPDATE run SET owner = 'gone' WHERE id = ?", (killed,))
     return feedstock.root
 

@@ -130,7 +130,7 @@ def test_a_worker_costs_its_begun_steps_and_what_was_fetched_from_it() -> None:
 def test_the_ledger_has_the_cost_of_a_run(tmp_path: Path) -> None:
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         observer, _ = executed(estimates(2, hours=1, groups=2), store=ledger)
-        report, (run,) = ledger.report(), ledger.fleet_runs()
+        report, (run,) = ledger.run_report(), ledger.fleet_runs()
         assert report is not None
         assert report.cost == observer.costs[-1]
         cost = recorded_run_cost(run, report.cost, now=9e9)

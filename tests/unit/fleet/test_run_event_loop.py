@@ -1036,7 +1036,7 @@ def test_ctrl_c_while_the_controller_is_cut_off_reports_that_workers_may_remain(
 
 
 def started(ledger: FleetLedger, simulation: Simulation, before: FleetRun | None = None, **more: Any) -> Supervisor:
-    result = () if before is None else (ledger.report(before.number) or pytest.fail("no report")).configs
+    result = () if before is None else (ledger.run_report(before.number) or pytest.fail("no report")).configs
     done = tuple(config for config in result if config.state is ConfigState.DONE)
     left = tuple(
         estimate
@@ -1104,7 +1104,7 @@ def test_a_resumed_run_has_spent_what_its_earlier_process_has(tmp_path: Path) ->
         simulation.revive()
         run = started(ledger, simulation, before)
         run.execute_run()
-        after, report = ledger.fleet_run("r1"), ledger.report(run.state.number)
+        after, report = ledger.fleet_run("r1"), ledger.run_report(run.state.number)
         assert after is not None
         assert report is not None
         assert report.cost is not None

@@ -227,7 +227,7 @@ def test_the_tests_of_a_run_are_part_of_its_report_its_cost_and_its_budget(tmp_p
     executor = simulation(tests, codes={f"second{SUFFIX}": TestsFailed.exit_code})
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         result, errors = execute(tests, ledger, executor)
-        stored, (fleet,) = ledger.report(report.run), ledger.fleet_runs()
+        stored, (fleet,) = ledger.run_report(report.run), ledger.fleet_runs()
         assert ledger.run_numbers() == (report.run,)
     assert list(errors) == ["second"]
     assert stored is not None
@@ -249,7 +249,7 @@ def test_the_tests_of_a_run_are_part_of_its_report_its_cost_and_its_budget(tmp_p
     with FleetLedger(tmp_path / "poor" / "ledger.sqlite") as ledger:
         with pytest.raises(FleetLimit, match=r"budget of 1\.00 EUR"):
             execute(tests, ledger, simulation(tests))
-        stored = ledger.report(report.run)
+        stored = ledger.run_report(report.run)
     assert stored is not None
     states = {config.config: config.state for config in stored.configs}
     assert ConfigState.DONE not in {states["second"], states["third"]}, "which no test has passed"

@@ -55,16 +55,16 @@ def read_configs(path: Path) -> None:
     with FleetLedger(path) as ledger:
         ledger.finished_step(KEY)
         ledger.latest_steps("t")
-        ledger.artifact(KEPT.path)
+        ledger.stored_artifact(KEPT.path)
         for number in ledger.run_numbers():
-            ledger.report(number)
-            ledger.changes(number)
+            ledger.run_report(number)
+            ledger.config_state_changes(number)
         ledger.latest_config_states()
         ledger.last_build_seconds()
         ledger.last_build_peak_memory()
         ledger.was_last_build_killed("a")
         ledger.fleet_runs()
-        ledger.build_durations()
+        ledger.last_build_durations()
 
 
 def test_of_a_file_with_a_damaged_page_the_rest_is_copied(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -75,7 +75,7 @@ def test_of_a_file_with_a_damaged_page_the_rest_is_copied(path: Path, caplog: py
     with Ledger(path) as ledger:
         assert len(ledger.latest_steps("t")) > 100
         assert ledger.finished_step(KEY)
-        assert ledger.artifact(KEPT.path) == KEPT
+        assert ledger.stored_artifact(KEPT.path) == KEPT
     assert path.with_name("ledger.sqlite.broken").read_bytes() == data
     assert "is kept as ledger.sqlite.broken" in caplog.text
 
@@ -104,7 +104,7 @@ def test_all_records_but_a_damaged_one_are_copied_and_the_file_is_kept(path: Pat
     with FleetLedger(path) as ledger:
         assert len(ledger.latest_steps("t")) >= 299
         assert ledger.finished_step(KEY)
-        assert ledger.artifact(KEPT.path) == KEPT
+        assert ledger.stored_artifact(KEPT.path) == KEPT
         ledger.update_config(ledger.begin_run(RUN), dataclasses.replace(A, state=ConfigState.DONE))
 
 
@@ -112,7 +112,7 @@ def test_finished_builds_are_restored_from_their_files(path: Path) -> None:
     path.write_bytes(b"this is not a database, " * 500)
     with Ledger(path) as ledger:
         assert ledger.finished_step(KEY)
-        assert ledger.artifact(KEPT.path) == KEPT
+        assert ledger.stored_artifact(KEPT.path) == KEPT
         assert ledger.run_numbers() == ()
 
 
@@ -128,7 +128,7 @@ def test_a_ledger_is_repaired_where_users_are_not_told_apart(path: Path, monkeyp
     monkeypatch.setattr(os, "access", windows_access)
     path.write_bytes(b"x" * 4096)
     read_configs(path)
-    assert [place.name for place in damage_repair.damaged_files(path)] == ["ledger.sqlite.broken"]
+    assert [place.name for place in damage_repair.kept_damaged_files(path)] == ["ledger.sqlite.broken"]
 
 
 def test_every_damaged_ledger_is_kept(path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_ledger_that_is_locked_for_long_is_an_error(path: Path, monkeypatch: p
     ],
 )
 def test_errors_of_the_system_become_errors_of_kiln(tmp_path: Path, message: str, kind: type[KilnError]) -> None:
-    with pytest.raises(kind), damage_repair.converted_errors(tmp_path / "l"):
+    with pytest.raises(kind), damage_repair.convert_sqlite_errors(tmp_path / "l"):
         raise sqlite3.OperationalError(message)
 
 
@@ -236,7 +236,7 @@ def test_a_ledger_that_cannot_be_written_is_read(path: Path, monkeypatch: pytest
     def prepare(_connection: sqlite3.Connection, _path: Path) -> None:
         raise sqlite3.OperationalError("attempt to write a readonly database")
 
-    monkeypatch.setattr(database, "_prepare", prepare)
+    monkeypatch.setattr(database, "_prepare_for_writing", prepare)
     read_configs(path)
     with Ledger(path) as ledger, pytest.raises(NotWritable):
         ledger.begin_run(RUN)

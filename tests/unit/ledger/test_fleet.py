@@ -106,7 +106,7 @@ def test_durations_are_kept_for_cold_and_warm_builds_but_not_for_rehearsals(tmp_
         )
         quick = dataclasses.replace(built, finished=11.0)
         ledger.begin_run(dataclasses.replace(report, rehearsal=True, configs=(quick,)))
-        assert set(ledger.build_durations()) == {
+        assert set(ledger.last_build_durations()) == {
             BuildDuration(config="a", cold=True, seconds=50.0, cores=16.0),
             BuildDuration(config="a", cold=False, seconds=20.0, cores=16.0),
         }

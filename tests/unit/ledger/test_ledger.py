@@ -22,7 +22,7 @@ def test_an_unknown_or_forgotten_key_is_not_finished(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.sqlite")
     assert ledger.finished_step("k") is None
     ledger.store_step("k", config="c", title="t", seconds=1, detail={})
-    ledger.forget("k")
+    ledger.delete_step("k")
     assert ledger.finished_step("k") is None
 
 

@@ -77,12 +77,12 @@ def path(tmp_path: Path) -> Path:
 def check(path: Path) -> None:
     """Compare all that was in the old ledger."""
     with FleetLedger(path) as ledger:
-        report = ledger.report(1)
+        report = ledger.run_report(1)
         assert report is not None
         states = [config.state for config in report.configs]
         assert states == [ConfigState.CACHED, ConfigState.LOCKED, ConfigState.DONE]
         assert {(config.cold, config.worker) for config in report.configs} == {(True, "m-1")}
-        assert [state for _, state, _ in ledger.changes(1)] == states
+        assert [state for _, state, _ in ledger.config_state_changes(1)] == states
         (step,) = ledger.latest_steps("config")
         assert step.config == "a"
         fleet = ledger.fleet_run("f")
@@ -93,7 +93,7 @@ def check(path: Path) -> None:
         (job,) = fleet.jobs
         assert (job.worker, job.cold, job.state) == ("m-1", True, JobState.COLLECTED)
         assert (job.started, job.finished) == (5.0, 6.0)
-        (build,) = ledger.build_durations()
+        (build,) = ledger.last_build_durations()
         assert (build.config, build.cold, build.seconds) == ("c", True, 4.0)
 
 
@@ -112,7 +112,7 @@ def test_a_damaged_ledger_of_schema_2_is_migrated_while_it_is_repaired(path: Pat
         connection.execute("INSERT INTO run VALUES (2, 'kiln build', 1, 9, 'nobody', 'no JSON')")
     connection.close()
     with FleetLedger(path) as ledger:
-        ledger.report(2)
+        ledger.run_report(2)
     check(path)
     assert path.with_name(path.name + ".broken").exists()
 
@@ -122,7 +122,7 @@ def test_a_ledger_of_schema_2_that_cannot_be_written_is_refused(path: Path) -> N
     path.parent.chmod(0o555)
     try:
         with FleetLedger(path) as ledger:
-            ledger.report(1)
+            ledger.run_report(1)
     except LedgerFault as fault:
         assert "schema 2" in fault.what  # noqa: PT017 - root may write all the same, and then it is migrated
     finally:

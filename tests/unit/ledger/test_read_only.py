@@ -67,7 +67,7 @@ def steps(folder: Path) -> int:
     """Return the number of steps that a ledger is read with."""
     with ordinary_user(), Ledger(folder / LEDGER) as ledger:
         ledger.latest_config_states()
-        (count,) = ledger._row("SELECT count(*) FROM step")
+        (count,) = ledger._fetch_row("SELECT count(*) FROM step")
         return int(count)
 
 
@@ -187,4 +187,4 @@ def test_files_that_are_written_meanwhile_are_not_taken_for_a_ledger(
     stamps = itertools.count()
     monkeypatch.setattr(memory_copy, "file_content_stamp", lambda _: (next(stamps), 0, 0))
     with pytest.raises(LedgerFault, match="is being written by another process"):
-        memory_copy.in_memory(folder / LEDGER)
+        memory_copy.copy_into_memory(folder / LEDGER)

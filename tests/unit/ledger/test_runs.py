@@ -75,7 +75,7 @@ def test_a_run_is_read_as_it_was_written(ledger: Ledger, tmp_path: Path) -> None
     ledger.update_config(number, DONE)
     ledger.end_run(number)
     with Ledger(tmp_path / "l.sqlite") as other:
-        result = other.report()
+        result = other.run_report()
     assert result is not None
     assert result.finished is not None
     assert result == dataclasses.replace(RUN, run=number, finished=result.finished, configs=(DONE, B))
@@ -86,7 +86,7 @@ def test_the_cost_of_a_run_that_a_repair_has_lost(ledger: Ledger) -> None:
     cost = RunCost(spent=1.0, expected=2.0, currency="EUR", end=3.0)
     ledger.update_cost(number + 1, cost)
     ledger.update_cost(number, cost)
-    report = ledger.report()
+    report = ledger.run_report()
     assert report is not None
     assert report.cost == cost
 
@@ -94,14 +94,14 @@ def test_the_cost_of_a_run_that_a_repair_has_lost(ledger: Ledger) -> None:
 def test_runs_have_different_numbers(ledger: Ledger) -> None:
     first, second = ledger.begin_run(RUN), ledger.begin_run(dataclasses.replace(RUN, jobs=7))
     assert ledger.run_numbers() == (second, first)
-    assert [getattr(ledger.report(number), "jobs", None) for number in (first, second, None, 99)] == [2, 7, 7, None]
+    assert [getattr(ledger.run_report(number), "jobs", None) for number in (first, second, None, 99)] == [2, 7, 7, None]
 
 
 def test_every_change_is_kept_in_its_order(ledger: Ledger) -> None:
     number = ledger.begin_run(RUN)
     ledger.update_config(number, dataclasses.replace(A, state=ConfigState.RUNNING))
     ledger.update_config(number, DONE)
-    told = [(config, state) for config, state, _ in ledger.changes(number)]
+    told = [(config, state) for config, state, _ in ledger.config_state_changes(number)]
     assert told == [
         ("a", ConfigState.WAITING),
         ("b", ConfigState.WAITING),
@@ -122,8 +122,8 @@ def test_the_next_estimate_is_the_last_whole_build(ledger: Ledger) -> None:
 def test_a_stored_package_is_found_by_its_path(ledger: Ledger) -> None:
     kept = StoredArtifact(path="linux-64/a.conda", sha256="5", size=1, modified=2, config="a", inputs="i")
     ledger.store_artifacts(kept)
-    assert ledger.artifact("linux-64/a.conda") == kept
-    assert ledger.artifact("linux-64/b.conda") is None
+    assert ledger.stored_artifact("linux-64/a.conda") == kept
+    assert ledger.stored_artifact("linux-64/b.conda") is None
 
 
 def test_a_ledger_with_steps_only_is_migrated(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_all_that_a_killed_process_had_written_is_kept(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         last = max([last, *map(int, process.stdout.read().split("\n")[:-1])])
     with Ledger(tmp_path / "l.sqlite") as ledger:
-        assert len(ledger.changes(number)) in {last + 1, last + 2}
-        report = ledger.report(number)
+        assert len(ledger.config_state_changes(number)) in {last + 1, last + 2}
+        report = ledger.run_report(number)
     assert report is not None
     assert {config.state for config in report.configs} == {ConfigState.INTERRUPTED}
 
@@ -184,7 +184,7 @@ def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
     for process in writers:
         process.communicate()
     with Ledger(tmp_path / "l.sqlite") as ledger:
-        assert [len(ledger.changes(number)) for number in first] == [item] * 8
+        assert [len(ledger.config_state_changes(number)) for number in first] == [item] * 8
 
 
 def test_rehearsals_and_builds_are_kept_apart(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_rehearsals_and_builds_are_kept_apart(tmp_path: Path) -> None:
             {"a": 100},
             {"a": 5},
         )
-        latest = ledger.report()
+        latest = ledger.run_report()
         assert latest is not None
         assert latest.rehearsal
 

@@ -89,7 +89,7 @@ def test_jobs_become_one_matrix(feedstock: Feedstock, tmp_path: Path) -> None:
     assert run.packages[0].artifact.path == feedstock.artifacts / "linux-64" / "other-1-h_0.conda"
     assert run.packages[0].artifact.path.is_file()
     with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
-        assert ledger.artifact("linux-64/small-1-h_0.conda") is not None
+        assert ledger.stored_artifact("linux-64/small-1-h_0.conda") is not None
 
 
 @pytest.mark.processes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import NotWritable
-from kiln.ledger.damage_repair import back_up_config
+from kiln.ledger.damage_repair import write_config_backup
 from kiln.model.feedstock import Feedstock
 from kiln.store.layout import ArtifactLayout
 from kiln.store.rehearsal_layout import RehearsalLayout
@@ -21,8 +21,8 @@ PLACES: dict[str, Callable[[ArtifactLayout], object]] = {
     "cache": lambda layout: layout.cache,
     "engines": lambda layout: layout.engines,
     "pythons": lambda layout: layout.pythons,
-    "finished": lambda layout: back_up_config(layout.root, "k", (), ()),
-    "finished/k.json": lambda layout: back_up_config(layout.root, "k", (), ()),
+    "finished": lambda layout: write_config_backup(layout.root, "k", (), ()),
+    "finished/k.json": lambda layout: write_config_backup(layout.root, "k", (), ()),
     "compile-cache": lambda layout: layout.compile_caches,
     "compile-cache/k": lambda layout: layout.compile_caches.folder("k"),
     "locks": lambda layout: layout.lock_file("c"),

@@ -90,7 +90,7 @@ def test_a_run_is_stored_once_as_if_it_had_been_here(tmp_path: Path, monkeypatch
             feedstock, report, fleet, inputs=inputs, ledger=ledger
         )  # after an interruption
         assert len(ledger.run_numbers()) == 1
-        known = ledger.report()
+        known = ledger.run_report()
         assert known is not None
         assert (known.started, known.finished) == (1.0, 3.0)
         assert known.configs[0].packages == stored.configs[0].packages
@@ -112,7 +112,7 @@ def test_the_controller_is_charged_for_until_its_packages_are_collected(
         result_import.store_results_locally(
             feedstock, dataclasses.replace(report, cost=cost), fleet, inputs={}, ledger=ledger
         )
-        known = ledger.report()
+        known = ledger.run_report()
     assert known is not None
     assert known.cost == dataclasses.replace(cost, spent=5.0, expected=5.0)
 
@@ -136,7 +136,7 @@ def test_a_collection_that_was_interrupted_in_the_ledger_is_completed(
         (run,) = ledger.fleet_runs()
         assert run.finished is not None
         assert (run.workers, run.jobs, run.number) == (fleet.workers, fleet.jobs, stored.run)
-        known = ledger.report()
+        known = ledger.run_report()
         assert known is not None
         assert known.finished == report.finished
         assert len(ledger.run_numbers()) == 1
