@@ -240,9 +240,9 @@ class ConfigBuilder:
         """Install a package into a fresh prefix and run its tests; ``siblings`` are the packages' hashes."""
         config = self.rendered.config
         tester = tester.for_platform(config.platform) if config.is_cross and output.subdir != "noarch" else tester
-        steps = tester.plan(output, sources=build.test_sources_folder(self.job.folder, output))
+        steps = tester.plan_tests(output, sources=build.test_sources_folder(self.job.folder, output))
         inputs = {
-            **tester.test_inputs(steps),
+            **tester.inputs_of_tests(steps),
             **({"emulated": self.job.emulated} if config.is_cross else {}),
             **self.rehearsal_packages_as_inputs,
             "package": step_file_hashes(package),
@@ -285,7 +285,7 @@ class ConfigBuilder:
         apart = self.engine.scripts_without_network(title) if scripts else contextlib.nullcontext(os.environ)
         with apart as environment, remove_folders_on_failure(self.job, *places):
             report = call_with_download_retries(
-                lambda: tester.run(
+                lambda: tester.run_tests(
                     steps, environment=package_test_environment(environment), on_line=display.pass_on_line
                 ),
                 display,

@@ -241,13 +241,13 @@ class Rehearsal:
         self, tester: PackageTester, output: Output, packages: Mapping[str, StepResult], needed: list[str]
     ) -> StepResult:
         """Install one package into a fresh prefix and run its tests there."""
-        steps = tester.plan(output)
+        steps = tester.plan_tests(output)
 
         def report_tests(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with remove_folders_on_failure(
                 self.job, *(place for step in steps for place in (step.folder, step.prefix))
             ):
-                report = tester.run(
+                report = tester.run_tests(
                     steps, environment=package_test_environment(os.environ), on_line=display.pass_on_line
                 )
             for note in report.notes:
@@ -255,7 +255,7 @@ class Rehearsal:
             return (), to_json(dataclasses.replace(report, log=None))
 
         inputs = {
-            **tester.test_inputs(steps),
+            **tester.inputs_of_tests(steps),
             "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],
             "packages": needed,
             "outputs": {name: sorted(result.paths.values()) for name, result in packages.items()},

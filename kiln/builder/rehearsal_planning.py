@@ -117,7 +117,7 @@ def required_specs_of_tests(rendered: RenderedConfig) -> Iterator[tuple[str, str
     """Yield the requirements of the tests of each output that is not skipped, with its name."""
     for output in rendered.outputs:
         for test in output.tests if not output.skip else ():
-            for spec in (*package_test.required_specs(test), *test.requires_build):
+            for spec in (*package_test.specs_required_by_test(test), *test.requires_build):
                 yield output.name, spec
 
 

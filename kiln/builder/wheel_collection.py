@@ -14,7 +14,7 @@ from kiln.builder.package_reports import file_report_json, step_file_hashes
 from kiln.job.required_channels_and_network import python_versions_of
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import manylinux_policy, wheel_install_test
-from kiln.package_test.wheel_name import WheelName, require_python
+from kiln.package_test.wheel_name import WheelName, require_wheel_for_python
 from kiln.serialization import to_json
 from kiln.store import compile_cache_key
 
@@ -56,9 +56,9 @@ class WheelCollector:
 
         def store_with_tag(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             wheel = WheelName.from_path(path)
-            require_python(wheel, self.python)
-            tag = manylinux_policy.fulfilled_tag(wheel) if manylinux_policy.can_audit() else None
-            target = manylinux_policy.place_wheel(wheel, self.step.builder.job.folder / "wheels", tag)
+            require_wheel_for_python(wheel, self.python)
+            tag = manylinux_policy.fulfilled_platform_tag(wheel) if manylinux_policy.is_auditwheel_installed() else None
+            target = manylinux_policy.place_wheel_with_tag(wheel, self.step.builder.job.folder / "wheels", tag)
             display.note(
                 f"{target.name} fulfills {tag}" if tag else f"{target.name}: no binaries, or auditwheel not found"
             )
@@ -86,15 +86,17 @@ class WheelCollector:
             return TestReport(package=wheel.path.name, verdict=TestVerdict.SKIPPED, notes=(note,))
         job = self.step.builder.job
         prefix = Path((self.step.folder / "prefix").read_text(encoding="utf-8").strip())
-        interpreter = wheel_install_test.wheel_interpreter(
+        interpreter = wheel_install_test.find_wheel_interpreter(
             wheel, candidate_interpreters(prefix, self.python), environment=os.environ
         )
         if interpreter is None:
             note = f"not tested: no interpreter for {wheel.python} found"
             return TestReport(package=wheel.path.name, verdict=TestVerdict.NONE, notes=(note,))
-        step = wheel_install_test.plan(wheel.path, python=interpreter, folder=job.folder / "venv", network=job.network)
+        step = wheel_install_test.plan_wheel_test(
+            wheel.path, python=interpreter, folder=job.folder / "venv", network=job.network
+        )
         with remove_folders_on_failure(job, step.folder):
-            return wheel_install_test.execute(
+            return wheel_install_test.execute_wheel_test(
                 step,
                 environment=os.environ,
                 apart=lambda: self.step.builder.engine.scripts_without_network(f"test {wheel.name}"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kiln.install.attested_packages import RequiredSigners
-    from kiln.install.install import Change, InstallPlan, InstallRequest
+    from kiln.install.install import InstallPlan, InstallRequest, PackageChange
     from kiln.install.solve_diagnosis import TargetMachine
 
 SIGNS = {"new": "+", "changed": "~", "kept": " ", "removed": "-"}
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
     steps, rules = run_view.command_steps_view(), required_signers(options)
     with signals.termination_as_interrupt():
         with steps.step("solve"):
-            plan = install.plan(install_request(options))
+            plan = install.plan_install(install_request(options))
         if plan.packages_without_sha256:
             more = f" and {len(plan.packages_without_sha256) - 1} more" if len(plan.packages_without_sha256) > 1 else ""
             run_view.print_notes(
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
         if not options.dry_run:
             title = f"install {count_text(len(plan.records), 'package')} into {plan.request.prefix}"
             with nullcontext() if plan.is_up_to_date else steps.step(title):
-                install.execute(plan, cache=(options.cache or default_package_cache(os.environ)).absolute())
+                install.execute_install_plan(plan, cache=(options.cache or default_package_cache(os.environ)).absolute())
             if not options.json:
                 print(activation_commands(plan.request.prefix, options.name))
     if options.json:
@@ -100,14 +100,14 @@ def install_request(options: argparse.Namespace) -> InstallRequest:
     """Return the request of the command line and the environment."""
     from kiln import channel_url_credentials
     from kiln.install import install
-    from kiln.install.named_prefix import prefix_of
+    from kiln.install.named_prefix import prefix_of_environment
 
     for spec in options.specs:
         if why := invalid_spec_reason(spec) or (
             "the name of a package has no asterisk" if "*" in package_name(spec) else ""
         ):
             raise UsageError(f"{spec!r} is not a match spec", why=why, hint="'numpy <2', python=3.12, 'six=1.17=py*'")
-    prefix = options.prefix or prefix_of(options.name, env=os.environ, home=Path.home())
+    prefix = options.prefix or prefix_of_environment(options.name, env=os.environ, home=Path.home())
     return install.InstallRequest(
         prefix=prefix.absolute().resolve(),
         specs=tuple(map(strict_spec, options.specs)),
@@ -186,7 +186,7 @@ def package_change_lines(plan: InstallPlan) -> Iterator[str]:
     yield f"{count_text(len(changes), 'package')}, {size}, {plan.request.prefix}"
 
 
-def package_change_columns(change: Change) -> tuple[str, ...]:
+def package_change_columns(change: PackageChange) -> tuple[str, ...]:
     """Return the columns of a change."""
     was = f"was {change.was}" if change.was else ""
     place = change.channel.rstrip("/").rpartition("/")[2]

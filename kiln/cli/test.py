@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     gpus = require_gpus() if options.gpu else None
     feedstock, machine = feedstock_loader.load(root), machine_virtual_packages(os.environ)
     with signals.termination_as_interrupt():
-        reports = install_and_test.execute(
+        reports = install_and_test.install_and_test_packages(
             feedstock,
             [path.absolute() for path in options.packages],
             channels=tuple(options.channels),
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.json:
         print(json.dumps([report_of_tests_as_data(report, gpus) for report in reports], indent=2))
     else:
-        print("\n".join([install_and_test.summary(reports), *(gpus or ())]))
+        print("\n".join([install_and_test.summarize_test_reports(reports), *(gpus or ())]))
     return 0
 
 

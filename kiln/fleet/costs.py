@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.fleet.plan import WorkerArrangement, WorkerTestPlan
     from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import MatrixReport
-    from kiln.scheduling.queue import Queue
+    from kiln.scheduling.queue import BuildQueue
 
 GB = 1e9
 
@@ -111,7 +111,7 @@ def ended_run_cost(run_config: FleetRunConfig, inventory: Inventory, now: float)
 
 
 def forecast_run_cost(
-    run_config: FleetRunConfig, inventory: Inventory, queue: Queue, *, max_workers: int, now: float
+    run_config: FleetRunConfig, inventory: Inventory, queue: BuildQueue, *, max_workers: int, now: float
 ) -> RunCost:
     """Return the cost of a run so far and in the end, if builds take their estimated times and no worker is lost.
 
@@ -150,7 +150,7 @@ def forecast_run_cost(
 def _simulate_remaining_builds(
     run_config: FleetRunConfig,
     inventory: Inventory,
-    queue: Queue,
+    queue: BuildQueue,
     max_workers: int,
     now: float,
     starts: dict[str, float],
@@ -166,7 +166,7 @@ def _simulate_remaining_builds(
     last: dict[str, float] = {}
 
     def begin_next_build(worker: str, moment: float) -> bool:
-        job = queue.begin_next(worker, moment)
+        job = queue.begin_next_build(worker, moment)
         if job is not None:
             starts[job.config] = queue.expected_start(worker)
             heapq.heappush(building, (queue.expected_end(worker), worker, job.config))
@@ -184,7 +184,7 @@ def _simulate_remaining_builds(
             return ends, first, last
         moment, name, config = heapq.heappop(building)
         ends[config] = last[name] = moment
-        queue.end(name)
+        queue.end_build(name)
         idle.append(name)
 
 
@@ -195,7 +195,7 @@ def _machine_type_by_config(run_config: FleetRunConfig) -> Mapping[str, MachineT
 
 
 def _names_of_requestable_workers(
-    run_config: FleetRunConfig, inventory: Inventory, queue: Queue, max_workers: int
+    run_config: FleetRunConfig, inventory: Inventory, queue: BuildQueue, max_workers: int
 ) -> dict[MachineType, list[str]]:
     """Return the names of the workers that may still be requested, by their machine types."""
     names: dict[MachineType, list[str]] = {}
@@ -210,7 +210,7 @@ def _names_of_requestable_workers(
     return names
 
 
-def _expected_starts_of_assigned_configs(inventory: Inventory, queue: Queue, now: float) -> dict[str, float]:
+def _expected_starts_of_assigned_configs(inventory: Inventory, queue: BuildQueue, now: float) -> dict[str, float]:
     """Return the expected starts of configs whose worker is not ready yet, or whose job waits for another."""
     starts = {}
     for worker in inventory.alive_builders:
@@ -221,7 +221,7 @@ def _expected_starts_of_assigned_configs(inventory: Inventory, queue: Queue, now
     return starts
 
 
-def _running_build_ends(inventory: Inventory, queue: Queue, now: float) -> list[tuple[float, str, str]]:
+def _running_build_ends(inventory: Inventory, queue: BuildQueue, now: float) -> list[tuple[float, str, str]]:
     """Return a heap of the expected ends of the builds that run, with their workers and configs."""
     building = [
         (max(now, queue.expected_end(worker.name)), worker.name, worker.assignment.config)

@@ -54,11 +54,11 @@ class JobManager:
     def assign_to_unready_worker(self, worker: Worker, now: float) -> bool:
         """Assign a config to a worker that is being provisioned; return whether there is one."""
         begin = now + self.state.run_config.startup
-        estimate = self.state.queue.next(worker.name, begin)
+        estimate = self.state.queue.next_config(worker.name, begin)
         if estimate is None:
             return False
         worker.assignment = estimate
-        self.state.queue.begin(worker.name, estimate, begin)
+        self.state.queue.begin_build(worker.name, estimate, begin)
         return True
 
     def resume_job(self, estimate: JobEstimate) -> bool:
@@ -74,7 +74,7 @@ class JobManager:
             estimate, type=self.state.queue.machine_type_of(worker.name) if estimate.type else ""
         )
         worker.assignment, worker.is_building = estimate, True
-        self.state.queue.resume(worker.name, estimate, job.started)
+        self.state.queue.resume_build(worker.name, estimate, job.started)
         log = self.state.run_config.build_log_path(estimate.config, job.attempt)
         self.state.update_config(
             estimate.config,
@@ -90,7 +90,10 @@ class JobManager:
         """Store that a worker builds a config, and start the build; ``cache`` is the URL of its cache, or empty."""
         worker.is_building = True
         self.stopped.discard(estimate.config)
-        cold, seconds = self.state.queue.is_cold(worker.name), self.state.queue.running_build_seconds(worker.name)
+        cold, seconds = (
+            self.state.queue.is_running_build_cold(worker.name),
+            self.state.queue.running_build_seconds(worker.name),
+        )
         job = self.state.inventory.add_job(estimate.config, worker=worker.name, now=now, cold=cold)
         self.state.update_config(
             estimate.config,
@@ -165,7 +168,7 @@ class JobManager:
 
     def on_build_finished(self, worker: Worker, event: BuildFinished) -> None:
         """Free a worker for its next config; what it has built is collected in parallel."""
-        self.state.queue.end(worker.name, ok=event.exit_code == 0)
+        self.state.queue.end_build(worker.name, ok=event.exit_code == 0)
         worker.assignment, worker.is_building = None, False
         worker.is_retired |= event.unfit
         if worker.is_reclaimed and event.exit_code == BudgetSpent.exit_code:
@@ -240,7 +243,7 @@ class JobManager:
         for worker in self.state.inventory.alive_builders:
             job = worker.assignment
             if job is not None and not worker.is_building and job.group == estimate.group:
-                queue.end(worker.name, ok=False)  # without having begun
+                queue.end_build(worker.name, ok=False)  # without having begun
                 worker.assignment = None
                 dropped.append(job)
         for job in dropped:

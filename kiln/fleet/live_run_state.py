@@ -16,7 +16,7 @@ from kiln.fleet.live_worker_inventory import Inventory
 from kiln.model.fleet import TYPES_SEPARATOR, FleetRun
 from kiln.model.job_estimate import JobSize
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
-from kiln.scheduling.queue import Queue
+from kiln.scheduling.queue import BuildQueue
 
 if TYPE_CHECKING:
     from kiln.errors import KilnError
@@ -47,7 +47,7 @@ class FleetState:
         self.store = store
         self.observer = observer
         self.inventory = Inventory(run_config, store)
-        self.queue = Queue(
+        self.queue = BuildQueue(
             (),
             cache=run_config.cache is not None,
             wait_for_cold=run_config.wait_for_cold,

@@ -12,8 +12,8 @@ from kiln.errors import FleetLimit, UsageError
 from kiln.fleet import machine_choice
 from kiln.fleet.quotas import fits_quotas
 from kiln.scheduling import pool_simulation
-from kiln.scheduling.queue import Queue
-from kiln.scheduling.simulation import simulate
+from kiln.scheduling.queue import BuildQueue
+from kiln.scheduling.simulation import simulate_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -177,13 +177,15 @@ def schedule_builds(
     has warm builds wait for the cold one. With a ``pool``, whose server is the ``cache``, compiles run on the workers
     of the pool.
     """
-    queue = Queue(estimates, cache=cache is not None, wait_for_cold=wait_for_cold, dependent=dependent)
+    queue = BuildQueue(estimates, cache=cache is not None, wait_for_cold=wait_for_cold, dependent=dependent)
     names = [kind.type for kind in types]
     if pool is None:
-        placements = tuple(simulate(queue, len(types), startup=overheads.startup, types=names))
+        placements = tuple(simulate_queue(queue, len(types), startup=overheads.startup, types=names))
     else:
         cores = [kind.cores for kind in types]
-        placements = pool_simulation.simulate(queue, cores, pool.cores, startup=overheads.startup, types=names)
+        placements = pool_simulation.simulate_builds_in_pool(
+            queue, cores, pool.cores, startup=overheads.startup, types=names
+        )
     first: dict[int, float] = {}
     last: dict[int, float] = {}
     for config in placements:
@@ -320,7 +322,7 @@ def _estimates_in_arrangement(
     return (
         estimates
         if way.pool is None
-        else tuple(pool_simulation.placement_estimate(job, placed[job.config]) for job in estimates)
+        else tuple(pool_simulation.estimate_from_placement(job, placed[job.config]) for job in estimates)
     )
 
 

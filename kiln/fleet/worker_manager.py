@@ -144,7 +144,7 @@ class WorkerManager:
     def _offers_of_awaited_types(self) -> list[Offer]:
         """Return the offers of the machine types that configs wait for."""
         pairs = zip(self.state.run_config.max_workers_by_type, self._offers, strict=True)
-        return [offer for kind, offers in pairs if self.state.queue.has_work(kind.type) for offer in offers]
+        return [offer for kind, offers in pairs if self.state.queue.has_work_for_machine_type(kind.type) for offer in offers]
 
     def expected_worker_count(self, now: float) -> int:
         """Return how many workers build at a time, unless the provider refuses more."""
@@ -178,7 +178,7 @@ class WorkerManager:
             self.jobs.collect_results(worker, config)
         for job in self.state.inventory.latest_jobs():
             if job.worker == worker.name and job.state is JobState.COLLECTED and job.config in self.state.configs:
-                self.state.queue.add_compile(worker.name, self.state.configs[job.config].group)
+                self.state.queue.record_compile_on_disk(worker.name, self.state.configs[job.config].group)
         if worker.assignment is None or not worker.is_building:
             return
         config = worker.assignment.config
@@ -266,7 +266,7 @@ class WorkerManager:
         if self.state.run_config.pool is not None:
             self.pool.on_server_lost(reason)
         self.cache = ""
-        self.state.queue.lose_cache()
+        self.state.queue.record_cache_loss()
 
     def advance_worker(self, worker: Worker, now: float) -> None:
         """Renew a worker's lease, and start its next build or terminate it."""
@@ -284,7 +284,8 @@ class WorkerManager:
             if self.cache is not None and self.pool.is_ready and not queue.is_group_held(worker.assignment):
                 self.jobs.start_build(worker, worker.assignment, now, cache=self.cache)
         elif not (worker.uncollected or worker.handover or worker.is_witness) and (
-            worker.is_retired or not (queue.has_work(queue.machine_type_of(worker.name)) or self._is_only_collecting())
+            worker.is_retired
+            or not (queue.has_work_for_machine_type(queue.machine_type_of(worker.name)) or self._is_only_collecting())
         ):
             self._terminate_worker(worker)
 
@@ -295,13 +296,17 @@ class WorkerManager:
     def _assign_next_config(self, worker: Worker, now: float) -> None:
         """Assign the next config to a free worker, or retire one whose lifetime would end before the build."""
         queue = self.state.queue
-        if worker.assignment is not None or worker.is_retired or (estimate := queue.next(worker.name, now)) is None:
+        if (
+            worker.assignment is not None
+            or worker.is_retired
+            or (estimate := queue.next_config(worker.name, now)) is None
+        ):
             return
         if self._lifetime_ends_before(worker, now + MARGIN * queue.expected_job_seconds(worker.name, estimate)):
             worker.is_retired = True
             return
         worker.assignment = estimate
-        queue.begin(worker.name, estimate, now)
+        queue.begin_build(worker.name, estimate, now)
 
     def _lifetime_ends_before(self, worker: Worker, time: float) -> bool:
         """Return whether the lifetime of a worker is over before a time; a new worker's cannot be longer."""
@@ -373,7 +378,7 @@ class WorkerManager:
             queue.set_machine_type(name, kind.type)
             offer = self.offers.first_available_offer(now, run_config.offers_of_machine_type(kind))
             free = offer is not None and types.count(kind.type) < count
-            if free and queue.next(name, now + run_config.startup) is not None:
+            if free and queue.next_config(name, now + run_config.startup) is not None:
                 return offer
         return None
 

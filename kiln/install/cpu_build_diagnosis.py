@@ -28,7 +28,7 @@ MOST_SPECS = 8  # each costs a solve
 _CPU = re.compile(r"(?:^|_)cpu(?:_|$|[^a-z])")
 
 
-def notes(
+def cpu_build_notes(
     records: Iterable[RepoDataRecord],
     specs: Sequence[str],
     *,
@@ -37,28 +37,28 @@ def notes(
     priority: str = "strict",
 ) -> tuple[str, ...]:
     """Return a note with the cause if the first package of the specs with a build for the CPU has one for CUDA too."""
-    fallback = first_fallback(records, specs) if machine.virtual_package_version("__cuda") is not None else None
+    fallback = first_cpu_fallback(records, specs) if machine.virtual_package_version("__cuda") is not None else None
     if fallback is None:
         return ()
 
-    def with_cuda(specs: Sequence[str], on: TargetMachine) -> RepoDataRecord | None:
+    def solve_for_cuda_build(specs: Sequence[str], on: TargetMachine) -> RepoDataRecord | None:
         """Return the package's build for CUDA that a solve would take; None for one for the CPU, or without any."""
         try:
             solution = solve_and_install.solve(channels, specs, virtual_packages=on.virtual_packages, priority=priority)
         except KilnError:
             return None  # the packages to install are known; only their explanation is not
         named = (record for record in solution if record.name.normalized == fallback.name.normalized)
-        return next((record for record in named if needs_cuda(record)), None)
+        return next((record for record in named if needs_cuda_driver(record)), None)
 
     causes = (
-        _note_on_specs(fallback, specs, machine, with_cuda),
-        _note_on_compute_capability(fallback, specs, machine, with_cuda),
+        _note_on_excluding_spec(fallback, specs, machine, solve_for_cuda_build),
+        _note_on_compute_capability(fallback, specs, machine, solve_for_cuda_build),
     )
-    note = next(filter(None, causes), "") or _note_on_driver(fallback, specs, machine, with_cuda)
+    note = next(filter(None, causes), "") or _note_on_driver(fallback, specs, machine, solve_for_cuda_build)
     return (note,) if note else ()
 
 
-def first_fallback(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> RepoDataRecord | None:
+def first_cpu_fallback(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> RepoDataRecord | None:
     """Return the first package with a build for the CPU, a requested one if any; None if the CPU was requested."""
     requested = {_spec_package_name(spec): spec for spec in specs}
     builds = [record for record in records if _CPU.search(str(record.build))]
@@ -69,7 +69,7 @@ def first_fallback(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> R
     )
 
 
-def needs_cuda(record: RepoDataRecord) -> bool:
+def needs_cuda_driver(record: RepoDataRecord) -> bool:
     """Return whether a build runs only with a driver."""
     return any(spec.split()[0] == "__cuda" for spec in record.depends)
 
@@ -78,13 +78,15 @@ def _spec_package_name(spec: str) -> str:
     return package_name(spec.rpartition("::")[2])
 
 
-def _note_on_specs(fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
+def _note_on_excluding_spec(
+    fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve
+) -> str:
     """Return the note if one of the other specs excludes all builds for CUDA."""
     name = fallback.name.normalized
     for spec in specs[:MOST_SPECS]:
         others = [other for other in specs if other != spec]
         if others and _spec_package_name(spec) != name and (instead := solve(others, machine)) is not None:
-            return _note(
+            return _cpu_build_note(
                 fallback,
                 f"no build for CUDA fits {spec}",
                 f"without {spec} it would be {_version_and_build(instead)}; '{name} * cpu*' requests the CPU",
@@ -99,7 +101,7 @@ def _note_on_compute_capability(
     arch = machine.virtual_package_version(virtual_cuda_arch.NAME)
     if arch is None or (instead := solve(specs, machine.without_virtual_package(virtual_cuda_arch.NAME))) is None:
         return ""
-    return _note(
+    return _cpu_build_note(
         fallback,
         f"its builds for CUDA have no code for a GPU of compute capability {arch}, the lowest here",
         f"on a newer GPU it would be {_version_and_build(instead)}; if another GPU of this machine is meant, set "
@@ -116,7 +118,7 @@ def _note_on_driver(fallback: RepoDataRecord, specs: Sequence[str], machine: Tar
             and (instead := solve(specs, machine.with_virtual_package("__cuda", cuda))) is not None
         ):
             row = tables.oldest_driver_row(cuda)
-            return _note(
+            return _cpu_build_note(
                 fallback,
                 f"its builds for CUDA need a driver for CUDA {cuda}, and this one runs up to {here}",
                 f"with driver {row['driver'] if row else cuda} or newer it would be {_version_and_build(instead)}",
@@ -124,7 +126,7 @@ def _note_on_driver(fallback: RepoDataRecord, specs: Sequence[str], machine: Tar
     return ""
 
 
-def _note(fallback: RepoDataRecord, cause: str, remedy: str) -> str:
+def _cpu_build_note(fallback: RepoDataRecord, cause: str, remedy: str) -> str:
     """Return the note on a build for the CPU, with the cause and the remedy."""
     build = f"{fallback.name.normalized} {_version_and_build(fallback)}"
     return f"{build} is a build for the CPU, and this machine has a driver for CUDA: {cause}; {remedy}"

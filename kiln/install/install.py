@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kiln import files, folder_lock, solve_and_install
 from kiln.errors import AlreadyRunning, NotWritable, SolveFailed
 from kiln.install import cpu_build_diagnosis
-from kiln.install.solve_diagnosis import LINES, explained
+from kiln.install.solve_diagnosis import LINES, explain_failed_solve
 from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.install.solve_diagnosis import TargetMachine
 
 
-class Action(str, Enum):
+class PackageAction(str, Enum):
     """The change of a package in the prefix."""
 
     NEW = "new"
@@ -48,10 +48,10 @@ class InstallRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PackageChange:
     """One package of the prefix; ``was`` is the present build, ``size`` the bytes of the file, 0 when unknown."""
 
-    action: Action
+    action: PackageAction
     name: str
     version: str
     build: str
@@ -70,7 +70,7 @@ class InstallPlan:
     request: InstallRequest
     specs: tuple[str, ...]
     records: tuple[RepoDataRecord, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[PackageChange, ...]
     exists: bool
     notes: tuple[str, ...] = ()
 
@@ -82,16 +82,16 @@ class InstallPlan:
     @property
     def packages_to_link(self) -> tuple[RepoDataRecord, ...]:
         """The packages that are new in the prefix."""
-        new = {change.name for change in self.changes if change.action in {Action.NEW, Action.CHANGED}}
+        new = {change.name for change in self.changes if change.action in {PackageAction.NEW, PackageAction.CHANGED}}
         return tuple(record for record in self.records if record.name.normalized in new)
 
     @property
     def is_up_to_date(self) -> bool:
         """True when the prefix already has all packages."""
-        return self.exists and all(change.action is Action.KEPT for change in self.changes)
+        return self.exists and all(change.action is PackageAction.KEPT for change in self.changes)
 
 
-def plan(request: InstallRequest) -> InstallPlan:
+def plan_install(request: InstallRequest) -> InstallPlan:
     """Solve for the packages; nothing is written.
 
     Raises:
@@ -102,7 +102,7 @@ def plan(request: InstallRequest) -> InstallPlan:
     """
     _require_prefix_or_new_folder(request.prefix)
     there = solve_and_install.installed_package_records(request.prefix)
-    specs = (*request.specs, *remembered_specs(there, but=request.specs))
+    specs = (*request.specs, *previously_requested_specs(there, but=request.specs))
     try:
         records = solve_and_install.solve(
             request.channels,
@@ -112,7 +112,7 @@ def plan(request: InstallRequest) -> InstallPlan:
             priority=request.priority,
         )
     except SolveFailed as failure:
-        raise explained(
+        raise explain_failed_solve(
             failure,
             specs,
             channels=request.channels,
@@ -121,9 +121,13 @@ def plan(request: InstallRequest) -> InstallPlan:
             most=sys.maxsize if request.verbose else LINES,
         ) from failure
     installation = InstallPlan(
-        request=request, specs=specs, records=tuple(records), changes=changes(there, records), exists=bool(there)
+        request=request,
+        specs=specs,
+        records=tuple(records),
+        changes=package_changes(there, records),
+        exists=bool(there),
     )
-    notes = cpu_build_diagnosis.notes(
+    notes = cpu_build_diagnosis.cpu_build_notes(
         installation.packages_to_link,
         specs,
         channels=request.channels,
@@ -133,36 +137,38 @@ def plan(request: InstallRequest) -> InstallPlan:
     return dataclasses.replace(installation, notes=notes)
 
 
-def remembered_specs(there: Iterable[PrefixRecord], *, but: Sequence[str]) -> tuple[str, ...]:
+def previously_requested_specs(there: Iterable[PrefixRecord], *, but: Sequence[str]) -> tuple[str, ...]:
     """Return the specs that were requested when a prefix was made, except those requested again.
 
     A prefix without recorded specs keeps every package by its name.
     """
     there = list(there)
-    specs = [spec for record in there for spec in _requested_specs(record)] or [
+    specs = [spec for record in there for spec in _requested_specs_of_package(record)] or [
         record.name.normalized for record in there
     ]
     anew = {package_name(spec) for spec in but}
     return tuple(dict.fromkeys(spec for spec in specs if package_name(spec) not in anew))
 
 
-def _requested_specs(package: PrefixRecord) -> Iterable[str]:
+def _requested_specs_of_package(package: PrefixRecord) -> Iterable[str]:
     single = [package.requested_spec] if package.requested_spec not in {None, "", "None"} else []
     return [str(spec) for spec in package.requested_specs or single]
 
 
-def changes(there: Iterable[PrefixRecord], records: Iterable[RepoDataRecord]) -> tuple[Change, ...]:
+def package_changes(there: Iterable[PrefixRecord], records: Iterable[RepoDataRecord]) -> tuple[PackageChange, ...]:
     """Return the changes between the present and the future packages of a prefix, by name."""
     old = {record.name.normalized: record for record in there}
-    changed = [_change(record, old.pop(record.name.normalized, None)) for record in records]
-    removed = [_change(record, record, action=Action.REMOVED) for record in old.values()]
+    changed = [_package_change(record, old.pop(record.name.normalized, None)) for record in records]
+    removed = [_package_change(record, record, action=PackageAction.REMOVED) for record in old.values()]
     return tuple(sorted((*changed, *removed), key=lambda change: change.name))
 
 
-def _change(record: RepoDataRecord, old: PrefixRecord | None, *, action: Action | None = None) -> Change:
+def _package_change(
+    record: RepoDataRecord, old: PrefixRecord | None, *, action: PackageAction | None = None
+) -> PackageChange:
     same = old is not None and (str(old.version), str(old.build)) == (str(record.version), str(record.build))
-    return Change(
-        action=action or (Action.NEW if old is None else Action.KEPT if same else Action.CHANGED),
+    return PackageChange(
+        action=action or (PackageAction.NEW if old is None else PackageAction.KEPT if same else PackageAction.CHANGED),
         name=record.name.normalized,
         version=str(record.version),
         build=str(record.build),
@@ -172,7 +178,7 @@ def _change(record: RepoDataRecord, old: PrefixRecord | None, *, action: Action 
     )
 
 
-def execute(installation: InstallPlan, *, cache: Path) -> None:
+def execute_install_plan(installation: InstallPlan, *, cache: Path) -> None:
     """Make the prefix, or a changed copy that then replaces it; after a failure it is unchanged.
 
     The files that killed installs left next to the same prefix are removed, also when nothing is to be installed.
@@ -192,7 +198,7 @@ def execute(installation: InstallPlan, *, cache: Path) -> None:
     making = files.atomic_folder_change(prefix) if installation.exists else files.atomic_replacement(prefix)
     try:
         with folder_lock.exclusive_folder_lock(prefix) as lock:
-            _require_unchanged(installation)
+            _require_unchanged_prefix(installation)
             with making as part:
                 solve_and_install.install(list(installation.records), part, cache=cache, seen_at=str(prefix), lock=lock)
                 solve_and_install.record_requested_specs(part, installation.specs)
@@ -204,11 +210,11 @@ def execute(installation: InstallPlan, *, cache: Path) -> None:
         ) from error
 
 
-def _require_unchanged(installation: InstallPlan) -> None:
+def _require_unchanged_prefix(installation: InstallPlan) -> None:
     """Raise AlreadyRunning where another install has changed the prefix since the packages were chosen."""
     request, there = installation.request, solve_and_install.installed_package_records(installation.request.prefix)
-    specs = (*request.specs, *remembered_specs(there, but=request.specs))
-    if specs != installation.specs or changes(there, installation.records) != installation.changes:
+    specs = (*request.specs, *previously_requested_specs(there, but=request.specs))
+    if specs != installation.specs or package_changes(there, installation.records) != installation.changes:
         raise AlreadyRunning(
             f"another process has changed {request.prefix} since the packages were chosen",
             hint="run the same command again",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kiln.virtual_packages import VirtualPackages
 
 
-def execute(
+def install_and_test_packages(
     feedstock: Feedstock,
     packages: Sequence[Path],
     *,
@@ -41,9 +41,9 @@ def execute(
         SolveFailed, TestsFailed: for the first that fails; the others are not tested.
         AlreadyRunning: while another process tests packages of the same feedstock.
     """
-    outputs = [(path, *find_output(feedstock, path)) for path in packages]
+    outputs = [(path, *find_output_of_package(feedstock, path)) for path in packages]
     for path, _, output in outputs:
-        require_runnable(path, output.subdir)
+        require_runnable_package(path, output.subdir)
     root = ArtifactLayout.for_feedstock(feedstock).safe_path("check")
     with files.held_lock_file(root.with_suffix(".lock")):
         files.remove(root)
@@ -52,19 +52,19 @@ def execute(
         reports = []
         for path, rendered, output in outputs:
             on_package(path.name)
-            tester = tester_of(
+            tester = make_package_tester(
                 rendered,
                 output,
                 feedstock,
                 folder=root,
-                channels=(staged.url, *channels_of(path), *(channels or channels_needed_by_config(rendered))),
+                channels=(staged.url, *channel_containing_package(path), *(channels or channels_needed_by_config(rendered))),
                 machine=machine,
             )
-            reports.append(tester.run(tester.plan(output), environment=environment))
+            reports.append(tester.run_tests(tester.plan_tests(output), environment=environment))
         return tuple(reports)
 
 
-def channels_of(package: Path) -> tuple[str, ...]:
+def channel_containing_package(package: Path) -> tuple[str, ...]:
     """Return the URL of the channel whose folder contains a package, for the packages that it requires."""
     folder = package.resolve().parent
     if not is_channel_subdir(folder.name) or not any(folder.glob("repodata*.json*")):
@@ -72,7 +72,7 @@ def channels_of(package: Path) -> tuple[str, ...]:
     return (folder.parent.as_uri(),)
 
 
-def require_runnable(package: Path, subdir: str) -> None:
+def require_runnable_package(package: Path, subdir: str) -> None:
     """Raise UnsupportedPlatform for a package whose programs this machine cannot run."""
     if not emulation.can_run_platform(subdir, in_container=False):
         raise UnsupportedPlatform(
@@ -83,7 +83,7 @@ def require_runnable(package: Path, subdir: str) -> None:
         )
 
 
-def find_output(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, Output]:
+def find_output_of_package(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, Output]:
     """Return the config and the output that render a package's file name, for the subdir in its path if it has one.
 
     Raises:
@@ -107,7 +107,7 @@ def _find_rendered_output(feedstock: Feedstock, package: Path) -> tuple[Rendered
     )
 
 
-def tester_of(
+def make_package_tester(
     rendered: RenderedConfig,
     output: Output,
     feedstock: Feedstock,
@@ -127,7 +127,7 @@ def tester_of(
     return tester if output.subdir == "noarch" else tester.for_platform(output.subdir)
 
 
-def summary(reports: Sequence[TestReport]) -> str:
+def summarize_test_reports(reports: Sequence[TestReport]) -> str:
     """Return a summary in one line."""
     tests = count_text(sum(report.commands for report in reports), "test")
     return f"{count_text(len(reports), 'package')}, {tests} passed"

@@ -25,7 +25,7 @@ _INVALID = re.compile(r"[/ :#\x00-\x1f]")
 _BASE = ("base", "root")
 
 
-def prefix_of(name: str, *, env: Mapping[str, str], home: Path) -> Path:
+def prefix_of_environment(name: str, *, env: Mapping[str, str], home: Path) -> Path:
     """Return the prefix of a name: the environment that exists, else its path in the first folder that can be written.
 
     Raises:
@@ -41,7 +41,7 @@ def prefix_of(name: str, *, env: Mapping[str, str], home: Path) -> Path:
     folders = environment_folders(env, home)
     if existing := next((folder / name for folder in folders if (folder / name).is_dir()), None):
         return existing
-    if writable := next((folder / name for folder in folders if _is_writable(folder)), None):
+    if writable := next((folder / name for folder in folders if _is_folder_writable(folder)), None):
         return writable
     raise NotWritable(
         f"no folder for the environment {name} can be written", why=", ".join(map(str, folders)), hint="-p DIR"
@@ -55,7 +55,7 @@ def environment_folders(env: Mapping[str, str], home: Path) -> tuple[Path, ...]:
     given = [*filter(None, value.split(os.pathsep)), *_condarc_envs_dirs(env, home, root)]
     own, shared = home / ".conda" / "envs", [root / "envs"] if root else []
     fixed = [*shared, own] if root and os.access(root, os.W_OK) else [own, *shared]
-    return tuple(dict.fromkeys([*(_expanded(text, env, home) for text in given), *fixed]))
+    return tuple(dict.fromkeys([*(_expand_path(text, env, home) for text in given), *fixed]))
 
 
 def _conda_root(env: Mapping[str, str]) -> Path | None:
@@ -73,10 +73,10 @@ def _condarc_envs_dirs(env: Mapping[str, str], home: Path, root: Path | None) ->
     places = [*given, home / ".condarc", home / ".conda" / ".condarc", *([root / ".condarc"] if root else [])]
     for path in places:
         if path.is_file():
-            yield from _folders_in(path)
+            yield from _read_envs_dirs(path)
 
 
-def _folders_in(path: Path) -> Iterable[str]:
+def _read_envs_dirs(path: Path) -> Iterable[str]:
     document = parse(read_text(path, str(path)), str(path), ScalarTypes.TEXT)
     settings = document.value if isinstance(document.value, dict) else {}
     value = settings.get("envs_dirs", settings.get("envs_path", []))
@@ -85,12 +85,12 @@ def _folders_in(path: Path) -> Iterable[str]:
     return value
 
 
-def _expanded(text: str, env: Mapping[str, str], home: Path) -> Path:
+def _expand_path(text: str, env: Mapping[str, str], home: Path) -> Path:
     """Return a path of the settings, with ``~`` and variables replaced."""
     text = re.sub(r"\$\{?(\w+)\}?", lambda match: env.get(match[1], match[0]), text)
     return home / text[2:] if text.startswith("~/") else home if text == "~" else Path(text).absolute()
 
 
-def _is_writable(folder: Path) -> bool:
+def _is_folder_writable(folder: Path) -> bool:
     existing = nearest_existing_path(folder)
     return existing.is_dir() and os.access(existing, os.W_OK)

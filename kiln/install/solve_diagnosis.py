@@ -56,7 +56,7 @@ class TargetMachine:
         return None if package is None else package[0]
 
 
-def explained(
+def explain_failed_solve(
     failure: SolveFailed,
     specs: Sequence[str],
     *,
@@ -67,7 +67,7 @@ def explained(
 ) -> SolveFailed:
     """Return the error with its cause and a hint, followed by the start of the solver's own message."""
 
-    def refused(specs: Sequence[str], on: TargetMachine) -> str:
+    def solver_refusal(specs: Sequence[str], on: TargetMachine) -> str:
         """Return the solver's message; empty when it succeeds."""
         try:
             solve_and_install.solve(channels, specs, virtual_packages=on.virtual_packages, priority=priority)
@@ -75,37 +75,47 @@ def explained(
             return error.why
         return ""
 
-    def needed(on: TargetMachine) -> tuple[str, ...]:
-        return smallest_conflict(specs, lambda specs: not refused(specs, on))
+    def conflicting_specs(on: TargetMachine) -> tuple[str, ...]:
+        return smallest_conflicting_specs(specs, lambda specs: not solver_refusal(specs, on))
 
     arch = machine.virtual_package_version(virtual_cuda_arch.NAME)
-    if arch is not None and not refused(specs, machine.without_virtual_package(virtual_cuda_arch.NAME)):
-        needs = needed(machine)
-        instead = [spec for spec in map(_cpu_spec, needs) if spec and not refused([spec], machine)]
-        return _failure(*explain_old_gpu(needs, arch, machine, instead=instead), words=failure.why, most=most)
+    if arch is not None and not solver_refusal(specs, machine.without_virtual_package(virtual_cuda_arch.NAME)):
+        needs = conflicting_specs(machine)
+        instead = [
+            spec for spec in map(_cpu_spec_instead_of_gpu, needs) if spec and not solver_refusal([spec], machine)
+        ]
+        return _explained_failure(*explain_old_gpu(needs, arch, machine, instead=instead), words=failure.why, most=most)
     for cuda in cuda_versions_to_try(failure.why):
-        if is_newer_cuda(cuda, machine.virtual_package_version("__cuda")) and not refused(
+        if is_newer_cuda(cuda, machine.virtual_package_version("__cuda")) and not solver_refusal(
             specs, machine.with_virtual_package("__cuda", cuda)
         ):
-            needs = needed(machine)
-            instead = [spec for spec in map(_cpu_spec, needs) if spec and not refused([spec], machine)]
-            return _failure(
+            needs = conflicting_specs(machine)
+            instead = [
+                spec for spec in map(_cpu_spec_instead_of_gpu, needs) if spec and not solver_refusal([spec], machine)
+            ]
+            return _explained_failure(
                 *explain_missing_driver(needs, cuda, machine, instead=instead), words=failure.why, most=most
             )
-    if not refused(specs, machine.with_virtual_package("__glibc", ANY_GLIBC)):
-        return _failure(*explain_old_glibc(needed(machine), machine), words=failure.why, most=most)
+    if not solver_refusal(specs, machine.with_virtual_package("__glibc", ANY_GLIBC)):
+        return _explained_failure(*explain_old_glibc(conflicting_specs(machine), machine), words=failure.why, most=most)
     anything = machine.with_virtual_package("__cuda", tables.cuda_minor_versions()[0]).with_virtual_package(
         "__glibc", ANY_GLIBC
     )
-    core = needed(anything)
+    core = conflicting_specs(anything)
     solve = partial(solve_and_install.solve, channels, virtual_packages=anything.virtual_packages, priority=priority)
-    versions = newest_versions(package_name(core[0]), partial(_newest, solve)) if len(core) == 1 else ()
-    return _failure(
-        *explain_conflicting_specs(core, channels, versions), words=refused(core, anything) or failure.why, most=most
+    versions = (
+        newest_package_versions(package_name(core[0]), partial(_newest_matching_version, solve))
+        if len(core) == 1
+        else ()
+    )
+    return _explained_failure(
+        *explain_conflicting_specs(core, channels, versions),
+        words=solver_refusal(core, anything) or failure.why,
+        most=most,
     )
 
 
-def _failure(problem: str, why: str, hint: str, *, words: str, most: int) -> SolveFailed:
+def _explained_failure(problem: str, why: str, hint: str, *, words: str, most: int) -> SolveFailed:
     """Return an error with the first ``most`` lines of the solver's own message after its cause."""
     lines = words.strip().splitlines()
     more = [f"... and {len(lines) - most} lines more, with --verbose"] if len(lines) > most else []
@@ -125,7 +135,7 @@ def is_newer_cuda(cuda: str, than: str | None) -> bool:
     return than is None or version_ranges.version_numbers(cuda) > version_ranges.version_numbers(than)
 
 
-def smallest_conflict(specs: Sequence[str], solves: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
+def smallest_conflicting_specs(specs: Sequence[str], solves: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
     """Return specs that cannot be satisfied together, none of which can be omitted."""
     needed = list(specs)
     for spec in specs:
@@ -149,7 +159,7 @@ def explain_missing_driver(
     source = f" ({row.place}: {row['source']})" if row else ""
     return (
         f"{' and '.join(needs)} cannot run here: this needs an NVIDIA {driver}, for CUDA {cuda}{source}",
-        _driver_state(machine),
+        _describe_driver(machine),
         "; ".join(steps),
     )
 
@@ -170,7 +180,7 @@ def explain_old_gpu(
     return f"{' and '.join(needs)} cannot run here: its builds have no code for so old a GPU", why, "; ".join(steps)
 
 
-def _driver_state(machine: TargetMachine) -> str:
+def _describe_driver(machine: TargetMachine) -> str:
     cuda = machine.virtual_package_version("__cuda")
     if "__cuda" in machine.overridden:
         return f"CONDA_OVERRIDE_CUDA says that this machine has {f'CUDA {cuda}' if cuda else 'no driver'}"
@@ -189,7 +199,7 @@ def explain_old_glibc(specs: Sequence[str], machine: TargetMachine) -> tuple[str
     )
 
 
-def _newest(solve: Callable[[Sequence[str]], Sequence[RepoDataRecord]], spec: str) -> str:
+def _newest_matching_version(solve: Callable[[Sequence[str]], Sequence[RepoDataRecord]], spec: str) -> str:
     """Return the newest version that satisfies a spec, empty when none does."""
     try:
         records = solve([spec])
@@ -199,7 +209,7 @@ def _newest(solve: Callable[[Sequence[str]], Sequence[RepoDataRecord]], spec: st
     return next((str(record.version) for record in records if record.name.normalized == name), "")
 
 
-def newest_versions(name: str, newest: Callable[[str], str]) -> tuple[str, ...]:
+def newest_package_versions(name: str, newest: Callable[[str], str]) -> tuple[str, ...]:
     """Return the newest versions of a package; ``newest`` returns the newest one that satisfies a spec, or nothing."""
     versions: list[str] = []
     spec = name
@@ -233,7 +243,7 @@ def explain_conflicting_specs(
     return f"{' and '.join(core)} exclude each other, on any machine", "", hint
 
 
-def _cpu_spec(spec: str) -> str:
+def _cpu_spec_instead_of_gpu(spec: str) -> str:
     """Return ``tensorflow-cpu 2.21.*`` for ``tensorflow-gpu 2.21.*``; empty for other names."""
     name = package_name(spec)
     return f"{name.removesuffix('-gpu')}-cpu{spec[len(name) :]}" if name.endswith("-gpu") else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import channel_url_credentials
 from kiln.matchspec_notation import package_name
-from kiln.package_test import required_specs
+from kiln.package_test import specs_required_by_test
 
 if TYPE_CHECKING:
     from kiln.model.build_config import BuildConfig
@@ -21,7 +21,7 @@ def channels_needed_by_config(rendered: RenderedConfig) -> tuple[str, ...]:
     sections = [*(staging.requirements for staging in rendered.stagings), *(output.requirements for output in outputs)]
     specs = [spec for needs in sections for spec in (*needs.build, *needs.host, *needs.run)]
     tests = [test for output in outputs for test in output.tests]
-    specs += [spec for test in tests for spec in (*required_specs(test), *test.downstreams)]
+    specs += [spec for test in tests for spec in (*specs_required_by_test(test), *test.downstreams)]
     names = {package_name(spec) for spec in specs}
     if not {name for name in names - own_names if not name.startswith("__")}:
         return ()

@@ -47,17 +47,17 @@ ELSEWHERE = frozenset(
 BARE = "linux_x86_64"  # the tag of a wheel that promises nothing, which PyPI refuses
 
 
-def fulfilled_tag(wheel: WheelName) -> str | None:
+def fulfilled_platform_tag(wheel: WheelName) -> str | None:
     """Return the oldest platform tag that a wheel's binaries fulfill; None for a wheel without binaries.
 
     Raises:
         TestsFailed: when its name promises more than that.
     """
-    audit = _audited(wheel.path)
+    audit = _audit_wheel(wheel.path)
     if audit is None:
         return None
     policy = audit.overall_policy
-    claimed = [claim for tag in wheel.platform.split(".") if (claim := _policy(audit, tag)) is not None]
+    claimed = [claim for tag in wheel.platform.split(".") if (claim := _policy_of_tag(audit, tag)) is not None]
     broken = [claim for claim in claimed if claim > policy]
     if broken:
         raise TestsFailed(
@@ -68,12 +68,12 @@ def fulfilled_tag(wheel: WheelName) -> str | None:
     return str(policy.name)
 
 
-def can_audit() -> bool:
+def is_auditwheel_installed() -> bool:
     """Return whether auditwheel is installed; it comes with kiln, but another image may lack it."""
     return importlib.util.find_spec("auditwheel") is not None
 
 
-def _audited(path: Path) -> WheelAbIInfo | None:
+def _audit_wheel(path: Path) -> WheelAbIInfo | None:
     from auditwheel.architecture import Architecture
     from auditwheel.error import NonPlatformWheelError
     from auditwheel.libc import Libc
@@ -87,7 +87,7 @@ def _audited(path: Path) -> WheelAbIInfo | None:
         return None
 
 
-def _policy(audit: WheelAbIInfo, tag: str) -> Policy | None:
+def _policy_of_tag(audit: WheelAbIInfo, tag: str) -> Policy | None:
     return next((policy for policy in audit.policies if tag in {policy.name, *policy.aliases}), None)
 
 
@@ -100,7 +100,7 @@ def _forbidden_dependencies(audit: WheelAbIInfo, policy: Policy) -> str:
     return f"they need {', '.join(libraries)}" if libraries else f"the newest symbols are {'; '.join(symbols)}"
 
 
-def place_wheel(wheel: WheelName, folder: Path, tag: str | None) -> Path:
+def place_wheel_with_tag(wheel: WheelName, folder: Path, tag: str | None) -> Path:
     """Put a wheel into a folder, under ``tag`` when its own tag promises nothing; return the file."""
     if tag in {None, BARE} or wheel.platform != BARE:
         target = folder / wheel.path.name
@@ -108,11 +108,11 @@ def place_wheel(wheel: WheelName, folder: Path, tag: str | None) -> Path:
         return target
     target = folder / wheel.path.name.replace(f"-{BARE}.whl", f"-{tag}.whl")
     with files.full_disk_as_kiln_error(folder), files.atomic_replacement(target) as part:
-        retag(wheel.path, part, BARE, str(tag))
+        retag_wheel(wheel.path, part, BARE, str(tag))
     return target
 
 
-def retag(source: Path, target: Path, old: str, new: str) -> None:
+def retag_wheel(source: Path, target: Path, old: str, new: str) -> None:
     """Copy a wheel with another platform tag in its metadata; all else, times included, stays as it is."""
     with zipfile.ZipFile(source) as wheel, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as copy:
         (tags,) = (name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/WHEEL", name))

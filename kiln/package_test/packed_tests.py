@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _KINDS = frozenset({"python", "script", "requirements", "files", "package_contents", "downstream", *TEST_MODULES})
 
 
-def with_carried_tests(record: Any, info: Path) -> Output:
+def output_with_packed_tests(record: Any, info: Path) -> Output:
     """Return an installed package with its tests, which are in the ``info`` folder of its unpacked file.
 
     Raises:
@@ -35,11 +35,11 @@ def with_carried_tests(record: Any, info: Path) -> Output:
         run_exports={},
         about={},
         used={},
-        tests=carried_tests(info),
+        tests=read_packed_tests(info),
     )
 
 
-def carried_tests(info: Path) -> tuple[OutputTest, ...]:
+def read_packed_tests(info: Path) -> tuple[OutputTest, ...]:
     """Return the tests in the ``info`` folder of an unpacked package.
 
     Raises:
@@ -47,15 +47,15 @@ def carried_tests(info: Path) -> tuple[OutputTest, ...]:
     """
     try:
         if (info / "tests" / "tests.yaml").is_file():
-            return _of_rattler_build(info / "tests" / "tests.yaml")
-        return _of_conda_build(info / "test")
+            return _read_rattler_build_tests(info / "tests" / "tests.yaml")
+        return _read_conda_build_tests(info / "test")
     except (KilnError, ValueError, AttributeError, TypeError) as error:
         raise BrokenPackage(
             f"the tests of the package {info.parent.name} cannot be run: {error}", hint=f"they are in {info}"
         ) from error
 
 
-def _of_conda_build(folder: Path) -> tuple[OutputTest, ...]:
+def _read_conda_build_tests(folder: Path) -> tuple[OutputTest, ...]:
     scripts = {name: name for name in SCRIPTS if (folder / name).is_file()}
     requires = folder / "test_time_dependencies.json"
     specs = json.loads(read_text(requires, requires.name)) if requires.is_file() else []
@@ -66,13 +66,13 @@ def _of_conda_build(folder: Path) -> tuple[OutputTest, ...]:
     )
 
 
-def _of_rattler_build(file: Path) -> tuple[OutputTest, ...]:
+def _read_rattler_build_tests(file: Path) -> tuple[OutputTest, ...]:
     entries: list[dict[str, Any]] = parse(read_text(file, file.name), file.name, ScalarTypes.WORDS).value or []
-    tests = (_test(entry) for entry in entries)
+    tests = (_parse_test_entry(entry) for entry in entries)
     return tuple(test for test in tests if test != OutputTest(by_engine=True))
 
 
-def _test(entry: dict[str, Any]) -> OutputTest:
+def _parse_test_entry(entry: dict[str, Any]) -> OutputTest:
     if unknown := sorted(entry.keys() - _KINDS):
         raise ValueError(f"tests of the kind {unknown[0]!r} are not supported")
     needs = entry.get("requirements") or {}
@@ -82,14 +82,14 @@ def _test(entry: dict[str, Any]) -> OutputTest:
         pip_check=python is not None and str(python.get("pip_check", "true")).lower() == "true",  # it is the default
         pythons=_text_tuple((python or {}).get("python_version")),
         modules={name: _text_tuple(entry[name].get(key)) for name, key in TEST_MODULES.items() if name in entry},
-        script=_script(entry["script"]) if "script" in entry else Script(),
+        script=_parse_test_script(entry["script"]) if "script" in entry else Script(),
         requires=_text_tuple(needs.get("run")),
         requires_build=_text_tuple(needs.get("build")),
         by_engine=True,
     )
 
 
-def _script(given: Any) -> Script:
+def _parse_test_script(given: Any) -> Script:
     setting: Mapping[str, Any] = given if isinstance(given, dict) else {"content": given}
     interpreter = setting.get("interpreter")
     if interpreter is not None and interpreter not in COMMANDS:

@@ -44,7 +44,7 @@ SCRIPTS = {
 _PROGRAMS = {"run_test.py": "python", "run_test.pl": "perl", "run_test.r": "r-base", "run_test.lua": "lua"}
 
 
-def plan(
+def plan_package_tests(
     output: Output,
     *,
     recipe_folder: Path,
@@ -63,35 +63,35 @@ def plan(
     tests = [(test, python) for test in output.tests or (OutputTest(),) for python in test.pythons or (None,)]
     places = [f"-{number}" if number else "" for number in range(len(tests))]
 
-    def step(test: OutputTest, python: str | None, place: str) -> TestStep:
-        required = [*required_specs(test), *([] if python is None else [python_spec(python)])]
+    def plan_test_step(test: OutputTest, python: str | None, place: str) -> TestStep:
+        required = [*specs_required_by_test(test), *([] if python is None else [python_version_spec(python)])]
         requirements = [spec for spec in required if available is None or package_name(spec) in available]
         unavailable = [spec for spec in required if spec not in requirements]
-        lines = test_lines(test, recipe_folder)
+        lines = shell_lines_of_test(test, recipe_folder)
         where = prefix.with_name(f"{prefix.name}{place}")
         return TestStep(
             package=output.name,
             specs=(f"{output.name} =={output.version} {output.build_string}", *map(strict_spec, requirements)),
             build_specs=tuple(map(strict_spec, test.requires_build)),
             script=(
-                *_script_head(test),
+                *_script_header_lines(test),
                 *(_lines_copying_packed_files(output, test) if sources is None else ()),
                 *lines,
             ),
             commands=len(lines),
             checked=1 if test.contents else 0,
-            environment=_environment(output, where),
-            files={**test_files(test, recipe_folder), **_source_files(test, sources)},
+            environment=_test_environment_variables(output, where),
+            files={**recipe_files_of_test(test, recipe_folder), **_source_files_of_test(test, sources)},
             folder=folder.with_name(f"{folder.name}{place}"),
             prefix=where,
             downstreams=test.downstreams,
             notes=(f"tested without {', '.join(unavailable)}, which this channel lacks",) if unavailable else (),
         )
 
-    return tuple(step(test, python, place) for (test, python), place in zip(tests, places, strict=True))
+    return tuple(plan_test_step(test, python, place) for (test, python), place in zip(tests, places, strict=True))
 
 
-def required_specs(test: OutputTest) -> tuple[str, ...]:
+def specs_required_by_test(test: OutputTest) -> tuple[str, ...]:
     """Return the specs that a test requires besides its output: the recipe's, and the programs that run it."""
     named = {package_name(spec) for spec in test.requires}
     programs = [program for name, program in _PROGRAMS.items() if name in test.scripts]
@@ -100,17 +100,17 @@ def required_specs(test: OutputTest) -> tuple[str, ...]:
     return (*test.requires, *dict.fromkeys(program for program in programs if program not in named))
 
 
-def python_spec(version: str) -> str:
+def python_version_spec(version: str) -> str:
     """Return the spec of a test's Python; the version may be a pattern already."""
     return f"python {version.removesuffix('.*')}.*"
 
 
-def _source_files(test: OutputTest, sources: Path | None) -> dict[str, Path]:
+def _source_files_of_test(test: OutputTest, sources: Path | None) -> dict[str, Path]:
     files = sorted(sources.iterdir()) if sources is not None and test.source_files else ()
     return {file.name: file for file in files}
 
 
-def test_files(test: OutputTest, recipe_folder: Path) -> dict[str, Path]:
+def recipe_files_of_test(test: OutputTest, recipe_folder: Path) -> dict[str, Path]:
     """Return the files of the recipe that a test uses, by their places in the test's folder.
 
     A name that matches nothing is reported when it is copied.
@@ -120,12 +120,14 @@ def test_files(test: OutputTest, recipe_folder: Path) -> dict[str, Path]:
         if PurePosixPath(pattern).is_absolute() or ".." in pattern.split("/"):
             files[PurePosixPath(pattern).name] = recipe_folder / pattern
         else:
-            matches = _matches(recipe_folder, pattern, below=not test.by_engine) or [recipe_folder / pattern]
+            matches = _files_matching_pattern(recipe_folder, pattern, below=not test.by_engine) or [
+                recipe_folder / pattern
+            ]
             files |= {str(match.relative_to(recipe_folder)): match for match in matches}
     return files
 
 
-def _matches(folder: Path, pattern: str, *, below: bool) -> list[Path]:
+def _files_matching_pattern(folder: Path, pattern: str, *, below: bool) -> list[Path]:
     """Return the files that match a pattern; with ``below``, at any depth, as in conda-build."""
     try:
         return sorted(folder.rglob(pattern) if below else folder.glob(pattern))
@@ -141,29 +143,29 @@ def _lines_copying_packed_files(output: Output, test: OutputTest) -> tuple[str, 
     return (f"if [ -d {place} ]; then cp -rn {place}/*/. .; fi",)
 
 
-def _script_head(test: OutputTest) -> tuple[str, ...]:
+def _script_header_lines(test: OutputTest) -> tuple[str, ...]:
     return (BUILD_HEAD, *SCRIPT_HEAD) if test.requires_build else SCRIPT_HEAD
 
 
-def test_lines(test: OutputTest, recipe_folder: Path) -> tuple[str, ...]:
+def shell_lines_of_test(test: OutputTest, recipe_folder: Path) -> tuple[str, ...]:
     """Return the shell lines of a test: its imports, its files, then its script.
 
     A shell script of conda-build runs in the shell of the commands, which it appends to it.
     """
-    imports = (import_line(test.language, name) for name in test.imports)
-    modules = (import_line(language, name) for language, names in test.modules.items() for name in names)
+    imports = (module_import_command(test.language, name) for name in test.imports)
+    modules = (module_import_command(language, name) for language, names in test.modules.items() for name in names)
     scripts = (line for name, line in SCRIPTS.items() if name in test.scripts)
     checks = ["pip check"] if test.pip_check else []
     return (*imports, *checks, *modules, *scripts, *script_run_lines(test.script, recipe_folder))
 
 
-def import_line(language: str, name: str) -> str:
+def module_import_command(language: str, name: str) -> str:
     """Return the shell line that imports a module of a language."""
     program, statement = _IMPORTS.get(language, _IMPORTS["python"])
     return f"{program} {shlex.quote(statement.format(name))}"
 
 
-def _environment(output: Output, prefix: Path) -> dict[str, str]:
+def _test_environment_variables(output: Output, prefix: Path) -> dict[str, str]:
     """Return the variables that conda-build's test environment has and a recipe's tests may rely on."""
     used = output.used_keys_as_text
     variant = {key: value for key, value in used.items() if key.isidentifier() and not key.startswith("__")}

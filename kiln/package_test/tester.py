@@ -15,8 +15,8 @@ from kiln.console.text import count_text
 from kiln.errors import SolveFailed, TestsFailed, program_output_with_margin
 from kiln.matchspec_notation import package_name, strict_spec
 from kiln.model.build_results import TestReport, TestVerdict
-from kiln.package_test.packed_tests import with_carried_tests
-from kiln.package_test.plan import plan
+from kiln.package_test.packed_tests import output_with_packed_tests
+from kiln.package_test.plan import plan_package_tests
 from kiln.provenance import resolved_packages
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ class PackageTester:
             self, platform=platform, machine=virtual_packages.emulated_virtual_packages(platform, self.machine)
         )
 
-    def plan(self, output: Output, *, sources: Path | None = None) -> tuple[TestStep, ...]:
+    def plan_tests(self, output: Output, *, sources: Path | None = None) -> tuple[TestStep, ...]:
         """Plan the tests of one package; ``sources`` is the folder with the source files that they use."""
         name = f"{output.name}-{output.build_string}"
-        return plan(
+        return plan_package_tests(
             output,
             recipe_folder=self.recipe,
             folder=self.folder / f"test-{name}",
@@ -71,7 +71,7 @@ class PackageTester:
             sources=sources,
         )
 
-    def test_inputs(self, steps: Sequence[TestStep]) -> dict[str, Any]:
+    def inputs_of_tests(self, steps: Sequence[TestStep]) -> dict[str, Any]:
         """Return the inputs that decide the result of tests, but for the packages, as JSON values."""
         inputs = [
             {
@@ -92,7 +92,7 @@ class PackageTester:
             **({} if self.priority == "strict" else {"priority": self.priority}),
         }
 
-    def run(
+    def run_tests(
         self,
         steps: Sequence[TestStep],
         *,
@@ -107,7 +107,9 @@ class PackageTester:
         """
         if self.platform != emulation.machine_subdir() and any(step.commands or step.downstreams for step in steps):
             environment = self._emulator_environment(environment)
-        return _merged_report([self._run_step(step, environment=environment, on_line=on_line) for step in steps])
+        return _merge_test_reports(
+            [self._run_test_step(step, environment=environment, on_line=on_line) for step in steps]
+        )
 
     def trial_install(self, steps: Sequence[TestStep]) -> None:
         """Install one package as its tests need it, without running them; nothing of it stays.
@@ -116,7 +118,7 @@ class PackageTester:
             SolveFailed: when the package and its tests' requirements cannot be installed.
         """
         for step in steps:
-            self._install(step)
+            self._install_test_prefix(step)
             for place in (step.prefix, step.build_prefix):
                 files.remove(place)
 
@@ -128,11 +130,11 @@ class PackageTester:
         values = dict(environment)
         if (emulator := emulation.qemu_user_path(self.platform, environment)) is not None:
             values |= dict.fromkeys(emulation.EMULATORS, emulator)
-        if emulation.LIBRARIES not in values and (libraries := self._emulated_libraries()) is not None:
+        if emulation.LIBRARIES not in values and (libraries := self._emulated_libc_folder()) is not None:
             values[emulation.LIBRARIES] = str(libraries)
         return values
 
-    def _emulated_libraries(self) -> Path | None:
+    def _emulated_libc_folder(self) -> Path | None:
         place = self.folder / f"sysroot-{self.platform}"
         spec, packages = f"sysroot_{self.platform}", self.machine
         with contextlib.suppress(SolveFailed):
@@ -144,11 +146,11 @@ class PackageTester:
             return next((folder for folder in sorted(place.glob("*/sysroot")) if folder.is_dir()), None)
         return emulation.cross_libc_folder(self.platform)
 
-    def _run_step(
+    def _run_test_step(
         self, step: TestStep, *, environment: Mapping[str, str], on_line: Callable[[str], None] | None
     ) -> TestReport:
         start = time.monotonic()
-        run_packages = self._install(step)
+        run_packages = self._install_test_prefix(step)
         installed = time.monotonic() - start
         notes = list(step.notes)
         if not step.commands and not step.downstreams:
@@ -163,7 +165,7 @@ class PackageTester:
                 run_packages=run_packages,
             )
 
-        def listen(line: str) -> None:
+        def collect_note(line: str) -> None:
             if line.startswith(NOTE):
                 notes.append(line.removeprefix(NOTE))
             if on_line is not None:
@@ -171,10 +173,12 @@ class PackageTester:
 
         log = step.folder.with_name(f"{step.folder.name}.log")
         files.remove(log)
-        seconds = run_tests(step, environment=environment, log=log, on_line=listen)  # also when it tests others alone
+        seconds = run_test_script(
+            step, environment=environment, log=log, on_line=collect_note
+        )  # also when it tests others alone
         for place in (step.prefix, step.build_prefix, step.folder):
             files.remove(place)
-        passed = [self._test_downstream(step, spec, environment, listen) for spec in step.downstreams]
+        passed = [self._test_downstream_package(step, spec, environment, collect_note) for spec in step.downstreams]
         notes += [note for _, more in passed for note in more]
         commands = step.commands + step.checked + sum(tests for tests, _ in passed)
         return TestReport(
@@ -188,7 +192,7 @@ class PackageTester:
             run_packages=run_packages,
         )
 
-    def _test_downstream(
+    def _test_downstream_package(
         self, step: TestStep, spec: str, environment: Mapping[str, str], on_line: Callable[[str], None]
     ) -> tuple[int, tuple[str, ...]]:
         """Run the tests of a package that depends on this one, and return their number and notes.
@@ -205,7 +209,7 @@ class PackageTester:
             prefix=step.prefix.with_name(f"{step.prefix.name}-{name}"),
         )
         try:
-            self._install(beside)
+            self._install_test_prefix(beside)
         except SolveFailed as error:
             return 0, (f"downstream {spec} was not tested: {error.what}",)
         (record,) = (
@@ -213,12 +217,12 @@ class PackageTester:
         )
         info = Path(str(record.extracted_package_dir)) / "info"
         files.remove(beside.prefix)
-        output = with_carried_tests(record, info)
-        tests = self._plan_carried(beside, output, info / "test") if output.tests else ()
+        output = output_with_packed_tests(record, info)
+        tests = self._plan_packed_tests(beside, output, info / "test") if output.tests else ()
         for test in tests:
-            self._install(test)
+            self._install_test_prefix(test)
             log = test.folder.with_name(f"{test.folder.name}.log")
-            run_tests(test, environment=environment, log=log, on_line=on_line)
+            run_test_script(test, environment=environment, log=log, on_line=on_line)
             for place in (test.prefix, test.build_prefix, test.folder):
                 files.remove(place)
         number = sum(test.commands for test in tests)
@@ -226,9 +230,9 @@ class PackageTester:
         omitted = (note for test in tests for note in test.notes)
         return number, (f"downstream {name} {record.version}: {result}", *dict.fromkeys(omitted))
 
-    def _plan_carried(self, beside: TestStep, output: Output, folder: Path) -> tuple[TestStep, ...]:
+    def _plan_packed_tests(self, beside: TestStep, output: Output, folder: Path) -> tuple[TestStep, ...]:
         """Plan the tests that a package carries, for an environment with the package under test."""
-        planned = plan(
+        planned = plan_package_tests(
             output, recipe_folder=folder, folder=beside.folder, prefix=beside.prefix, available=self.available
         )
         return tuple(
@@ -242,7 +246,7 @@ class PackageTester:
             for test in planned
         )
 
-    def _install(self, step: TestStep) -> tuple[ResolvedPackage, ...]:
+    def _install_test_prefix(self, step: TestStep) -> tuple[ResolvedPackage, ...]:
         """Make the prefix of a test, and return the package's run dependencies in it.
 
         Packages for compilers may have links that lead out of it.
@@ -268,12 +272,12 @@ class PackageTester:
                 error.hint = "see that the channels have what the package and its tests require"
                 raise
             if prefix == step.prefix:
-                run_packages = resolved_packages.run_dependencies(map(_record_fields, records), step.package)
+                run_packages = resolved_packages.run_dependencies(map(_package_identity_fields, records), step.package)
             solve_and_install.install(records, prefix, cache=self.cache, carried=True)
         return run_packages
 
 
-def _record_fields(record: RepoDataRecord) -> dict[str, Any]:
+def _package_identity_fields(record: RepoDataRecord) -> dict[str, Any]:
     """Return what identifies a solved package, and what it requires."""
     return {
         "name": record.name.normalized,
@@ -286,7 +290,7 @@ def _record_fields(record: RepoDataRecord) -> dict[str, Any]:
     }
 
 
-def _merged_report(reports: Sequence[TestReport]) -> TestReport:
+def _merge_test_reports(reports: Sequence[TestReport]) -> TestReport:
     """Return the report of all tests of a package, which have passed."""
     first = reports[0]
     passed = any(report.verdict is TestVerdict.PASSED for report in reports)
@@ -302,7 +306,9 @@ def _merged_report(reports: Sequence[TestReport]) -> TestReport:
     )
 
 
-def run_tests(step: TestStep, *, environment: Mapping[str, str], log: Path, on_line: Callable[[str], None]) -> float:
+def run_test_script(
+    step: TestStep, *, environment: Mapping[str, str], log: Path, on_line: Callable[[str], None]
+) -> float:
     """Run the script of a test in its folder and return the seconds it took.
 
     Raises:

@@ -41,7 +41,7 @@ class WheelTestPlan:
     resolved: bool
 
 
-def plan(wheel: Path, *, python: Path, folder: Path, network: bool) -> WheelTestPlan:
+def plan_wheel_test(wheel: Path, *, python: Path, folder: Path, network: bool) -> WheelTestPlan:
     """Plan the test of a wheel; its requirements are installed with it where there is a network.
 
     Raises:
@@ -67,7 +67,9 @@ def _top_level_module(name: str) -> str | None:
     return match[1] if match else None
 
 
-def wheel_interpreter(wheel: WheelName, candidates: Iterable[Path], *, environment: Mapping[str, str]) -> Path | None:
+def find_wheel_interpreter(
+    wheel: WheelName, candidates: Iterable[Path], *, environment: Mapping[str, str]
+) -> Path | None:
     """Return the first interpreter that a wheel is for."""
     for candidate in candidates:
         if not candidate.is_file():
@@ -90,7 +92,7 @@ def install_commands(step: WheelTestPlan) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def import_script(step: WheelTestPlan) -> tuple[str, ...]:
+def import_script_lines(step: WheelTestPlan) -> tuple[str, ...]:
     """Return the shell lines that run the wheel's code; empty when nothing can be imported."""
     if not (step.resolved and step.modules):
         return ()
@@ -102,7 +104,7 @@ def _venv_python(step: WheelTestPlan) -> str:
     return str(step.folder / "bin" / "python")
 
 
-def execute(
+def execute_wheel_test(
     step: WheelTestPlan,
     *,
     environment: Mapping[str, str],
@@ -118,12 +120,12 @@ def execute(
         TestsFailed: with the end of the output.
     """
     files.remove(step.folder)
-    installing = [_run(step, words, environment, log, on_line) for words in install_commands(step)]
+    installing = [_run_test_command(step, words, environment, log, on_line) for words in install_commands(step)]
     testing = 0.0
-    if lines := import_script(step):
+    if lines := import_script_lines(step):
         files.write_text(step.folder / SCRIPT, "\n".join(("set -e", *lines, "")))
         with apart() as variables:
-            testing = _run(step, ("bash", str(step.folder / SCRIPT)), variables, log, on_line)
+            testing = _run_test_command(step, ("bash", str(step.folder / SCRIPT)), variables, log, on_line)
     files.remove(step.folder)
     note = "installed without its requirements, since there is no network, and not imported"
     return TestReport(
@@ -137,7 +139,7 @@ def execute(
     )
 
 
-def _run(
+def _run_test_command(
     step: WheelTestPlan,
     words: tuple[str, ...],
     environment: Mapping[str, str],

@@ -46,7 +46,7 @@ class WheelName:
         return f"{self.python}-{self.abi}-{self.platform}"
 
 
-def require_python(wheel: WheelName, python: str | None) -> None:
+def require_wheel_for_python(wheel: WheelName, python: str | None) -> None:
     """Refuse a wheel that is not for the Python that its config is for (``3.11``; None for a config without one).
 
     Raises:

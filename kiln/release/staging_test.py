@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import emulation, files
-from kiln.install.install_and_test import tester_of
+from kiln.install.install_and_test import make_package_tester
 from kiln.job.required_channels_and_network import channels_needed_by_config
 from kiln.store.layout import ArtifactLayout
 
@@ -42,7 +42,7 @@ def tester_of_staged_packages(
             rendered, output = found
             runs = emulation.can_run_platform(candidate.artifact.subdir, in_container=False)
             on_line(f"{'test' if runs else 'install'} {candidate.path.name}")
-            tester = tester_of(
+            tester = make_package_tester(
                 rendered,
                 output,
                 feedstock,
@@ -51,8 +51,8 @@ def tester_of_staged_packages(
                 machine=machine,
             )
             if runs:
-                tester.run(tester.plan(output), environment=environment)
+                tester.run_tests(tester.plan_tests(output), environment=environment)
             else:
-                tester.trial_install(tester.plan(output))
+                tester.trial_install(tester.plan_tests(output))
 
     return test_packages

@@ -85,7 +85,7 @@ def make_run_plan(
     inputs = {} if options.build.rebuilds_finished else run_inputs.inputs
     finished = build_cache.finished_configs(ledger, layout, inputs)
     groups = {config.name: compile_group(config) for config in run_inputs.configs if config.name not in finished}
-    waiting = local_build_order.order_configs(
+    waiting = local_build_order.order_configs_for_build(
         groups, ledger.last_build_seconds(rehearsal=options.build.rehearsal), shared=not options.build.rehearsal
     )
     compiles = False
@@ -116,7 +116,7 @@ def make_run_plan(
             *waiting,
         ),
         jobs_of=_config_jobs(run_inputs, [config for config in run_inputs.configs if config.name in groups]),
-        seconds=local_build_order.total_seconds(waiting, options.jobs, shared=compiles),
+        seconds=local_build_order.total_build_seconds(waiting, options.jobs, shared=compiles),
         disk=disk,
         share=run_inputs.share,
         notes=run_inputs.notes,

@@ -59,7 +59,7 @@ class MatrixRun:
         self.watcher = watcher
         self.events: queue.Queue[tuple[str, str | process_runner.ProcessResult | KilnError]] = queue.Queue()
         self.running: dict[str, RunningConfig] = {}
-        self.queue = local_build_order.queue_of(plan.waiting, shared=plan.compiles)
+        self.queue = local_build_order.queue_of_configs(plan.waiting, shared=plan.compiles)
         self.errors: dict[str, KilnError] = {}
         self.unindexed: list[str] = []  # configs whose packages are in the channel, but not in its index yet
         self.number = 0
@@ -117,7 +117,7 @@ class MatrixRun:
 
     def _build_waiting_configs(self) -> None:
         while self.queue or self.running:
-            while len(self.running) < self.plan.options.jobs and (job := self.queue.next("", time.time())):
+            while len(self.running) < self.plan.options.jobs and (job := self.queue.next_config("", time.time())):
                 self._start_config(job)
             if self.events.empty():
                 self._index_new_packages()
@@ -126,8 +126,8 @@ class MatrixRun:
     def _start_config(self, estimate: JobEstimate) -> None:
         """Start the process of a config."""
         name = estimate.config
-        self.queue.begin(name, estimate, time.time())
-        cold = self.queue.is_cold(name) if self.plan.compiles else self.configs[name].cold
+        self.queue.begin_build(name, estimate, time.time())
+        cold = self.queue.is_running_build_cold(name) if self.plan.compiles else self.configs[name].cold
         log = self.layout.log_file(self.number, name)
         config = dataclasses.replace(self.configs[name], state=ConfigState.RUNNING, started=time.time(), log=log)
         self._record_config_state(dataclasses.replace(config, cold=cold))
@@ -197,7 +197,7 @@ class MatrixRun:
         result = config_run.result or {"state": state.value, "reason": _missing_result_reason(outcome)}
         if result.get("error"):
             self.errors[config] = error_from_json(result["error"])
-        self.queue.end(config, ok=result["state"] in {ConfigState.DONE.value, ConfigState.CACHED.value})
+        self.queue.end_build(config, ok=result["state"] in {ConfigState.DONE.value, ConfigState.CACHED.value})
         self._record_config_state(
             dataclasses.replace(
                 self.configs[config],

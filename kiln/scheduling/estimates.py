@@ -33,9 +33,13 @@ class CompileAssumptions:
 
         0 stands for an unknown number of cores, and leaves the duration as it is.
         """
-        return 1.0 if 0 in {cores, reference} else self._relative_time(cores) / self._relative_time(reference)
+        return (
+            1.0
+            if 0 in {cores, reference}
+            else self._relative_compile_time(cores) / self._relative_compile_time(reference)
+        )
 
-    def _relative_time(self, cores: float) -> float:
+    def _relative_compile_time(self, cores: float) -> float:
         return 1.0 - self.parallel + self.parallel / cores
 
 
@@ -57,9 +61,9 @@ def estimate_jobs(
     default = assumptions.compile * assumptions.slowdown(cores, assumptions.cores)
     groups = {job.config: job.group for job in jobs}
 
-    def estimated(job: JobEstimate) -> JobEstimate:
-        cold_seconds, source = expected_seconds(job.config, groups, cold)
-        warm_seconds, warm_source = expected_seconds(job.config, groups, warm)
+    def estimate_job(job: JobEstimate) -> JobEstimate:
+        cold_seconds, source = expected_build_seconds(job.config, groups, cold)
+        warm_seconds, warm_source = expected_build_seconds(job.config, groups, warm)
         if cold_seconds is None:
             cold_seconds, source = (default, DEFAULT)
             if warm_seconds is not None:
@@ -67,10 +71,10 @@ def estimate_jobs(
         warm_seconds = cold_seconds * assumptions.warm if warm_seconds is None else warm_seconds
         return dataclasses.replace(job, cold=cold_seconds, warm=min(cold_seconds, warm_seconds), source=source)
 
-    return tuple(map(estimated, jobs))
+    return tuple(map(estimate_job, jobs))
 
 
-def expected_seconds(
+def expected_build_seconds(
     config: str, groups: Mapping[str, str], durations: Mapping[str, float]
 ) -> tuple[float | None, str]:
     """Return a config's last duration, else the average of its group, else that of all, and which of them it is."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kiln.model.job_estimate import JobEstimate
-    from kiln.scheduling.queue import Queue
+    from kiln.scheduling.queue import BuildQueue
 
 ROUNDING = 1e-6  # seconds, or core-seconds, that count as nothing
 
@@ -43,7 +43,7 @@ class PoolCores:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Build:
+class _BuildInProgress:
     """A build in progress: ``work`` is left in the pool, then ``local`` on its worker, from ``start`` on."""
 
     worker: int
@@ -54,8 +54,8 @@ class _Build:
     local: float
 
 
-def simulate(
-    queue: Queue,
+def simulate_builds_in_pool(
+    queue: BuildQueue,
     workers: Sequence[float],
     pool: PoolCores,
     *,
@@ -70,25 +70,25 @@ def simulate(
     for worker, machine_type in enumerate(types):
         queue.set_machine_type(str(worker), machine_type)
     unused, idle = list(range(len(workers))), []  # type: list[int], list[int]
-    running: list[_Build] = []
+    running: list[_BuildInProgress] = []
     done: list[Placement] = []
     now = 0.0
 
-    def begin(worker: int, moment: float) -> bool:
-        job = queue.begin_next(str(worker), moment)
+    def begin_next_build(worker: int, moment: float) -> bool:
+        job = queue.begin_next_build(str(worker), moment)
         if job is not None:
-            cold = queue.is_cold(str(worker))
+            cold = queue.is_running_build_cold(str(worker))
             work, local = pool.split_work(queue.running_build_seconds(str(worker)), workers[worker])
-            running.append(_Build(worker=worker, job=job, cold=cold, start=moment, work=work, local=local))
+            running.append(_BuildInProgress(worker=worker, job=job, cold=cold, start=moment, work=work, local=local))
         return job is not None
 
     while queue or running:
-        idle = [worker for worker in sorted(idle) if not begin(worker, now)]
-        unused = [worker for worker in unused if not begin(worker, now + startup)]
-        now += _advance(running, now, pool.cores)
+        idle = [worker for worker in sorted(idle) if not begin_next_build(worker, now)]
+        unused = [worker for worker in unused if not begin_next_build(worker, now + startup)]
+        now += _advance_to_next_change(running, now, pool.cores)
         for build in [build for build in running if build.work <= ROUNDING and build.local <= ROUNDING]:
             running.remove(build)
-            queue.end(str(build.worker))
+            queue.end_build(str(build.worker))
             idle.append(build.worker)
             done.append(
                 Placement(
@@ -103,7 +103,7 @@ def simulate(
     return tuple(sorted(done, key=lambda placement: (placement.start, placement.worker)))
 
 
-def placement_estimate(job: JobEstimate, placement: Placement) -> JobEstimate:
+def estimate_from_placement(job: JobEstimate, placement: Placement) -> JobEstimate:
     """Return the estimate of a config whose build takes as long as its placement in a pool."""
     warm, seconds = (job.warm / job.cold if job.cold else 1.0), placement.seconds
     if placement.cold:
@@ -111,7 +111,7 @@ def placement_estimate(job: JobEstimate, placement: Placement) -> JobEstimate:
     return dataclasses.replace(job, cold=seconds / (warm or 1.0), warm=seconds)
 
 
-def _advance(running: Sequence[_Build], now: float, cores: float) -> float:
+def _advance_to_next_change(running: Sequence[_BuildInProgress], now: float, cores: float) -> float:
     """Let all builds go on until one of them begins, leaves the pool, or ends; return the seconds until then."""
     begun = [build for build in running if build.start <= now + ROUNDING]
     compiling = [build for build in begun if build.work > ROUNDING]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WORTH = 1.1  # a compile is repeated only if that ends its group's builds a tenth of a compile sooner
 
 
-class Queue:
+class BuildQueue:
     """The configs that wait, and the location of each group's compile.
 
     With ``cache`` a finished compile is in reach of every worker. With ``wait_for_cold`` warm builds then wait for a
@@ -75,7 +75,7 @@ class Queue:
         """Return the machine type of a worker, empty if it was not recorded."""
         return self._worker_types.get(worker, "")
 
-    def has_work(self, machine_type: str) -> bool:
+    def has_work_for_machine_type(self, machine_type: str) -> bool:
         """Return whether a config waits that a worker of a machine type may build, now or later."""
         groups = (*self._waiting.items(), *self._held.items())
         return any(jobs and self._group_types[group] in {"", machine_type} for group, jobs in groups)
@@ -89,7 +89,7 @@ class Queue:
             self._held[group].append(job)
             return
         insort(self._waiting.setdefault(group, []), job, key=lambda other: (-other.cold, other.config))
-        self._requeue_cold(group)
+        self._queue_cold_group(group)
 
     def hold_group(self, job: JobEstimate) -> None:
         """Hold back the configs that share a job's compile, unless it is stored or runs.
@@ -118,20 +118,20 @@ class Queue:
         self._count -= len(jobs)
         return jobs
 
-    def next(self, worker: str, now: float) -> JobEstimate | None:
+    def next_config(self, worker: str, now: float) -> JobEstimate | None:
         """Return the config that a free worker should build, None when it should wait; ``now`` is in seconds."""
         if not self._count:
             return None
         group = (
-            self._next_cold_group(worker) or self._next_warm_group(worker) or self._group_worth_repeating(worker, now)
+            self._next_cold_group(worker) or self._next_warm_group(worker) or self._group_worth_recompiling(worker, now)
         )
         return None if group is None else self._waiting[group][0]
 
-    def begin_next(self, worker: str, now: float) -> JobEstimate | None:
+    def begin_next_build(self, worker: str, now: float) -> JobEstimate | None:
         """Assign the config that a free worker should build, from ``now`` on; None when the worker should wait."""
-        job = self.next(worker, now)
+        job = self.next_config(worker, now)
         if job is not None:
-            self.begin(worker, job, now)
+            self.begin_build(worker, job, now)
         return job
 
     def needs_full_compile(self, worker: str, job: JobEstimate) -> bool:
@@ -145,14 +145,14 @@ class Queue:
         others = self._compiling.get(self._compile_group(self._busy[worker][0]), set()) - {worker}
         return self._busy[min(others)][0].config if self._dependent and others else ""
 
-    def is_cold(self, worker: str) -> bool:
+    def is_running_build_cold(self, worker: str) -> bool:
         """Return whether the build that runs on a worker is cold."""
         return worker in self._compiling.get(self._compile_group(self._busy[worker][0]), ())
 
     def running_build_seconds(self, worker: str) -> float:
         """Return the expected duration of the build that runs on a worker."""
         job = self._busy[worker][0]
-        return job.cold if self.is_cold(worker) else job.warm
+        return job.cold if self.is_running_build_cold(worker) else job.warm
 
     def expected_start(self, worker: str) -> float:
         """Return the expected start of a worker's build: the end of the one that it depends on, if there is one."""
@@ -162,9 +162,9 @@ class Queue:
         """Return the expected end of the build that runs on a worker, or will."""
         return self._busy[worker][1]
 
-    def copy(self) -> Queue:
+    def copy(self) -> BuildQueue:
         """Return a copy, for a simulation of what follows."""
-        copy = Queue(
+        copy = BuildQueue(
             (),
             cache=self._cache,
             wait_for_cold=self._wait_for_cold,
@@ -184,14 +184,14 @@ class Queue:
         """Return the expected duration of a config on a worker."""
         return job.cold if self.needs_full_compile(worker, job) else job.warm
 
-    def begin(self, worker: str, job: JobEstimate, now: float) -> None:
+    def begin_build(self, worker: str, job: JobEstimate, now: float) -> None:
         """Remove a config from the queue and assign it to a worker, from ``now`` on."""
         self._last_ends.clear()
         self._waiting[self._compile_group(job)].remove(job)
         self._count -= 1
-        self.resume(worker, job, now)
+        self.resume_build(worker, job, now)
 
-    def resume(self, worker: str, job: JobEstimate, now: float) -> None:
+    def resume_build(self, worker: str, job: JobEstimate, now: float) -> None:
         """Assign a config to a worker that builds it already."""
         self._last_ends.clear()
         ends = [self._busy[other][1] for other in self._compiling.get(self._compile_group(job), ()) if other != worker]
@@ -200,45 +200,45 @@ class Queue:
         if self.needs_full_compile(worker, job):
             self._compiling.setdefault(self._compile_group(job), set()).add(worker)
 
-    def end(self, worker: str, *, ok: bool = True) -> None:
+    def end_build(self, worker: str, *, ok: bool = True) -> None:
         """End the build of a worker; its compile can be reused when it was ``ok``."""
         self._last_ends.clear()
         group = self._compile_group(self._busy.pop(worker)[0])
         self._compiling.get(group, set()).discard(worker)
         if ok:
-            self._add_compile(worker, group)
+            self._store_compile_on_disk(worker, group)
             if self._cache:
                 self._cached.add(group)
-        self._requeue_cold(group)
+        self._queue_cold_group(group)
 
-    def add_compile(self, worker: str, group: str) -> None:
+    def record_compile_on_disk(self, worker: str, group: str) -> None:
         """Record that a worker's disk holds a group's compile."""
         typed = _group_of_machine_type(group, self._worker_types.get(worker, ""))
-        self._add_compile(worker, typed if typed in self._group_types else group)
+        self._store_compile_on_disk(worker, typed if typed in self._group_types else group)
 
-    def _add_compile(self, worker: str, group: str) -> None:
+    def _store_compile_on_disk(self, worker: str, group: str) -> None:
         self._last_ends.clear()
         self._on_disk.setdefault(group, set()).add(worker)
         self._reach.setdefault(worker, set()).add(group)
         if self._dependent:
             self._cached.add(group)
 
-    def lose_cache(self) -> None:
+    def record_cache_loss(self) -> None:
         """Record that the shared cache is lost."""
         self._last_ends.clear()
         self._cache = False
         self._cached.clear()
         for group in self._waiting:
-            self._requeue_cold(group)
+            self._queue_cold_group(group)
 
     def remove_worker(self, worker: str) -> None:
         """Record that a worker is gone, with all that was on its disk."""
         self._last_ends.clear()
         if worker in self._busy:
-            self.end(worker, ok=False)
+            self.end_build(worker, ok=False)
         for group in self._reach.pop(worker, set()):
             self._on_disk[group].discard(worker)
-            self._requeue_cold(group)
+            self._queue_cold_group(group)
 
     def _compile_group(self, job: JobEstimate) -> str:
         """Return the group whose compile a config reuses: the config itself when that saves nothing."""
@@ -251,7 +251,7 @@ class Queue:
         types = {"", self.machine_type_of(worker)}
         return [group for group, jobs in self._waiting.items() if jobs and self._group_types[group] in types]
 
-    def _requeue_cold(self, group: str) -> None:
+    def _queue_cold_group(self, group: str) -> None:
         """Schedule a cold build of a group, perhaps again, when its compile is neither stored nor running."""
         if self._waiting.get(group) and not self._is_compile_running_or_stored(group):
             first = self._waiting[group][0]
@@ -262,10 +262,10 @@ class Queue:
         return bool(self._compiling.get(group) or self._on_disk.get(group)) or group in self._cached
 
     def _next_cold_group(self, worker: str) -> str | None:
-        heaps = [self._cold_heap(kind) for kind in {"", self._worker_types.get(worker, "")}]
+        heaps = [self._cold_groups_heap(kind) for kind in {"", self._worker_types.get(worker, "")}]
         return min((heap[0] for heap in heaps if heap), default=(0.0, "", None))[2]
 
-    def _cold_heap(self, machine_type: str) -> list[tuple[float, str, str]]:
+    def _cold_groups_heap(self, machine_type: str) -> list[tuple[float, str, str]]:
         """Return the heap of a machine type, whose first group has no compile and waits."""
         heap = self._cold_groups.get(machine_type, [])
         while heap and (not self._waiting.get(heap[0][2]) or self._is_compile_running_or_stored(heap[0][2])):
@@ -275,12 +275,12 @@ class Queue:
     def _next_warm_group(self, worker: str) -> str | None:
         own = self._reach.get(worker, ())
         groups = [group for group in self._waiting_groups(worker) if group in own or group in self._cached]
-        return min(groups, key=self._warm_order, default=None)
+        return min(groups, key=self._warm_group_order, default=None)
 
-    def _warm_order(self, group: str) -> tuple[float, str]:
+    def _warm_group_order(self, group: str) -> tuple[float, str]:
         return -self._waiting[group][0].warm, self._waiting[group][0].config
 
-    def _group_worth_repeating(self, worker: str, now: float) -> str | None:
+    def _group_worth_recompiling(self, worker: str, now: float) -> str | None:
         """Return the group whose compile should be repeated on a worker rather than waited for."""
         if self._cache:
             waits = self._wait_for_cold and not self._dependent
@@ -289,7 +289,9 @@ class Queue:
         machine_type = self.machine_type_of(worker)
         if machine_type not in self._last_ends:
             work = [
-                (group, self._holders(group), len(jobs), jobs[0].warm) for group, jobs in self._waiting.items() if jobs
+                (group, self._workers_with_compile(group), len(jobs), jobs[0].warm)
+                for group, jobs in self._waiting.items()
+                if jobs
             ]
             self._last_ends[machine_type] = max(
                 [(self._expected_group_end(group, work), group) for group in self._waiting_groups(worker)],
@@ -304,7 +306,7 @@ class Queue:
         Before them they may build the configs of other groups that no other worker has. ``work`` is each group that
         waits, with the workers that have its compile, the number of its configs, and the seconds of a warm build.
         """
-        holders, busy = self._holders(group), self._busy
+        holders, busy = self._workers_with_compile(group), self._busy
         shares = max(1, len(holders))
         free = min([busy[worker][1] if worker in busy else 0.0 for worker in holders], default=0.0)
         seconds = sum(
@@ -316,7 +318,7 @@ class Queue:
         )
         return free + seconds
 
-    def _holders(self, group: str) -> AbstractSet[str]:
+    def _workers_with_compile(self, group: str) -> AbstractSet[str]:
         compiling, on_disk = self._compiling.get(group), self._on_disk.get(group)
         return compiling | on_disk if compiling and on_disk else compiling or on_disk or frozenset()
 

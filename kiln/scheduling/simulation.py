@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kiln.scheduling.queue import Queue
+    from kiln.scheduling.queue import BuildQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,9 @@ class Placement:
     cold: bool
 
 
-def simulate(queue: Queue, workers: int, *, startup: float = 0.0, types: Sequence[str] = ()) -> Iterator[Placement]:
+def simulate_queue(
+    queue: BuildQueue, workers: int, *, startup: float = 0.0, types: Sequence[str] = ()
+) -> Iterator[Placement]:
     """Yield the placements of all configs; each of up to ``workers`` workers is ready ``startup`` after its request.
 
     ``types`` are the machine types of the workers, if the queue distinguishes them.
@@ -39,7 +41,7 @@ def simulate(queue: Queue, workers: int, *, startup: float = 0.0, types: Sequenc
     while queue:
         waiting = []
         for worker in sorted(idle):
-            placement = _begin_next(queue, worker, now)
+            placement = _begin_next_build(queue, worker, now)
             if placement is None:
                 waiting.append(worker)
             else:
@@ -47,18 +49,22 @@ def simulate(queue: Queue, workers: int, *, startup: float = 0.0, types: Sequenc
                 heapq.heappush(building, (placement.start + placement.seconds, worker))
         idle = waiting
         for names in new.values():
-            while names and (placement := _begin_next(queue, names[0], now + startup)):
+            while names and (placement := _begin_next_build(queue, names[0], now + startup)):
                 yield placement
                 heapq.heappush(building, (placement.start + placement.seconds, names.pop(0)))
         now, worker = heapq.heappop(building)
-        queue.end(str(worker))
+        queue.end_build(str(worker))
         idle.append(worker)
 
 
-def _begin_next(queue: Queue, worker: int, now: float) -> Placement | None:
+def _begin_next_build(queue: BuildQueue, worker: int, now: float) -> Placement | None:
     name = str(worker)
-    job = queue.begin_next(name, now)
+    job = queue.begin_next_build(name, now)
     if job is None:
         return None
-    start, seconds, cold = queue.expected_start(name), queue.running_build_seconds(name), queue.is_cold(name)
+    start, seconds, cold = (
+        queue.expected_start(name),
+        queue.running_build_seconds(name),
+        queue.is_running_build_cold(name),
+    )
     return Placement(config=job.config, group=job.group, worker=worker, start=start, seconds=seconds, cold=cold)

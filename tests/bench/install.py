@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln import solve_and_install
 from kiln.errors import SolveFailed
-from kiln.install.install import InstallRequest, plan
+from kiln.install.install import InstallRequest, plan_install
 from kiln.install.solve_diagnosis import TargetMachine
 from tests.bench.timing import ROOT, folder_of_builds, seconds
 from tests.solving import machine, record, rendered, stand_ins, write
@@ -55,7 +55,7 @@ def solves(place: Path) -> list[Row]:
 
     def refuse() -> None:
         try:
-            plan(asked)
+            plan_install(asked)
         except SolveFailed:
             return
         raise AssertionError("a driver for CUDA 11 got tensorflow-gpu")

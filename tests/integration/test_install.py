@@ -26,7 +26,7 @@ from kiln.errors import (
     UnsafePackage,
     UsageError,
 )
-from kiln.install.install import InstallRequest, plan
+from kiln.install.install import InstallRequest, plan_install
 from kiln.local_channel import LocalChannel
 from tests.packages import hostile_package, release_package
 from tests.solving import record, rendered, stand_ins, write
@@ -350,7 +350,7 @@ def refusal(tensorflow: Path, folder: Path, *specs: str, cuda: str) -> str:
         machine=target_machine_of_environment({"CONDA_OVERRIDE_CUDA": cuda}),
     )
     with pytest.raises(SolveFailed) as refused:
-        plan(asked)
+        plan_install(asked)
     assert "the solver says\n    | Cannot solve the request" in refused.value.why
     assert not (folder / "prefix").exists()
     return str(refused.value)
@@ -390,7 +390,7 @@ def notes(tensorflow: Path, folder: Path, *specs: str, **overrides: str) -> tupl
     variables = {"cuda": "CONDA_OVERRIDE_CUDA", "arch": "CONDA_OVERRIDE_CUDA_ARCH"}
     machine = target_machine_of_environment({variables[name]: value for name, value in overrides.items()})
     request = InstallRequest(prefix=folder / "prefix", specs=specs, channels=(tensorflow.as_uri(),), machine=machine)
-    return plan(request).notes
+    return plan_install(request).notes
 
 
 def test_a_cpu_build_for_the_sake_of_another_spec_is_reported(tensorflow: Path, tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_a_gpu_that_no_build_has_code_for_is_reported(tensorflow: Path, tmp_path
         machine=target_machine_of_environment({"CONDA_OVERRIDE_CUDA": "12.9", "CONDA_OVERRIDE_CUDA_ARCH": "5.2"}),
     )
     with pytest.raises(SolveFailed) as refused:
-        plan(asked)
+        plan_install(asked)
     assert refused.value.what == "tensorflow-gpu cannot run here: its builds have no code for so old a GPU"
     assert refused.value.why.startswith("CONDA_OVERRIDE_CUDA_ARCH says that the lowest compute capability is 5.2")
     assert refused.value.hint.startswith("request tensorflow-cpu, which needs no GPU; or, if another GPU")

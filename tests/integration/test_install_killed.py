@@ -150,7 +150,7 @@ def test_what_another_install_has_finished_since_the_packages_were_chosen_is_not
     monkeypatch: pytest.MonkeyPatch,
     exists: bool,
 ) -> None:
-    source, real = str(place.parent / "channel"), install.execute
+    source, real = str(place.parent / "channel"), install.execute_install_plan
     if exists:
         assert cli.run(words(place, "library", source=source)) == 0
 
@@ -161,7 +161,7 @@ def test_what_another_install_has_finished_since_the_packages_were_chosen_is_not
 
     other = release_package(place.parent / "built", "other")
     LocalChannel(root=place.parent / "channel").add([(other, "linux-64")])
-    monkeypatch.setattr(install, "execute", execute_late)
+    monkeypatch.setattr(install, "execute_install_plan", execute_late)
     assert cli.run(words(place, "other", source=source)) == AlreadyRunning.exit_code
     assert "since the packages were chosen" in capsys.readouterr().err
     assert (place / "prefix/share/app").exists()

@@ -88,7 +88,7 @@ def passed_tests(output: Output, package: Path, tensorflow: Path, folder: Path) 
         machine=machine_virtual_packages(),
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    report = tester.run(tester.plan(output), environment=environment)
+    report = tester.run_tests(tester.plan_tests(output), environment=environment)
     assert report.log is not None
     log = report.log.read_text()
     assert report.verdict is TestVerdict.PASSED, log

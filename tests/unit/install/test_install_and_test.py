@@ -8,7 +8,7 @@ import pytest
 
 from kiln import expand
 from kiln.errors import UnsupportedPlatform
-from kiln.install.install_and_test import channels_of, find_output, require_runnable
+from kiln.install.install_and_test import channel_containing_package, find_output_of_package, require_runnable_package
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ def test_the_channel_of_a_package_is_the_indexed_folder_around_it(
     folder = tmp_path / "a channel" / subdir
     folder.mkdir(parents=True)
     (folder / index).write_text("{}")
-    assert channels_of(folder / "a-1-0.conda") == (((tmp_path / "a channel").as_uri(),) if is_channel else ())
+    assert channel_containing_package(folder / "a-1-0.conda") == (
+        ((tmp_path / "a channel").as_uri(),) if is_channel else ()
+    )
 
 
 def test_a_package_is_tested_as_the_platform_of_its_folder_renders_it(tmp_path: Path) -> None:
@@ -40,12 +42,12 @@ def test_a_package_is_tested_as_the_platform_of_its_folder_renders_it(tmp_path: 
     feedstock = written(tmp_path / "feedstock", meta, "", forge)
     expand.write_ci_support(feedstock, expand.configs(feedstock))
     for subdir in ("linux-64", "linux-aarch64"):
-        rendered, output = find_output(feedstock, tmp_path / "channel" / subdir / "a-1-same.conda")
+        rendered, output = find_output_of_package(feedstock, tmp_path / "channel" / subdir / "a-1-same.conda")
         assert (rendered.config.platform, output.subdir) == (subdir, subdir)
-    assert find_output(feedstock, tmp_path / "a-1-same.conda")[1].subdir == "linux-64"
+    assert find_output_of_package(feedstock, tmp_path / "a-1-same.conda")[1].subdir == "linux-64"
 
 
 def test_a_package_whose_programs_do_not_run_here_is_refused(tmp_path: Path) -> None:
-    require_runnable(tmp_path / "a-1-0.conda", "noarch")
+    require_runnable_package(tmp_path / "a-1-0.conda", "noarch")
     with pytest.raises(UnsupportedPlatform, match=r"a-1-0\.conda cannot be tested on this machine"):
-        require_runnable(tmp_path / "a-1-0.conda", "win-64")
+        require_runnable_package(tmp_path / "a-1-0.conda", "win-64")

@@ -10,8 +10,8 @@ from kiln.install.solve_diagnosis import (
     explain_conflicting_specs,
     explain_missing_driver,
     is_newer_cuda,
-    newest_versions,
-    smallest_conflict,
+    newest_package_versions,
+    smallest_conflicting_specs,
 )
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ def test_the_smallest_set_of_conflicting_specs_is_found() -> None:
     def solves(specs: Sequence[str]) -> bool:
         return not {"b", "d"} <= set(specs)
 
-    assert smallest_conflict(("a", "b", "c", "d"), solves) == ("b", "d")
+    assert smallest_conflicting_specs(("a", "b", "c", "d"), solves) == ("b", "d")
 
 
 def test_a_spec_that_alone_cannot_be_had_stands_alone() -> None:
-    assert smallest_conflict(("a", "b"), lambda specs: "b" not in specs) == ("b",)
-    assert smallest_conflict(("a",), lambda _: False) == ("a",)
+    assert smallest_conflicting_specs(("a", "b"), lambda specs: "b" not in specs) == ("b",)
+    assert smallest_conflicting_specs(("a",), lambda _: False) == ("a",)
 
 
 def test_drivers_are_tried_for_each_cuda_and_for_those_that_the_solver_names() -> None:
@@ -64,7 +64,7 @@ def test_the_two_variants_are_both_named() -> None:
 
 def test_a_version_that_does_not_exist_is_answered_with_those_that_do() -> None:
     answers = {"app": "3", "app <3": "2.1", "app <2.1": "1"}
-    versions = newest_versions("app", lambda spec: answers.get(spec, ""))
+    versions = newest_package_versions("app", lambda spec: answers.get(spec, ""))
     assert versions == ("3", "2.1", "1")
     what, why, hint = explain_conflicting_specs(("app 7.*",), ("conda-forge",), versions)
     assert what == "app 7.* cannot be installed from conda-forge on any machine"
@@ -74,7 +74,7 @@ def test_a_version_that_does_not_exist_is_answered_with_those_that_do() -> None:
 
 def test_the_versions_of_a_package_are_limited() -> None:
     endless = iter(range(100, 0, -1))
-    assert newest_versions("app", lambda _: str(next(endless))) == ("100", "99", "98", "97", "96")
-    assert newest_versions("app", lambda _: "1") == ("1",)
-    assert newest_versions("nothing", lambda _: "") == ()
+    assert newest_package_versions("app", lambda _: str(next(endless))) == ("100", "99", "98", "97", "96")
+    assert newest_package_versions("app", lambda _: "1") == ("1",)
+    assert newest_package_versions("nothing", lambda _: "") == ()
     assert explain_conflicting_specs(("nothing",), ("c",))[2].startswith("check its name")

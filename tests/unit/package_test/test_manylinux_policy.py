@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import TestsFailed
-from kiln.package_test.manylinux_policy import BARE, fulfilled_tag, place_wheel
+from kiln.package_test.manylinux_policy import BARE, fulfilled_platform_tag, place_wheel_with_tag
 from kiln.package_test.wheel_name import WheelName
 from tests.unit.package_test.wheels import CP, written
 
@@ -31,24 +31,26 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.mark.processes
 @pytest.mark.needs("gcc")
 def test_a_tag_that_the_binaries_do_not_fulfill_is_refused(tmp_path: Path, library: bytes) -> None:
-    kept = fulfilled_tag(WheelName.from_path(written(tmp_path, f"a-1-{CP}-{CP}-linux_x86_64.whl", {"a.so": library})))
+    kept = fulfilled_platform_tag(
+        WheelName.from_path(written(tmp_path, f"a-1-{CP}-{CP}-linux_x86_64.whl", {"a.so": library}))
+    )
     assert kept is not None
     assert kept.startswith("manylinux_2_")
     honest = written(tmp_path, f"a-1-{CP}-{CP}-{kept}.whl", {"a.so": library})
-    assert fulfilled_tag(WheelName.from_path(honest)) == kept
+    assert fulfilled_platform_tag(WheelName.from_path(honest)) == kept
     boast = written(tmp_path, f"a-1-{CP}-{CP}-manylinux_2_5_x86_64.whl", {"a.so": library})
     with pytest.raises(TestsFailed, match=f"promises manylinux_2_5_x86_64, and its binaries keep {kept} alone") as told:
-        fulfilled_tag(WheelName.from_path(boast))
+        fulfilled_platform_tag(WheelName.from_path(boast))
     assert "libc.so.6" in told.value.why
 
 
 def test_a_wheel_without_binaries_promises_nothing(tmp_path: Path) -> None:
-    assert fulfilled_tag(WheelName.from_path(written(tmp_path, "a-1-py3-none-any.whl", {"a.py": b""}))) is None
+    assert fulfilled_platform_tag(WheelName.from_path(written(tmp_path, "a-1-py3-none-any.whl", {"a.py": b""}))) is None
 
 
 def test_a_wheel_without_a_promise_gets_the_tag_of_its_binaries(tmp_path: Path) -> None:
     source = written(tmp_path, f"a-1-{CP}-{CP}-{BARE}.whl", {"a/__init__.py": b"x = 1\n", "a/data": bytes(5000)})
-    kept = place_wheel(WheelName.from_path(source), tmp_path / "out", "manylinux_2_34_x86_64")
+    kept = place_wheel_with_tag(WheelName.from_path(source), tmp_path / "out", "manylinux_2_34_x86_64")
     assert kept.name == f"a-1-{CP}-{CP}-manylinux_2_34_x86_64.whl"
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(kept) as new:
         assert new.namelist() == old.namelist()
@@ -58,5 +60,5 @@ def test_a_wheel_without_a_promise_gets_the_tag_of_its_binaries(tmp_path: Path) 
         assert f"Tag: {CP}-{CP}-manylinux_2_34_x86_64\n".encode() in content
         (row,) = [line for line in new.read("a-1.dist-info/RECORD").decode().splitlines() if "/WHEEL," in line]
         assert row.endswith(f",{len(content)}")
-    named = place_wheel(WheelName.from_path(kept), tmp_path / "again", "manylinux_2_34_x86_64")
+    named = place_wheel_with_tag(WheelName.from_path(kept), tmp_path / "again", "manylinux_2_34_x86_64")
     assert named.read_bytes() == kept.read_bytes(), "a name that promises something stays"

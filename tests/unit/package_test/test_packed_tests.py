@@ -9,7 +9,7 @@ import pytest
 
 from kiln.errors import BrokenPackage
 from kiln.model.rendered import OutputTest, Script
-from kiln.package_test.packed_tests import carried_tests
+from kiln.package_test.packed_tests import read_packed_tests
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,7 @@ RATTLER = """\
 def of(folder: Path, text: str) -> tuple[OutputTest, ...]:
     (folder / "tests").mkdir()
     (folder / "tests" / "tests.yaml").write_text(text)
-    return carried_tests(folder)
+    return read_packed_tests(folder)
 
 
 def test_the_layout_of_rattler_build(tmp_path: Path) -> None:
@@ -99,11 +99,11 @@ def test_the_layout_of_conda_build(tmp_path: Path) -> None:
         (folder / name).touch()
     (folder / "test_time_dependencies.json").write_text(json.dumps(["dep 1"]))
     scripts = {"run_test.py": "run_test.py", "run_test.sh": "run_test.sh"}
-    assert carried_tests(tmp_path) == (OutputTest(scripts=scripts, requires=("dep 1.*",)),)
+    assert read_packed_tests(tmp_path) == (OutputTest(scripts=scripts, requires=("dep 1.*",)),)
 
 
 def test_a_package_without_tests(tmp_path: Path) -> None:
-    assert carried_tests(tmp_path) == ()
+    assert read_packed_tests(tmp_path) == ()
 
 
 @pytest.mark.parametrize(
@@ -123,5 +123,5 @@ def test_tests_that_cannot_be_run_are_an_error(tmp_path: Path, name: str, text: 
     if name.endswith(".json"):
         (tmp_path / "test" / "run_test.sh").touch()
     with pytest.raises(BrokenPackage, match="cannot be run") as refused:
-        carried_tests(tmp_path)
+        read_packed_tests(tmp_path)
     assert why in refused.value.what

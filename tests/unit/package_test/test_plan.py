@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.model.rendered import Output, OutputTest, Script
-from kiln.package_test.plan import plan
-from kiln.package_test.plan import test_lines as lines_of
+from kiln.package_test.plan import plan_package_tests
+from kiln.package_test.plan import shell_lines_of_test as lines_of
 
 if TYPE_CHECKING:
     from kiln.model.build_steps import TestStep
@@ -36,7 +36,9 @@ APP = Output(
 
 
 def planned(available: set[str] | None = None) -> TestStep:
-    (step,) = plan(APP, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"), available=available)
+    (step,) = plan_package_tests(
+        APP, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"), available=available
+    )
     return step
 
 
@@ -81,7 +83,7 @@ def test_scripts_run_before_commands_with_their_programs() -> None:
     scripts = {"run_test.sh": "check.sh", "run_test.py": "run_test.py", "run_test.pl": "run_test.pl"}
     test = OutputTest(script=Script(lines=("true",)), requires=("perl 5.*",), scripts=scripts)
     output = dataclasses.replace(APP, tests=(test,))
-    (step,) = plan(output, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"))
+    (step,) = plan_package_tests(output, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"))
     assert step.script[-4:] == ("python -s run_test.py", "perl run_test.pl", ". ./run_test.sh", "true")
     assert step.specs == ("app ==1.0 h_3", "perl 5.*", "python")
     assert step.files["run_test.sh"] == Path("/r/check.sh")
@@ -92,7 +94,7 @@ def test_a_pattern_of_files_matches_at_any_depth(tmp_path: Path) -> None:
     for name in ("one.dat", "deep/two.dat", "deep/other"):
         (tmp_path / name).touch()
     output = dataclasses.replace(APP, tests=(OutputTest(files=("*.dat", "../outside", "missing")),))
-    (step,) = plan(output, recipe_folder=tmp_path, folder=Path("/t"), prefix=Path("/p"))
+    (step,) = plan_package_tests(output, recipe_folder=tmp_path, folder=Path("/t"), prefix=Path("/p"))
     assert step.files == {
         **{name: tmp_path / name for name in ("one.dat", "deep/two.dat", "missing")},
         "outside": tmp_path / "../outside",
@@ -101,7 +103,7 @@ def test_a_pattern_of_files_matches_at_any_depth(tmp_path: Path) -> None:
 
 def steps_of(*tests: OutputTest, recipe: Path = Path("/r")) -> tuple[TestStep, ...]:
     output = dataclasses.replace(APP, tests=tests, used={"flag": True, "__glibc": "__glibc >=2.17"})  # type: ignore[dict-item]
-    return plan(output, recipe_folder=recipe, folder=Path("/t"), prefix=Path("/p/app"))
+    return plan_package_tests(output, recipe_folder=recipe, folder=Path("/t"), prefix=Path("/p/app"))
 
 
 def test_each_test_has_a_prefix_and_a_folder_of_its_own_and_each_python_too() -> None:
@@ -161,6 +163,8 @@ def test_source_files_of_a_package_from_elsewhere_are_those_in_it(tmp_path: Path
     )
     (tmp_path / "a").touch()
     output = dataclasses.replace(APP, tests=(test,))
-    (step,) = plan(output, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"), sources=tmp_path)
+    (step,) = plan_package_tests(
+        output, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"), sources=tmp_path
+    )
     assert step.files == {"a": tmp_path / "a"}
     assert not any("test-files" in line for line in step.script)

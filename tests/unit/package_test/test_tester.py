@@ -11,7 +11,7 @@ import pytest
 from kiln.errors import TestsFailed
 from kiln.model.rendered import Output, OutputTest, Script
 from kiln.package_test import PackageTester
-from kiln.package_test.tester import run_tests
+from kiln.package_test.tester import run_test_script
 
 OUTPUT = Output(
     name="a",
@@ -35,7 +35,7 @@ TESTER = PackageTester(
 
 def test_two_builds_of_a_name_have_separate_folders_and_prefixes() -> None:
     other = dataclasses.replace(OUTPUT, build_string="py312_0")
-    steps = [step for output in (OUTPUT, other) for step in TESTER.plan(output)]
+    steps = [step for output in (OUTPUT, other) for step in TESTER.plan_tests(output)]
     assert [step.folder for step in steps] == [Path("/job/test-a-py311_0"), Path("/job/test-a-py312_0")]
     assert [step.prefix for step in steps] == [Path("/job/prefixes/a-py311_0"), Path("/job/prefixes/a-py312_0")]
     assert all(step.files == {"data": Path("/recipe/data")} for step in steps)
@@ -51,14 +51,16 @@ def test_two_builds_of_a_name_have_separate_folders_and_prefixes() -> None:
     ids=["channels", "machine", "prefix"],
 )
 def test_a_test_runs_again_when_its_inputs_change(changed: PackageTester) -> None:
-    assert json.dumps(TESTER.test_inputs(TESTER.plan(OUTPUT))) == json.dumps(TESTER.test_inputs(TESTER.plan(OUTPUT)))
-    assert changed.test_inputs(changed.plan(OUTPUT)) != TESTER.test_inputs(TESTER.plan(OUTPUT))
+    assert json.dumps(TESTER.inputs_of_tests(TESTER.plan_tests(OUTPUT))) == json.dumps(
+        TESTER.inputs_of_tests(TESTER.plan_tests(OUTPUT))
+    )
+    assert changed.inputs_of_tests(changed.plan_tests(OUTPUT)) != TESTER.inputs_of_tests(TESTER.plan_tests(OUTPUT))
 
 
 def test_requirements_that_the_channels_lack_are_noted() -> None:
     test = OutputTest(script=Script(lines=("true",)), requires=("gcc", "numpy >=2"))
     output = dataclasses.replace(OUTPUT, tests=(test,))
-    (step,) = dataclasses.replace(TESTER, available={"a", "numpy"}).plan(output)
+    (step,) = dataclasses.replace(TESTER, available={"a", "numpy"}).plan_tests(output)
     assert step.specs == ("a ==1.0 py311_0", "numpy >=2")
     assert step.notes == ("tested without gcc, which this channel lacks",)
 
@@ -70,11 +72,11 @@ def test_the_script_runs_in_a_fresh_folder_with_the_recipes_files(tmp_path: Path
     tester = dataclasses.replace(TESTER, recipe=tmp_path / "recipe", folder=tmp_path / "work")
     test = OutputTest(script=Script(lines=("cat data/word", "ls")), files=("data",))
     output = dataclasses.replace(OUTPUT, tests=(test,))
-    (step,) = tester.plan(output)
+    (step,) = tester.plan_tests(output)
     step.folder.mkdir(parents=True)
     (step.folder / "stale").touch()
     lines: list[str] = []
-    run_tests(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lines.append)
+    run_test_script(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lines.append)
     assert "read" in lines
     assert "stale" not in lines
 
@@ -82,9 +84,9 @@ def test_the_script_runs_in_a_fresh_folder_with_the_recipes_files(tmp_path: Path
 @pytest.mark.processes
 def test_a_failing_script_is_an_error_with_its_output_and_its_folders(tmp_path: Path) -> None:
     output = dataclasses.replace(OUTPUT, tests=(OutputTest(script=Script(lines=("echo broken", "exit 3"))),))
-    (step,) = dataclasses.replace(TESTER, folder=tmp_path).plan(output)
+    (step,) = dataclasses.replace(TESTER, folder=tmp_path).plan_tests(output)
     with pytest.raises(TestsFailed, match="the tests of a fail with exit code 3") as caught:
-        run_tests(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lambda _: None)
+        run_test_script(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lambda _: None)
     assert "broken" in caught.value.why
     assert str(step.prefix) in caught.value.hint
     assert step.folder.is_dir()
@@ -96,15 +98,15 @@ def test_files_keep_their_places_below_the_recipe(tmp_path: Path) -> None:
     (tmp_path / "recipe" / "data" / "word").write_text("read\n")
     tester = dataclasses.replace(TESTER, recipe=tmp_path / "recipe", folder=tmp_path / "work")
     test = OutputTest(script=Script(lines=("cat data/word",)), files=("data/*",))
-    (step,) = tester.plan(dataclasses.replace(OUTPUT, tests=(test,)))
+    (step,) = tester.plan_tests(dataclasses.replace(OUTPUT, tests=(test,)))
     lines: list[str] = []
-    run_tests(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lines.append)
+    run_test_script(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lines.append)
     assert "read" in lines
 
 
 def test_packages_of_another_platform_are_solved_and_run_as_such(tmp_path: Path) -> None:
     tester = TESTER.for_platform("linux-aarch64")
-    assert tester.test_inputs(tester.plan(OUTPUT)) != TESTER.test_inputs(TESTER.plan(OUTPUT))
+    assert tester.inputs_of_tests(tester.plan_tests(OUTPUT)) != TESTER.inputs_of_tests(TESTER.plan_tests(OUTPUT))
     assert tester.machine == {"__glibc": ("2.36", "0"), "__archspec": ("1", "aarch64")}
     assert TESTER.for_platform(TESTER.platform) is TESTER
     (tmp_path / "qemu-aarch64-static").touch(mode=0o755)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kiln.errors import BrokenPackage, TestsFailed
-from kiln.package_test.wheel_name import WheelName, require_python
+from kiln.package_test.wheel_name import WheelName, require_wheel_for_python
 
 
 def test_a_name_is_parsed() -> None:
@@ -20,9 +20,9 @@ def test_a_name_is_parsed() -> None:
 
 @pytest.mark.parametrize("tags", ["cp311-cp311", "py3-none", "cp39-abi3"])
 def test_a_wheel_may_be_for_the_python_of_its_config(tags: str) -> None:
-    require_python(WheelName.from_path(Path(f"a-1-{tags}-any.whl")), "3.11")
+    require_wheel_for_python(WheelName.from_path(Path(f"a-1-{tags}-any.whl")), "3.11")
 
 
 def test_a_wheel_for_another_python_is_refused() -> None:
     with pytest.raises(TestsFailed, match="is for cp312"):
-        require_python(WheelName.from_path(Path("a-1-cp312-cp312-any.whl")), "3.11")
+        require_wheel_for_python(WheelName.from_path(Path("a-1-cp312-cp312-any.whl")), "3.11")

@@ -23,7 +23,7 @@ DONE = tuple(ConfigRun(config=name, group=name, state=ConfigState.DONE) for name
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> MatrixRun:
     """Return a run of two configs that have finished, and are not in the index yet."""
-    monkeypatch.setattr(local_build_order, "queue_of", lambda *_, **__: None)
+    monkeypatch.setattr(local_build_order, "queue_of_configs", lambda *_, **__: None)
     plan = SimpleNamespace(waiting=(), compiles=False, configs=DONE)
     ledger = SimpleNamespace(update_config=lambda *_: None)
     watcher = SimpleNamespace(config_changed=lambda _: None)

@@ -6,7 +6,7 @@ import pytest
 
 from kiln.ledger import BuildDuration
 from kiln.model.job_estimate import JobEstimate
-from kiln.scheduling.estimates import CompileAssumptions, estimate_jobs, expected_seconds
+from kiln.scheduling.estimates import CompileAssumptions, estimate_jobs, expected_build_seconds
 
 ASSUMPTIONS = CompileAssumptions(compile=1000.0, cores=16, warm=0.2, parallel=0.9)
 REQUESTS = (
@@ -41,9 +41,9 @@ def test_the_estimate_is_the_last_duration_else_the_average_of_the_group_else_th
 def test_of_several_builds_of_a_group_the_average_is_expected() -> None:
     groups = {"a1": "a", "a2": "a", "a3": "a", "b1": "b"}
     durations = {"a1": 100.0, "a2": 300.0, "b1": 800.0}
-    assert expected_seconds("a3", groups, durations) == (200.0, "similar configs")
-    assert expected_seconds("a1", groups, durations) == (100.0, "history")
-    assert expected_seconds("a1", groups, {}) == (None, "")
+    assert expected_build_seconds("a3", groups, durations) == (200.0, "similar configs")
+    assert expected_build_seconds("a1", groups, durations) == (100.0, "history")
+    assert expected_build_seconds("a1", groups, {}) == (None, "")
 
 
 def test_warm_builds_have_their_own_history() -> None:
