@@ -64,7 +64,7 @@ def _path_kind_and_content(path: Path, name: str) -> Iterator[bytes]:
             yield from _normalized_text(path)
         else:
             with path.open("rb") as file:
-                yield from files.chunks(file)
+                yield from files.read_chunks(file)
     else:
         raise BuildFailed(f"{name[:200]!r} is not a file, folder or link", why="its content has no hash")
 

@@ -238,7 +238,9 @@ def cpu_config_for_python(feedstock: Feedstock, python: str, names: Iterable[str
     """
     stems = feedstock.config_names if names is None else tuple(names)
     configs = expand.read_configs(feedstock, stems)
-    matching = [config for config in configs if cuda_version_of_config(config) is None and python in python_versions_of(config)]
+    matching = [
+        config for config in configs if cuda_version_of_config(config) is None and python in python_versions_of(config)
+    ]
     if len(matching) > 1:  # the usual build rather than the free-threaded one
         matching = [config for config in matching if not _is_free_threaded(config)]
     if len(matching) != 1:

@@ -84,7 +84,9 @@ def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
     """Print upstream's newest version of each source."""
     from kiln import bump
 
-    version, sources = bump.recipe_and_upstream_versions(feedstock, env=git_and_pip_environment(os.environ, *_VARIABLES))
+    version, sources = bump.recipe_and_upstream_versions(
+        feedstock, env=git_and_pip_environment(os.environ, *_VARIABLES)
+    )
     if as_json:
         rows = [
             {

@@ -134,7 +134,9 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
     combinations = compatibility.version_combinations_of_config(feedstock, name)
     if not combinations:
         return [compatibility.result_for_config_outside_tables(feedstock, name)]
-    return [judge_combination(fill_unset_from_machine(combination) if here else combination) for combination in combinations]
+    return [
+        judge_combination(fill_unset_from_machine(combination) if here else combination) for combination in combinations
+    ]
 
 
 def show_machine(root: Path, *, as_json: bool) -> int:

@@ -282,9 +282,7 @@ def add_collected_packages(
     """Add the packages of a collected config to the channel, and return them with their paths there."""
     from kiln.store import worker_results
 
-    return (
-            worker_results.add_collected_packages(feedstock, configs[config], packages) if packages else ()
-        )
+    return worker_results.add_collected_packages(feedstock, configs[config], packages) if packages else ()
 
 
 def run_config_and_site(

@@ -182,7 +182,9 @@ def priced_controller_type(options: argparse.Namespace) -> MachineType | None:
     (kind,) = machine_types.machine_types_from_rows(
         [fleet_controller_type_and_charge.controller_type_row(options.provider)], "the type of controllers"
     )
-    return merged_price_table(options.prices, os.environ).with_regional_prices(kind, region=price_region(options, os.environ))
+    return merged_price_table(options.prices, os.environ).with_regional_prices(
+        kind, region=price_region(options, os.environ)
+    )
 
 
 def controller_hourly_price(options: argparse.Namespace) -> float:

@@ -58,7 +58,9 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
             process_runner.find_program(program, env=os.environ)
         view = run_view_of_configs(feedstock, tuple(tests.tested.packages))
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
-            report, errors = worker_tests.run_tests_on_worker(tests, ledger, lost_terminal.TerminalLossTolerantView(view))
+            report, errors = worker_tests.run_tests_on_worker(
+                tests, ledger, lost_terminal.TerminalLossTolerantView(view)
+            )
         fleet = ledger.fleet_run(tests.run_config.id)
     results = worker_tests.results_of_all_configs(tests, report, errors)
     cost = None if fleet is None else costs.recorded_run_cost(fleet, None, time.time())
@@ -216,7 +218,9 @@ def configs_to_test(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) ->
 
     if not gpu:
         return tuple(names)
-    configs = [entry.name for entry in expand.read_configs(feedstock, names) if cuda_version_of_config(entry) is not None]
+    configs = [
+        entry.name for entry in expand.read_configs(feedstock, names) if cuda_version_of_config(entry) is not None
+    ]
     if not configs:
         raise UsageError(
             "none of the selected configs is for CUDA",

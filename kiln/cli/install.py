@@ -88,7 +88,9 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
         if not options.dry_run:
             title = f"install {count_text(len(plan.records), 'package')} into {plan.request.prefix}"
             with nullcontext() if plan.is_up_to_date else steps.step(title):
-                install.execute_install_plan(plan, cache=(options.cache or default_package_cache(os.environ)).absolute())
+                install.execute_install_plan(
+                    plan, cache=(options.cache or default_package_cache(os.environ)).absolute()
+                )
             if not options.json:
                 print(activation_commands(plan.request.prefix, options.name))
     if options.json:

@@ -9,7 +9,7 @@ from kiln.convert import comparable_package, keys
 from kiln.convert.comparable_package import ComparablePackage
 from kiln.convert.package_tests import IMPLICIT
 from kiln.convert.specs import EXPORTING_LANGUAGES
-from kiln.matchspec_notation import with_star
+from kiln.matchspec_notation import with_version_wildcard
 from kiln.model.rendered import RUN_EXPORTS
 from kiln.recipe.recipe import script_text
 from kiln.render.open_pins import pin_run_as_build_bounds

@@ -143,8 +143,9 @@ class WorkerManager:
 
     def _offers_of_awaited_types(self) -> list[Offer]:
         """Return the offers of the machine types that configs wait for."""
-        pairs = zip(self.state.run_config.max_workers_by_type, self._offers, strict=True)
-        return [offer for kind, offers in pairs if self.state.queue.has_work_for_machine_type(kind.type) for offer in offers]
+        queue, types = self.state.queue, self.state.run_config.max_workers_by_type
+        pairs = zip(types, self._offers, strict=True)
+        return [offer for kind, offers in pairs if queue.has_work_for_machine_type(kind.type) for offer in offers]
 
     def expected_worker_count(self, now: float) -> int:
         """Return how many workers build at a time, unless the provider refuses more."""
@@ -296,11 +297,9 @@ class WorkerManager:
     def _assign_next_config(self, worker: Worker, now: float) -> None:
         """Assign the next config to a free worker, or retire one whose lifetime would end before the build."""
         queue = self.state.queue
-        if (
-            worker.assignment is not None
-            or worker.is_retired
-            or (estimate := queue.next_config(worker.name, now)) is None
-        ):
+        is_free = worker.assignment is None and not worker.is_retired
+        estimate = queue.next_config(worker.name, now) if is_free else None
+        if estimate is None:
             return
         if self._lifetime_ends_before(worker, now + MARGIN * queue.expected_job_seconds(worker.name, estimate)):
             worker.is_retired = True
@@ -368,12 +367,9 @@ class WorkerManager:
 
     def _next_offer(self, name: str, now: float) -> Offer | None:
         """Return the offer of the next worker: of a type that a config waits for, and of which there may be more."""
-        run_config, queue = self.state.run_config, self.state.queue
-        types = [
-            queue.machine_type_of(worker.name)
-            for worker in self.state.inventory.alive_builders
-            if not worker.is_reclaimed
-        ]
+        run_config, queue, inventory = self.state.run_config, self.state.queue, self.state.inventory
+        builders = [worker.name for worker in inventory.alive_builders if not worker.is_reclaimed]
+        types = list(map(queue.machine_type_of, builders))
         for kind, count in run_config.max_workers_by_type.items():
             queue.set_machine_type(name, kind.type)
             offer = self.offers.first_available_offer(now, run_config.offers_of_machine_type(kind))

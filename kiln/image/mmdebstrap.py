@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import process_runner
-from kiln.errors import BuildFailed, MissingTool, with_margin
+from kiln.errors import BuildFailed, MissingTool, program_output_with_margin
 from kiln.image import apt_sources
 
 if TYPE_CHECKING:
@@ -61,17 +61,17 @@ def mmdebstrap_command(
 def require_mmdebstrap(env: Mapping[str, str]) -> None:
     """Raise MissingTool, with the command that installs it, if mmdebstrap is missing."""
     try:
-        process_runner.find("mmdebstrap", env=env)
+        process_runner.find_program("mmdebstrap", env=env)
     except MissingTool as error:
         raise MissingTool(
             "mmdebstrap, which makes the base image, is not installed", why=error.why, hint=error.hint
         ) from error
 
 
-def mmdebstrap_error(what: str, result: process_runner.Result) -> BuildFailed:
+def mmdebstrap_error(what: str, result: process_runner.ProcessResult) -> BuildFailed:
     """Return the failure of mmdebstrap, with the end of its output."""
     return BuildFailed(
         what,
-        why=f"mmdebstrap ended with exit code {result.exit_code}:\n{with_margin(result.tail)}",
+        why=f"mmdebstrap ended with exit code {result.exit_code}:\n{program_output_with_margin(result.tail)}",
         hint="check that 'apt-get update' works on this machine, and that the names are Debian packages",
     )

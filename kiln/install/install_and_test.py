@@ -57,7 +57,11 @@ def install_and_test_packages(
                 output,
                 feedstock,
                 folder=root,
-                channels=(staged.url, *channel_containing_package(path), *(channels or channels_needed_by_config(rendered))),
+                channels=(
+                    staged.url,
+                    *channel_containing_package(path),
+                    *(channels or channels_needed_by_config(rendered)),
+                ),
                 machine=machine,
             )
             reports.append(tester.run_tests(tester.plan_tests(output), environment=environment))
