@@ -103,6 +103,6 @@ class LocalChannel:
             for index in folder.glob("repodata*"):
                 files.safe_path_inside(index, self.root, links=True)
         with files.full_disk_as_kiln_error(self.root):
-            rattler_process.call("index", root=str(self.root.absolute()), force=force)
+            rattler_process.run_operation("index", root=str(self.root.absolute()), force=force)
         for mark in (ADDED, UNINDEXED):
             files.remove(self.root / mark)

@@ -39,7 +39,7 @@ def solve(
         BrokenIndex: when its index is invalid.
         LimitExceeded: when its index is too large, or solving takes too long.
     """
-    records = rattler_process.call(
+    records = rattler_process.run_operation(
         "solve",
         channels=list(channel_url_credentials.register_credentials(channels)),
         specs=list(specs),
@@ -77,7 +77,7 @@ def install(
     cache.mkdir(parents=True, exist_ok=True)
     with files.full_disk_as_kiln_error(prefix.parent):
         try:
-            rattler_process.call(
+            rattler_process.run_operation(
                 "install",
                 lock=lock,
                 records=records_to_json(records),

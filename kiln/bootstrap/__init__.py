@@ -14,7 +14,16 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from kiln.bootstrap import clone_and_lock_files
-from kiln.bootstrap.environment_state import COLLECTIONS, FLEET, FLEET_FOLDER, FOLDER, RUN, TEST, examine, python_of
+from kiln.bootstrap.environment_state import (
+    COLLECTIONS,
+    FLEET,
+    FLEET_FOLDER,
+    FOLDER,
+    RUN,
+    TEST,
+    environment_python,
+    examine_environment,
+)
 from kiln.errors import Interrupted, KilnError, UnsupportedPython
 from kiln.operating_system import home_fallback, process_groups
 
@@ -74,12 +83,15 @@ def ensure_fleet_environment(root: Path, *, say: Callable[[str], None] = lambda 
 
 def has_fleet_environment(root: Path) -> bool:
     """Return whether the environment for ``kiln fleet`` is there and up to date."""
-    return sys.version_info >= OLDEST_FOR_THE_FLEET and not examine(root / FLEET_FOLDER, (FLEET, COLLECTIONS)).reason
+    return (
+        sys.version_info >= OLDEST_FOR_THE_FLEET
+        and not examine_environment(root / FLEET_FOLDER, (FLEET, COLLECTIONS)).reason
+    )
 
 
 def _ensure_environment_in(folder: Path, locks: Sequence[str], say: Callable[[str], None]) -> Path:
     """Return the Python of the environment in ``folder``, after creating it if needed."""
-    if examine(folder, locks).reason:
+    if examine_environment(folder, locks).reason:
         if "_ARGCOMPLETE" in os.environ:
             sys.exit(1)  # a shell's completion does not wait for an environment
         from kiln.bootstrap.make import create_environment
@@ -89,7 +101,7 @@ def _ensure_environment_in(folder: Path, locks: Sequence[str], say: Callable[[st
         except KeyboardInterrupt as stop:
             what = f"the set-up of {folder} was interrupted"
             raise Interrupted(what, hint="the next run starts it again") from stop
-    return python_of(folder)
+    return environment_python(folder)
 
 
 def _print_line(line: str) -> None:

@@ -30,7 +30,7 @@ class EnvironmentState(NamedTuple):
 CURRENT = EnvironmentState("", completable=True)
 
 
-def examine(folder: Path, locks: Sequence[str]) -> EnvironmentState:
+def examine_environment(folder: Path, locks: Sequence[str]) -> EnvironmentState:
     """Return the state of the environment in ``folder``, at the top of a clone: its packages, its Python."""
     root = folder.parent
     try:
@@ -67,12 +67,12 @@ def installed_requirement_files(folder: Path) -> list[str]:
     return list(json.loads((folder / MARKER).read_bytes())["locks"])
 
 
-def write_marker(folder: Path, digests: Mapping[str, str]) -> None:
+def write_environment_marker(folder: Path, digests: Mapping[str, str]) -> None:
     """Record, atomically, the environment's locks and interpreter."""
     marker = {
         "folder": _locale_independent_path(folder),
         "locks": digests,
-        "abi": abi(),
+        "abi": python_abi(),
         "interpreter": _interpreter_identity(folder),
     }
     temporary = folder / f"{MARKER}.new"
@@ -87,7 +87,7 @@ def requirements_digest(root: Path, name: str) -> str:
     return hashlib.sha256((root / "requirements" / name).read_bytes()).hexdigest()
 
 
-def python_of(folder: Path) -> Path:
+def environment_python(folder: Path) -> Path:
     """Return the environment's interpreter, by the path through which it finds its packages."""
     return folder / PYTHON
 
@@ -97,7 +97,7 @@ def base_python() -> Path:
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
-def abi() -> str:
+def python_abi() -> str:
     """Return the ABI of this Python's compiled packages, such as ``cpython-311-x86_64-linux-gnu``."""
     import sysconfig
 
@@ -111,7 +111,7 @@ def _locale_independent_path(path: Path) -> str:
 
 def _interpreter_identity(folder: Path) -> list[str | int]:
     """Return the identity of an interpreter without starting it: real path, size, time of change."""
-    real = python_of(folder).resolve()
+    real = environment_python(folder).resolve()
     status = real.stat()
     return [_locale_independent_path(real), status.st_size, status.st_mtime_ns]
 
@@ -119,14 +119,14 @@ def _interpreter_identity(folder: Path) -> list[str | int]:
 def _is_interpreter_compatible(folder: Path, marker: Mapping[str, object]) -> bool:
     """Return whether the environment's packages fit its Python; a patch release does not change that."""
     try:
-        return marker.get("interpreter") == _interpreter_identity(folder) or marker.get("abi") == _ask_abi(
-            python_of(folder)
+        return marker.get("interpreter") == _interpreter_identity(folder) or marker.get("abi") == _query_python_abi(
+            environment_python(folder)
         )
     except OSError:
         return False
 
 
-def _ask_abi(python: Path) -> str:
+def _query_python_abi(python: Path) -> str:
     import subprocess
 
     code = "import sys, sysconfig; print(sysconfig.get_config_var('SOABI') or sys.implementation.cache_tag)"

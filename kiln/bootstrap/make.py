@@ -20,12 +20,12 @@ from kiln.bootstrap.environment_state import (
     LOCK,
     MARKER,
     base_python,
-    examine,
+    environment_python,
+    examine_environment,
     has_marker_for_folder,
     installed_requirement_files,
-    python_of,
     requirements_digest,
-    write_marker,
+    write_environment_marker,
 )
 from kiln.bootstrap.setup_errors import raise_os_error, raise_pip_error, raise_venv_error
 from kiln.errors import DownloadFailed, MissingTool, NotWritable
@@ -82,20 +82,20 @@ def create_environment(folder: Path, locks: Sequence[str], say: Say) -> None:
 
     Raises MissingTool, DownloadFailed, HashMismatch, NotWritable or DiskFull.
     """
-    reason = examine(folder, locks).reason
+    reason = examine_environment(folder, locks).reason
     try:
         with _environment_lock(folder, say) as lock:
-            state = examine(folder, locks)  # another process may have created it while this one waited
+            state = examine_environment(folder, locks)  # another process may have created it while this one waited
             if state.reason:
                 names = {*locks, *(installed_requirement_files(folder) if state.completable else ())}
-                _set_up_environment(
+                _fill_environment(
                     _EnvironmentSetup(folder, tuple(sorted(names)), say, lock), reason, completable=state.completable
                 )
     except OSError as failure:
         raise_os_error(failure, folder)
 
 
-def _set_up_environment(job: _EnvironmentSetup, reason: str, *, completable: bool) -> None:
+def _fill_environment(job: _EnvironmentSetup, reason: str, *, completable: bool) -> None:
     started_at, folder = monotonic(), job.folder
     _refuse_link_to_other_clone(folder)
     job.say(f"{reason}: {'completing' if completable else 'setting up'} {folder.name} (about 20 s)")
@@ -113,7 +113,7 @@ def _set_up_environment(job: _EnvironmentSetup, reason: str, *, completable: boo
         # the program ``kiln``, which can be started from anywhere, also through a link
         (folder / PROGRAM).write_bytes(PROGRAM_TEXT.encode())
         (folder / PROGRAM).chmod(0o755)
-        write_marker(folder, digests)
+        write_environment_marker(folder, digests)
     except BaseException:
         with suppress(OSError):
             _clear_except_lock(folder)  # frees the space, above all when the disk is full
@@ -191,27 +191,29 @@ def unpack_collections(wheel: Path, site_packages: Path) -> None:
 def _pip_command(folder: Path) -> list[str]:
     """Return the command of the environment's own pip, or of this Python's if it has none (without ensurepip)."""
     if (site_packages(folder) / "pip").is_dir():
-        return [str(python_of(folder)), "-I", "-m", "pip"]
-    return [sys.executable, "-I", "-m", "pip", "--python", str(python_of(folder))]
+        return [str(environment_python(folder)), "-I", "-m", "pip"]
+    return [sys.executable, "-I", "-m", "pip", "--python", str(environment_python(folder))]
 
 
 def _install_progress_callback(say: Say) -> Callable[[str], None]:
     """Return a callback that reports when pip begins to install, the second long part of the set-up."""
 
-    def on_line(line: str) -> None:
+    def report_installing(line: str) -> None:
         if line.startswith("Installing collected packages:"):
             count = line.count(",") + 1
             say("fetched 1 package, installing it" if count == 1 else f"fetched {count} packages, installing them")
 
-    return on_line
+    return report_installing
 
 
 def _run_setup_step(job: _EnvironmentSetup, arguments: Sequence[str], on_line: Say = lambda _: None) -> tuple[int, str]:
     """Run one step; return its exit code and the end of its output."""
-    return setup_process.run(arguments, env=step_environment(os.environ), lock=job.lock, on_line=on_line)
+    return setup_process.run_step_process(
+        arguments, env=setup_step_environment(os.environ), lock=job.lock, on_line=on_line
+    )
 
 
-def step_environment(env: Mapping[str, str]) -> dict[str, str]:
+def setup_step_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the user's environment without variables that would send a step's packages or imports elsewhere."""
     strays = {name for name in env if name.startswith("PIP_")} - _PIP_NETWORK | {"PYTHONHOME", "PYTHONPATH"}
     return {name: value for name, value in env.items() if name not in strays}

@@ -21,8 +21,8 @@ _SPACE_HINT = "free some space: kiln's environment takes 400 MB, and as much aga
 
 def raise_pip_error(tail: str, folder: Path) -> NoReturn:
     """Raise the error for the end of pip's output; ``folder`` is the folder in which it worked."""
-    _raise_when_full(tail, folder)
-    why = _last_lines(tail)
+    _raise_when_disk_full(tail, folder)
+    why = _last_output_lines(tail)
     if "DO NOT MATCH THE HASHES" in tail:
         raise HashMismatch(
             "a package is not the file whose hash was locked",
@@ -37,8 +37,8 @@ def raise_pip_error(tail: str, folder: Path) -> NoReturn:
 
 def raise_venv_error(tail: str, base: Path, folder: Path) -> NoReturn:
     """Raise the error for the end of the output of ``python -m venv``; ``folder`` is the folder in which it worked."""
-    _raise_when_full(tail, folder)
-    raise MissingTool(f"{base} could not make an environment", why=_last_lines(tail), hint="try another Python")
+    _raise_when_disk_full(tail, folder)
+    raise MissingTool(f"{base} could not make an environment", why=_last_output_lines(tail), hint="try another Python")
 
 
 def raise_os_error(failure: OSError, folder: Path) -> NoReturn:
@@ -51,7 +51,7 @@ def raise_os_error(failure: OSError, folder: Path) -> NoReturn:
     raise failure
 
 
-def _raise_when_full(tail: str, folder: Path) -> None:
+def _raise_when_disk_full(tail: str, folder: Path) -> None:
     """Raise DiskFull when the step's output says so, or when the disk is full (ensurepip's own pip prints nothing)."""
     lines = [line.strip() for line in tail.splitlines() if any(os.strerror(number) in line for number in _FULL)]
     free = shutil.disk_usage(folder).free
@@ -61,7 +61,7 @@ def _raise_when_full(tail: str, folder: Path) -> None:
         )
 
 
-def _last_lines(tail: str, max_lines: int = 5, max_length: int = 300) -> str:
+def _last_output_lines(tail: str, max_lines: int = 5, max_length: int = 300) -> str:
     """Return the last lines of a step's output: of pip's retries only the last one, with long lines cut."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     retries = [line for line in lines if line.startswith("WARNING: Retrying")]

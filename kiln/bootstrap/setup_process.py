@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TAIL_LINES = 60
 
 
-def run(
+def run_step_process(
     arguments: Sequence[str], *, env: Mapping[str, str], lock: int, on_line: Callable[[str], None] = lambda _: None
 ) -> tuple[int, str]:
     """Run a step; return its exit code and the end of its output.
@@ -32,7 +32,7 @@ def run(
     with process_groups.adopt_orphans():
         try:
             with _deferred_interrupt():  # else nothing would end a process that is being started
-                process = _start(arguments, env, lock)
+                process = _start_step_process(arguments, env, lock)
                 group = process_groups.ProcessGroup(process)
             assert process.stdout is not None
             for line in process.stdout:
@@ -44,7 +44,7 @@ def run(
                 _kill_step_and_children(process, group)
 
 
-def _start(arguments: Sequence[str], env: Mapping[str, str], lock: int) -> subprocess.Popen[str]:
+def _start_step_process(arguments: Sequence[str], env: Mapping[str, str], lock: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         arguments,
         stdin=subprocess.DEVNULL,
@@ -67,10 +67,10 @@ def _deferred_interrupt() -> Iterator[None]:
         return
     pending: list[int] = []
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def record_interrupt(number: int, _frame: FrameType | None) -> None:
         pending.append(number)
 
-    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGINT, record_interrupt)
     try:
         yield
     finally:

@@ -259,7 +259,7 @@ class PackageAttestationCheck:
             self.reasons.append(f"all are signed with keys ({', '.join(dict.fromkeys(hints))}), not by an identity")
             return None
         with tempfile.TemporaryDirectory() as folder:
-            answer = rattler_process.call("verify", **self._verification_request(Path(folder), signer))
+            answer = rattler_process.run_operation("verify", **self._verification_request(Path(folder), signer))
         if "refusal" in answer:
             self.reasons.append(answer["refusal"])
             return None

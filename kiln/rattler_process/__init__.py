@@ -12,8 +12,8 @@ from kiln.lazy_exports import lazy_exports
 from kiln.rattler_process.limits_in_force import VARIABLE, current_limits, environment_limits, override_limits
 
 if TYPE_CHECKING:
-    from kiln.rattler_process.client import call
+    from kiln.rattler_process.client import run_operation
 
-__all__ = ["VARIABLE", "call", "current_limits", "environment_limits", "override_limits"]
+__all__ = ["VARIABLE", "current_limits", "environment_limits", "override_limits", "run_operation"]
 
-__getattr__ = lazy_exports(__name__, {"client": "call"})  # the process itself needs no client
+__getattr__ = lazy_exports(__name__, {"client": "run_operation"})  # the process itself needs no client

@@ -20,7 +20,7 @@ from kiln.operating_system import file_locks
 from kiln.operating_system.lock_handover import LockSender
 from kiln.operating_system.pipes import PipeReader
 from kiln.operating_system.process_groups import KILL, ProcessGroup
-from kiln.rattler_process.failures import failure_data, failure_from, out_of_memory_error
+from kiln.rattler_process.failures import failure_from_json, failure_to_json, out_of_memory_error
 from kiln.rattler_process.limits_in_force import current_limits
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package, for
 _OUT_OF_MEMORY = ("memory allocation of", "MemoryError", "capacity overflow")
 
 
-def call(operation: str, *, lock: int | None = None, **arguments: Any) -> Any:
+def run_operation(operation: str, *, lock: int | None = None, **arguments: Any) -> Any:
     """Run an operation in the process, and return its result.
 
     The process holds a ``lock``, given by its descriptor, until it has answered, even when this one is killed.
@@ -47,28 +47,28 @@ def call(operation: str, *, lock: int | None = None, **arguments: Any) -> Any:
         DownloadFailed: when a server sends nothing.
         BrokenIndex, BrokenPackage: when its input makes the process crash.
     """
-    with _Process.lock:
-        process = _Process.current()
+    with _RattlerProcess.lock:
+        process = _RattlerProcess.running_process()
         healthy = False
         try:
-            answer = process.request(operation, arguments, current_limits(), lock)
+            answer = process.send_request(operation, arguments, current_limits(), lock)
             healthy = "error" not in answer or answer["error"]["kind"] == SolveFailed.__name__
         finally:
             if not healthy:
-                _Process.end()
+                _RattlerProcess.end_running_process()
     if "error" in answer:
-        raise failure_from(answer["error"])
+        raise failure_from_json(answer["error"])
     return answer["value"]
 
 
-class _Process:
+class _RattlerProcess:
     """The process, with its pipes.
 
     ``unfinished`` are the folders in the cache of packages being unpacked, and whether they are new there.
     """
 
     lock = threading.RLock()
-    _current: _Process | None = None
+    _current: _RattlerProcess | None = None
 
     def __init__(self) -> None:
         self.messages: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
@@ -86,22 +86,24 @@ class _Process:
         self._rest = b""
 
     @classmethod
-    def current(cls) -> _Process:
+    def running_process(cls) -> _RattlerProcess:
         """Return the running process, started at the first call."""
         if cls._current is not None and cls._current.process.poll() is not None:
-            cls.end()
+            cls.end_running_process()
         if cls._current is None:
             cls._current = cls()
         return cls._current
 
     @classmethod
-    def end(cls) -> None:
+    def end_running_process(cls) -> None:
         """End the process, and remove what it has unpacked in part."""
         process, cls._current = cls._current, None
         if process is not None:
-            process.stop()
+            process.stop_and_clean_up()
 
-    def request(self, operation: str, arguments: Mapping[str, Any], bounds: Limits, lock: int | None) -> dict[str, Any]:
+    def send_request(
+        self, operation: str, arguments: Mapping[str, Any], bounds: Limits, lock: int | None
+    ) -> dict[str, Any]:
         """Send a request and return the answer, or the failure of a process that ended."""
         request = {
             "operation": operation,
@@ -116,12 +118,12 @@ class _Process:
                 self.locks.send_lock(lock)
             _require_pipe(self.process.stdin).write(json_messages.encode(request).encode() + b"\n")
             _require_pipe(self.process.stdin).flush()
-        for message in self._received(time.monotonic() + seconds + GRACE):
-            if not self._is_progress(message):
+        for message in self._received_messages(time.monotonic() + seconds + GRACE):
+            if not self._note_unpack_progress(message):
                 return message
         return {"error": self._crash_failure(operation, bounds)}
 
-    def _is_progress(self, message: Mapping[str, Any]) -> bool:
+    def _note_unpack_progress(self, message: Mapping[str, Any]) -> bool:
         """Return whether a message reports a package that begins or ends to be unpacked, and note it."""
         if "unpacking" in message:
             self.unfinished[Path(message["unpacking"])] = message["new"]
@@ -131,7 +133,7 @@ class _Process:
             return False
         return True
 
-    def _received(self, until: float) -> Iterator[dict[str, Any]]:
+    def _received_messages(self, until: float) -> Iterator[dict[str, Any]]:
         """Yield messages until the process ends or the time is over."""
         while (remaining := until - time.monotonic()) > 0:
             for _, chunk in self.output.read_available(min(remaining, 1.0)):
@@ -148,14 +150,14 @@ class _Process:
         self.messages.seek(0)
         last = self.messages.read()[-4000:].decode("utf-8", "replace").strip().splitlines()[-3:]
         if code == -KILL or any(words in "\n".join(last) for words in _OUT_OF_MEMORY):
-            return failure_data(out_of_memory_error(bounds))
+            return failure_to_json(out_of_memory_error(bounds))
         kind = BrokenIndex if operation == "solve" else BrokenPackage
         ended = "gave no answer" if code is None else f"ended with exit code {code}"
         what = {"solve": "choosing packages", "install": "installing packages"}.get(operation, "reading packages")
         hint = "a damaged or hostile channel or package may cause this: leave them out one by one to find it"
-        return failure_data(kind(f"{what} failed: py-rattler {ended}", why="; ".join(last), hint=hint))
+        return failure_to_json(kind(f"{what} failed: py-rattler {ended}", why="; ".join(last), hint=hint))
 
-    def stop(self) -> None:
+    def stop_and_clean_up(self) -> None:
         """Terminate the process, kill it, and remove the packages that it has unpacked in part."""
         try:
             self.process.terminate()
@@ -164,8 +166,8 @@ class _Process:
         finally:
             self.process.kill()
             self.process.wait()
-            for message in self._received(time.monotonic() + 1):  # threads may go on after the answer
-                self._is_progress(message)
+            for message in self._received_messages(time.monotonic() + 1):  # threads may go on after the answer
+                self._note_unpack_progress(message)
             self.group.close()
             self.output.close()
             self.locks.close()
@@ -195,4 +197,4 @@ def _require_pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-atexit.register(_Process.end)
+atexit.register(_RattlerProcess.end_running_process)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import errors, files
 from kiln.errors import KilnError, LimitExceeded
-from kiln.rattler_process.limits_in_force import doubled, raise_limit_hint
+from kiln.rattler_process.limits_in_force import doubled_size_text, raise_limit_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,11 +19,11 @@ def out_of_memory_error(bounds: Limits) -> LimitExceeded:
     return LimitExceeded(
         f"reading the channel or its packages needs more than {files.human_readable_size(bounds.memory)} of memory",
         why="an index or a package is larger than any real one, or made to fill the memory",
-        hint=raise_limit_hint(f"memory={doubled(bounds.memory)}"),
+        hint=raise_limit_hint(f"memory={doubled_size_text(bounds.memory)}"),
     )
 
 
-def failure_data(error: BaseException) -> dict[str, Any]:
+def failure_to_json(error: BaseException) -> dict[str, Any]:
     """Return a failure as JSON values."""
     if isinstance(error, KilnError):
         return {"kind": type(error).__name__, "what": error.what, "why": error.why, "hint": error.hint}
@@ -32,7 +32,7 @@ def failure_data(error: BaseException) -> dict[str, Any]:
     return {"kind": "Exception", "what": repr(error)}
 
 
-def failure_from(data: Mapping[str, Any]) -> Exception:
+def failure_from_json(data: Mapping[str, Any]) -> Exception:
     """Return the failure of JSON values."""
     if data["kind"] == "OSError":
         return OSError(data["errno"], data["text"], data["file"])

@@ -48,6 +48,6 @@ def raise_limit_hint(limit: str) -> str:
     return f"if you trust the channel, allow more: {VARIABLE}='{limit}'"
 
 
-def doubled(size: int) -> str:
+def doubled_size_text(size: int) -> str:
     """Return twice a size, in the notation of limits."""
     return f"{2 * size // 10**9}GB" if size >= 10**9 else f"{max(1, 2 * size // 10**6)}MB"

@@ -23,7 +23,7 @@ from kiln.errors import BrokenIndex, BrokenPackage, DownloadFailed, KilnError, L
 from kiln.package_safety.hashes import require_matching_hashes, uncached_packages
 from kiln.package_safety.preinstall_checks import PreinstallChecker
 from kiln.package_safety.refusals import installation_error
-from kiln.rattler_process.limits_in_force import doubled, raise_limit_hint
+from kiln.rattler_process.limits_in_force import doubled_size_text, raise_limit_hint
 from kiln.rattler_process.package_records import records_from_json
 from kiln.rattler_process.watchdog import WatchedTask
 
@@ -51,29 +51,29 @@ class Operation(Protocol):
     file_size: int | None
 
     @property
-    def task(self) -> WatchedTask:
+    def watched_task(self) -> WatchedTask:
         """The task for the watchdog."""
 
     async def execute(self) -> Any:
         """Run the operation, and return its result."""
 
 
-def find(name: str, arguments: Mapping[str, Any], limits: Limits, send: Send, stop: Stop) -> Operation:
+def make_operation(name: str, arguments: Mapping[str, Any], limits: Limits, send: Send, stop: Stop) -> Operation:
     """Return an operation by its name."""
     match name:
         case "solve":
-            return Solve(**arguments, file_size=limits.index)
+            return SolveSpecs(**arguments, file_size=limits.index)
         case "install":
-            return Install(**arguments, limits=limits, send=send, stop=stop)
+            return InstallPackages(**arguments, limits=limits, send=send, stop=stop)
         case "index":
-            return Index(**arguments, file_size=limits.index)
+            return IndexFolder(**arguments, file_size=limits.index)
         case "verify":
-            return Verify(**arguments, file_size=limits.index)
+            return VerifyAttestations(**arguments, file_size=limits.index)
     raise ValueError(name)
 
 
 @dataclass(kw_only=True)
-class Index:
+class IndexFolder:
     """Index a folder of packages."""
 
     root: str
@@ -81,7 +81,7 @@ class Index:
     file_size: int | None
 
     @property
-    def task(self) -> WatchedTask:
+    def watched_task(self) -> WatchedTask:
         """The task: its folder is what it waits for."""
         return WatchedTask(what="indexing a channel", limit="solve", waits_for=lambda: self.root)
 
@@ -97,13 +97,13 @@ class Index:
             raise_disk_error(error, self.root)
             raise BrokenPackage(
                 f"the packages in {self.root} cannot be indexed",
-                why=in_a_line(error),
+                why=error_in_one_line(error),
                 hint="one of them is damaged, or not a conda package",
             ) from error
 
 
 @dataclass(kw_only=True)
-class Solve:
+class SolveSpecs:
     """Choose packages, see `kiln.solve_and_install.solve`."""
 
     channels: list[str]
@@ -115,7 +115,7 @@ class Solve:
     file_size: int | None
 
     @property
-    def task(self) -> WatchedTask:
+    def watched_task(self) -> WatchedTask:
         """The task: it waits for the channels' servers."""
         return WatchedTask(
             what="choosing packages", limit="solve", waits_for=lambda: url_hosts(map(channel_base_url, self.channels))
@@ -124,13 +124,13 @@ class Solve:
     async def execute(self) -> list[dict[str, Any]]:
         """Return the records of the packages."""
         try:
-            records = await self._solve()
+            records = await self._solve_with_rattler()
         except Exception as error:
             raise_disk_error(error, "the cache of indexes")
-            raise self._failure(error) from error
+            raise self._solve_error(error) from error
         return [json.loads(record.to_json()) for record in records]
 
-    async def _solve(self) -> list[rattler.RepoDataRecord]:
+    async def _solve_with_rattler(self) -> list[rattler.RepoDataRecord]:
         client = channel_url_credentials.rattler_http_client()
         return await rattler.solve(
             self.channels,
@@ -147,7 +147,7 @@ class Solve:
             gateway=None if client is None else rattler.Gateway(client=client),
         )
 
-    def _failure(self, error: Exception) -> KilnError:
+    def _solve_error(self, error: Exception) -> KilnError:
         """Return the error that the library's failure means."""
         from rattler import exceptions
 
@@ -167,19 +167,19 @@ class Solve:
             return LimitExceeded(
                 f"the index of a channel of {channels} is larger than {files.human_readable_size(self.file_size or 0)}",
                 why="no real index is; its server is broken or malicious",
-                hint=raise_limit_hint(f"index={doubled(self.file_size or 0)}"),
+                hint=raise_limit_hint(f"index={doubled_size_text(self.file_size or 0)}"),
             )
         if isinstance(error, (exceptions.GatewayError, exceptions.FetchRepoDataError)) and not is_index_unreadable(why):
-            return unreachable_error(self.channels, why)
+            return unreachable_channel_error(self.channels, why)
         return BrokenIndex(
             f"the index of a channel of {channels} cannot be read",
-            why=in_a_line(error),
+            why=error_in_one_line(error),
             hint="the channel's owner should index it again; in a folder, kiln publish --reindex does",
         )
 
 
 @dataclass(kw_only=True)
-class Verify:
+class VerifyAttestations:
     """Verify the attestations of a package, next to which they are, by an identity or by any."""
 
     record: dict[str, Any]
@@ -190,7 +190,7 @@ class Verify:
     file_size: int | None
 
     @property
-    def task(self) -> WatchedTask:
+    def watched_task(self) -> WatchedTask:
         """The task: its file is what it waits for."""
         return WatchedTask(what="verifying attestations", limit="solve", waits_for=lambda: "the disk")
 
@@ -215,7 +215,7 @@ class Verify:
                 else sigstore.TrustedRoot.embedded()
             )
         except ValueError as error:
-            raise UsageError("the trusted root of Sigstore is invalid", why=in_a_line(error)) from error
+            raise UsageError("the trusted root of Sigstore is invalid", why=error_in_one_line(error)) from error
         (record,) = records_from_json([self.record])
         try:
             outcome = await sigstore.verify_attestation(record, policy, trusted_root=root)
@@ -234,7 +234,7 @@ class Verify:
         }
 
 
-def unreachable_error(channels: Sequence[str], why: str) -> DownloadFailed:
+def unreachable_channel_error(channels: Sequence[str], why: str) -> DownloadFailed:
     """Return the error of a channel whose server cannot be reached, from the library's message."""
     urls = _URL.findall(why)
     named = [channel for channel in channels if any(url.startswith(channel_base_url(channel) or "\0") for url in urls)]
@@ -258,7 +258,7 @@ def is_index_unreadable(why: str) -> bool:
 
 
 @dataclass(kw_only=True)
-class Install:
+class InstallPackages:
     """Install packages into a prefix, see `kiln.solve_and_install.install`."""
 
     records: list[dict[str, Any]]
@@ -287,17 +287,17 @@ class Install:
         )
 
     @property
-    def task(self) -> WatchedTask:
+    def watched_task(self) -> WatchedTask:
         """The task: it waits for the packages' servers, and writes into the cache."""
         return WatchedTask(
             what="installing packages",
             limit="install",
             waits_for=lambda: url_hosts(self.admission.in_flight_urls()),
-            writes=self._most_written(),
+            writes=self._most_bytes_written(),
             folder=Path(self.cache),
         )
 
-    def _most_written(self) -> int:
+    def _most_bytes_written(self) -> int:
         """Return the bytes that all packages may write: into the cache, and at most again into the prefix."""
         if any(not package.size for package in self.packages):
             return self.limits.unpacked
@@ -312,7 +312,7 @@ class Install:
             size = sum(package.size or 0 for package in new)
             files.require_disk_space(self.admission.cache, size, for_what=f"downloading {len(new)} packages")
             require_matching_hashes(new)
-            await self._install()
+            await self._install_with_rattler()
         except KilnError:
             raise
         except Exception as error:
@@ -321,7 +321,7 @@ class Install:
             raise_disk_error(error, self.prefix)
             raise installation_error(error, self.packages) from error
 
-    async def _install(self) -> None:
+    async def _install_with_rattler(self) -> None:
         await rattler.install(
             self.packages,
             self.admission.prefix,
@@ -345,7 +345,7 @@ def raise_disk_error(error: Exception, place: str) -> None:
         raise PermissionError(errno.EACCES, message.splitlines()[-1], place) from error
 
 
-def in_a_line(error: Exception) -> str:
+def error_in_one_line(error: Exception) -> str:
     """Return the library's message in one line."""
     return "; ".join(line.removeprefix("Caused by: ") for line in (str(error) or repr(error)).splitlines())
 

@@ -18,7 +18,7 @@ from kiln.operating_system.file_operations import open_descriptors
 from kiln.operating_system.machine_resources import bytes_written, private_memory
 from kiln.operating_system.process_groups import is_parent_process
 from kiln.rattler_process.failures import out_of_memory_error
-from kiln.rattler_process.limits_in_force import VARIABLE, doubled, raise_limit_hint
+from kiln.rattler_process.limits_in_force import VARIABLE, doubled_size_text, raise_limit_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ class WatchedTask:
     folder: Path | None = None
 
 
-def limit_own_process(limits: Limits, *, file_size: int | None) -> None:
+def limit_resources_of_own_process(limits: Limits, *, file_size: int | None) -> None:
     """Have the system limit this process's memory and, where it can, the size of its files.
 
     The watchdog acts sooner and gives the reason; this holds when memory grows faster than it polls.
@@ -65,7 +65,7 @@ class Watchdog(threading.Thread):
         while not self.stopped.wait(INTERVAL):
             if not is_parent_process(self.parent):
                 os._exit(1)
-            breach = self._stall_error() or self._timeout_error() or self.exceeded_limit_error()
+            breach = self._stall_error() or self._timeout_error() or self.exceeded_space_error()
             if breach is not None:
                 self.on_breach(breach)
                 return
@@ -97,7 +97,7 @@ class Watchdog(threading.Thread):
             hint=f"request fewer packages, exact versions, or allow more: {VARIABLE}='{self.task.limit}={2 * seconds}'",
         )
 
-    def exceeded_limit_error(self) -> KilnError | None:
+    def exceeded_space_error(self) -> KilnError | None:
         """Return the error of a task that has used too much memory or disk space, as far as it has come."""
         if private_memory() > self.limits.memory:
             return out_of_memory_error(self.limits)
@@ -105,7 +105,7 @@ class Watchdog(threading.Thread):
             return LimitExceeded(
                 f"{self.task.what} writes more than {human_readable_size(self.task.writes)}",
                 why=f"the packages of {self.task.waits_for()} are far larger than the index says",
-                hint=raise_limit_hint(f"unpacked={doubled(self.task.writes)}"),
+                hint=raise_limit_hint(f"unpacked={doubled_size_text(self.task.writes)}"),
             )
         if self.inodes - self._free_inodes() > self.limits.files:
             return LimitExceeded(

@@ -21,8 +21,8 @@ from kiln.errors import Interrupted, KilnError
 from kiln.model.channel_and_install_limits import Limits
 from kiln.operating_system.lock_handover import LockReceiver
 from kiln.rattler_process import operations
-from kiln.rattler_process.failures import failure_data
-from kiln.rattler_process.watchdog import Watchdog, limit_own_process
+from kiln.rattler_process.failures import failure_to_json
+from kiln.rattler_process.watchdog import Watchdog, limit_resources_of_own_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,11 +39,11 @@ class RequestServer:
         self.breach: KilnError | None = None
         self.answered = threading.Event()
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send_message(self, message: Mapping[str, Any]) -> None:
         """Write one message to the parent."""
         json_messages.write_line(self.answers, json_messages.encode(message))
 
-    def serve(self, line: str) -> None:
+    def serve_request(self, line: str) -> None:
         """Run the operation of a request, under its limits, and answer."""
         request = json_messages.decode(line) or {}
         channel_url_credentials.register_credentials(request["credentials"])
@@ -51,9 +51,9 @@ class RequestServer:
             with self._hold_received_lock(request):
                 value = asyncio.run(self._execute_within_limits(request))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the parent decides what it means
-            self._answer({"error": failure_data(self.breach or error)})
+            self._send_answer_once({"error": failure_to_json(self.breach or error)})
         else:
-            self._answer({"value": value})
+            self._send_answer_once({"value": value})
         if self.breach is not None:
             os._exit(0)
 
@@ -74,25 +74,27 @@ class RequestServer:
         self.answered.clear()
         task: asyncio.Future[Any] | None = None
 
-        def end(error: KilnError) -> None:
+        def end_operation(error: KilnError) -> None:
             """Cancel the operation; answer and exit when compiled code cannot be cancelled."""
             self.breach = self.breach or error
             if task is not None:
                 loop.call_soon_threadsafe(task.cancel)
             if not self.answered.wait(UNWINDING):
-                self._answer({"error": failure_data(self.breach)})
+                self._send_answer_once({"error": failure_to_json(self.breach)})
                 os._exit(0)
 
-        def stop(error: KilnError) -> None:
-            threading.Thread(target=end, args=(error,), daemon=True).start()
+        def end_operation_in_thread(error: KilnError) -> None:
+            threading.Thread(target=end_operation, args=(error,), daemon=True).start()
 
         with contextlib.suppress(NotImplementedError):  # Windows ends a process without a signal
-            loop.add_signal_handler(signal.SIGTERM, stop, Interrupted("the process was terminated"))
-        operation = operations.find(request["operation"], request["arguments"], limits, self.send, stop)
-        limit_own_process(limits, file_size=operation.file_size)
-        watchdog = Watchdog(limits, operation.task, self.parent, end)
-        if isinstance(operation, operations.Install):
-            operation.admission.exceeded = watchdog.exceeded_limit_error
+            loop.add_signal_handler(signal.SIGTERM, end_operation_in_thread, Interrupted("the process was terminated"))
+        operation = operations.make_operation(
+            request["operation"], request["arguments"], limits, self.send_message, end_operation_in_thread
+        )
+        limit_resources_of_own_process(limits, file_size=operation.file_size)
+        watchdog = Watchdog(limits, operation.watched_task, self.parent, end_operation)
+        if isinstance(operation, operations.InstallPackages):
+            operation.admission.exceeded = watchdog.exceeded_space_error
         task = asyncio.ensure_future(operation.execute())
         watchdog.start()
         try:
@@ -100,10 +102,10 @@ class RequestServer:
         finally:
             watchdog.stopped.set()
 
-    def _answer(self, message: Mapping[str, Any]) -> None:
+    def _send_answer_once(self, message: Mapping[str, Any]) -> None:
         if not self.answered.is_set():
             self.answered.set()
-            self.send(message)
+            self.send_message(message)
 
 
 def main(parent: str, locks: str) -> None:
@@ -112,7 +114,7 @@ def main(parent: str, locks: str) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library's output is not an answer
     server = RequestServer(int(parent), answers, LockReceiver(int(locks)))
     for line in io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"):
-        server.serve(line)
+        server.serve_request(line)
     os._exit(0)
 
 

@@ -29,7 +29,7 @@ from kiln.errors import (
 )
 from kiln.local_channel import LocalChannel
 from kiln.model.channel_and_install_limits import Limits
-from kiln.rattler_process.operations import Install
+from kiln.rattler_process.operations import InstallPackages
 from tests import waiting
 from tests.hostile_server import bomb, endless, endless_package, sending, serving, shards, silent, stuck
 from tests.packages import release_package
@@ -204,7 +204,7 @@ def test_a_package_that_unpacks_to_more_than_it_may_is_told_and_leaves_nothing(
 def test_how_much_may_be_unpacked_follows_from_the_sizes_in_the_index() -> None:
     def room(*sizes: int | None) -> int | None:
         records = [{**PACKAGE, "fn": "app-1-0.conda", "url": "file:///app", "size": size} for size in sizes]
-        install = Install(
+        install = InstallPackages(
             records=records,
             prefix="/prefix",
             cache="/cache",
@@ -214,7 +214,7 @@ def test_how_much_may_be_unpacked_follows_from_the_sizes_in_the_index() -> None:
             send=lambda _: None,
             stop=lambda _: None,
         )
-        return install.task.writes
+        return install.watched_task.writes
 
     assert room(1000, 2000) == 4 * 10**9
     assert room(10**8, 10**8) == 100 * 2 * 10**8

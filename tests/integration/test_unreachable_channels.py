@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.rattler_process.operations import unreachable_error
+from kiln.rattler_process.operations import unreachable_channel_error
 
 DNS = (
     "error sending request for url (https://conda.example.invalid/x/noarch/repodata_shards.msgpack.zst)\n"
@@ -31,5 +31,5 @@ DNS = (
     ],
 )
 def test_an_unreachable_channel_is_named(channels: list[str], why: str, what: str, reason: str) -> None:
-    error = unreachable_error(channels, why)
+    error = unreachable_channel_error(channels, why)
     assert (error.what, error.why) == (what, reason)

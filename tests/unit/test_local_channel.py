@@ -21,7 +21,7 @@ def indexings(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     def call(_operation: str, *, root: str, force: bool) -> None:
         calls.append(force)
 
-    monkeypatch.setattr(rattler_process, "call", call)
+    monkeypatch.setattr(rattler_process, "run_operation", call)
     return calls
 
 
@@ -69,7 +69,7 @@ def test_after_an_indexing_that_did_not_end_all_are_read_again(
     channel = indexed_channel(tmp_path)
     channel.add([package(tmp_path / "made", "a")], index=False)
     with monkeypatch.context() as patch:
-        patch.setattr(rattler_process, "call", killed)
+        patch.setattr(rattler_process, "run_operation", killed)
         with pytest.raises(KeyboardInterrupt):
             channel.repair_index()
     assert channel.is_unindexed

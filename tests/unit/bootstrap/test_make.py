@@ -21,7 +21,7 @@ def test_the_way_to_the_network_is_the_users_and_the_rest_of_pips_settings_is_no
         "PYTHONPATH": "x",
         "PYTHONHOME": "x",
     }
-    assert make.step_environment({**kept, **strays, "PATH": "/bin"}) == {**kept, "PATH": "/bin"}
+    assert make.setup_step_environment({**kept, **strays, "PATH": "/bin"}) == {**kept, "PATH": "/bin"}
 
 
 def test_a_folder_that_is_not_an_environment_is_not_emptied(tmp_path: Path) -> None:

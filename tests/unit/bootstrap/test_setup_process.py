@@ -25,7 +25,10 @@ def lock(tmp_path: Path) -> int:
 
 
 def test_output_and_exit_code_are_returned(lock: int) -> None:
-    assert setup_process.run(["sh", "-c", "echo one; echo two >&2; exit 3"], env=ENV, lock=lock) == (3, "one\ntwo")
+    assert setup_process.run_step_process(["sh", "-c", "echo one; echo two >&2; exit 3"], env=ENV, lock=lock) == (
+        3,
+        "one\ntwo",
+    )
 
 
 def test_of_an_interrupted_step_nothing_is_left(lock: int) -> None:
@@ -37,25 +40,25 @@ def test_of_an_interrupted_step_nothing_is_left(lock: int) -> None:
 
     script = "sleep 600 >/dev/null 2>&1 & echo $!; wait"
     with pytest.raises(KeyboardInterrupt):
-        setup_process.run(["sh", "-c", script], env=ENV, lock=lock, on_line=interrupt)
+        setup_process.run_step_process(["sh", "-c", script], env=ENV, lock=lock, on_line=interrupt)
     assert not Path(f"/proc/{children[0]}").exists()
 
 
 def test_an_interrupt_while_a_step_is_started_ends_it(lock: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal that comes between the start of a process and the knowledge of it must not leave it behind."""
     started: list[subprocess.Popen[str]] = []
-    start = setup_process._start
+    start = setup_process._start_step_process
 
     def interrupted(arguments: Sequence[str], env: Mapping[str, str], lock: int) -> subprocess.Popen[str]:
         started.append(start(arguments, env, lock))
         os.kill(os.getpid(), signal.SIGINT)
         return started[0]
 
-    monkeypatch.setattr(setup_process, "_start", interrupted)
+    monkeypatch.setattr(setup_process, "_start_step_process", interrupted)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            setup_process.run(["sleep", "600"], env=ENV, lock=lock)
+            setup_process.run_step_process(["sleep", "600"], env=ENV, lock=lock)
     finally:
         signal.signal(signal.SIGINT, before)
     assert not Path(f"/proc/{started[0].pid}").exists()

@@ -97,13 +97,13 @@ def test_the_channel_is_indexed_once_for_all_jobs(
     feedstock: Feedstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    call = rattler_process.call
+    call = rattler_process.run_operation
 
     def counted(function: str, **arguments: Any) -> Any:
         calls.append(function)
         return call(function, **arguments)
 
-    monkeypatch.setattr(rattler_process, "call", counted)
+    monkeypatch.setattr(rattler_process, "run_operation", counted)
     for config, package in (("linux_64_a", "small"), ("linux_64_b", "other")):
         job(tmp_path / "jobs" / config, config, package)
     job_collection.collect_ci_jobs(feedstock, [tmp_path / "jobs"])
