@@ -54,7 +54,7 @@ class JobManager:
     def assign_to_unready_worker(self, worker: Worker, now: float) -> bool:
         """Assign a config to a worker that is being provisioned; return whether there is one."""
         begin = now + self.state.run_config.startup
-        estimate = self.state.queue.next_config(worker.name, begin)
+        estimate = self.state.queue.next(worker.name, begin)
         if estimate is None:
             return False
         worker.assignment = estimate

@@ -145,7 +145,7 @@ class WorkerManager:
         """Return the offers of the machine types that configs wait for."""
         queue, types = self.state.queue, self.state.run_config.max_workers_by_type
         pairs = zip(types, self._offers, strict=True)
-        return [offer for kind, offers in pairs if queue.has_work_for_machine_type(kind.type) for offer in offers]
+        return [offer for kind, offers in pairs if queue.has_work(kind.type) for offer in offers]
 
     def expected_worker_count(self, now: float) -> int:
         """Return how many workers build at a time, unless the provider refuses more."""
@@ -285,8 +285,7 @@ class WorkerManager:
             if self.cache is not None and self.pool.is_ready and not queue.is_group_held(worker.assignment):
                 self.jobs.start_build(worker, worker.assignment, now, cache=self.cache)
         elif not (worker.uncollected or worker.handover or worker.is_witness) and (
-            worker.is_retired
-            or not (queue.has_work_for_machine_type(queue.machine_type_of(worker.name)) or self._is_only_collecting())
+            worker.is_retired or not (queue.has_work(queue.machine_type_of(worker.name)) or self._is_only_collecting())
         ):
             self._terminate_worker(worker)
 
@@ -298,7 +297,7 @@ class WorkerManager:
         """Assign the next config to a free worker, or retire one whose lifetime would end before the build."""
         queue = self.state.queue
         is_free = worker.assignment is None and not worker.is_retired
-        estimate = queue.next_config(worker.name, now) if is_free else None
+        estimate = queue.next(worker.name, now) if is_free else None
         if estimate is None:
             return
         if self._lifetime_ends_before(worker, now + MARGIN * queue.expected_job_seconds(worker.name, estimate)):
@@ -374,7 +373,7 @@ class WorkerManager:
             queue.set_machine_type(name, kind.type)
             offer = self.offers.first_available_offer(now, run_config.offers_of_machine_type(kind))
             free = offer is not None and types.count(kind.type) < count
-            if free and queue.next_config(name, now + run_config.startup) is not None:
+            if free and queue.next(name, now + run_config.startup) is not None:
                 return offer
         return None
 

@@ -117,7 +117,7 @@ class MatrixRun:
 
     def _build_waiting_configs(self) -> None:
         while self.queue or self.running:
-            while len(self.running) < self.plan.options.jobs and (job := self.queue.next_config("", time.time())):
+            while len(self.running) < self.plan.options.jobs and (job := self.queue.next("", time.time())):
                 self._start_config(job)
             if self.events.empty():
                 self._index_new_packages()

@@ -75,7 +75,7 @@ class BuildQueue:
         """Return the machine type of a worker, empty if it was not recorded."""
         return self._worker_types.get(worker, "")
 
-    def has_work_for_machine_type(self, machine_type: str) -> bool:
+    def has_work(self, machine_type: str) -> bool:
         """Return whether a config waits that a worker of a machine type may build, now or later."""
         groups = (*self._waiting.items(), *self._held.items())
         return any(jobs and self._group_types[group] in {"", machine_type} for group, jobs in groups)
@@ -118,7 +118,7 @@ class BuildQueue:
         self._count -= len(jobs)
         return jobs
 
-    def next_config(self, worker: str, now: float) -> JobEstimate | None:
+    def next(self, worker: str, now: float) -> JobEstimate | None:
         """Return the config that a free worker should build, None when it should wait; ``now`` is in seconds."""
         if not self._count:
             return None
@@ -129,7 +129,7 @@ class BuildQueue:
 
     def begin_next_build(self, worker: str, now: float) -> JobEstimate | None:
         """Assign the config that a free worker should build, from ``now`` on; None when the worker should wait."""
-        job = self.next_config(worker, now)
+        job = self.next(worker, now)
         if job is not None:
             self.begin_build(worker, job, now)
         return job

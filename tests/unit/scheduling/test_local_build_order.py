@@ -48,16 +48,16 @@ def test_a_config_without_history_is_expected_to_take_as_long_as_similar_ones() 
 
 def test_a_warm_build_waits_for_the_cold_build_of_its_group() -> None:
     queue = queue_of_configs([config("a10"), config("a11"), config("b10")], shared=True)
-    job = queue.next_config("", 0.0)
+    job = queue.next("", 0.0)
     assert job is not None
     queue.begin_build(job.config, job, 0.0)
-    second = queue.next_config("", 0.0)
+    second = queue.next("", 0.0)
     assert second is not None
     assert {job.group, second.group} == {"a", "b"}
     queue.begin_build(second.config, second, 0.0)
-    assert queue.next_config("", 0.0) is None, "the last config waits"
+    assert queue.next("", 0.0) is None, "the last config waits"
     queue.end_build(job.config)
-    last = queue.next_config("", 1.0)
+    last = queue.next("", 1.0)
     assert last is not None
     queue.begin_build(last.config, last, 1.0)
     assert queue.is_running_build_cold(last.config) is False
@@ -65,21 +65,21 @@ def test_a_warm_build_waits_for_the_cold_build_of_its_group() -> None:
 
 def test_the_next_build_of_a_group_is_cold_after_its_cold_build_has_failed() -> None:
     queue = queue_of_configs([config("a10"), config("a11"), config("a12")], shared=True)
-    job = queue.next_config("", 0.0)
+    job = queue.next("", 0.0)
     assert job is not None
     queue.begin_build(job.config, job, 0.0)
     queue.end_build(job.config, ok=False)
-    job = queue.next_config("", 1.0)
+    job = queue.next("", 1.0)
     assert job is not None
     queue.begin_build(job.config, job, 1.0)
     assert queue.is_running_build_cold(job.config)
-    assert queue.next_config("", 1.0) is None
+    assert queue.next("", 1.0) is None
 
 
 def test_configs_that_share_nothing_do_not_wait() -> None:
     queue = queue_of_configs([config("a10"), config("a11")], shared=False)
     for _ in range(2):
-        job = queue.next_config("", 0.0)
+        job = queue.next("", 0.0)
         assert job is not None
         queue.begin_build(job.config, job, 0.0)
     assert not queue
