@@ -95,7 +95,7 @@ def test_license_files_are_known_by_name_or_folder(path: str, expected: bool) ->
 def test_texts_are_limited_and_hashes_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(license_files, "LONGEST_TEXT", 10)
     monkeypatch.setattr(license_files, "LONGEST_TEXTS", 12)
-    monkeypatch.setattr(license_files, "chunks", partial(files.read_chunks, size=4))
+    monkeypatch.setattr(license_files, "read_chunks", partial(files.read_chunks, size=4))
     data = {"share/a/LICENSE": b"0123456789", "share/b/LICENSE": b"0123456789a", "share/c/LICENSE": b"012"}
     texts = {file.path: file for file in files_of(tmp_path, data)}
     assert texts["share/a/LICENSE"].text == "0123456789"
