@@ -57,8 +57,8 @@ os._exit(0)
 CONVERT = """
 import sys
 from pathlib import Path
-from kiln.rehearse.wheel_package import PackageTarget, convert
-convert(Path(sys.argv[1]), "0" * 64, Path(sys.argv[2]), PackageTarget(python="3.11"))
+from kiln.rehearse.wheel_package import PackageTarget, convert_wheel
+convert_wheel(Path(sys.argv[1]), "0" * 64, Path(sys.argv[2]), PackageTarget(python="3.11"))
 """
 ROOT = Path(__file__).parents[2]
 
