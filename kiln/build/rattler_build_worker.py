@@ -26,7 +26,7 @@ from kiln.build.unpackable_prefix_files import (
     message_naming_files,
     special_files_listed_by_script,
 )
-from kiln.model.engine_package_settings import BuildPlatforms, PackageSettings
+from kiln.model.built_package_settings import BuildPlatforms, PackageSettings
 from kiln.zstd import FAST
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from kiln.job.host_environment_and_python import HostMachine
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
 
 
 PlanOf: TypeAlias = "Callable[[BuildConfig], rehearse.RehearsalPlan]"

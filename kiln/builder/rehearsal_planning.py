@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.job.host_environment_and_python import HostMachine
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
     from kiln.model.rendered import RenderedConfig
 
 

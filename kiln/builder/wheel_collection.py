@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kiln.builder.compile_step import CompileStepRunner
     from kiln.builder.step_cache import StepResult
     from kiln.job.messages import ReportedStep
-    from kiln.model.build_config import BuildConfig
+    from kiln.model.matrix_config import BuildConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

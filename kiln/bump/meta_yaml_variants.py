@@ -12,7 +12,7 @@ from kiln.bump.literals import HASHES, meta_yaml_literals, meta_yaml_version_lit
 from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
 from kiln.errors import KilnError, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.build_config import BuildConfig
+from kiln.model.matrix_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.render.render import recipe_of_config
 from kiln.serialization import list_of_mappings, mapping_or_empty

@@ -25,8 +25,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """Collect the packages, and print each config with their number."""
     from kiln import feedstock_loader
     from kiln.console.text import count_text
-    from kiln.release import job_collection
+    from kiln.release import ci_job_results_import
 
-    for config, count in job_collection.collect_ci_jobs(feedstock_loader.load(root), options.folders):
+    for config, count in ci_job_results_import.collect_ci_jobs(feedstock_loader.load(root), options.folders):
         print(f"{config}: {count_text(count, 'package')}")
     return 0

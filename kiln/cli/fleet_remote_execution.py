@@ -76,10 +76,10 @@ def executor_secret_variables(options: argparse.Namespace, environment: Mapping[
     Raises:
         UsageError: when they are invalid.
     """
-    from kiln.run import remote_executor_option_checks
+    from kiln.run import bazel_remote_execution_options
 
     return (
-        remote_executor_option_checks.remote_secret_variables(_executor_run_options(options, environment, ()))
+        bazel_remote_execution_options.remote_secret_variables(_executor_run_options(options, environment, ()))
         if has_remote_executor(options, environment)
         else {}
     )
@@ -94,7 +94,7 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
     import os
 
     from kiln import expand
-    from kiln.run import remote_executor_option_checks
+    from kiln.run import bazel_remote_execution_options
 
     if not hasattr(options, "remote_executor"):
         return
@@ -102,7 +102,7 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
         pool_platform_properties(feedstock, options)
     if options.pool or has_remote_executor(options, os.environ):
         names = tuple(configs)
-        remote_executor_option_checks.refuse_ineffective_remote_options(
+        bazel_remote_execution_options.refuse_ineffective_remote_options(
             feedstock, expand.read_configs(feedstock, names), _executor_run_options(options, os.environ, names)
         )
 

@@ -21,8 +21,8 @@ from kiln.yamltext.typed_text import typed_variant_value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
     from kiln.recipe_v1.identity import BuildIdentity
     from kiln.recipe_v1.recipe import PackageAtVariant
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kiln.convert.comparable_package import ComparablePackage
-    from kiln.model.build_config import BuildConfig
+    from kiln.model.matrix_config import BuildConfig
 
 _TOOL = re.compile(r"^conda_build_tool\s*:.*$", re.MULTILINE)
 _TOOL_LINE = "conda_build_tool: rattler-build"

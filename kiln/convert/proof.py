@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kiln.convert.comparable_package import ComparablePackage
-    from kiln.model.build_config import BuildConfig
+    from kiln.model.matrix_config import BuildConfig
 
     PackagePair = tuple[ComparablePackage, ComparablePackage]  # one of the old recipe, one of the new
     PackagesByConfig = Mapping[str, Sequence[ComparablePackage]]

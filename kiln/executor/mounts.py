@@ -30,8 +30,8 @@ from kiln.names import existing_subdirs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
     from kiln.model.rendered import RenderedConfig
 
 HIDDEN = frozenset({".git", "build_artifacts", ".venv", ".venv-fleet"})  # in the feedstock, never mounted

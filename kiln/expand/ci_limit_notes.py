@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kiln.expand.workflow import WorkflowJob
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
 
 JOB_MINUTES, DISK = "job minutes", "disk"  # limits of a service
 GB = 10**9

@@ -15,8 +15,8 @@ from kiln.variants.files import as_list, load_variant_file
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
 
 
 # Keys whose values conda-smithy computes from several files, or that are not values.

@@ -9,7 +9,7 @@ from kiln import limits
 from kiln.console.text import count_text
 from kiln.errors import MalformedYaml, UnknownConfig, VariantFault, did_you_mean
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.build_config import BuildConfig
+from kiln.model.matrix_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.names import PLATFORMS, is_config_name
 from kiln.operating_system.file_operations import file_content_stamp

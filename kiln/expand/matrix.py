@@ -12,7 +12,7 @@ from kiln.expand import matrix_settings
 from kiln.expand.collapse import PackagePart, PlatformPackages, job_variants
 from kiln.expand.missing_pinning import HINT
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.build_config import BuildConfig
+from kiln.model.matrix_config import BuildConfig
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
 from kiln.recipe_v1.format_detection import is_v1

@@ -23,8 +23,8 @@ from kiln.variants.varying_keys import config_labels
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
 
 NAME = ".github/workflows/build.yml"
 FURTHER = lazy_pattern(r"build-(?:\d+|chain)\.yml")  # the workflows after the first one

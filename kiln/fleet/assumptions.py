@@ -8,7 +8,7 @@ from pathlib import Path
 from kiln import yaml_values
 from kiln.fleet.plan import WorkerOverheads
 from kiln.scheduling.estimates import CompileAssumptions
-from kiln.scheduling.pool_simulation import PoolCores
+from kiln.scheduling.shared_compile_pool_simulation import PoolCores
 
 ASSUMED = Path(__file__).with_name("assumed.yml")
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.fleet.fleet_run_settings import FleetRunConfig
-    from kiln.fleet.live_worker_inventory import Inventory
     from kiln.fleet.plan import WorkerArrangement, WorkerTestPlan
+    from kiln.fleet.run_workers_and_jobs import Inventory
     from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import MatrixReport
     from kiln.scheduling.queue import BuildQueue

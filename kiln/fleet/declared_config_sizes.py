@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
 
 FILE = "fleet-sizes.yml"
 SECTION = "worker"  # in the section extra of a recipe

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import FleetLimit, UsageError
 from kiln.fleet import machine_choice
 from kiln.fleet.quotas import fits_quotas
-from kiln.scheduling import pool_simulation
+from kiln.scheduling import shared_compile_pool_simulation
 from kiln.scheduling.queue import BuildQueue
 from kiln.scheduling.simulation import simulate_queue
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.fleet.quotas import Quota
     from kiln.model.fleet import MachineType
     from kiln.model.job_estimate import JobEstimate
-    from kiln.scheduling.pool_simulation import PoolCores
+    from kiln.scheduling.shared_compile_pool_simulation import PoolCores
     from kiln.scheduling.simulation import Placement
 
 MOST_TRIED = 16  # numbers of workers that are compared, besides the maximum
@@ -183,7 +183,7 @@ def schedule_builds(
         placements = tuple(simulate_queue(queue, len(types), startup=overheads.startup, types=names))
     else:
         cores = [kind.cores for kind in types]
-        placements = pool_simulation.simulate_builds_in_pool(
+        placements = shared_compile_pool_simulation.simulate_builds_in_pool(
             queue, cores, pool.cores, startup=overheads.startup, types=names
         )
     first: dict[int, float] = {}
@@ -322,7 +322,7 @@ def _estimates_in_arrangement(
     return (
         estimates
         if way.pool is None
-        else tuple(pool_simulation.estimate_from_placement(job, placed[job.config]) for job in estimates)
+        else tuple(shared_compile_pool_simulation.estimate_from_placement(job, placed[job.config]) for job in estimates)
     )
 
 

@@ -10,8 +10,8 @@ from kiln.errors import CredentialsRefused
 
 if TYPE_CHECKING:
     from kiln.fleet.live_run_state import FleetState
-    from kiln.fleet.live_worker_inventory import Worker
     from kiln.fleet.pool_worker_replacement import PoolManager
+    from kiln.fleet.run_workers_and_jobs import Worker
 
 LOGGER = logging.getLogger(__name__)
 RENEWAL = (

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
     from kiln.fleet.executor_protocol import KeepPackages, WorkerExecutor
     from kiln.fleet.fleet_run_settings import FleetRunConfig
-    from kiln.fleet.live_worker_inventory import RunStore
     from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
+    from kiln.fleet.run_workers_and_jobs import RunStore
     from kiln.model.fleet import FleetRun
     from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport

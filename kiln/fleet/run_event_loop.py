@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kiln.errors import KilnError
     from kiln.fleet.fleet_run_settings import FleetRunConfig
-    from kiln.fleet.live_worker_inventory import RunStore, Worker
+    from kiln.fleet.run_workers_and_jobs import RunStore, Worker
     from kiln.model.observer import RunObserver
     from kiln.model.run import ConfigState, MatrixReport
 

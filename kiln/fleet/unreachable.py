@@ -11,7 +11,7 @@ from kiln.model.fleet import WorkerState
 if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import WorkersProbed
     from kiln.fleet.live_run_state import FleetState
-    from kiln.fleet.live_worker_inventory import Worker
+    from kiln.fleet.run_workers_and_jobs import Worker
     from kiln.fleet.worker_manager import WorkerManager
 
 BETWEEN = 60.0  # seconds between two probes, at most

@@ -10,7 +10,7 @@ from kiln.matchspec_notation import package_name
 from kiln.package_test import specs_required_by_test
 
 if TYPE_CHECKING:
-    from kiln.model.build_config import BuildConfig
+    from kiln.model.matrix_config import BuildConfig
     from kiln.model.rendered import RenderedConfig
 
 

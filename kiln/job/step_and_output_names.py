@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from kiln import build, render
 from kiln.errors import UsageError, did_you_mean
-from kiln.model.engine_package_settings import OWN_ENGINE
+from kiln.model.built_package_settings import OWN_ENGINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
     from kiln.model.rendered import Output, RenderedConfig, Staging
 
 

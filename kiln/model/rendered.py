@@ -10,7 +10,7 @@ from kiln.model.output_settings import BuildSettings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.model.build_config import BuildConfig
+    from kiln.model.matrix_config import BuildConfig
     from kiln.model.recipe_key_faults import KeyFault
 # The keys of recipe.yaml: of run_exports by conda-build's, and of tests by language.
 RUN_EXPORTS = {

@@ -17,7 +17,7 @@ from kiln.operating_system import machine_resources
 from kiln.operating_system.file_operations import open_descriptors
 from kiln.operating_system.machine_resources import bytes_written, private_memory
 from kiln.operating_system.process_groups import is_parent_process
-from kiln.rattler_process.failures import out_of_memory_error
+from kiln.rattler_process.error_json_conversion import out_of_memory_error
 from kiln.rattler_process.limits_in_force import VARIABLE, doubled_size_text, raise_limit_hint
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from kiln.errors import Interrupted, KilnError
 from kiln.model.channel_and_install_limits import Limits
 from kiln.operating_system.lock_handover import LockReceiver
 from kiln.rattler_process import operations
-from kiln.rattler_process.failures import failure_to_json
+from kiln.rattler_process.error_json_conversion import failure_to_json
 from kiln.rattler_process.watchdog import Watchdog, limit_resources_of_own_process
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from kiln import files, run
 from kiln.errors import NotReproduced, ProvenanceBroken
 from kiln.process_table import kill_orphans_in_folder
 from kiln.release.package_differences import described_differences, recorded_feedstock_folder
-from kiln.run.config_process_main import ConfigBuild, config_build_error
+from kiln.run.config_build_process import ConfigBuild, config_build_error
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
 

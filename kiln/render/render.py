@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
     from kiln.model.recipe_key_faults import KeyFault
     from kiln.model.rendered import Output, Pin
     from kiln.recipe.metadata import Metadata

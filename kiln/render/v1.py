@@ -31,8 +31,8 @@ from kiln.variants.space import Space
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
     from kiln.recipe_v1.identity import BuildIdentity
     from kiln.recipe_v1.recipe import PackageAtVariant
     from kiln.recipe_v1.requirement import Requirement

@@ -10,7 +10,7 @@ from kiln import emulation, expand, files, render
 from kiln.executor import conda_build_run, conda_forge_env
 from kiln.job.job_descriptions import BuildJob
 from kiln.model.build_results import TestVerdict
-from kiln.model.engine_package_settings import PackageSettings
+from kiln.model.built_package_settings import PackageSettings
 from kiln.run.options import HOST
 from kiln.serialization import to_json
 from kiln.store import bazel_environment, build_cache

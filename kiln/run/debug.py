@@ -16,7 +16,7 @@ from kiln import files, process_runner
 from kiln.errors import BuildFailed
 from kiln.executor import conda_build_run, conda_forge_env
 from kiln.job.messages import MARK, error_from_json, parse_message
-from kiln.run.config_process_main import ConfigBuild
+from kiln.run.config_build_process import ConfigBuild
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from kiln.container import engine as container_engine
 from kiln.container import images
 from kiln.container.engine import EngineChoice
 from kiln.errors import UsageError
-from kiln.model.engine_package_settings import OWN_ENGINE
+from kiln.model.built_package_settings import OWN_ENGINE
 from kiln.run.options import HOST
 from kiln.store.compile_cache_key import toolchain_digest
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kiln.container.engine import Engine
     from kiln.job.host_environment_and_python import HostMachine
-    from kiln.model.build_config import BuildConfig
+    from kiln.model.matrix_config import BuildConfig
     from kiln.run.options import RunOptions
 
 

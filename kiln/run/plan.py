@@ -13,7 +13,7 @@ from kiln.job.job_descriptions import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.operating_system import users
 from kiln.operating_system.machine_resources import MachineResources
-from kiln.run import executor_choice, plan_inputs, remote_executor_option_checks, resource_check
+from kiln.run import bazel_remote_execution_options, executor_choice, plan_inputs, resource_check
 from kiln.run.options import HOST
 from kiln.scheduling import local_build_order
 from kiln.store import build_cache
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.ledger import Ledger
-    from kiln.model.build_config import BuildConfig
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
     from kiln.run.options import RunOptions
     from kiln.run.plan_inputs import RunInputs
     from kiln.run.resource_check import ResourceShare
@@ -122,7 +122,7 @@ def make_run_plan(
         notes=run_inputs.notes,
         compiles=compiles,
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
-        secrets=remote_executor_option_checks.remote_secret_variables(options),
+        secrets=bazel_remote_execution_options.remote_secret_variables(options),
     )
 
 

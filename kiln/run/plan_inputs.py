@@ -9,14 +9,14 @@ from kiln import conda_forge_yml, expand, limits, render
 from kiln.errors import RecipeFault
 from kiln.job.required_channels_and_network import channel_sources
 from kiln.job.step_and_output_names import require_known_step
-from kiln.model.engine_package_settings import OWN_ENGINE
+from kiln.model.built_package_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.run import (
+    bazel_remote_execution_options,
     compatibility,
     executor_choice,
     platforms,
     recipe_support,
-    remote_executor_option_checks,
     resource_check,
     yum_requirements,
 )
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from kiln.builder.rehearsal_input_choice import RehearsalInputs
     from kiln.container.engine import Engine
     from kiln.job.host_environment_and_python import HostMachine
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
     from kiln.model.rendered import RenderedConfig
     from kiln.operating_system.machine_resources import MachineResources
     from kiln.run.executor_choice import BuildLocation
@@ -183,7 +183,7 @@ def _preflight_check_notes(
     renderings = [render.render(feedstock, config) for config in configs]
     compatibility.require_compatible_versions(feedstock, renderings)
     _require_supported_recipe_keys(feedstock, renderings, engine=options.build.engine)
-    remote_executor_option_checks.refuse_ineffective_remote_options(feedstock, configs, options)
+    bazel_remote_execution_options.refuse_ineffective_remote_options(feedstock, configs, options)
     return (*_stale_matrix_note(feedstock), *_ineffective_settings_notes(feedstock, options))
 
 

@@ -12,8 +12,8 @@ from kiln.model.source_position import Place
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
 
 
 def require_buildable_platforms(

@@ -18,7 +18,7 @@ from kiln import __version__, files, process_runner
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_env
 from kiln.job.messages import MARK, error_from_json, parse_message
-from kiln.ledger import run_json_conversion
+from kiln.ledger import run_records_as_json
 from kiln.model.build_results import PackageReport, StepReport
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.operating_system import machine_resources
@@ -177,9 +177,9 @@ class MatrixRun:
                 config_run.step = str(message["title"])
                 self.watcher.config_line(config, config_run.step, "")
             case "progress":
-                self.watcher.config_progress(config, run_json_conversion.progress_from_json(message))
+                self.watcher.config_progress(config, run_records_as_json.progress_from_json(message))
             case "done":
-                step = run_json_conversion.record_from_json(
+                step = run_records_as_json.record_from_json(
                     StepReport, {name: value for name, value in message.items() if name != "kind"}
                 )
                 self._record_config_state(
@@ -206,7 +206,7 @@ class MatrixRun:
                 reason=result["reason"],
                 peak_memory=result.get("peak_memory"),
                 packages=tuple(
-                    run_json_conversion.record_from_json(PackageReport, package)
+                    run_records_as_json.record_from_json(PackageReport, package)
                     for package in result.get("packages", ())
                 ),
             )

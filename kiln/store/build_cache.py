@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import __version__, files
 from kiln.errors import AlreadyRunning
-from kiln.ledger import FINISHED_CONFIG, StoredArtifact, run_json_conversion
+from kiln.ledger import FINISHED_CONFIG, StoredArtifact, run_records_as_json
 from kiln.model.build_results import PackageReport
-from kiln.model.engine_package_settings import OWN_ENGINE
+from kiln.model.built_package_settings import OWN_ENGINE
 from kiln.serialization import to_json
 from kiln.store.digests import folder_digest, json_digest
 
@@ -87,7 +87,7 @@ def finished_packages(ledger: Ledger, layout: ArtifactLayout, inputs: InputHashe
         return None
     try:
         packages = tuple(
-            run_json_conversion.record_from_json(PackageReport, package) for package in record.detail["packages"]
+            run_records_as_json.record_from_json(PackageReport, package) for package in record.detail["packages"]
         )
     except (ValueError, LookupError, TypeError):  # an unreadable record does not count
         return None
@@ -159,7 +159,7 @@ def publish_finished_config(
     been tested with it. The channel is indexed by ``index_channel``, once for all configs that were added meanwhile.
     """
     with hold_lock(layout.lock_file("channel")):
-        reports = [run_json_conversion.record_from_json(PackageReport, fields) for _, fields in packages_made]
+        reports = [run_records_as_json.record_from_json(PackageReport, fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
         paths = [_channel_path(report) for report in reports]
         stays = [_artifact_of_other_config(ledger, layout, path, inputs, config) for path in paths]
@@ -211,7 +211,7 @@ def record_rehearsal(
     """Record a rehearsed config as finished; its packages stay in its own channel."""
     stored, placed = [], []
     for source, fields in packages_made:
-        report = run_json_conversion.record_from_json(PackageReport, fields)
+        report = run_records_as_json.record_from_json(PackageReport, fields)
         path = str(source.relative_to(layout.root))
         artifact = _artifact_record(layout, path, report, config, inputs)
         ledger.store_artifacts(artifact)
@@ -249,7 +249,7 @@ def _report_by_making_config(ledger: Ledger, artifact: StoredArtifact) -> Packag
         for record in ledger.latest_steps(FINISHED_CONFIG, artifact.config)
         for package in record.detail["packages"]
     )
-    reports = (run_json_conversion.record_from_json(PackageReport, report) for report in fields)
+    reports = (run_records_as_json.record_from_json(PackageReport, report) for report in fields)
     same = (
         report
         for report in reports

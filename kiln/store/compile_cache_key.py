@@ -10,7 +10,7 @@ from kiln.store.digests import json_digest
 from kiln.variants.cuda_version import cuda_version_of_config
 
 if TYPE_CHECKING:
-    from kiln.model.build_config import BuildConfig
+    from kiln.model.matrix_config import BuildConfig
 
 
 # Variant keys that may differ between configs that share a cache: Python and related keys, the image, whose digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kiln.model.build_config import BuildConfig
+    from kiln.model.matrix_config import BuildConfig
     from kiln.virtual_packages import VirtualPackages
 
 

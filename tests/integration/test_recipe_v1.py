@@ -16,8 +16,8 @@ from kiln import expand, feedstock_loader, render
 from tests.feedstocks import FIXTURES
 
 if TYPE_CHECKING:
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
 
 RECIPES = FIXTURES / "recipes_v1"
 NAMES = sorted(path.name for path in RECIPES.iterdir())

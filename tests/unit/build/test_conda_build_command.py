@@ -27,7 +27,7 @@ from kiln.errors import (
     SolveFailed,
     TestsFailed,
 )
-from kiln.model.build_config import BuildConfig
+from kiln.model.matrix_config import BuildConfig
 from kiln.model.rendered import Output, RenderedConfig
 
 CALL = CondaBuildCall(

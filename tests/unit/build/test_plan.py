@@ -26,9 +26,9 @@ from kiln.build.engine_secrets import (
     source_fetch_environment,
 )
 from kiln.errors import BuildFailed
-from kiln.model.build_config import BuildConfig
 from kiln.model.build_steps import RunExport, StagedFiles
-from kiln.model.engine_package_settings import BuildPlatforms, PackageSettings
+from kiln.model.built_package_settings import BuildPlatforms, PackageSettings
+from kiln.model.matrix_config import BuildConfig
 from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.rendered import Output, OutputTest, Pin, RenderedConfig, Requirements, Script, Source, Staging
 from kiln.recipe_script_launch_commands import lines_without_shell_trace

@@ -20,7 +20,7 @@ from kiln.builder.rehearsal_input_choice import (
 from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.host_environment_and_python import HostMachine
 from kiln.job.job_descriptions import BuildJob, BuildOptions
-from kiln.model.build_config import BuildConfig
+from kiln.model.matrix_config import BuildConfig
 from kiln.model.rendered import Output, OutputTest, RenderedConfig
 from kiln.rehearse import Interpreter
 from kiln.rehearse.plan_types import StandIn

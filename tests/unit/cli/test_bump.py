@@ -88,7 +88,7 @@ def test_nothing_is_written_when_a_source_cannot_be_downloaded(case: Feedstock) 
 
 
 def test_the_rendering_of_the_same_process_stays_that_of_the_file(case: Feedstock, tmp_path: Path) -> None:
-    from kiln.model.build_config import BuildConfig
+    from kiln.model.matrix_config import BuildConfig
     from kiln.render import render
 
     released(tmp_path / "up", "a-2.0.tar")

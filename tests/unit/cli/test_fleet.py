@@ -26,7 +26,7 @@ from kiln.fleet.price_table import Price
 from kiln.fleet.worker_test_executor import ConfigTestResult
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState
-from kiln.scheduling.pool_simulation import PoolCores
+from kiln.scheduling.shared_compile_pool_simulation import PoolCores
 from tests.fleets import MACHINE
 
 ROOT = Path(__file__).parents[3]

@@ -8,9 +8,9 @@ from kiln.container.engine import Engine, EngineKind
 from kiln.executor.container import ContainerExecutor
 from kiln.job.job_context import JobContext
 from kiln.job.job_descriptions import BuildOptions, ConfigJob
-from kiln.model.build_config import BuildConfig
 from kiln.model.container import ContainerLimits
 from kiln.model.feedstock import Feedstock
+from kiln.model.matrix_config import BuildConfig
 from kiln.model.rendered import RenderedConfig
 from kiln.store.layout import ArtifactLayout
 

@@ -11,9 +11,9 @@ from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.executor.conda_forge_env import PACKAGE_ROOT
 from kiln.executor.mounts import MountedFolders, engine_container_mounts, script_container_mounts
-from kiln.model.build_config import BuildConfig
 from kiln.model.container import Mount
 from kiln.model.feedstock import Feedstock
+from kiln.model.matrix_config import BuildConfig
 from kiln.model.rendered import Checkout, RenderedConfig, Script, Source, Staging
 from tests.feedstocks import written
 

@@ -13,7 +13,7 @@ from tests.feedstocks import LINUX_ONLY, written
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.build_config import BuildConfig
+    from kiln.model.matrix_config import BuildConfig
 
 HEAD = "package:\n  name: app\n  version: 1\n"
 

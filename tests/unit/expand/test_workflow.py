@@ -14,8 +14,8 @@ import pytest
 from kiln import cli, yaml_values
 from kiln.errors import BudgetSpent, NotWritable, RecipeFault
 from kiln.expand import workflow, workflow_text
-from kiln.model.build_config import BuildConfig
 from kiln.model.feedstock import Feedstock
+from kiln.model.matrix_config import BuildConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

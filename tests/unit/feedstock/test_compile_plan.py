@@ -14,7 +14,7 @@ from kiln import expand, feedstock_loader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kiln.model.build_config import BuildConfig
+    from kiln.model.matrix_config import BuildConfig
 
 RECIPE = Path(__file__).parents[3] / "recipe"
 SETTINGS = RECIPE / "compile.ini"

@@ -19,7 +19,7 @@ from kiln.fleet.plan import (
     worker_counts_to_compare,
 )
 from kiln.model.job_estimate import JobEstimate, JobSize
-from kiln.scheduling.pool_simulation import PoolCores
+from kiln.scheduling.shared_compile_pool_simulation import PoolCores
 from kiln.scheduling.simulation import Placement
 from tests.fleets import HOUR, MACHINE, estimates
 

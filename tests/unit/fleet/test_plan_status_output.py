@@ -17,7 +17,7 @@ from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, Worker
 from kiln.model.job_estimate import JobEstimate, JobSize
 from kiln.model.run import RunCost
 from kiln.scheduling.estimates import DEFAULT
-from kiln.scheduling.pool_simulation import PoolCores
+from kiln.scheduling.shared_compile_pool_simulation import PoolCores
 from tests.fleets import HOUR, MACHINE, estimates
 
 OVERHEADS = WorkerOverheads(startup=240.0, collect=60.0, teardown=30.0)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kiln.fleet.live_worker_inventory import RunStore
+    from kiln.fleet.run_workers_and_jobs import RunStore
 
 FOUR = estimates(4, hours=1, groups=4)
 ONE, TWO, THREE, FOURTH = (f"kiln-r1-{number}" for number in (1, 2, 3, 4))

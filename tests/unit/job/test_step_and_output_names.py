@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kiln.model.build_config import BuildConfig
+from kiln.model.matrix_config import BuildConfig
 from kiln.model.rendered import Output, RenderedConfig, Source, Staging
 from kiln.store.compile_cache_key import compile_group
 

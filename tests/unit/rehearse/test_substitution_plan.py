@@ -9,7 +9,7 @@ import pytest
 
 from kiln import process_runner
 from kiln.errors import RehearsalRefused
-from kiln.model.build_config import BuildConfig
+from kiln.model.matrix_config import BuildConfig
 from kiln.model.rendered import Output, RenderedConfig, Requirements
 from kiln.rehearse import resolution
 from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, UnavailableItem

@@ -7,8 +7,8 @@ import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from kiln.model.build_config import BuildConfig
 from kiln.model.build_results import TestReport, TestVerdict
+from kiln.model.matrix_config import BuildConfig
 from kiln.model.provenance import ExternalRepository, ResolvedPackage
 from kiln.model.rendered import Checkout, RenderedConfig, Source, Staging
 from kiln.provenance.license_files import LicenseFile

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
     from kiln.model.rendered import RenderedConfig
 
 META = "package:\n  name: a\n  version: 1\n"

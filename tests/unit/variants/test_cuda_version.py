@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from kiln.model.build_config import BuildConfig
+from kiln.model.matrix_config import BuildConfig
 from kiln.variants.cuda_version import cuda_arch_of_config, cuda_version_of_config, virtual_packages_with_cuda
 
 CONFIG = BuildConfig(

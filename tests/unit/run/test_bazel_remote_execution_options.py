@@ -10,7 +10,7 @@ import pytest
 
 from kiln import expand, feedstock_loader
 from kiln.errors import UsageError
-from kiln.run import BuildOptions, RunOptions, remote_executor_option_checks
+from kiln.run import BuildOptions, RunOptions, bazel_remote_execution_options
 from tests import small_tensorflow
 
 URL = "grpcs://executor.example.org"
@@ -23,7 +23,7 @@ def options(*, build: BuildOptions | None = None, **more: Any) -> RunOptions:
 
 def require(root: Path, chosen: RunOptions) -> None:
     found = feedstock_loader.load(root)
-    remote_executor_option_checks.refuse_ineffective_remote_options(found, expand.configs(found)[:1], chosen)
+    bazel_remote_execution_options.refuse_ineffective_remote_options(found, expand.configs(found)[:1], chosen)
 
 
 def test_the_small_tensorflow_uses_it(tmp_path: Path) -> None:
@@ -31,9 +31,9 @@ def test_the_small_tensorflow_uses_it(tmp_path: Path) -> None:
     require(small_tensorflow.FIXTURE, options(remote_cache="grpcs://cache.example.org"))
     (tmp_path / "headers").write_text("authorization: x")
     (tmp_path / "headers").chmod(0o600)
-    secrets = remote_executor_option_checks.remote_secret_variables(options(remote_credentials=tmp_path))
+    secrets = bazel_remote_execution_options.remote_secret_variables(options(remote_credentials=tmp_path))
     assert secrets.keys() == {"BAZEL_REMOTE_EXECUTOR", "BAZEL_REMOTE_CREDENTIALS"}
-    assert remote_executor_option_checks.remote_secret_variables(options(remote_executor=None)) == {}
+    assert bazel_remote_execution_options.remote_secret_variables(options(remote_executor=None)) == {}
     assert URL not in repr(options())
 
 

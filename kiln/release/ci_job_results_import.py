@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import BrokenPackage, ReleaseRefused, UsageError
 from kiln.fleet import collect
-from kiln.ledger import Ledger, run_json_conversion
+from kiln.ledger import Ledger, run_records_as_json
 from kiln.model.run import GOOD, ConfigState, MatrixReport
 from kiln.store import build_cache, worker_results
 from kiln.store.layout import ArtifactLayout
@@ -83,7 +83,7 @@ def read_job_report(path: Path) -> MatrixReport:
         data = json.loads(text[:LONGEST])
         for config in data["configs"]:
             config.pop("error", None)  # what `kiln build --json` adds
-        report = run_json_conversion.record_from_json(MatrixReport, data)
+        report = run_records_as_json.record_from_json(MatrixReport, data)
         (config_run,) = report.configs
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenPackage(

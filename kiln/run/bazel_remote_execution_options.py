@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from kiln import render
 from kiln.errors import UsageError
-from kiln.model.engine_package_settings import OWN_ENGINE
+from kiln.model.built_package_settings import OWN_ENGINE
 from kiln.store import remote_executor_credentials
 from kiln.store.bazel_environment import CREDENTIALS, EXECUTOR, REMOTE_CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.model.build_config import BuildConfig
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
     from kiln.run.options import RunOptions
 
 READ = 1 << 20  # bytes of each file of a recipe that are searched

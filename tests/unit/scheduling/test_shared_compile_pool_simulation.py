@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.model.job_estimate import JobEstimate
-from kiln.scheduling.pool_simulation import PoolCores, simulate_builds_in_pool
 from kiln.scheduling.queue import BuildQueue
+from kiln.scheduling.shared_compile_pool_simulation import PoolCores, simulate_builds_in_pool
 
 HALF = PoolCores(cores=10.0, parallel=0.5, transfer=0.0)
 

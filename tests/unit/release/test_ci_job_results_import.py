@@ -11,7 +11,7 @@ from kiln import files, rattler_process
 from kiln.errors import BrokenPackage, HashMismatch, ReleaseRefused, UnknownConfig, UsageError
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigState
-from kiln.release import candidate_packages, job_collection
+from kiln.release import candidate_packages, ci_job_results_import
 from tests.feedstocks import written
 from tests.packages import release_package
 
@@ -70,7 +70,7 @@ def job(folder: Path, config: str = "linux_64_a", package: str = "small", **chan
         "configs": [{**entry, "error": None}],
         **changes,
     }
-    (folder / job_collection.REPORT).write_text(json.dumps(report))
+    (folder / ci_job_results_import.REPORT).write_text(json.dumps(report))
     return folder
 
 
@@ -78,7 +78,8 @@ def job(folder: Path, config: str = "linux_64_a", package: str = "small", **chan
 def test_jobs_become_one_matrix(feedstock: Feedstock, tmp_path: Path) -> None:
     job(tmp_path / "jobs" / "a")
     job(tmp_path / "jobs" / "b", "linux_64_b", "other")
-    assert job_collection.collect_ci_jobs(feedstock, [tmp_path / "jobs"]) == (("linux_64_a", 1), ("linux_64_b", 1))
+    collected = ci_job_results_import.collect_ci_jobs(feedstock, [tmp_path / "jobs"])
+    assert collected == (("linux_64_a", 1), ("linux_64_b", 1))
     runs = candidate_packages.last_run_of_each_config(candidate_packages.runs_in_ledger(feedstock))
     assert {name: run.state for name, (_, run) in runs.items()} == {
         "linux_64_a": ConfigState.DONE,
@@ -106,7 +107,7 @@ def test_the_channel_is_indexed_once_for_all_jobs(
     monkeypatch.setattr(rattler_process, "run_operation", counted)
     for config, package in (("linux_64_a", "small"), ("linux_64_b", "other")):
         job(tmp_path / "jobs" / config, config, package)
-    job_collection.collect_ci_jobs(feedstock, [tmp_path / "jobs"])
+    ci_job_results_import.collect_ci_jobs(feedstock, [tmp_path / "jobs"])
     assert calls == ["index"]
     index = json.loads((feedstock.artifacts / "linux-64" / "repodata.json").read_bytes())
     assert sorted(index["packages.conda"]) == ["other-1-h_0.conda", "small-1-h_0.conda"]
@@ -118,7 +119,7 @@ def test_what_was_collected_before_a_refused_job_is_indexed(feedstock: Feedstock
     folder = job(tmp_path / "jobs" / "b", "linux_64_b", "other")
     (folder / "linux-64" / "other-1-h_0.conda").write_bytes(b"another")
     with pytest.raises(HashMismatch):
-        job_collection.collect_ci_jobs(feedstock, [tmp_path / "jobs"])
+        ci_job_results_import.collect_ci_jobs(feedstock, [tmp_path / "jobs"])
     index = json.loads((feedstock.artifacts / "linux-64" / "repodata.json").read_bytes())
     assert list(index["packages.conda"]) == ["small-1-h_0.conda"]
 
@@ -127,35 +128,35 @@ def test_a_package_that_is_not_the_one_of_the_report_is_refused(feedstock: Feeds
     folder = job(tmp_path / "a")
     (folder / "linux-64" / "small-1-h_0.conda").write_bytes(b"another")
     with pytest.raises(HashMismatch, match="corrupt"):
-        job_collection.collect_ci_jobs(feedstock, [folder])
+        ci_job_results_import.collect_ci_jobs(feedstock, [folder])
     assert candidate_packages.runs_in_ledger(feedstock) == ()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"configs": []}', '{"configs": [{}]}', "[" * 100_000])
 def test_an_invalid_report_is_refused(feedstock: Feedstock, tmp_path: Path, text: str) -> None:
     folder = job(tmp_path / "a")
-    (folder / job_collection.REPORT).write_text(text)
+    (folder / ci_job_results_import.REPORT).write_text(text)
     with pytest.raises(BrokenPackage, match="is not the report of one config"):
-        job_collection.collect_ci_jobs(feedstock, [folder])
+        ci_job_results_import.collect_ci_jobs(feedstock, [folder])
 
 
 @pytest.mark.parametrize("changes", [{"state": "failed"}, {"state": "interrupted"}, {"rehearsal": True}])
 def test_what_is_not_finished_is_refused(feedstock: Feedstock, tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ReleaseRefused):
-        job_collection.collect_ci_jobs(feedstock, [job(tmp_path / "a", **changes)])
+        ci_job_results_import.collect_ci_jobs(feedstock, [job(tmp_path / "a", **changes)])
 
 
 def test_jobs_of_different_commits_are_refused(feedstock: Feedstock, tmp_path: Path) -> None:
     folders = [job(tmp_path / "a"), job(tmp_path / "b", "linux_64_b", "other", commit="another")]
     with pytest.raises(ReleaseRefused, match="different commits"):
-        job_collection.collect_ci_jobs(feedstock, folders)
+        ci_job_results_import.collect_ci_jobs(feedstock, folders)
 
 
 def test_a_config_that_the_feedstock_lacks_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:
     with pytest.raises(UnknownConfig):
-        job_collection.collect_ci_jobs(feedstock, [job(tmp_path / "a", "linux_64_c")])
+        ci_job_results_import.collect_ci_jobs(feedstock, [job(tmp_path / "a", "linux_64_c")])
 
 
 def test_a_folder_without_a_job_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no report\.json"):
-        job_collection.collect_ci_jobs(feedstock, [tmp_path])
+        ci_job_results_import.collect_ci_jobs(feedstock, [tmp_path])
