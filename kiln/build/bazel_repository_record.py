@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.bazel.repository_declaration_files import read_declaring_files
-from kiln.build.rattler_build_paths import work_folders
+from kiln.build.rattler_build_paths import source_work_folders
 from kiln.errors import KilnError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ FILE = "external_repositories.json"  # in a step's folder
 def write_repository_record(step_folder: Path) -> None:
     """Write what the sources in a step's work folders declare; a build does not fail for what they declare."""
     try:
-        declared = [item for folder in work_folders(step_folder) for item in _declared_repositories(folder)]
+        declared = [item for folder in source_work_folders(step_folder) for item in _declared_repositories(folder)]
     except KilnError as error:
         sys.stdout.write(f"the external repositories of the sources are not recorded: {error}\n")
         declared = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from kiln.build.rattler_build_paths import work_folders
+from kiln.build.rattler_build_paths import source_work_folders
 from kiln.build.unpackable_prefix_files import message_naming_files
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ def missing_licenses_message(step: BuildStep) -> str:
     """Return the error that names the missing files; empty where each name has a file."""
     value = step.recipe.get("about", {}).get("license_file") or ()
     recipe_folder = (step.recipe_folder,) if step.recipe_folder is not None else ()
-    folders = (*work_folders(step.folder), *recipe_folder)
+    folders = (*source_work_folders(step.folder), *recipe_folder)
     names = (value,) if isinstance(value, str) else value
-    missing = tuple(name for name in names if not any(_has_license_file(folder, name) for folder in folders))
+    missing = tuple(name for name in names if not any(_named_license_exists(folder, name) for folder in folders))
     return message_naming_files(_MISSING, missing) if missing else ""
 
 
-def _has_license_file(folder: Path, name: str) -> bool:
+def _named_license_exists(folder: Path, name: str) -> bool:
     if PurePath(name).is_absolute() or "${{" in name:
         return True  # the engine's expressions, and paths that are not names of the sources
     try:

@@ -271,7 +271,7 @@ def _output_epilogue_lines(
             if patterns
             else ()
         ),
-        *prefix_postprocessing.copy_recipe_licenses_lines(licenses, recipe_folder),
+        *prefix_postprocessing.copy_recipe_licenses_to_workdir_lines(licenses, recipe_folder),
         *(compile_workdir_for_output_scripts.copy_licenses_to_engine_lines(licenses) if shared_work else ()),
         *(
             ()

@@ -138,7 +138,7 @@ def recipe_license_path(license_file: str, recipe_folder: Path) -> str:
     return str(path.relative_to(recipe_folder)) if inside else license_file
 
 
-def copy_recipe_licenses_lines(licenses: Iterable[str], recipe_folder: Path) -> tuple[str, ...]:
+def copy_recipe_licenses_to_workdir_lines(licenses: Iterable[str], recipe_folder: Path) -> tuple[str, ...]:
     """Return the lines that copy licenses from the recipe into the work directory, where it does not have them."""
     lines = []
     for license_file in licenses:

@@ -21,10 +21,10 @@ from kiln.build.unpackable_prefix_files import (
     LEFT_OUT,
     SPECIAL,
     UNUSABLE,
-    conda_build_faults,
     files_omitted_by_engine,
     message_naming_files,
     special_files_listed_by_script,
+    version_and_link_faults,
 )
 from kiln.model.built_package_settings import BuildPlatforms, PackageSettings
 from kiln.zstd import FAST
@@ -140,7 +140,7 @@ def refuse_unusable_files(folder: Path, recipe: dict[str, Any], *, by_conda_buil
         if not by_conda_build_rules:
             continue
         name, version = recipe["package"]["name"], recipe["package"]["version"]
-        faults = conda_build_faults(prefix, name=name, version=version, build_folder=folder.parent)
+        faults = version_and_link_faults(prefix, name=name, version=version, build_folder=folder.parent)
         if faults:
             raise ValueError(message_naming_files(UNUSABLE, faults, separator="; "))
 

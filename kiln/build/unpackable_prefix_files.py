@@ -109,7 +109,7 @@ def installed_package_files(prefix: Path) -> frozenset[str]:
     return frozenset(name for record in records for name in record.get("files", ()))
 
 
-def conda_build_faults(prefix: Path, *, name: str, version: str, build_folder: Path) -> tuple[str, ...]:
+def version_and_link_faults(prefix: Path, *, name: str, version: str, build_folder: Path) -> tuple[str, ...]:
     """Return the faults of the files that a script installed, in the order of their names.
 
     ``build_folder`` is that of the engine, which is removed after the build. Files of the packages that were

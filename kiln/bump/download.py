@@ -64,13 +64,13 @@ def _hashes_of_download(
     """Return the hashes of a download by algorithm, and a note."""
     algorithms = tuple(dict.fromkeys(algorithm for _, algorithm in download.hashes))
     if download.urls:
-        return _hashes_from_mirrors(download.urls, algorithms, folder, env, progress)
+        return _hashes_from_first_working_url(download.urls, algorithms, folder, env, progress)
     if download.git:
         return _commit_of_revision(download, folder, env)
     return {}, f"{download.name} is not looked up: kiln asks git repositories alone"
 
 
-def _hashes_from_mirrors(
+def _hashes_from_first_working_url(
     urls: tuple[str, ...],
     algorithms: tuple[str, ...],
     folder: Path,

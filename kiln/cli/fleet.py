@@ -260,7 +260,7 @@ def start_detached_run(options: argparse.Namespace, feedstock: Feedstock) -> int
         plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests)
         fleet_offers_and_run_terms.run_terms_of_plan(options, plan)
         with files.held_lock_file(layout.lock_file("fleet-detach")):  # of two at once, the second has to see the first
-            fleet_unrecorded_runs.require_no_other_run(options, feedstock, selection.configs, ledger)
+            fleet_unrecorded_runs.require_no_run_of_same_build(options, feedstock, selection.configs, ledger)
             quotas = fleet_quotas.account_quotas(options, feedstock)  # of which another run would have a part
             plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
             print_quota_warnings(plan, fleet_offers_and_run_terms.offers_by_type(options, plan).values())

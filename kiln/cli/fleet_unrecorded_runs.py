@@ -58,7 +58,7 @@ def recover_or_end_unrecorded_runs(
     return None
 
 
-def require_no_other_run(
+def require_no_run_of_same_build(
     options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> None:
     """Refuse to detach a second run of the same recipe and build options, before it gets a machine.

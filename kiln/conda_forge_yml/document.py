@@ -16,7 +16,7 @@ from kiln.conda_forge_yml.schema import (
 )
 from kiln.errors import RecipeFault, raise_all
 from kiln.names import FORGE_PLATFORMS
-from kiln.yamltext import Document, ScalarTypes, parse, place_of_keys, read_text
+from kiln.yamltext import Document, ScalarTypes, parse, place_of_key_path, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,7 +71,7 @@ def setting_uses(path: Path) -> list[SettingUse]:
     values, placed = read_document(path).value, _values_with_places(path)
     entries = []
     for names, _, _ in leaf_settings(values):
-        setting, at = setting_type_of_path(names), place_of_keys(placed, path.name, *names)
+        setting, at = setting_type_of_path(names), place_of_key_path(placed, path.name, *names)
         used_by, effect = (setting.used_by, setting.effect) if setting else (UsedBy.NONE, "not a setting")
         use = SettingUse(".".join(names), at.file, at.line, at.column, used_by.value, effect)
         entries.append(use)
@@ -202,7 +202,8 @@ def _fault_errors(path: Path, faults: Iterable[SettingFault]) -> list[RecipeFaul
     faults = list(faults)
     placed = _values_with_places(path) if faults else {}
     return [
-        RecipeFault(fault.text, at=place_of_keys(placed, path.name, *fault.path), hint=fault.cure) for fault in faults
+        RecipeFault(fault.text, at=place_of_key_path(placed, path.name, *fault.path), hint=fault.cure)
+        for fault in faults
     ]
 
 

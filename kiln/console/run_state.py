@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.console.progress_lines import ProgressLineSelector, progress_text
-from kiln.console.text import final_terminal_line, one_line
+from kiln.console.text import line_as_terminal_shows, one_line
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.run import BAD, GOOD, OPEN, ConfigState
 
@@ -111,7 +111,7 @@ class RunState:
     def last_output_lines(self, config: str) -> list[str]:
         """Return the last lines of the config's step, indented as they were."""
         output = self.outputs.get(config)
-        return [text for line in output.lines if (text := final_terminal_line(line))] if output else []
+        return [text for line in output.lines if (text := line_as_terminal_shows(line))] if output else []
 
     def failed_configs(self) -> Iterator[ConfigRun]:
         """Return the failed configs."""

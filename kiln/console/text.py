@@ -32,7 +32,7 @@ def sanitized_line(text: str) -> str:
     return _SURROGATES.sub("\ufffd", HIDDEN.sub("", text))
 
 
-def final_terminal_line(text: str) -> str:
+def line_as_terminal_shows(text: str) -> str:
     """Return a line as a terminal would finally show it, without escapes; of a progress bar, its latest state."""
     parts = [part for part in text[-_LONGEST:].split("\r") if part.strip()]
     return sanitized_line(parts[-1]).rstrip() if parts else ""
@@ -40,7 +40,7 @@ def final_terminal_line(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return a line as a terminal would finally show it, without its indentation."""
-    return final_terminal_line(text).strip()
+    return line_as_terminal_shows(text).strip()
 
 
 def fit_to_width(text: str, width: int) -> str:

@@ -13,7 +13,7 @@ from kiln.container import arguments, engine_workarounds, images, memory_watch
 from kiln.container.engine import ASIDE, Engine, EngineKind
 from kiln.container.owner_labels import LABEL, OwnerProcess, has_ended
 from kiln.errors import ContainerFault
-from kiln.model.container import ContainerResult, ContainerRun
+from kiln.model.container import ContainerProgramResult, ContainerRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ class Container:
         timeout: float | None = None,
         on_line: Callable[[str], None] | None = None,
         own: str = "",
-    ) -> ContainerResult:
+    ) -> ContainerProgramResult:
         """Run the plan's program to its end, its output line by line to ``log`` and ``on_line``.
 
         When ``timeout`` (seconds) is over, the program is ended and the exit code is 124. For ``own`` see
@@ -96,13 +96,13 @@ class Container:
         result = self._run_engine_client(words, log=log, timeout=timeout, on_line=hear, own=own)
         if result.exit_code == process_runner.TIMED_OUT and self._inspect_state()["Status"] != "exited":
             self.stop()  # it may not even have started
-            return ContainerResult(exit_code=process_runner.TIMED_OUT, tail=result.tail)
+            return ContainerProgramResult(exit_code=process_runner.TIMED_OUT, tail=result.tail)
         tail, peak, kills = memory_watch.parse_memory_figures(result.tail)
         # Success with figures from the watcher needs no query to the engine.
         state = UNASKED if result.ok and peak is not None else self._inspect_state()
         if state["Status"] in {"created", "configured"}:  # Docker, Podman: never started
             raise self._refusal_error("start", result)
-        return ContainerResult(
+        return ContainerProgramResult(
             exit_code=state["ExitCode"],
             tail=tail,
             peak_memory=self.plan.limits.memory if kills and self.plan.limits.memory else peak,

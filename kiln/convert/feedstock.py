@@ -14,7 +14,7 @@ from kiln import expand, files, limits
 from kiln.convert.comparable_packages_v0 import packages_of_meta_yaml
 from kiln.convert.comparable_packages_v1 import packages_of_recipe_yaml
 from kiln.convert.meta_yaml_to_recipe_yaml import META, recipe_yaml_text
-from kiln.convert.proof import Difference, HashKeyCorrection, Proof, compare_matrices, compare_packages
+from kiln.convert.proof import Difference, HashKeysToUseOrIgnore, Proof, compare_matrices, compare_packages
 from kiln.convert.sections import FeedstockFacts
 from kiln.errors import ConversionRefused, KilnError, UnknownConfig
 from kiln.model.feedstock import Feedstock
@@ -65,7 +65,7 @@ def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterab
     old = _packages_by_config(configs, lambda config: packages_of_meta_yaml(feedstock, config))
     meta, forge = read_text(feedstock.meta, META), _conda_forge_yml_with_build_tool(feedstock)
     facts = replace(_feedstock_facts(feedstock, configs, old), leave_out=frozenset(leave_out))
-    keys, rounds = HashKeyCorrection(), 0
+    keys, rounds = HashKeysToUseOrIgnore(), 0
     while True:
         rounds += 1
         facts = replace(facts, use_keys=_with_sorted_values(keys.use), ignore_keys=_with_sorted_values(keys.ignore))
@@ -221,7 +221,7 @@ def _failed_rendering_proof(error: KilnError, configs: Sequence[BuildConfig]) ->
     names = tuple(config.name for config in configs)
     why = ": ".join(filter(None, (str(error.at or ""), error.what, error.why)))
     fault = Difference(package="all packages", what="rendering", old="rendered", new=why, configs=names)
-    return Proof(configs=len(names), packages=0, equal_hashes=0, differences=(fault,), needed=HashKeyCorrection())
+    return Proof(configs=len(names), packages=0, equal_hashes=0, differences=(fault,), needed=HashKeysToUseOrIgnore())
 
 
 def blocking_differences(conversion: Conversion) -> Iterator[Difference]:

@@ -36,7 +36,7 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HashKeyCorrection:
+class HashKeysToUseOrIgnore:
     """Keys that a package has to count in its hash, or not to, so that its builds differ exactly where they did."""
 
     use: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class HashKeyCorrection:
     def __bool__(self) -> bool:
         return any(self.use.values()) or any(self.ignore.values())
 
-    def __or__(self, other: HashKeyCorrection) -> HashKeyCorrection:
-        return HashKeyCorrection(
+    def __or__(self, other: HashKeysToUseOrIgnore) -> HashKeysToUseOrIgnore:
+        return HashKeysToUseOrIgnore(
             use=_united_key_sets(self.use, other.use), ignore=_united_key_sets(self.ignore, other.ignore)
         )
 
@@ -63,7 +63,7 @@ class Proof:
     packages: int
     equal_hashes: int
     differences: tuple[Difference, ...]
-    needed: HashKeyCorrection
+    needed: HashKeysToUseOrIgnore
     notes: tuple[str, ...] = ()
 
     @property
@@ -161,20 +161,20 @@ def _value_as_text(value: Any) -> str:
 # Hashes
 
 
-def _needed_hash_keys(pairs: Iterable[PackagePair]) -> HashKeyCorrection:
+def _needed_hash_keys(pairs: Iterable[PackagePair]) -> HashKeysToUseOrIgnore:
     """Return the keys that make new packages differ exactly where the old ones do, and that scripts read."""
     groups: dict[tuple[str, str, str], list[PackagePair]] = defaultdict(list)
     for old, new in pairs:
         groups[old.name, str(old.values.get("package/version")), str(old.values.get("subdir"))].append((old, new))
-    needed = HashKeyCorrection()
+    needed = HashKeysToUseOrIgnore()
     for (name, _, _), group in groups.items():
         read = frozenset(key for old, new in group for key in old.script_keys if key not in new.hash_input)
         split, merged = _keys_splitting_or_merging_builds(group)
-        needed |= HashKeyCorrection(use={name: read | merged}, ignore={name: split})
+        needed |= HashKeysToUseOrIgnore(use={name: read | merged}, ignore={name: split})
     return needed
 
 
-def _keys_splitting_builds_within_config(old: PackagesByConfig, new: PackagesByConfig) -> HashKeyCorrection:
+def _keys_splitting_builds_within_config(old: PackagesByConfig, new: PackagesByConfig) -> HashKeysToUseOrIgnore:
     """Return the keys that make several builds of a package in one config where there was one."""
     ignore: dict[str, frozenset[str]] = {}
     for config, packages in new.items():
@@ -186,7 +186,7 @@ def _keys_splitting_builds_within_config(old: PackagesByConfig, new: PackagesByC
         for (name, masked), inputs in groups.items():
             if len(inputs) > max(before[name, masked], 1):
                 ignore[name] = ignore.get(name, frozenset()) | _keys_with_differing_values(inputs)
-    return HashKeyCorrection(ignore=ignore)
+    return HashKeysToUseOrIgnore(ignore=ignore)
 
 
 def _keys_splitting_or_merging_builds(

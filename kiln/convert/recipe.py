@@ -261,7 +261,7 @@ class RecipeConverter:
         build = self._output_build_section(entry, is_top=is_top)
         runs = own_files or any(not is_empty_part(part) for part in build.values_of_key("script"))
         if staging is not None and runs:
-            package.add(("inherit",), self._inherit_section(staging))
+            package.add(("inherit",), self._inherit_from_staging_section(staging))
         self._sections.convert_build(build, package, self._output_script(entry, build))
         self._add_hash_keys(_package_name(entry), package)
         package.add(("build", "files"), _output_files(entry.values_of_key("files")))
@@ -280,7 +280,7 @@ class RecipeConverter:
             above=above,
         )
 
-    def _inherit_section(self, staging: DictPart) -> DictPart:
+    def _inherit_from_staging_section(self, staging: DictPart) -> DictPart:
         named = staging.pairs[0][1]
         assert isinstance(named, DictPart)
         return DictPart(pairs=[("from", named.pairs[0][1]), ("run_exports", literal_text_part("false"))])

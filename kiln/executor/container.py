@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kiln.job.job_context import JobContext
     from kiln.job.log import BuildLog
-    from kiln.model.container import ContainerResult
+    from kiln.model.container import ContainerProgramResult
 
 TIDYING = 30.0  # seconds until the loop over scripts is stopped
 
@@ -188,7 +188,7 @@ class ContainerExecutor:
             shared_packages=reads,
         )
 
-    def _run_containers(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerResult:
+    def _run_containers(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerProgramResult:
         """Run the engine's container, and with a queue for scripts in parallel one without the network for these."""
         queue, engine_container = self.script_queue, Container(engine, plan)
         mark = message_mark(self.task)
@@ -215,14 +215,18 @@ class ContainerExecutor:
         return dataclasses.replace(plan, network=False, mounts=script_mounts, argv=loop, secrets={})
 
 
-def combined_container_result(engine: ContainerResult, scripts: ContainerResult) -> ContainerResult:
+def combined_container_result(
+    engine: ContainerProgramResult, scripts: ContainerProgramResult
+) -> ContainerProgramResult:
     """Return the result of two containers of one build: the engine's, with the memory of both."""
     peaks = [result.peak_memory for result in (engine, scripts) if result.peak_memory is not None]
     kills = engine.memory_kills + scripts.memory_kills
     return dataclasses.replace(engine, peak_memory=max(peaks, default=None), memory_kills=kills)
 
 
-def run_and_remove_container(container: Container, log: BuildLog | None = None, *, mark: str = "") -> ContainerResult:
+def run_and_remove_container(
+    container: Container, log: BuildLog | None = None, *, mark: str = ""
+) -> ContainerProgramResult:
     """Run a container to its end, and remove it."""
     with container as running:
         return running.run(on_line=None if log is None else log.record_line, own=mark)

@@ -24,14 +24,14 @@ Tables: TypeAlias = "Mapping[MachineType, Mapping[str, JobEstimate]]"  # the est
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineTypeAssignment:
+class MachineTypesOfConfigs:
     """A machine type for each config: ``estimates`` name it, ``types`` are those that are used, most work first."""
 
     estimates: tuple[JobEstimate, ...]
     types: tuple[MachineType, ...]
 
     @classmethod
-    def from_estimates(cls, estimates: Iterable[JobEstimate], kinds: Iterable[MachineType]) -> MachineTypeAssignment:
+    def from_estimates(cls, estimates: Iterable[JobEstimate], kinds: Iterable[MachineType]) -> MachineTypesOfConfigs:
         """Return the assignment that estimates with types make."""
         estimates, by_type = tuple(estimates), {kind.type: kind for kind in kinds}
         used = dict.fromkeys(estimate.type for estimate in estimates)
@@ -69,19 +69,19 @@ def _build_seconds(estimates: Iterable[JobEstimate], name: str) -> float:
 
 def candidate_assignments(
     estimates: Mapping[MachineType, Sequence[JobEstimate]], *, spot: bool = False
-) -> tuple[MachineTypeAssignment, ...]:
+) -> tuple[MachineTypesOfConfigs, ...]:
     """Return the assignments to compare: one type for all, where it holds all; each group's cheapest, and fastest.
 
     Raises:
         UsageError: when no type is large enough for a config; the message has its need.
     """
     _require_fitting_type_for_each(estimates)
-    result: dict[tuple[str, ...], MachineTypeAssignment] = {}
+    result: dict[tuple[str, ...], MachineTypesOfConfigs] = {}
     for kind, jobs in estimates.items():
         if all(job.size.fits(kind) for job in jobs):
             _add_assignment_if_new(
                 result,
-                MachineTypeAssignment.from_estimates(
+                MachineTypesOfConfigs.from_estimates(
                     (dataclasses.replace(job, type=kind.type) for job in jobs), [kind]
                 ),
             )
@@ -95,12 +95,12 @@ def candidate_assignments(
             ]
         for choice in choices:
             jobs = [dataclasses.replace(tables[kind][name], type=kind.type) for name, kind in choice.items()]
-            _add_assignment_if_new(result, MachineTypeAssignment.from_estimates(jobs, estimates))
+            _add_assignment_if_new(result, MachineTypesOfConfigs.from_estimates(jobs, estimates))
     return tuple(result.values())
 
 
 def _add_assignment_if_new(
-    result: dict[tuple[str, ...], MachineTypeAssignment], assignment: MachineTypeAssignment
+    result: dict[tuple[str, ...], MachineTypesOfConfigs], assignment: MachineTypesOfConfigs
 ) -> None:
     result.setdefault(tuple(job.type for job in assignment.estimates), assignment)
 
@@ -209,7 +209,7 @@ def machine_size_text(kind: MachineType) -> str:
     return ", ".join([*([] if size == JobSize() else [str(size)]), *unknown, *([] if kind.gpus else ["no GPU"])])
 
 
-def too_few_workers_error(assignment: MachineTypeAssignment, workers: int) -> UsageError:
+def too_few_workers_error(assignment: MachineTypesOfConfigs, workers: int) -> UsageError:
     """Return the error for a run whose configs need more machine types than it has workers."""
     needs = "; ".join(
         f"{kind.type} for {', '.join(job.config for job in assignment.estimates if job.type == kind.type)}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.machine_choice import MachineTypeAssignment
+    from kiln.fleet.machine_choice import MachineTypesOfConfigs
     from kiln.fleet.quotas import Quota
     from kiln.model.fleet import MachineType
     from kiln.model.job_estimate import JobEstimate
@@ -309,7 +309,7 @@ def _arrangement_without_pool(
 
 
 def _estimates_in_arrangement(
-    way: WorkerArrangement, assignments: Sequence[MachineTypeAssignment]
+    way: WorkerArrangement, assignments: Sequence[MachineTypesOfConfigs]
 ) -> tuple[JobEstimate, ...]:
     """Return the estimates of the configs on the machine types that an arrangement gives them."""
     types = {config.config: way.worker_types[config.worker].type for config in way.placements}

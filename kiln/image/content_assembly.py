@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
     from kiln.console.command_steps import CommandStep
-    from kiln.image.debian import DebPackage
+    from kiln.image.debian import DownloadedDeb
     from kiln.image.file_selection import InstalledPackage
     from kiln.image.slim_image_kinds import ImageKind
 
@@ -64,7 +64,7 @@ class ImageContents:
 
     layers: tuple[Layer, ...]
     packages: tuple[InstalledPackage, ...]
-    debs: tuple[DebPackage, ...]
+    debs: tuple[DownloadedDeb, ...]
 
     @property
     def epoch(self) -> int:
@@ -153,7 +153,7 @@ def split_into_layers(
     return tuple(layer for layer in layers if layer.entries)
 
 
-def _solve_packages(request: ImageRequest, debs: Iterable[DebPackage]) -> list[RepoDataRecord]:
+def _solve_packages(request: ImageRequest, debs: Iterable[DownloadedDeb]) -> list[RepoDataRecord]:
     glibc = next(deb.upstream_version for deb in debs if deb.name == "libc6")
     try:
         return solve_and_install.solve(
@@ -174,14 +174,14 @@ def _requested_packages_first(
 
 def _add_missing_debian_packages(
     request: ImageRequest,
-    debs: tuple[DebPackage, ...],
+    debs: tuple[DownloadedDeb, ...],
     contents: Mapping[InstalledPackage, tuple[LayerEntry, ...]],
     scratch: Path,
     work: Path,
     *,
     env: Mapping[str, str],
     progress: CommandStep,
-) -> tuple[tuple[LayerEntry, ...], tuple[DebPackage, ...]]:
+) -> tuple[tuple[LayerEntry, ...], tuple[DownloadedDeb, ...]]:
     """Add Debian packages until no library and no license is missing; return files and packages.
 
     Packages of a conda channel include all libraries but glibc. A rehearsal's Python uses libraries of the machine that

@@ -46,7 +46,7 @@ _ACCOUNTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DebPackage:
+class DownloadedDeb:
     """A Debian package file."""
 
     path: Path
@@ -75,7 +75,7 @@ def fetch_packages(
     folder: Path,
     env: Mapping[str, str],
     on_line: Callable[[str], None] | None = None,
-) -> tuple[DebPackage, ...]:
+) -> tuple[DownloadedDeb, ...]:
     """Return packages of a suite of Debian, downloaded to a folder, sorted by name.
 
     apt verifies their signatures. Existing files are reused, so an image made again is the same.
@@ -99,7 +99,7 @@ def fetch_packages(
     return tuple(debs[name] for name in sorted(set(names)))
 
 
-def system_entries(debs: Iterable[DebPackage], scratch: Path, *, env: Mapping[str, str]) -> tuple[LayerEntry, ...]:
+def system_entries(debs: Iterable[DownloadedDeb], scratch: Path, *, env: Mapping[str, str]) -> tuple[LayerEntry, ...]:
     """Unpack packages and return their files, with the accounts, folders and certificates of a system.
 
     Documentation is excluded, except licenses. Raises BuildFailed if a package cannot be unpacked or read.
@@ -114,7 +114,7 @@ def system_entries(debs: Iterable[DebPackage], scratch: Path, *, env: Mapping[st
     return tuple(_with_merged_usr_path(entry) for entry in (*system, *bundle) if not entry.path.startswith(single))
 
 
-def _unpacked_package(deb: DebPackage, scratch: Path, *, env: Mapping[str, str]) -> Path:
+def _unpacked_package(deb: DownloadedDeb, scratch: Path, *, env: Mapping[str, str]) -> Path:
     root = scratch / deb.path.name
     if not root.exists():
         root.mkdir(parents=True)
@@ -138,7 +138,7 @@ def missing_license_packages(system: Iterable[LayerEntry]) -> set[str]:
     }
 
 
-def _dpkg_status_entry(deb: DebPackage, *, env: Mapping[str, str]) -> LayerEntry:
+def _dpkg_status_entry(deb: DownloadedDeb, *, env: Mapping[str, str]) -> LayerEntry:
     """Return a package's record in dpkg's database, without the list of files."""
     result = process_runner.capture(("dpkg-deb", "--field", deb.path, *_FIELDS), env=env)
     if not result.ok:
@@ -188,10 +188,10 @@ def _download_packages(
                 files.link_or_copy(deb, store / deb.name)
 
 
-def _newest_packages(store: Path) -> dict[str, DebPackage]:
+def _newest_packages(store: Path) -> dict[str, DownloadedDeb]:
     """Return the packages in a folder by name, the newest file of each."""
     debs = sorted(store.glob("*.deb"), key=lambda path: path.stat().st_mtime_ns)
-    return {deb.name: deb for deb in (DebPackage(path=path) for path in debs)}
+    return {deb.name: deb for deb in (DownloadedDeb(path=path) for path in debs)}
 
 
 def _included_paths(root: Path) -> Iterator[str]:

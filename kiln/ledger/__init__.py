@@ -269,7 +269,7 @@ class Ledger(Database):
         return tuple(latest.values())
 
     @retry_after_repair
-    def last_build_peak_memory(self, *, rehearsal: bool = False) -> dict[str, int]:
+    def last_build_peak_memory_by_config(self, *, rehearsal: bool = False) -> dict[str, int]:
         """Return the peak memory of each config's last build, or rehearsal, in bytes."""
         query = "SELECT config, peak_memory FROM known WHERE rehearsal = ? AND peak_memory IS NOT NULL ORDER BY run"
         return dict(self._fetch_rows(query, rehearsal))

@@ -47,7 +47,7 @@ def run_bounded(work: Callable[[], Result]) -> Result:
         answer, status, usage = _read_pickled_outcome(child, reader)
         if status:
             raise _killed_process_error(status, usage.ru_utime + usage.ru_stime, note)
-    result, error, trace = _Unpickler(io.BytesIO(answer)).load()
+    result, error, trace = _FrozensetRestoringUnpickler(io.BytesIO(answer)).load()
     if error is not None:
         raise error from (None if isinstance(error, KilnError) else RuntimeError(trace))
     return result  # type: ignore[no-any-return]  # pickle returns Any
@@ -149,7 +149,7 @@ def _run_and_pickle(work: Callable[[], object], note: mmap.mmap) -> bytes:
         return _pickle_outcome(None, error, traceback.format_exc())
 
 
-class _Pickler(pickle.Pickler):
+class _FrozensetAsTuplePickler(pickle.Pickler):
     """Writes frozensets as tuples: CPython's fast mode counts each as one more level of nesting, and fails at the 50th.
 
     Its ``save_frozenset`` (Modules/_pickle.c of 3.11) enters a level that it never leaves.
@@ -160,8 +160,8 @@ class _Pickler(pickle.Pickler):
         return tuple(obj) if type(obj) is frozenset else None
 
 
-class _Unpickler(pickle.Unpickler):  # kiln's own data: recipes cannot run code
-    """Reads what `_Pickler` has written."""
+class _FrozensetRestoringUnpickler(pickle.Unpickler):  # kiln's own data: recipes cannot run code
+    """Reads what `_FrozensetAsTuplePickler` has written."""
 
     def persistent_load(self, pid: tuple[object, ...]) -> frozenset[object]:
         """Return a frozenset of the elements."""
@@ -171,7 +171,7 @@ class _Unpickler(pickle.Unpickler):  # kiln's own data: recipes cannot run code
 def _pickle_outcome(result: object, error: BaseException | None, trace: str = "") -> bytes:
     """Return an outcome as bytes, with shared objects repeated, so that its size is bounded when it is unpacked."""
     file = io.BytesIO()
-    pickler = _Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler = _FrozensetAsTuplePickler(file, pickle.HIGHEST_PROTOCOL)
     pickler.fast = True
     pickler.dump((result, error, trace))
     if file.tell() > _LARGEST:

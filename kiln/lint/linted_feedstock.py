@@ -23,7 +23,7 @@ from kiln.lint.located_yaml import (
 from kiln.model.source_position import Place
 from kiln.serialization import list_of_mappings, mapping_or_empty
 from kiln.template.selectors import SelectableText
-from kiln.yamltext import PlacedText, place_of_keys, read_text
+from kiln.yamltext import PlacedText, place_of_key_path, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -260,7 +260,7 @@ class LintedFeedstock:
 
     def setting_place(self, *names: str) -> Place:
         """Return the place of a setting, given by the keys that lead to it."""
-        return place_of_keys(self.settings, SETTINGS, *names)
+        return place_of_key_path(self.settings, SETTINGS, *names)
 
     def variant_keys(self) -> set[str]:
         """Return the outermost keys of conda_build_config.yaml."""

@@ -11,7 +11,7 @@ from kiln.lint.rule_model import Problem, lint_rule
 from kiln.serialization import mapping_or_empty
 from kiln.template.python_expression import ExpressionError, evaluate_expression
 from kiln.versions import version_or_none
-from kiln.yamltext import place_of_keys, read_text
+from kiln.yamltext import place_of_key_path, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +63,7 @@ def deprecated_deployment_target(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield the former key for the minimum version."""
     for file, values in _variant_files_on_macos(subject):
         if _TARGET in values:
-            yield Problem(text=f"{_TARGET} is deprecated", at=place_of_keys(values, file, _TARGET))
+            yield Problem(text=f"{_TARGET} is deprecated", at=place_of_key_path(values, file, _TARGET))
 
 
 def macos_minimum_below_baseline(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -76,7 +76,7 @@ def macos_minimum_below_baseline(subject: LintedFeedstock) -> Iterator[Problem]:
             and any(_is_older_version(version, BASELINE) for version in versions)
         ):
             text = f"{_STDLIB} {', '.join(versions)} is below conda-forge's minimum for macOS, {BASELINE}"
-            yield Problem(text=text, at=place_of_keys(values, file, _STDLIB))
+            yield Problem(text=text, at=place_of_key_path(values, file, _STDLIB))
 
 
 def macos_sdk_below_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -92,7 +92,7 @@ def macos_sdk_below_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
             sdks, compare = sdks * len(minimums), all
         if compare(_is_older_version(sdk, minimum) for sdk, minimum in zip(sdks, minimums, strict=True)):
             text = f"{_SDK} {', '.join(sdks)} is below {_STDLIB} {', '.join(minimums)}"
-            yield Problem(text=text, at=place_of_keys(values, file, _SDK if _SDK in values else _STDLIB))
+            yield Problem(text=text, at=place_of_key_path(values, file, _SDK if _SDK in values else _STDLIB))
 
 
 def _versions_of_key(values: dict[Any, Any], key: str) -> list[str]:

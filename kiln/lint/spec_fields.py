@@ -112,10 +112,10 @@ def _without_equality_signs(version: str, build: str) -> str:
 
 def is_version_spec(text: str) -> bool:
     """Return whether conda reads a version spec, such as ``>=1.2,<2|==3.*``."""
-    return all(_is_version_range(part.strip()) for part in re.split(r"[|,]", text))
+    return all(_is_valid_version_bound(part.strip()) for part in re.split(r"[|,]", text))
 
 
-def _is_version_range(text: str) -> bool:
+def _is_valid_version_bound(text: str) -> bool:
     text = text.strip("()")
     if text[:1] == "^" or text[-1:] == "$":
         return text[:1] == "^" and text[-1:] == "$"

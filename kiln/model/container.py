@@ -66,7 +66,7 @@ class ContainerRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerResult:
+class ContainerProgramResult:
     """The result of a container's program.
 
     ``exit_code`` is 124 after a timeout. ``peak_memory`` is the peak of its processes' memory in bytes, sampled every

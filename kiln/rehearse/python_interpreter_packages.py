@@ -202,13 +202,13 @@ def _add_package_file(
         data = _relocatable_binary(data, interpreter, part, scratch=scratch, env=env)
     elif _HOLDS_PREFIX.fullmatch(part.source.name) and interpreter.base_prefix != _SYSTEM_PREFIX:
         data = data.replace(str(interpreter.base_prefix).encode(), PLACEHOLDER.encode())
-    elif not interpreter.standard_layout and part.path in _sysconfig_paths(interpreter):
+    elif not interpreter.standard_layout and part.path in _sysconfig_module_paths(interpreter):
         data = with_conda_install_schemes(data.decode(), interpreter.executable).encode()
     executable = part.path.startswith("bin/") or ".so" in part.source.name
     archive.add_bytes(part.path, data, executable=executable)
 
 
-def _sysconfig_paths(interpreter: Interpreter) -> tuple[str, str]:
+def _sysconfig_module_paths(interpreter: Interpreter) -> tuple[str, str]:
     """Return the possible paths of sysconfig: a module until Python 3.12, a package later."""
     stdlib = _stdlib_path(interpreter)
     return f"{stdlib}/sysconfig.py", f"{stdlib}/sysconfig/__init__.py"

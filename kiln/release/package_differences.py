@@ -25,13 +25,15 @@ def described_differences(one: Path, other: Path) -> list[str]:
     texts = [_small_file_contents(package, set(paths)) for package in (one, other)]
     for name in paths:
         place = (
-            described_first_difference(*(text.get(name) for text in texts)) if first[name][0] != second[name][0] else ""
+            described_content_difference(*(text.get(name) for text in texts))
+            if first[name][0] != second[name][0]
+            else ""
         )
         lines.append(f"{name}: {_names_of_changed_attributes(first[name], second[name])}{place}")
     return sorted(lines)[:MOST] or ["only the compression: all files are identical"]
 
 
-def described_first_difference(one: bytes | None, other: bytes | None) -> str:
+def described_content_difference(one: bytes | None, other: bytes | None) -> str:
     """Return in words where two contents begin to differ; empty where one is too large to compare."""
     if one is None or other is None or one == other:
         return ""

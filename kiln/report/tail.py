@@ -7,7 +7,7 @@ import os
 from typing import IO, TYPE_CHECKING
 
 from kiln.console.run_state import TRACED_VARIABLE
-from kiln.console.text import final_terminal_line
+from kiln.console.text import line_as_terminal_shows
 from kiln.lazy_pattern import lazy_pattern
 from kiln.operating_system.file_operations import open_regular_file
 
@@ -40,7 +40,9 @@ def end_of_log(log: Path) -> str:
             file.seek(max(0, size - _BYTES))
             lines = file.read(_BYTES).decode(errors="replace").split("\n")
         texts = [
-            cut_to_width(text) for line in lines if (text := final_terminal_line(line)) and _is_informative_line(text)
+            cut_to_width(text)
+            for line in lines
+            if (text := line_as_terminal_shows(line)) and _is_informative_line(text)
         ]
         return "\n".join(texts[-LINES:])
     return ""

@@ -107,7 +107,7 @@ def require_memory_and_disk(
         OutOfMemory: with the largest config.
         DiskFull: with the needed and the free space.
     """
-    peaks = ledger.last_build_peak_memory(rehearsal=options.build.rehearsal)
+    peaks = ledger.last_build_peak_memory_by_config(rehearsal=options.build.rehearsal)
     require_memory_of_earlier_builds(
         {config: peaks[config] for config in configs if config in peaks}, share, jobs=options.jobs
     )

@@ -85,7 +85,7 @@ class Document:
         return Place(file=self.file, line=line, column=column)
 
 
-def place_of_keys(values: Any, file: str, *keys: str) -> Place:
+def place_of_key_path(values: Any, file: str, *keys: str) -> Place:
     """Return the place of the last key of a path of keys into the placed values of a file, as far as it leads."""
     place = Place(file=file)
     for name in keys:

@@ -23,7 +23,7 @@ from tests.waiting import CEILING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kiln.model.container import ContainerResult
+    from kiln.model.container import ContainerProgramResult
 
     Line = Callable[..., ContainerRun]
 
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return theirs
 
 
-def run(engine: Engine, plan: ContainerRun) -> ContainerResult:
+def run(engine: Engine, plan: ContainerRun) -> ContainerProgramResult:
     with Container(engine, plan) as container:
         return container.run(timeout=CEILING)
 

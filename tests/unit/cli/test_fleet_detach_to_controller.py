@@ -147,7 +147,7 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     monkeypatch.delenv("AWS_CREDENTIAL_EXPIRATION")
     assert cli.run(words) == 0
     assert len(started) == 1
-    monkeypatch.setattr(fleet_unrecorded_runs, "require_no_other_run", refuse_second)
+    monkeypatch.setattr(fleet_unrecorded_runs, "require_no_run_of_same_build", refuse_second)
     assert cli.run(words) == AlreadyRunning.exit_code
     assert len(started) == 1, "nor does a second one"
 

@@ -117,7 +117,7 @@ def test_a_run_is_not_detached_beside_another_one_of_the_same_builds(
     def require(additional: bool = False, provider: str = "aws") -> None:
         with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
             options: Any = SimpleNamespace(provider=provider, additional=additional)
-            fleet_unrecorded_runs.require_no_other_run(options, feedstock, CONFIGS, ledger)
+            fleet_unrecorded_runs.require_no_run_of_same_build(options, feedstock, CONFIGS, ledger)
 
     require()
     machines.append({"run": "r7", "inputs": KEY[:16], "ended": False})

@@ -24,7 +24,7 @@ def test_mmdebstrap_only_downloads() -> None:
     [("libc6_2.36-9+deb12u14_amd64.deb", "libc6", "2.36"), ("tzdata_1%3a2026f_all.deb", "tzdata", "2026f")],
 )
 def test_the_file_name_of_a_deb_has_its_name_and_version(file: str, name: str, upstream: str) -> None:
-    deb = debian.DebPackage(path=Path(file))
+    deb = debian.DownloadedDeb(path=Path(file))
     assert (deb.name, deb.upstream_version) == (name, upstream)
 
 

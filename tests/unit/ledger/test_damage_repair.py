@@ -61,7 +61,7 @@ def read_configs(path: Path) -> None:
             ledger.config_state_changes(number)
         ledger.latest_config_states()
         ledger.last_build_seconds()
-        ledger.last_build_peak_memory()
+        ledger.last_build_peak_memory_by_config()
         ledger.was_last_build_killed("a")
         ledger.fleet_runs()
         ledger.last_build_durations()

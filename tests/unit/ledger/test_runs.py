@@ -116,7 +116,7 @@ def test_the_next_estimate_is_the_last_whole_build(ledger: Ledger) -> None:
         ledger.update_config(number, dataclasses.replace(DONE, finished=10.0 + seconds))
         ledger.update_config(number, dataclasses.replace(B, state=ConfigState.FAILED, started=1.0, finished=2.0))
     assert ledger.last_build_seconds() == {"a": 8.0}
-    assert ledger.last_build_peak_memory() == {"a": 1 << 20}
+    assert ledger.last_build_peak_memory_by_config() == {"a": 1 << 20}
 
 
 def test_a_stored_package_is_found_by_its_path(ledger: Ledger) -> None:
@@ -204,7 +204,7 @@ def test_rehearsals_and_builds_are_kept_apart(tmp_path: Path) -> None:
             {"a": ConfigState.DONE},
         )
         assert (ledger.last_build_seconds(), ledger.last_build_seconds(rehearsal=True)) == ({}, {"a": 5.0})
-        assert (ledger.last_build_peak_memory(), ledger.last_build_peak_memory(rehearsal=True)) == (
+        assert (ledger.last_build_peak_memory_by_config(), ledger.last_build_peak_memory_by_config(rehearsal=True)) == (
             {"a": 100},
             {"a": 5},
         )

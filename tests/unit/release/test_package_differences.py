@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.release.package_differences import (
+    described_content_difference,
     described_differences,
-    described_first_difference,
     recorded_feedstock_folder,
 )
 from tests.packages import conda_package, release_package
@@ -45,7 +45,7 @@ def test_each_file_is_named_with_the_place_where_it_begins_to_differ(tmp_path: P
 def test_the_first_difference_is_shown_without_hidden_characters(
     one: bytes | None, other: bytes | None, words: str
 ) -> None:
-    assert described_first_difference(one, other) == words
+    assert described_content_difference(one, other) == words
 
 
 def test_the_folder_of_a_build_is_in_the_placeholders_of_a_package(tmp_path: Path) -> None:
