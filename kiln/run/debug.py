@@ -64,7 +64,7 @@ def prepare_build_script(job: ConfigJob, planned: RunPlan, show: Callable[[str],
         elif message["kind"] == "result":
             result.update(message)
 
-    words = (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_process_main"))
+    words = (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process"))
     result_of_process = process_runner.run(
         words,
         env=planned.options.client,

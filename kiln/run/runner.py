@@ -140,7 +140,7 @@ class MatrixRun:
         config = job.config
         try:
             result = process_runner.run(
-                (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_process_main")),
+                (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process")),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
                 secrets=tuple(bazel_environment.with_inner_secrets(self.plan.secrets).values()),
