@@ -231,7 +231,7 @@ def _backup_paths(path: Path) -> Iterator[Path]:
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
     """Open a ledger that is neither created, migrated nor repaired."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def _copy_readable_records(old: Path, new: Path) -> tuple[int, int]:
