@@ -98,7 +98,7 @@ def parse_selector(text: str) -> nodes.Expr:
     """Return the syntax tree of a selector.
 
     Raises:
-        Unsupported: it is not an expression.
+        UnsupportedExpression: it is not an expression.
     """
     try:
         body = _ENVIRONMENT.parse(f"{{{{ ({text}) }}}}").body
@@ -119,7 +119,7 @@ class ExpressionTranslator:
         """Return the expression of a node.
 
         Raises:
-            Unsupported: recipe.yaml has no notation for it.
+            UnsupportedExpression: recipe.yaml has no notation for it.
         """
         makers: dict[type[nodes.Node], Callable[[Any], Expr]] = {
             nodes.Const: lambda each: literal_expression(each.value),

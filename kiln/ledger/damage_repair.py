@@ -62,7 +62,7 @@ def retry_after_repair(
 
 @contextlib.contextmanager
 def decoding_errors_as_damage() -> Iterator[None]:
-    """Raise `Damaged` for a record that cannot be decoded."""
+    """Raise `DamagedLedger` for a record that cannot be decoded."""
     try:
         yield
     except UNREADABLE as error:
@@ -75,7 +75,7 @@ def convert_sqlite_errors(path: Path) -> Iterator[None]:
 
     Raises:
         KilnError: the error that `unusable_file_error` returns.
-        Damaged: when the content of the file is damaged.
+        DamagedLedger: when the content of the file is damaged.
     """
     try:
         with files.full_disk_as_kiln_error(path.parent):

@@ -53,7 +53,7 @@ class StepBudget:
         """Spend one step on a loop iteration or a call.
 
         Raises:
-            Exhausted: the budget is spent.
+            StepBudgetExhausted: the budget is spent.
         """
         self._steps -= 1
         if self._steps < 0:
