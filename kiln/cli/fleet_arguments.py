@@ -249,7 +249,7 @@ def _add_detach_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def planned_worker_loss_limits(options: argparse.Namespace, way: WorkerArrangement) -> tuple[int, int]:
-    """Return `loss_limits` of a planned run, whose workers of a pool are among those that are replaced."""
+    """Return `worker_loss_limits` of a planned run, whose workers of a pool are among those that are replaced."""
     pool = 0 if way.pool is None else way.pool.workers
     seconds = sum(way.worker_seconds) + pool * way.seconds
     return worker_loss_limits(options, workers=way.worker_count + pool, worker_seconds=seconds)
