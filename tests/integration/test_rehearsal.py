@@ -275,12 +275,13 @@ def test_two_of_one_config_at_once_are_refused(tmp_path: Path) -> None:
     lock = feedstock / "build_artifacts" / "locks" / f"rehearsal-{config}.lock"
     lock.parent.mkdir(parents=True)
     holder = (
-        "import sys, kiln.files as f, pathlib\nwith f.locked(pathlib.Path(sys.argv[1])): print(flush=True); input()"
+        "import sys; from pathlib import Path; from kiln.files import held_lock_file\n"
+        "with held_lock_file(Path(sys.argv[1])): print(flush=True); input()"
     )
     argv = (sys.executable, "-c", holder, str(lock))
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        process.stdout.readline()
+        assert process.stdout.readline() == b"\n"  # the lock is held
         ended = kiln(feedstock, "build", "--rehearse")
         process.communicate(b"\n")
     assert ended.returncode == AlreadyRunning.exit_code
