@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import random
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,10 +26,10 @@ KEY = "0" * 64
 KEPT = StoredArtifact(path="linux-64/a-1-h_0.conda", sha256="5" * 64, size=7, modified=1, config="a", inputs="i")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a ledger with many steps and runs, and a config that is finished."""
-    path = tmp_path / "ledger.sqlite"
+    path = tmp_path_factory.mktemp("original") / "ledger.sqlite"
     with FleetLedger(path) as ledger:
         for number in range(300):
             ledger.store_step(f"k{number:03}", config="c", title="t", seconds=1, detail={"files": {"x" * 200: "y"}})
@@ -40,6 +41,13 @@ def path(tmp_path: Path) -> Path:
         ledger.store_step(KEY, config="a", title="config", seconds=2, detail={"packages": []})
         ledger.back_up_finished_config(KEY, KEPT)
     return path
+
+
+@pytest.fixture
+def path(tmp_path: Path, original: Path) -> Path:
+    """Return a copy of the ledger and of its backups."""
+    shutil.copytree(original.parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / original.name
 
 
 def changed(path: Path, *statements: str) -> None:

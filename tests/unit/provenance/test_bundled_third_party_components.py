@@ -10,12 +10,9 @@ import pytest
 from kiln.model.provenance import ExternalRepository
 from kiln.provenance import bundled_third_party_components, cyclonedx, spdx
 from kiln.provenance.license_files import LicenseFile
-from tests.left_out import MISSING
 from tests.publishing import record
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kiln.provenance.bundled_third_party_components import BundledComponent
 
 LINE = "-" * 80
@@ -129,18 +126,3 @@ def test_cyclonedx_requires_what_is_contained() -> None:
     parts = [item for item in document["components"] if item["bom-ref"].startswith("component/")]
     assert [item["scope"] for item in parts] == ["required"] * 4 + ["optional"] * 5
     assert document["dependencies"][0]["dependsOn"][1:] == [item["bom-ref"] for item in parts[:4]]
-
-
-def test_the_validators_accept_components(tmp_path: Path) -> None:
-    pytest.importorskip("spdx_tools", reason=f"spdx-tools {MISSING}")
-    pytest.importorskip("cyclonedx", reason=f"cyclonedx-python-lib {MISSING}")
-    from cyclonedx.schema import SchemaVersion
-    from cyclonedx.validation.json import JsonStrictValidator
-    from spdx_tools.spdx.parser.parse_anything import parse_file
-    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
-
-    file, made = tmp_path / "a.spdx.json", record("a-1-0.conda")
-    file.write_bytes(spdx.bill_of_materials(made, bundled=all_components()))
-    assert validate_full_spdx_document(parse_file(str(file))) == []
-    other = cyclonedx.bill_of_materials(made, bundled=all_components()).decode()
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(other) is None

@@ -12,7 +12,6 @@ import pytest
 from kiln import files
 from kiln.conda_package import reader
 from kiln.provenance import cyclonedx, license_files, spdx
-from tests.left_out import MISSING
 from tests.packages import conda_package, release_package
 from tests.publishing import record
 
@@ -124,25 +123,6 @@ def test_spdx_lists_license_files_with_the_texts_of_unknown_licenses(tmp_path: P
     assert extracted["extractedText"] == files[1].text
     relations = [item for item in document["relationships"] if item["relationshipType"] == "METAFILE_OF"]
     assert [item["spdxElementId"] for item in relations] == [file["SPDXID"] for file in document["files"]]
-
-
-@pytest.mark.parametrize("license_name", ["MIT", "LicenseRef-Own", "MIT AND LicenseRef-Own", "as you like"])
-def test_the_validators_accept_license_files(tmp_path: Path, license_name: str) -> None:
-    pytest.importorskip("spdx_tools", reason=f"spdx-tools {MISSING}")
-    pytest.importorskip("cyclonedx", reason=f"cyclonedx-python-lib {MISSING}")
-    from cyclonedx.schema import SchemaVersion
-    from cyclonedx.validation.json import JsonStrictValidator
-    from spdx_tools.spdx.parser.parse_anything import parse_file
-    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
-
-    made = record("a-1-0.conda", license=license_name)
-    expression = "" if " you " in license_name else license_name
-    for number, licenses in enumerate(((), all_files(tmp_path), files_of(tmp_path, {}, expression))):
-        file = tmp_path / f"{number}.spdx.json"
-        file.write_bytes(spdx.bill_of_materials(made, licenses=licenses))
-        assert validate_full_spdx_document(parse_file(str(file))) == []
-        other = cyclonedx.bill_of_materials(made, licenses=licenses).decode()
-        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(other) is None
 
 
 def test_cyclonedx_lists_license_files_as_parts_of_the_package(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING
@@ -204,23 +205,25 @@ about:
 """
 
 
-def repository(folder: Path, *, tag: str | None = "v1.2") -> str:
-    folder.mkdir(parents=True)
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a repository with two commits, the first tagged, for tests to copy: making one takes seven runs of git."""
+    folder = tmp_path_factory.mktemp("repository") / "src"
+    folder.mkdir()
     git(folder, "init", "-q", "-b", "main")
     (folder / "data.json").write_text(DATA)
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "one")
-    if tag:
-        git(folder, "tag", tag)
+    git(folder, "tag", "v1.2")
     git(folder, "commit", "-q", "--allow-empty", "-m", "two")
-    return git(folder, "rev-parse", "HEAD")
+    return folder
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("source", ["path: ../src", "git_url: ../src", "git_url: ../src/.git\n  git_rev: main"])
-def test_the_revision_of_a_local_repository_is_read(tmp_path: Path, source: str) -> None:
+def test_the_revision_of_a_local_repository_is_read(tmp_path: Path, source: str, original: Path) -> None:
     feedstock = written(tmp_path, GIT.replace("SOURCE", source))
-    commit = repository(tmp_path / "src")
+    commit = git(shutil.copytree(original, tmp_path / "src"), "rev-parse", "HEAD")
     result = output(feedstock)
     short = f"g{commit[:7]}"
     assert (result.version, result.build_number) == (f"v1.2.post1+{short[1:]}", 1)
@@ -228,13 +231,13 @@ def test_the_revision_of_a_local_repository_is_read(tmp_path: Path, source: str)
 
 
 @pytest.mark.processes
-def test_a_revision_of_the_recipe_counts(tmp_path: Path) -> None:
+def test_a_revision_of_the_recipe_counts(tmp_path: Path, original: Path) -> None:
     source = "git_url: ../src\n  git_rev: v1.2"
     feedstock = written(tmp_path, GIT.replace("SOURCE", source))
-    repository(tmp_path / "src")
+    shutil.copytree(original, tmp_path / "src")
     assert (output(feedstock).version, output(feedstock).build_number) == ("v1.2", 0)
     reads = written(tmp_path / "reads", reading("git_url: ../src\ngit_rev: main"))
-    repository(tmp_path / "reads" / "src")
+    shutil.copytree(original, tmp_path / "reads" / "src")
     assert output(reads).version == "1.5"
     require_refused(
         written(tmp_path, GIT.replace("SOURCE", "git_url: ../src\n  git_rev: v9")), RecipeFault, "has no revision 'v9'"
@@ -243,9 +246,9 @@ def test_a_revision_of_the_recipe_counts(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("source", ["git_url: https://a.org/a.git", "path: ../src", "path: ."])
-def test_a_name_of_the_revision_without_a_value_is_not_built(tmp_path: Path, source: str) -> None:
+def test_a_name_of_the_revision_without_a_value_is_not_built(tmp_path: Path, source: str, original: Path) -> None:
     feedstock = written(tmp_path, GIT.replace("SOURCE", source))
-    repository(tmp_path / "src", tag=None)
+    git(shutil.copytree(original, tmp_path / "src"), "tag", "-d", "v1.2")
     (config,) = expand.configs(feedstock)
     rendered = render.render(feedstock, config)
     assert rendered.outputs[0].build_number == 7
@@ -262,9 +265,9 @@ def test_git_is_not_asked_for_other_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_repository_runs_no_program_and_stays_in_the_feedstock(tmp_path: Path) -> None:
+def test_a_repository_runs_no_program_and_stays_in_the_feedstock(tmp_path: Path, original: Path) -> None:
     feedstock = written(tmp_path, GIT.replace("SOURCE", "path: ../src"))
-    repository(tmp_path / "src")
+    shutil.copytree(original, tmp_path / "src")
     ran = tmp_path / "ran"
     for setting in ("core.fsmonitor", "core.pager", "core.sshCommand", "core.editor", "diff.external"):
         git(tmp_path / "src", "config", setting, f"touch {ran}; false")
@@ -279,10 +282,12 @@ def test_a_repository_runs_no_program_and_stays_in_the_feedstock(tmp_path: Path)
 @pytest.mark.processes
 @pytest.mark.parametrize("link", ["", "objects", "objects/pack", "refs/heads/main", "HEAD", "config", "packed-refs"])
 @pytest.mark.parametrize("reads", [reading("git_url: ../src"), GIT.replace("SOURCE", "path: ../src")])
-def test_a_repository_with_a_link_out_of_the_feedstock_is_refused(tmp_path: Path, link: str, reads: str) -> None:
+def test_a_repository_with_a_link_out_of_the_feedstock_is_refused(
+    tmp_path: Path, link: str, reads: str, original: Path
+) -> None:
     feedstock = written(tmp_path / "a", reads)
-    repository(tmp_path / "b")
-    repository(tmp_path / "a" / "src")
+    shutil.copytree(original, tmp_path / "b")
+    shutil.copytree(original, tmp_path / "a" / "src")
     assert output(feedstock).version in {"1.5", "v1.2.post1+" + git(tmp_path / "a" / "src", "rev-parse", "HEAD")[:7]}
     for folder in (tmp_path / "a" / "src", tmp_path / "b"):
         git(folder, "pack-refs", "--all", "--no-prune")
@@ -294,8 +299,8 @@ def test_a_repository_with_a_link_out_of_the_feedstock_is_refused(tmp_path: Path
 
 
 @pytest.mark.processes
-def test_a_repository_with_settings_of_another_file_is_refused(tmp_path: Path) -> None:
+def test_a_repository_with_settings_of_another_file_is_refused(tmp_path: Path, original: Path) -> None:
     feedstock = written(tmp_path, GIT.replace("SOURCE", "path: ../src"))
-    repository(tmp_path / "src")
+    shutil.copytree(original, tmp_path / "src")
     git(tmp_path / "src", "config", "include.path", str(tmp_path / "settings"))
     require_refused(feedstock, UnsafeTemplate, "the template reads the git repository 'src'")
