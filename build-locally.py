@@ -20,9 +20,9 @@ def main():
     arguments = ["-m", "kiln"] + words + sys.argv[1:]  # Python 2.7 must be able to parse this
     if (root / "kiln" / "bootstrap").is_dir():
         sys.path.insert(0, str(root))
-        from kiln.bootstrap import enter
+        from kiln.bootstrap import exec_in_environment
 
-        enter(root, *arguments)
+        exec_in_environment(root, *arguments)
     try:
         python = environment(root)
     except KeyboardInterrupt:

@@ -14,12 +14,12 @@ if sys.version_info >= (3, 10):  # noqa: UP036 - this file parses under older on
     ROOT = Path(__file__).resolve().parents[1]
     sys.path.insert(0, str(ROOT))
 
-    from kiln.bootstrap import RUN, TEST, enter
+    from kiln.bootstrap import RUN, TEST, exec_in_environment
 
     modules = {"--bench": "tests.bench", "--fast": "tests.fast"}
     if sys.argv[1:2] and sys.argv[1] in modules:
-        enter(ROOT, "-m", modules[sys.argv[1]], *sys.argv[2:], locks=(RUN, TEST))
-    enter(ROOT, "-m", "pytest", *sys.argv[1:], locks=(RUN, TEST))
+        exec_in_environment(ROOT, "-m", modules[sys.argv[1]], *sys.argv[2:], locks=(RUN, TEST))
+    exec_in_environment(ROOT, "-m", "pytest", *sys.argv[1:], locks=(RUN, TEST))
 else:
     sys.stderr.write("error: this is Python " + sys.version.split()[0] + ", but kiln needs 3.10 or newer\n")
     sys.stderr.write("  try: python3.14 -m tests, or python3.13, python3.12, python3.11, python3.10\n")

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["RUN", "TEST", "ensure_environment", "ensure_fleet_environment", "enter"]
+__all__ = ["RUN", "TEST", "ensure_environment", "ensure_fleet_environment", "exec_in_environment"]
 
 OLDEST_FOR_THE_FLEET = (3, 11)  # ansible-core 2.19's, by its own metadata
 
 
-def enter(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoReturn:
+def exec_in_environment(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoReturn:
     """Replace this process by the environment's Python with ``arguments``, or exit with a failure's exit code.
 
     The entry scripts call this before there is a command line, so failures are printed and mapped to exit codes here.
@@ -94,7 +94,7 @@ def _ensure_environment_in(folder: Path, locks: Sequence[str], say: Callable[[st
     if examine_environment(folder, locks).reason:
         if "_ARGCOMPLETE" in os.environ:
             sys.exit(1)  # a shell's completion does not wait for an environment
-        from kiln.bootstrap.make import create_environment
+        from kiln.bootstrap.environment_creation import create_environment
 
         try:
             create_environment(folder, locks, say)

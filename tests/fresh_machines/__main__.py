@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kiln.bootstrap import RUN, TEST, enter
+from kiln.bootstrap import RUN, TEST, exec_in_environment
 
 if __name__ == "__main__":
-    enter(Path(__file__).resolve().parents[2], "-m", "tests.fresh_machines.check", *sys.argv[1:], locks=(RUN, TEST))
+    exec_in_environment(
+        Path(__file__).resolve().parents[2], "-m", "tests.fresh_machines.check", *sys.argv[1:], locks=(RUN, TEST)
+    )

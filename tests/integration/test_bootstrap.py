@@ -36,9 +36,9 @@ import sys
 from pathlib import Path
 
 {before}
-from kiln.bootstrap import enter
+from kiln.bootstrap import exec_in_environment
 
-enter(Path(__file__).resolve().parent, "-c", {tell!r}, *sys.argv[1:])
+exec_in_environment(Path(__file__).resolve().parent, "-c", {tell!r}, *sys.argv[1:])
 """
 TELL = """
 import json, sys

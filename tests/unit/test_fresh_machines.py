@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.processes
 def test_the_entry_needs_no_installed_package() -> None:
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import tests.fresh_machines.__main__ as entry; entry.enter"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from tests.fresh_machines.__main__ import exec_in_environment"
     argv = (sys.executable, "-I", "-S", "-c", code, str(ROOT))
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -88,14 +88,14 @@ def create_environment(folder: Path, locks: Sequence[str], say: Say) -> None:
             state = examine_environment(folder, locks)  # another process may have created it while this one waited
             if state.reason:
                 names = {*locks, *(installed_requirement_files(folder) if state.completable else ())}
-                _fill_environment(
+                _set_up_environment(
                     _EnvironmentSetup(folder, tuple(sorted(names)), say, lock), reason, completable=state.completable
                 )
     except OSError as failure:
         raise_os_error(failure, folder)
 
 
-def _fill_environment(job: _EnvironmentSetup, reason: str, *, completable: bool) -> None:
+def _set_up_environment(job: _EnvironmentSetup, reason: str, *, completable: bool) -> None:
     started_at, folder = monotonic(), job.folder
     _refuse_link_to_other_clone(folder)
     job.say(f"{reason}: {'completing' if completable else 'setting up'} {folder.name} (about 20 s)")
@@ -222,7 +222,7 @@ def setup_step_environment(env: Mapping[str, str]) -> dict[str, str]:
 @contextmanager
 def _environment_lock(folder: Path, say: Say) -> Iterator[int]:
     """Hold the environment's lock, after waiting for another process that holds it; yield the open file."""
-    _refuse_other_folder(folder)
+    _require_environment_or_new_folder(folder)
     folder.mkdir(exist_ok=True)
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -238,7 +238,7 @@ def _environment_lock(folder: Path, say: Say) -> Iterator[int]:
         os.close(lock)
 
 
-def _refuse_other_folder(folder: Path) -> None:
+def _require_environment_or_new_folder(folder: Path) -> None:
     """Raise NotWritable for a folder of the environment's name that is not an environment, which stays unchanged."""
     if not os.path.lexists(folder) or (folder / LOCK).exists() or (folder / "pyvenv.cfg").exists():
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.bootstrap import make
+from kiln.bootstrap import environment_creation
 from kiln.bootstrap.environment_state import LOCK, MARKER, RUN, TEST
 from kiln.errors import NotWritable
 
@@ -21,7 +21,7 @@ def test_the_way_to_the_network_is_the_users_and_the_rest_of_pips_settings_is_no
         "PYTHONPATH": "x",
         "PYTHONHOME": "x",
     }
-    assert make.setup_step_environment({**kept, **strays, "PATH": "/bin"}) == {**kept, "PATH": "/bin"}
+    assert environment_creation.setup_step_environment({**kept, **strays, "PATH": "/bin"}) == {**kept, "PATH": "/bin"}
 
 
 def test_a_folder_that_is_not_an_environment_is_not_emptied(tmp_path: Path) -> None:
@@ -29,14 +29,14 @@ def test_a_folder_that_is_not_an_environment_is_not_emptied(tmp_path: Path) -> N
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
     with pytest.raises(NotWritable, match="is not a Python environment"):
-        make.create_environment(tmp_path / ".venv", (), print)
+        environment_creation.create_environment(tmp_path / ".venv", (), print)
     assert (folder / "thesis.txt").read_text() == "years of work"
 
 
 def test_a_file_in_the_folders_place_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".venv").write_text("a file")
     with pytest.raises(NotWritable):
-        make.create_environment(tmp_path / ".venv", (), print)
+        environment_creation.create_environment(tmp_path / ".venv", (), print)
 
 
 @pytest.mark.parametrize("marker", ['{"folder": "/other/clone/.venv", "locks": {}}', "damaged", None])
@@ -49,7 +49,7 @@ def test_a_link_to_another_clones_environment_is_not_emptied(tmp_path: Path, mar
     before = sorted(other.iterdir())
     (tmp_path / ".venv").symlink_to(other)
     with pytest.raises(NotWritable, match=r"is a link to the environment .*/other/\.venv") as caught:
-        make.create_environment(tmp_path / ".venv", (RUN,), print)
+        environment_creation.create_environment(tmp_path / ".venv", (RUN,), print)
     assert caught.value.hint.endswith(f"rm {tmp_path / '.venv'}")
     assert sorted(other.iterdir()) == before
 
@@ -60,16 +60,16 @@ def test_a_link_to_a_disk_with_more_space_is_set_up(tmp_path: Path, monkeypatch:
     (tmp_path / ".venv").symlink_to(disk)
     made: list[Path] = []
 
-    def stop(job: make._EnvironmentSetup) -> None:
+    def stop(job: environment_creation._EnvironmentSetup) -> None:
         made.append(job.folder)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(make, "_create_empty_venv", stop)
+    monkeypatch.setattr(environment_creation, "_create_empty_venv", stop)
     for marker in (None, json.dumps({"folder": str(tmp_path / ".venv")})):
         if marker is not None:
             (disk / MARKER).write_text(marker)
         with pytest.raises(KeyboardInterrupt):
-            make.create_environment(tmp_path / ".venv", (), print)
+            environment_creation.create_environment(tmp_path / ".venv", (), print)
     assert made == [tmp_path / ".venv"] * 2
 
 
@@ -80,7 +80,7 @@ def test_clearing_leaves_the_lock_and_follows_no_link(tmp_path: Path) -> None:
         (item / "file").touch()
     (folder / LOCK).touch()
     (folder / "lib64").symlink_to(outside)
-    make._clear_except_lock(folder)
+    environment_creation._clear_except_lock(folder)
     assert [entry.name for entry in folder.iterdir()] == [LOCK]
     assert (outside / "file").exists()
 
@@ -94,7 +94,8 @@ def test_every_locked_package_has_a_hash(name: str) -> None:
 
 def test_the_two_locks_agree() -> None:
     run, test = (
-        dict(item.split("==") for item in make._unconditional_requirements(ROOT, name)) for name in (RUN, TEST)
+        dict(item.split("==") for item in environment_creation._unconditional_requirements(ROOT, name))
+        for name in (RUN, TEST)
     )
     assert {name for name in run.keys() & test.keys() if run[name] != test[name]} == set()
     assert {"jinja2", "py-rattler"} <= run.keys()
