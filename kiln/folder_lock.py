@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.errors import AlreadyRunning
 from kiln.operating_system import file_locks, file_operations
-from kiln.operating_system.process_groups import is_process_running
+from kiln.operating_system.processes import is_process_running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

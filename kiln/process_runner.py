@@ -21,7 +21,7 @@ from kiln import masking, process_table, system_package_advice
 from kiln.errors import MissingTool
 from kiln.masking.stream import MaskedLineStream
 from kiln.operating_system.pipes import PipeReader
-from kiln.operating_system.process_groups import ProcessGroup, complete_environment, new_group_arguments
+from kiln.operating_system.processes import ProcessGroup, complete_environment, new_group_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

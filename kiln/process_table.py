@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.operating_system.process_groups import KILL, TICKS, seconds_since_boot
+from kiln.operating_system.processes import KILL, TICKS, seconds_since_boot
 
 if TYPE_CHECKING:
     import signal

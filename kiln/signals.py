@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from kiln.operating_system import process_groups
+from kiln.operating_system import processes
 from kiln.process_table import kill_descendants
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 TOGETHER = 1.0  # seconds within which two signals count as one
 
 
-def die_with_parent(number: signal.Signals = process_groups.KILL, *, parent: int | None = None) -> None:
+def die_with_parent(number: signal.Signals = processes.KILL, *, parent: int | None = None) -> None:
     """Have this process get a signal when its parent ends, even by SIGKILL.
 
     ``parent`` is the number of that process, if known: if it has ended while this process was starting, exit.
     """
-    process_groups.die_with_parent(number)
+    processes.die_with_parent(number)
     if parent is not None and os.getppid() != parent:
         os._exit(128 + number)
 
@@ -36,7 +36,7 @@ def end_tree_on_signal(number: signal.Signals = signal.SIGTERM) -> None:
     Python's own handlers wait until a library's call has returned, which may take long; a thread does not.
     """
     wakeup, trigger = os.pipe()
-    process_groups.make_nonblocking(trigger)
+    processes.make_nonblocking(trigger)
 
     def end() -> None:
         os.read(wakeup, 1)
@@ -63,7 +63,7 @@ def termination_as_interrupt() -> Iterator[None]:
 
 def hangup_signals() -> tuple[signal.Signals, ...]:
     """Return SIGHUP, unless it was ignored when this process was started, or this system lacks it."""
-    return tuple(number for number in process_groups.HANG_UP if signal.getsignal(number) is not signal.SIG_IGN)
+    return tuple(number for number in processes.HANG_UP if signal.getsignal(number) is not signal.SIG_IGN)
 
 
 @contextlib.contextmanager

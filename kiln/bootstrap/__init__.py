@@ -25,7 +25,7 @@ from kiln.bootstrap.environment_state import (
     examine_environment,
 )
 from kiln.errors import Interrupted, KilnError, UnsupportedPython
-from kiln.operating_system import home_fallback, process_groups
+from kiln.operating_system import home_fallback, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ def exec_in_environment(root: Path, *arguments: str, locks: Sequence[str] = (RUN
     except KilnError as failure:
         _print_line(f"error: {failure}")
         sys.exit(failure.exit_code)
-    process_groups.replace_process(python, ["-I", *arguments])
+    processes.replace_process(python, ["-I", *arguments])
 
 
 def ensure_environment(

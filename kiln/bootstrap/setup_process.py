@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kiln.operating_system import process_groups
+from kiln.operating_system import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,12 +28,12 @@ def run_step_process(
     """
     lines: deque[str] = deque(maxlen=TAIL_LINES)
     process: subprocess.Popen[str] | None = None
-    group: process_groups.ProcessGroup | None = None
-    with process_groups.adopt_orphans():
+    group: processes.ProcessGroup | None = None
+    with processes.adopt_orphans():
         try:
             with _deferred_interrupt():  # else nothing would end a process that is being started
                 process = _start_step_process(arguments, env, lock)
-                group = process_groups.ProcessGroup(process)
+                group = processes.ProcessGroup(process)
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line.rstrip())
@@ -51,8 +51,8 @@ def _start_step_process(arguments: Sequence[str], env: Mapping[str, str], lock: 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=env,
-        **process_groups.inherited_file_arguments(lock),
-        **process_groups.new_group_arguments(),  # which can be killed as a whole
+        **processes.inherited_file_arguments(lock),
+        **processes.new_group_arguments(),  # which can be killed as a whole
         encoding="utf-8",
         errors="replace",
     )
@@ -79,12 +79,12 @@ def _deferred_interrupt() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _kill_step_and_children(process: subprocess.Popen[str], group: process_groups.ProcessGroup) -> None:
+def _kill_step_and_children(process: subprocess.Popen[str], group: processes.ProcessGroup) -> None:
     """Kill a running step with all of its child processes, wait until the last of them has ended, close its pipe."""
     if process.returncode is None:
         group.kill()
         process.wait()
-        process_groups.wait_for_group(process)
+        processes.wait_for_group(process)
     group.close()
     if process.stdout is not None:
         process.stdout.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kiln import files, process_table
-from kiln.operating_system.process_groups import process_exists
+from kiln.operating_system.processes import process_exists
 
 LABEL = "kiln.owner"
 

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln import process_table
-from kiln.operating_system.process_groups import KILL
+from kiln.operating_system.processes import KILL
 
 if TYPE_CHECKING:
     from pathlib import Path

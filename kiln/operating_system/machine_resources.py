@@ -72,7 +72,7 @@ if sys.platform == "win32":
         api.call_kernel32("GetProcessIoCounters", api.current_process_handle(), ctypes.byref(counters))
         return int(counters[4])
 
-    def free_file_count(folder: Path) -> int:  # noqa: ARG001
+    def free_inode_count(folder: Path) -> int:  # noqa: ARG001
         """Return the number of files that the disk can still hold; 0, as NTFS has no such limit."""
         return 0
 
@@ -99,7 +99,7 @@ if sys.platform == "win32":
                 "SetInformationJobObject", cls.handle, api.EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), size
             )
 
-    def limit_process_permanently(*, memory: int, file_size: int | None) -> None:  # noqa: ARG001
+    def limit_memory_and_file_size(*, memory: int, file_size: int | None) -> None:  # noqa: ARG001
         """Have the system limit this process's memory; Windows has no limit on the size of its files."""
         _MemoryLimitJob.limit_memory(memory)
 
@@ -123,7 +123,7 @@ else:
         """Return the name and version of the GNU C library; empty with another one."""
         return os.confstr("CS_GNU_LIBC_VERSION") or "" if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
 
-    def free_file_count(folder: Path) -> int:
+    def free_inode_count(folder: Path) -> int:
         """Return the number of files that the disk can still hold; 0 where it has no such limit."""
         return os.statvfs(folder).f_ffree
 
@@ -133,7 +133,7 @@ else:
         limit = resource.getrlimit(kinds[name])[1]
         return UNLIMITED if limit == resource.RLIM_INFINITY else limit
 
-    def limit_process_permanently(*, memory: int, file_size: int | None) -> None:
+    def limit_memory_and_file_size(*, memory: int, file_size: int | None) -> None:
         """Have the kernel limit this process's memory and the size of its files."""
         _set_soft_limit(resource.RLIMIT_DATA, memory)
         _set_soft_limit(resource.RLIMIT_FSIZE, resource.RLIM_INFINITY if file_size is None else file_size)

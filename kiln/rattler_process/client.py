@@ -19,7 +19,7 @@ from kiln.errors import BrokenIndex, BrokenPackage, SolveFailed
 from kiln.operating_system import file_locks
 from kiln.operating_system.lock_handover import LockSender
 from kiln.operating_system.pipes import PipeReader
-from kiln.operating_system.process_groups import KILL, ProcessGroup
+from kiln.operating_system.processes import KILL, ProcessGroup
 from kiln.rattler_process.error_json_conversion import failure_from_json, failure_to_json, out_of_memory_error
 from kiln.rattler_process.limits_in_force import current_limits
 

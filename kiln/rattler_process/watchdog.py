@@ -16,7 +16,7 @@ from kiln.files import human_readable_size
 from kiln.operating_system import machine_resources
 from kiln.operating_system.file_operations import open_descriptors
 from kiln.operating_system.machine_resources import bytes_written, private_memory
-from kiln.operating_system.process_groups import is_parent_process
+from kiln.operating_system.processes import is_parent_process
 from kiln.rattler_process.error_json_conversion import out_of_memory_error
 from kiln.rattler_process.limits_in_force import VARIABLE, doubled_size_text, raise_limit_hint
 
@@ -46,7 +46,7 @@ def limit_resources_of_own_process(limits: Limits, *, file_size: int | None) -> 
 
     The watchdog acts sooner and gives the reason; this holds when memory grows faster than it polls.
     """
-    machine_resources.limit_process_permanently(memory=2 * limits.memory + 10**9, file_size=file_size)
+    machine_resources.limit_memory_and_file_size(memory=2 * limits.memory + 10**9, file_size=file_size)
 
 
 class Watchdog(threading.Thread):
@@ -118,7 +118,7 @@ class Watchdog(threading.Thread):
     def _free_inodes(self) -> int:
         """Return the number of files that the disk can still hold; 0 where it has no such limit."""
         with contextlib.suppress(OSError):
-            return machine_resources.free_file_count(self.task.folder) if self.task.folder else 0
+            return machine_resources.free_inode_count(self.task.folder) if self.task.folder else 0
         return 0
 
 

@@ -22,7 +22,7 @@ from kiln.ledger import run_records_as_json
 from kiln.model.build_results import PackageReport, StepReport
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.operating_system import machine_resources
-from kiln.operating_system.process_groups import KILL
+from kiln.operating_system.processes import KILL
 from kiln.scheduling import local_build_order
 from kiln.store import bazel_environment, build_cache
 

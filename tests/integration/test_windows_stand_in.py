@@ -61,7 +61,7 @@ except FileNotFoundError:
 else:
     sys.exit("/proc")
 from kiln import limits
-from kiln.operating_system import file_locks, process_groups
+from kiln.operating_system import file_locks, processes
 assert limits._limited.__module__ == "kiln.limits.in_process"
 assert file_locks.msvcrt.__name__ == "msvcrt"
 """

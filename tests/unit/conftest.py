@@ -77,7 +77,9 @@ def guard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, CLOSED_PORT)
     processes = request.node.get_closest_marker("processes") is not None
-    monkeypatch.setattr(LimitState, "inside", not processes)  # as in a process that has its limits, so none is made
+    monkeypatch.setattr(
+        BoundedRunState, "inside", not processes
+    )  # as in a process that has its limits, so none is made
     with guarded(processes=processes):
         yield
 

@@ -85,7 +85,7 @@ module.die_with_parent(signal.SIGTERM)
 os.write(os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT), b"x")
 time.sleep(600)
 """
-    module = ROOT / "kiln" / "operating_system" / "process_groups.py"
+    module = ROOT / "kiln" / "operating_system" / "processes.py"
     ready = Path(os.environ.get("TMPDIR", "/tmp")) / f"kiln-ready-{os.getpid()}"
     process = subprocess.Popen(
         (sys.executable, "-c", code, str(module), str(ready)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
