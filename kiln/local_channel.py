@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import files, rattler_process
-from kiln.names import existing_subdirs
+from kiln.name_rules import existing_subdirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

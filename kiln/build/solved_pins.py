@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from kiln import names
+from kiln import name_rules
 from kiln.errors import RecipeFault
 from kiln.matchspec_notation import with_version_wildcard
 from kiln.versions import pinned_spec
@@ -33,7 +33,7 @@ def pin_placeholder(pin: Pin) -> str:
     Raises:
         RecipeFault: the name is not a package's.
     """
-    if why := names.invalid_name_reason(pin.name, "package name"):
+    if why := name_rules.invalid_name_reason(pin.name, "package name"):
         raise RecipeFault(f"{pin.name!r} is not a valid package name", why=why)
     if pin.by_engine:
         return _pin_compatible_call(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kiln import names
+from kiln import name_rules
 from kiln.bump.literals import line_numbers_text, place_of_offset
 from kiln.bump.recipe_views import changed_value_positions, views_with_values
 from kiln.errors import RecipeFault, UsageError
@@ -30,7 +30,7 @@ def require_valid_version(text: str) -> None:
     Raises:
         UsageError: the version is invalid; a hyphen is allowed, which recipes replace.
     """
-    if not _ARGUMENT.fullmatch(text) or not text[0].isdigit() or len(text) > names.MAX_LENGTH:
+    if not _ARGUMENT.fullmatch(text) or not text[0].isdigit() or len(text) > name_rules.MAX_LENGTH:
         why = "a version begins with a digit, and has letters, digits, '.', '_', '+', '!' and '-'"
         raise UsageError(f"invalid version {text!r}", why=why, hint="kiln bump 2.22.0")
 
@@ -155,7 +155,7 @@ def downgrade_note(old: str, new: str) -> str:
     Raises:
         UsageError: they are the same, or the new one is invalid in conda's order.
     """
-    if fault := names.invalid_name_reason(new, "version"):
+    if fault := name_rules.invalid_name_reason(new, "version"):
         raise UsageError(f"invalid version {new!r}", why=fault)
     try:
         older = Version(new) < Version(old)

@@ -38,7 +38,7 @@ def show_run_or_config_log(options: argparse.Namespace, root: Path) -> int:
 
 def print_untrusted_text(text: str) -> None:
     """Print lines of a build or of a controller; on a terminal they cannot move, hide or change what it shows."""
-    from kiln.names import escaped_for_terminal
+    from kiln.name_rules import escaped_for_terminal
 
     print(escaped_for_terminal(text))
 

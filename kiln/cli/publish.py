@@ -119,7 +119,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 def parse_untested_platforms(subdirs: list[str]) -> tuple[str, ...]:
     """Return the platforms whose packages may be untested; raise UsageError for other names."""
     from kiln.errors import did_you_mean
-    from kiln.names import PLATFORMS
+    from kiln.name_rules import PLATFORMS
 
     for subdir in subdirs:
         if subdir not in PLATFORMS:

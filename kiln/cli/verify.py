@@ -165,7 +165,7 @@ def verify_chain_record(
 ) -> tuple[ChainedRecord, tuple[str, ...]]:
     """Return the record of a package in the channel's chain, and the verified facts."""
     from kiln.conda_package.reader import read_info_json_object
-    from kiln.names import is_channel_subdir
+    from kiln.name_rules import is_channel_subdir
     from kiln.provenance import record_check, ssh_signatures
     from kiln.publish.channel_provenance import BILL, CYCLONEDX
 
@@ -256,7 +256,7 @@ def read_attestation_sidecar(package: Path, channel: str, read: Callable[[str], 
     """
     from kiln.conda_package.reader import read_info_json_object
     from kiln.errors import BrokenPackage
-    from kiln.names import is_channel_subdir
+    from kiln.name_rules import is_channel_subdir
     from kiln.publish.attestation_sidecars import download_sidecar
     from kiln.repodata import index_from_repodata
 

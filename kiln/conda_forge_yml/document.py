@@ -15,8 +15,8 @@ from kiln.conda_forge_yml.schema import (
     settings_without_use,
 )
 from kiln.errors import RecipeFault, raise_all
-from kiln.names import FORGE_PLATFORMS
-from kiln.yamltext import Document, ScalarTypes, parse, place_of_key_path, read_text
+from kiln.name_rules import FORGE_PLATFORMS
+from kiln.yamltext import Document, ScalarInterpretation, parse_document, place_of_key_path, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

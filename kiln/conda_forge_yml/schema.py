@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kiln import files
 from kiln.errors import did_you_mean
-from kiln.names import FORGE_PLATFORMS
+from kiln.name_rules import FORGE_PLATFORMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import UsageError
 from kiln.lazy_pattern import lazy_pattern
-from kiln.names import HIDDEN
+from kiln.name_rules import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,7 +14,7 @@ from kiln.executor import conda_forge_env
 from kiln.job.required_channels_and_network import channel_sources
 from kiln.job.untrusted_build_results import open_file_beneath
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
-from kiln.names import existing_subdirs
+from kiln.name_rules import existing_subdirs
 from kiln.serialization import to_json
 from kiln.variants.cuda_version import cuda_arch_of_config, cuda_version_of_config
 

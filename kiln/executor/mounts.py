@@ -25,7 +25,7 @@ from kiln.executor.conda_forge_env import (
 from kiln.job.required_channels_and_network import channel_sources
 from kiln.model.container import Mount
 from kiln.model.source_position import Place
-from kiln.names import existing_subdirs
+from kiln.name_rules import existing_subdirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from kiln.errors import MalformedYaml, UnknownConfig, VariantFault, did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.matrix_config import BuildConfig
 from kiln.model.source_position import Place
-from kiln.names import PLATFORMS, is_config_name
+from kiln.name_rules import PLATFORMS, is_config_name
 from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe_v1.format_detection import FORGE, is_v1
 from kiln.variants.files import VariantSource, as_list, check_variant_source, zip_groups

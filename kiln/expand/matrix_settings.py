@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln.conda_forge_yml import TypedSettings, read_document
 from kiln.errors import RecipeFault
-from kiln.names import FORGE_PLATFORMS
+from kiln.name_rules import FORGE_PLATFORMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

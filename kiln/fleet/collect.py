@@ -15,7 +15,7 @@ from kiln.fleet.executor_protocol import CollectFailed, CommandUndelivered, Resu
 from kiln.fleet.playbook_runner import LITTLE, read_json_object
 from kiln.ledger import run_records_as_json
 from kiln.model.build_results import PackageReport, StepReport
-from kiln.names import is_channel_subdir
+from kiln.name_rules import is_channel_subdir
 
 if TYPE_CHECKING:
     from pathlib import Path

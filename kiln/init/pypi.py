@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from kiln import names, process_runner
+from kiln import name_rules, process_runner
 from kiln.errors import DownloadFailed, UsageError
 from kiln.init import sdist
 from kiln.matchspec_notation import MatchSpec
@@ -137,7 +137,7 @@ def facts_of_recipe(
     root = parse(generated, _FILE, ScalarTypes.TEXT).value
     name, version = str(root["package"]["name"]).lower(), str(root["context"]["version"])
     for text, kind in ((name, "package name"), (version, "version")):
-        if reason := names.invalid_name_reason(text, kind):
+        if reason := name_rules.invalid_name_reason(text, kind):
             raise DownloadFailed(f"{text!r} cannot be a {kind} of conda", why=reason)
     url, sha256 = _source_url_and_sha256(root["source"], name)
     build, needs, about = root["build"], root.get("requirements") or {}, root.get("about") or {}
@@ -230,7 +230,7 @@ def _conditional_requirements(generated: str) -> Iterator[str]:
     """Yield the requirements that the generator left out because of a condition, but those of extras."""
     for match in _MARKED.finditer(generated):
         if "extra" not in match["marker"]:
-            yield f"{names.escaped_for_terminal(match['spec'])} ({names.escaped_for_terminal(match['marker'])})"
+            yield name_rules.escaped_for_terminal(f"{match['spec']} ({match['marker']})")
 
 
 def _source_url_and_sha256(value: Any, name: str) -> tuple[str, str]:

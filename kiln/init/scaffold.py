@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import files, names
+from kiln import files, name_rules
 from kiln.errors import NotWritable, UsageError
 from kiln.expand import workflow
 from kiln.init.yaml_snippets import RecipeFormat
@@ -65,8 +65,8 @@ def require_valid_package_name(name: str) -> str:
     Raises:
         UsageError: conda does not accept it.
     """
-    if reason := names.invalid_name_reason(name, "package name"):
-        hint = f"kiln init {name.lower()}" if not names.invalid_name_reason(name.lower(), "package name") else ""
+    if reason := name_rules.invalid_name_reason(name, "package name"):
+        hint = f"kiln init {name.lower()}" if not name_rules.invalid_name_reason(name.lower(), "package name") else ""
         raise UsageError(f"{name!r} cannot be the name of a package", why=reason, hint=hint)
     return name
 
@@ -77,7 +77,7 @@ def require_valid_version(version: str) -> str:
     Raises:
         UsageError: conda does not accept it.
     """
-    reason = names.invalid_name_reason(version, "version")
+    reason = name_rules.invalid_name_reason(version, "version")
     try:
         Version(version)
     except ValueError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln import names
+from kiln import name_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,6 +51,6 @@ def yaml_comment(text: str) -> str:
 
 def _without_templates_and_selectors(text: str) -> str:
     """Return foreign text in which nothing is a template, a selector, or hidden."""
-    text = re.sub(r"\{(?=[{%#])", "{ ", names.HIDDEN.sub("", text))
+    text = re.sub(r"\{(?=[{%#])", "{ ", name_rules.HIDDEN.sub("", text))
     # conda-build reads `# [win]` as a selector, also inside of quotes, and `[win]` at the end of a line.
     return text.replace("[", "(").replace("]", ")") if "#" in text or text.endswith("]") else text

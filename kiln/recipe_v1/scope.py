@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.names import CONDA_PLATFORMS
+from kiln.name_rules import CONDA_PLATFORMS
 from kiln.recipe_v1.compiled_expression import compiler_or_stdlib_keys
 from kiln.recipe_v1.expression_values import InvalidOperation, Undefined, is_true, printed_text, require_defined
 from kiln.version_spec import matches

@@ -9,7 +9,7 @@ from kiln.archive_kinds import file_name_of_url, is_archive, is_wheel
 from kiln.errors import RecipeFault
 from kiln.model.output_settings import BuildSettings
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Script, Source, Staging
-from kiln.names import is_channel_subdir
+from kiln.name_rules import is_channel_subdir
 from kiln.recipe.engine_unsupported_values import CONTENT_HASHES, FURTHER_HASHES
 from kiln.recipe.specs import requirements_by_section, with_variant_versions
 from kiln.render.output_settings import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.model.rendered import Output, Pin, RenderedConfig, Requirements
-from kiln.names import invalid_name_reason
+from kiln.name_rules import invalid_name_reason
 from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe_v1.identity import BuildIdentities
 from kiln.recipe_v1.node_evaluation import RECIPE

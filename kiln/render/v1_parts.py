@@ -13,7 +13,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.rendered import TEST_MODULES, OutputTest, Requirements, Script, Source, Staging
 from kiln.model.source_position import Place
-from kiln.names import MAX_LENGTH, invalid_name_reason
+from kiln.name_rules import MAX_LENGTH, invalid_name_reason
 from kiln.recipe_v1.node_evaluation import RECIPE
 from kiln.recipe_v1.recipe import versions_from_variant
 from kiln.recipe_v1.requirement import OpenPin

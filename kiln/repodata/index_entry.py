@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln import files, names
+from kiln import files, name_rules
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 from kiln.operating_system.file_operations import temporary_file_with_content
@@ -85,7 +85,7 @@ def _read_package_record(package: Path) -> dict[str, Any]:
         except Exception as error:  # panics of the library, too
             raise BrokenPackage(f"{package} has an index.json that no client can read", why=str(error)) from error
     values: dict[str, Any] = json.loads(record.to_json())
-    if not names.is_channel_subdir(str(values.get("subdir"))):
+    if not name_rules.is_channel_subdir(str(values.get("subdir"))):
         raise BrokenPackage(
             f"{package} has an index.json that no client can read",
             why=f"its subdir is {str(values.get('subdir'))[:80]!r}, which is not the name of a folder of packages",

@@ -30,7 +30,7 @@ from kiln.job.log import BuildLog
 from kiln.job.messages import MARK, StepReporter, error_from_json, failed_config_result, send_message
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigState
-from kiln.names import is_channel_subdir
+from kiln.name_rules import is_channel_subdir
 from kiln.process_table import kill_orphans_in_folder
 from kiln.run import build_job_writer
 from kiln.run.options import HOST

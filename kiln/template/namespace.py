@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kiln.errors import did_you_mean
-from kiln.names import CONDA_PLATFORMS
+from kiln.name_rules import CONDA_PLATFORMS
 from kiln.template.python_expression import MissingName
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import MalformedYaml, VariantFault, did_you_mean, raise_all
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
-from kiln.names import HIDDEN, PLATFORMS, is_subdir
+from kiln.name_rules import HIDDEN, PLATFORMS, is_subdir
 from kiln.operating_system.file_operations import file_content_stamp
 from kiln.serialization import mapping_or_empty
 from kiln.template.namespace import Namespace

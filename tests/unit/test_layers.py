@@ -20,7 +20,7 @@ LAYERS = tuple(
         "errors json_messages lazy_exports lazy_pattern masking model bootstrap serialization operating_system",
         """yamltext template versions variants recipe recipe_v1 matchspec_notation conda_package repodata process_runner
         bazel container local_channel console files zstd system_package_advice ledger limits provenance
-        compat package_safety names channel_url_credentials rattler_process process_table
+        compat package_safety name_rules channel_url_credentials rattler_process process_table
         conda_forge_yml signals folder_lock http_client source_download archive_kinds recipe_script_launch_commands
         emulation version_spec yaml_values solve_and_install virtual_packages""",
         "feedstock_loader lint expand render build package_test publish rehearse image report",

@@ -20,7 +20,7 @@ from kiln.fleet.log_stream import STEP
 from kiln.fleet.playbook_runner import read_json_object
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
-from kiln.names import escaped_for_terminal
+from kiln.name_rules import escaped_for_terminal
 from kiln.report import config_labels
 from kiln.serialization import to_json
 from kiln.store.layout import ArtifactLayout

@@ -27,7 +27,7 @@ from kiln.fleet.playbook_runner import LITTLE
 from kiln.fleet.slurm.job_files import AttemptFolder, has_result
 from kiln.fleet.slurm.outcome import NEVER, is_job_over, job_outcome
 from kiln.model.job_estimate import JobSize
-from kiln.names import is_channel_subdir
+from kiln.name_rules import is_channel_subdir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.names import existing_subdirs
+from kiln.name_rules import existing_subdirs
 from kiln.operating_system import file_operations
 from kiln.publish.publication_order import index_file_write_order
 from kiln.repodata import PACKAGES, SHARDS

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
-from kiln.names import is_channel_subdir
+from kiln.name_rules import is_channel_subdir
 from kiln.publish.publication_order import index_file_write_order
 from kiln.publish.stores.lease import UNMET, Lease
 from kiln.publish.transaction import AGAIN

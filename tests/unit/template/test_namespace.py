@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.names import CONDA_PLATFORMS
+from kiln.name_rules import CONDA_PLATFORMS
 from kiln.template.namespace import Namespace, RestrictedOs, language_version_names, platform_names
 from kiln.template.python_expression import MissingName
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import names
+from kiln import name_rules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_a_name_of_condas_is_a_package_name(name: str) -> None:
-    assert not names.invalid_name_reason(name, "package name")
+    assert not name_rules.invalid_name_reason(name, "package name")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_name_of_condas_is_a_package_name(name: str) -> None:
     ["..", ".", "--help", "-n", "a\n", "a b", "a/b", "__glibc", "a--b", "a..b", "A", "ä", "a\u202eb", "x" * 65, ""],
 )
 def test_an_invalid_name_is_refused(name: str) -> None:
-    assert names.invalid_name_reason(name, "package name")
+    assert name_rules.invalid_name_reason(name, "package name")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_an_invalid_name_is_refused(name: str) -> None:
     ],
 )
 def test_versions_and_build_strings_have_the_characters_of_cep_26(text: str, what: str, *, good: bool) -> None:
-    assert bool(names.invalid_name_reason(text, what)) is not good
+    assert bool(name_rules.invalid_name_reason(text, what)) is not good
 
 
 @pytest.mark.parametrize(
@@ -65,21 +65,21 @@ def test_versions_and_build_strings_have_the_characters_of_cep_26(text: str, wha
     ],
 )
 def test_the_folders_of_packages_are_those_of_subdirs(name: str, *, valid: bool) -> None:
-    assert names.is_channel_subdir(name) is valid
+    assert name_rules.is_channel_subdir(name) is valid
 
 
 def test_the_folders_of_a_channel(tmp_path: Path) -> None:
     for name in ("noarch", "linux-own", "work"):
         (tmp_path / name).mkdir()
     (tmp_path / "linux-64").touch()
-    assert names.existing_subdirs(tmp_path) == ("linux-own", "noarch")
-    assert names.existing_subdirs(tmp_path / "missing") == ()
+    assert name_rules.existing_subdirs(tmp_path) == ("linux-own", "noarch")
+    assert name_rules.existing_subdirs(tmp_path / "missing") == ()
 
 
 @pytest.mark.parametrize("name", ["..", ".hidden", "-rf", "--help", "", "a\nb", "a\x1b[2J", "a\u202eb", "a/b"])
 def test_a_file_with_an_invalid_name_is_not_a_config(name: str) -> None:
-    assert not names.is_config_name(name)
+    assert not name_rules.is_config_name(name)
 
 
 def test_hidden_characters_are_shown_as_escapes() -> None:
-    assert names.escaped_for_terminal("a\x1b[31m\u202eb\r\udc80\n\tä") == "a\\x1b[31m\\u202eb\\r\\udc80\n\tä"
+    assert name_rules.escaped_for_terminal("a\x1b[31m\u202eb\r\udc80\n\tä") == "a\\x1b[31m\\u202eb\\r\\udc80\n\tä"
