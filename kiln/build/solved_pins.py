@@ -9,7 +9,7 @@ from kiln import name_rules
 from kiln.errors import RecipeFault
 from kiln.matchspec_notation import with_version_wildcard
 from kiln.versions import pinned_spec
-from kiln.yamltext import ScalarTypes, parse
+from kiln.yamltext import ScalarInterpretation, parse_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -76,7 +76,7 @@ def packages_in_rendered_recipe(recipe: bytes) -> dict[str, list[tuple[str, str,
 
     ``recipe`` is the text of its rendered recipe; an environment that the package has not is left out.
     """
-    value = parse(recipe.decode(), RENDERED, ScalarTypes.TEXT).value or {}
+    value = parse_document(recipe.decode(), RENDERED, ScalarInterpretation.TEXT).value or {}
     recorded = value.get("finalized_dependencies", {})
     solved = {name: recorded[name] for name in ("host", "build") if isinstance(recorded.get(name), dict)}
     return {

@@ -14,7 +14,7 @@ from kiln.conda_package import reader
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.build_steps import RunExport
-from kiln.yamltext import ScalarTypes, parse
+from kiln.yamltext import ScalarInterpretation, parse_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ def run_exports_of_package(package: Path) -> tuple[RunExport, ...]:
         BuildFailed: the record is missing.
     """
     text = reader.read_info_files(package).get(RENDERED, b"").decode()
-    recipe = parse(text, RENDERED, ScalarTypes.TEXT).value
+    recipe = parse_document(text, RENDERED, ScalarInterpretation.TEXT).value
     try:
         depends = recipe["finalized_dependencies"]["run"]["depends"] or []
     except (KeyError, TypeError) as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
-from kiln.yamltext import PlacedText, ScalarTypes, parse
+from kiln.yamltext import PlacedText, ScalarInterpretation, parse_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -155,7 +155,7 @@ def recipe_yaml_version_literals_in_urls(text: str, file: str, version: str) -> 
 
 
 def _keys_and_scalar_literals(text: str, file: str) -> Iterator[tuple[str, Literal]]:
-    root = parse(text, file, ScalarTypes.PLACED).value
+    root = parse_document(text, file, ScalarInterpretation.PLACED).value
     starts = [0, *(match.end() for match in _BREAK.finditer(text))]
     for key, scalar in _editable_scalars(root, ""):
         literal = _literal_of_scalar(text, starts, str(key), scalar)

@@ -166,7 +166,7 @@ def _checked_settings(text: str, name: str) -> tuple[Document, tuple[SettingFaul
 
 
 def _parse_text(text: str, name: str) -> Document:
-    document = parse(text, name, ScalarTypes.WORDS, may_repeat=_may_repeat_key)
+    document = parse_document(text, name, ScalarInterpretation.WORDS, may_repeat=_may_repeat_key)
     if document.value is None or document.value == []:  # feedstocks had an empty list for "no settings"
         return Document(file=name, value={})
     if not isinstance(document.value, dict):
@@ -209,7 +209,9 @@ def _fault_errors(path: Path, faults: Iterable[SettingFault]) -> list[RecipeFaul
 
 def _values_with_places(path: Path) -> Any:
     """Return the file's values as texts with their places."""
-    return parse(_text_or_empty_without_file(path), path.name, ScalarTypes.PLACED, may_repeat=lambda _: True).value
+    return parse_document(
+        _text_or_empty_without_file(path), path.name, ScalarInterpretation.PLACED, may_repeat=lambda _: True
+    ).value
 
 
 def _meets_conditions(entry: Mapping[str, Any], conditions: Mapping[str, str]) -> bool:

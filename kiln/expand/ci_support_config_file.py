@@ -15,7 +15,7 @@ from kiln.name_rules import PLATFORMS, is_config_name
 from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe_v1.format_detection import FORGE, is_v1
 from kiln.variants.files import VariantSource, as_list, check_variant_source, zip_groups
-from kiln.yamltext import PlacedText, ScalarTypes, ci_support_text, parse, read_text
+from kiln.yamltext import PlacedText, ScalarInterpretation, ci_support_text, parse_document, read_text
 from kiln.yamltext.typed_text import TypedText, scalar_value
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ def _read_config_file(path: Path, *, typed: bool) -> BuildConfig:
         why = "files and folders of its build have this name"
         hint = "kiln rerender writes files with valid names"
         raise VariantFault(f"{name!r} cannot be the name of a config", at=Place(file=place_name), why=why, hint=hint)
-    document = parse(read_text(path, place_name), place_name, ScalarTypes.PLACED if typed else ScalarTypes.TEXT)
+    document = parse_document(
+        read_text(path, place_name), place_name, ScalarInterpretation.PLACED if typed else ScalarInterpretation.TEXT
+    )
     if typed:
         document = replace(document, value=_typed_values(document.value))
     if not isinstance(document.value, dict):

@@ -26,7 +26,7 @@ from kiln.recipe.used_variant_keys import UsedKeySearch
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.files import as_list, load_variant_file
 from kiln.variants.platform import Platform
-from kiln.yamltext import Document, ScalarTypes, parse, read_text
+from kiln.yamltext import Document, ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -138,7 +138,7 @@ def _document_or_empty(path: Path) -> Document:
     """Return a file of .ci_support; empty where it cannot be read, because rerender writes it again."""
     name = f".ci_support/{path.name}"
     try:
-        document = parse(read_text(path, name), name, ScalarTypes.TEXT)
+        document = parse_document(read_text(path, name), name, ScalarInterpretation.TEXT)
     except KilnError:
         return Document(file=name, value={})
     return document if isinstance(document.value, dict) else Document(file=name, value={})

@@ -64,7 +64,7 @@ def read_size_file(folder: Path) -> tuple[SizeEntry, ...]:
     path = folder / FILE
     if not path.exists():
         return ()
-    document = yamltext.parse(yamltext.read_text(path, FILE), FILE, yamltext.ScalarTypes.PLACED)
+    document = yamltext.parse_document(yamltext.read_text(path, FILE), FILE, yamltext.ScalarInterpretation.PLACED)
     value = document.value
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise MalformedYaml(

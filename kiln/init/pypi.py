@@ -24,7 +24,7 @@ from kiln.model.rendered import Source
 from kiln.rehearse import source_archives_by_hash
 from kiln.rehearse.conda_names import conda_name
 from kiln.rehearse.source_archives_by_hash import SourceSearch
-from kiln.yamltext import ScalarTypes, parse
+from kiln.yamltext import ScalarInterpretation, parse_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -134,7 +134,7 @@ def facts_of_recipe(
     Raises:
         KilnError: it is malformed, or lacks a fact.
     """
-    root = parse(generated, _FILE, ScalarTypes.TEXT).value
+    root = parse_document(generated, _FILE, ScalarInterpretation.TEXT).value
     name, version = str(root["package"]["name"]).lower(), str(root["context"]["version"])
     for text, kind in ((name, "package name"), (version, "version")):
         if reason := name_rules.invalid_name_reason(text, kind):

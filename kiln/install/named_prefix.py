@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import NotWritable, UsageError
 from kiln.model.source_position import Place
 from kiln.operating_system.file_operations import nearest_existing_path
-from kiln.yamltext import ScalarTypes, parse, read_text
+from kiln.yamltext import ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -77,7 +77,7 @@ def _condarc_envs_dirs(env: Mapping[str, str], home: Path, root: Path | None) ->
 
 
 def _read_envs_dirs(path: Path) -> Iterable[str]:
-    document = parse(read_text(path, str(path)), str(path), ScalarTypes.TEXT)
+    document = parse_document(read_text(path, str(path)), str(path), ScalarInterpretation.TEXT)
     settings = document.value if isinstance(document.value, dict) else {}
     value = settings.get("envs_dirs", settings.get("envs_path", []))
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):

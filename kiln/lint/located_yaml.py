@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.serialization import mapping_or_empty
-from kiln.yamltext import PlacedText, ScalarTypes, parse, read_text
+from kiln.yamltext import PlacedText, ScalarInterpretation, parse_document, read_text
 from kiln.yamltext.typed_text import NULLS, SPELLINGS_OF_TRUTH
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ def read_values(text: str, file: str, line_of: Callable[[int], int] | None = Non
     Of a repeated key the first value counts.
 
     Raises:
-        MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse`.
+        MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse_document`.
     """
-    return _typed_values(parse(text, file, ScalarTypes.PLACED, line_of, first_counts=True).value)
+    return _typed_values(parse_document(text, file, ScalarInterpretation.PLACED, line_of, first_counts=True).value)
 
 
 def outermost_keys_of_file(path: Path, file: str) -> set[str]:
     """Return the outermost keys of a YAML file; ``file`` is its name in errors.
 
     Raises:
-        MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse`.
+        MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse_document`.
     """
     return {str(key) for key in mapping_or_empty(read_values(read_text(path, file), file))}
 
@@ -45,9 +45,9 @@ def repeated_keys(text: str, file: str, line_of: Callable[[int], int] | None = N
     """Return the keys of a YAML document that stand in their mapping for a second time.
 
     Raises:
-        MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse`.
+        MalformedYaml, UnsafeTemplate: as for `kiln.yamltext.parse_document`.
     """
-    return parse(text, file, ScalarTypes.PLACED, line_of, first_counts=True).repeated
+    return parse_document(text, file, ScalarInterpretation.PLACED, line_of, first_counts=True).repeated
 
 
 def _typed_values(node: Any) -> Any:

@@ -10,7 +10,7 @@ from kiln.matchspec_notation import with_version_wildcard
 from kiln.model.rendered import TEST_MODULES, Output, OutputTest, Script
 from kiln.package_test.plan import SCRIPTS
 from kiln.recipe_script_launch_commands import COMMANDS
-from kiln.yamltext import ScalarTypes, parse, read_text
+from kiln.yamltext import ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,9 @@ def _read_conda_build_tests(folder: Path) -> tuple[OutputTest, ...]:
 
 
 def _read_rattler_build_tests(file: Path) -> tuple[OutputTest, ...]:
-    entries: list[dict[str, Any]] = parse(read_text(file, file.name), file.name, ScalarTypes.WORDS).value or []
+    entries: list[dict[str, Any]] = (
+        parse_document(read_text(file, file.name), file.name, ScalarInterpretation.WORDS).value or []
+    )
     tests = (_parse_test_entry(entry) for entry in entries)
     return tuple(test for test in tests if test != OutputTest(by_engine=True))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
 from kiln.matchspec_notation import with_version_wildcard
-from kiln.yamltext import ScalarTypes, parse, read_text
+from kiln.yamltext import ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -244,8 +244,8 @@ def parse_data_text(string: str, fmt: str, *_: Any, **__: Any) -> Any:
     """
     readers: dict[str, Callable[[str], Any]] = {
         "json": json.loads,
-        "yaml": lambda text: parse(text, "data", ScalarTypes.WORDS).value,
-        "yml": lambda text: parse(text, "data", ScalarTypes.WORDS).value,
+        "yaml": lambda text: parse_document(text, "data", ScalarInterpretation.WORDS).value,
+        "yml": lambda text: parse_document(text, "data", ScalarInterpretation.WORDS).value,
         "toml": _parse_toml,
     }
     reader = readers.get(str(fmt).lower())

@@ -12,7 +12,7 @@ from kiln.recipe import functions
 from kiln.recipe.used_variant_keys import check_line_length
 from kiln.template.jinja import StepLimitedEnvironment, Template
 from kiln.template.selectors import BoundedDict, SelectableText, SelectedText
-from kiln.yamltext import Document, ScalarTypes, parse, read_text
+from kiln.yamltext import Document, ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -107,7 +107,7 @@ class RecipeSource:
         sections = self._documents.get(text)
         if sections is None:
             try:
-                document = parse(text, self.name, ScalarTypes.WORDS, may_repeat=self._may_repeat_key)
+                document = parse_document(text, self.name, ScalarInterpretation.WORDS, may_repeat=self._may_repeat_key)
             except KilnError as error:
                 raise self._error_with_place(error, selected, again) from error
             sections = self._documents[text] = self._checked_sections(document)

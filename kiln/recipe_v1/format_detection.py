@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import RecipeFault
 from kiln.operating_system.file_operations import file_content_stamp
-from kiln.yamltext import ScalarTypes, parse, read_text
+from kiln.yamltext import ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +51,6 @@ def _cached_setting_place(path: Path, _stamp: tuple[int, ...]) -> Place | None:
 
 
 def _parse_setting_place(text: str) -> Place | None:
-    document = parse(text, FORGE, ScalarTypes.TEXT, may_repeat=lambda _: True)
+    document = parse_document(text, FORGE, ScalarInterpretation.TEXT, may_repeat=lambda _: True)
     is_v1 = isinstance(document.value, dict) and document.value.get(_KEY) == "rattler-build"
     return document.place_of_key(_KEY) if is_v1 else None

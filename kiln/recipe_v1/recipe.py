@@ -24,7 +24,7 @@ from kiln.recipe_v1.node_evaluation import (
 from kiln.recipe_v1.requirement import bare_requirement_name
 from kiln.recipe_v1.scope import VariantScope, variant_key_of_name
 from kiln.recipe_v1.unknown_keys import unknown_keys
-from kiln.yamltext import PlacedText, ScalarTypes, parse, read_text
+from kiln.yamltext import PlacedText, ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -110,7 +110,7 @@ class RecipeV1:
         Raises:
             KilnError: it is malformed, or has a key that is not known.
         """
-        root = parse(text, RECIPE, ScalarTypes.PLACED).value
+        root = parse_document(text, RECIPE, ScalarInterpretation.PLACED).value
         if not isinstance(root, dict):
             raise RecipeFault("a recipe is a mapping of sections", at=Place(file=RECIPE))
         recipe = cls(text=text, root=root)

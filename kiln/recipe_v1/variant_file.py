@@ -13,7 +13,7 @@ from kiln.recipe_v1 import node_evaluation
 from kiln.template.namespace import Namespace
 from kiln.template.python_expression import ExpressionError, MissingName, evaluate_expression
 from kiln.variants.files import VariantSource, check_variant_source, without_empty_values, zip_groups
-from kiln.yamltext import Document, PlacedText, ScalarTypes, parse, read_text
+from kiln.yamltext import Document, PlacedText, ScalarInterpretation, parse_document, read_text
 from kiln.yamltext.typed_text import TypedText, scalar_value
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class VariantFileV1:
 
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
-        self._document = parse(read_text(path, name), name, ScalarTypes.PLACED)
+        self._document = parse_document(read_text(path, name), name, ScalarInterpretation.PLACED)
         if node_evaluation.is_empty_node(self._document.value):
             self._document = Document(file=name, value={})
         if not isinstance(self._document.value, dict):

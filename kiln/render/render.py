@@ -28,7 +28,7 @@ from kiln.variants.combine import combine_sources
 from kiln.variants.files import VariantSource, load_variant_file
 from kiln.variants.platform import Platform
 from kiln.variants.space import space_narrowed_to_sources
-from kiln.yamltext import ScalarTypes, parse, read_text
+from kiln.yamltext import ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -123,7 +123,7 @@ def build_platforms(feedstock: Feedstock, platforms: Iterable[str]) -> dict[str,
     text = read_text(file, file.name) if file.is_file() else ""
     builds: Any = None
     if _BUILD in text or "\\" in text:  # an escape may spell the key; without it, the fork of a parse is saved
-        settings = limits.run_bounded(lambda: parse(text, file.name, ScalarTypes.TEXT).value)
+        settings = limits.run_bounded(lambda: parse_document(text, file.name, ScalarInterpretation.TEXT).value)
         builds = settings.get(_BUILD) if isinstance(settings, dict) else None
     chosen = builds if isinstance(builds, dict) else {}
     return {name: str(chosen.get(name.replace("-", "_")) or name).replace("_", "-") for name in platforms}

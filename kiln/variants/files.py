@@ -15,7 +15,7 @@ from kiln.operating_system.file_operations import file_content_stamp
 from kiln.serialization import mapping_or_empty
 from kiln.template.namespace import Namespace
 from kiln.template.selectors import SelectableText
-from kiln.yamltext import Document, ScalarTypes, parse, read_text
+from kiln.yamltext import Document, ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +75,9 @@ class VariantFile:
     def values_ignoring_selectors(self) -> dict[str, Any]:
         """Return the file's values without regard to selectors, for keys that hold on every platform."""
         lines = "".join(f"{line.text}\n" for line in self._text.lines)
-        return mapping_or_empty(parse(lines, self.name, ScalarTypes.TEXT, may_repeat=lambda _: True).value)
+        return mapping_or_empty(
+            parse_document(lines, self.name, ScalarInterpretation.TEXT, may_repeat=lambda _: True).value
+        )
 
     def source_for_platform(self, platform: Platform, known: frozenset[str]) -> VariantSource:
         """Return the file's values on a platform.
@@ -93,8 +95,12 @@ class VariantFile:
         selected = self._text.select(Namespace(platform.fixed_names({}, platform.subdir), {}, known))
         document = self._parsed.get(selected.text)
         if document is None:
-            document = parse(
-                selected.text, self.name, ScalarTypes.TEXT, selected.line_in_file, self._text.is_key_under_selector
+            document = parse_document(
+                selected.text,
+                self.name,
+                ScalarInterpretation.TEXT,
+                selected.line_in_file,
+                self._text.is_key_under_selector,
             )
             if document.value is None or document.value == "":
                 document = Document(file=self.name, value={})

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 from kiln.yamltext.ci_support_writer import ci_support_text
-from kiln.yamltext.reader import Document, PlacedText, ScalarTypes, parse, place_of_key_path, read_text
+from kiln.yamltext.reader import (
+    Document,
+    PlacedText,
+    ScalarInterpretation,
+    parse_document,
+    place_of_key_path,
+    read_text,
+)
 
-__all__ = ["Document", "PlacedText", "ScalarTypes", "ci_support_text", "parse", "place_of_key_path", "read_text"]
+__all__ = [
+    "Document",
+    "PlacedText",
+    "ScalarInterpretation",
+    "ci_support_text",
+    "parse_document",
+    "place_of_key_path",
+    "read_text",
+]

@@ -40,7 +40,7 @@ _WORDS: dict[str, bool | None] = {
 } | {"~": None, "": None}
 
 
-class ScalarTypes(Enum):
+class ScalarInterpretation(Enum):
     """The types of unquoted scalars: text only (variant files), or also true, false and null (recipes).
 
     ``PLACED`` is text with its position, and whether it was quoted.
@@ -125,10 +125,10 @@ def read_text(path: Path, name: str) -> str:
         raise MalformedYaml("not UTF-8 text", at=at, why=f"byte 0x{data[error.start]:02x}", hint=hint) from error
 
 
-def parse(
+def parse_document(
     text: str,
     file: str,
-    scalars: ScalarTypes,
+    scalars: ScalarInterpretation,
     line_of: Callable[[int], int] | None = None,
     may_repeat: Callable[[str], bool] | None = None,
     *,
@@ -188,14 +188,14 @@ class _DocumentBuilder:
     """
 
     def __init__(
-        self, file: str, scalars: ScalarTypes, line_of: Callable[[int], int], may_repeat: Callable[[str], bool]
+        self, file: str, scalars: ScalarInterpretation, line_of: Callable[[int], int], may_repeat: Callable[[str], bool]
     ) -> None:
         self.may_repeat = may_repeat
         self.first_counts = False
         self.repeated: list[Any] = []
         self.file = file
-        self.words = scalars is ScalarTypes.WORDS
-        self.placed = scalars is ScalarTypes.PLACED
+        self.words = scalars is ScalarInterpretation.WORDS
+        self.placed = scalars is ScalarInterpretation.PLACED
         self.line_of = line_of
         self.root: Any = None
         self.marks: dict[str, tuple[int, int]] = {}

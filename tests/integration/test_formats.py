@@ -10,7 +10,7 @@ from typing import Any
 
 from kiln.conda_package import reader
 from kiln.conda_package.reader import read_info_json
-from kiln.yamltext import ScalarTypes, parse
+from kiln.yamltext import ScalarInterpretation, parse_document
 from tests.integration.recipe_v1_feedstocks import FIXTURES, PLACEHOLDER, built, contents, depends, in_v1, paths
 
 TESTS = "info/tests/tests.yaml"
@@ -36,7 +36,7 @@ def commands(package: Path) -> list[str]:
     with reader.open_package_members(package) as members:
         texts = {member.name: content.read().decode() for member, content in members if content is not None}
     if TESTS in texts:
-        entries = parse(texts[TESTS], TESTS, ScalarTypes.TEXT).value
+        entries = parse_document(texts[TESTS], TESTS, ScalarInterpretation.TEXT).value
         scripts = [entry.get("script", ()) for entry in entries]
         parts = [script["content"].splitlines() if isinstance(script, dict) else script for script in scripts]
         return [line for lines in parts for line in lines]

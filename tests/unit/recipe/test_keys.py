@@ -12,7 +12,7 @@ import yaml
 from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.recipe.keys import ANY, key_faults, recipe_keys
-from kiln.yamltext import ScalarTypes, parse
+from kiln.yamltext import ScalarInterpretation, parse_document
 from tests.compared_recipes import RECIPES
 from tests.feedstocks import written
 
@@ -56,7 +56,9 @@ FURTHER = {
 
 
 def faults(text: str) -> tuple[KeyFault, ...]:
-    return key_faults(parse(text, "recipe/meta.yaml", ScalarTypes.WORDS).value, text, "recipe/meta.yaml")
+    return key_faults(
+        parse_document(text, "recipe/meta.yaml", ScalarInterpretation.WORDS).value, text, "recipe/meta.yaml"
+    )
 
 
 def test_the_table_has_every_key_of_conda_build() -> None:

@@ -7,7 +7,7 @@ import pytest
 from kiln.errors import RecipeFault, did_you_mean
 from kiln.recipe_v1.recipe import RecipeV1
 from kiln.recipe_v1.unknown_keys import unknown_keys
-from kiln.yamltext import ScalarTypes, parse
+from kiln.yamltext import ScalarInterpretation, parse_document
 
 CASES = [
     ("build: {skrip: x, script: {content: a, envv: {}}}", [("build", "skrip"), ("script", "envv")]),
@@ -32,14 +32,14 @@ VALID = [
 
 @pytest.mark.parametrize(("text", "expected"), CASES)
 def test_unknown_keys_are_found(text: str, expected: list[tuple[str, str]]) -> None:
-    found = list(unknown_keys(parse(text, "recipe.yaml", ScalarTypes.PLACED).value))
+    found = list(unknown_keys(parse_document(text, "recipe.yaml", ScalarInterpretation.PLACED).value))
     assert [(unknown.section, str(unknown.key)) for unknown in found] == expected
     assert all(unknown.key.line == 1 for unknown in found)
 
 
 @pytest.mark.parametrize("text", VALID)
 def test_known_keys_are_not(text: str) -> None:
-    assert list(unknown_keys(parse(text, "recipe.yaml", ScalarTypes.PLACED).value)) == []
+    assert list(unknown_keys(parse_document(text, "recipe.yaml", ScalarInterpretation.PLACED).value)) == []
 
 
 def test_a_near_miss_is_suggested() -> None:

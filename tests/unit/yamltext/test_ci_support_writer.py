@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.yamltext import ScalarTypes, ci_support_text, parse
+from kiln.yamltext import ScalarInterpretation, ci_support_text, parse_document
 
 # As PyYAML's block style writes them: quotes only where the text would be read as something else.
 STYLES = [
@@ -30,5 +30,5 @@ VALUES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Z
 
 @given(st.dictionaries(NAMES, st.lists(VALUES, min_size=1, max_size=4).map(tuple), min_size=1, max_size=5))
 def test_what_is_written_is_read_back(data: dict[str, tuple[str, ...]]) -> None:
-    result = parse(ci_support_text(data), "f", ScalarTypes.TEXT).value
+    result = parse_document(ci_support_text(data), "f", ScalarInterpretation.TEXT).value
     assert {key: tuple(values) for key, values in result.items()} == data

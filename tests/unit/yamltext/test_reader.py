@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import KilnError, MalformedYaml, UnsafeTemplate
-from kiln.yamltext import ScalarTypes, parse, read_text
+from kiln.yamltext import ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_numbers_stay_text_and_words_become_values() -> None:
-    value = parse("a: 1.10\nb: yes\nc: null\nd: 'yes'\ne:\n", "f", ScalarTypes.WORDS).value
+    value = parse_document("a: 1.10\nb: yes\nc: null\nd: 'yes'\ne:\n", "f", ScalarInterpretation.WORDS).value
     assert value == {"a": "1.10", "b": True, "c": None, "d": "yes", "e": None}
 
 
 def test_everything_is_text_in_variant_files() -> None:
-    assert parse("a: [1, yes]\nb:\n", "f", ScalarTypes.TEXT).value == {"a": ["1", "yes"], "b": ""}
+    assert parse_document("a: [1, yes]\nb:\n", "f", ScalarInterpretation.TEXT).value == {"a": ["1", "yes"], "b": ""}
 
 
 def test_outermost_keys_are_placed() -> None:
-    document = parse("a: 1\n\nb:\n  c: 2\n", "f.yaml", ScalarTypes.TEXT)
+    document = parse_document("a: 1\n\nb:\n  c: 2\n", "f.yaml", ScalarInterpretation.TEXT)
     assert str(document.place_of_key("b")) == "f.yaml:3:1"
     assert str(document.place_of_key("c")) == "f.yaml"
 
 
 def test_merged_mappings_give_way_to_own_keys() -> None:
     text = "base: &b\n  x: 1\n  y: 2\nown:\n  <<: *b\n  x: 3\n"
-    assert parse(text, "f", ScalarTypes.WORDS).value["own"] == {"x": "3", "y": "2"}
+    assert parse_document(text, "f", ScalarInterpretation.WORDS).value["own"] == {"x": "3", "y": "2"}
 
 
 DEEP = "a: " + "[" * 5_000
@@ -56,17 +56,19 @@ BAD: list[tuple[str, str, type[KilnError], str]] = [
 def test_bad_yaml_is_one_clear_error_within_a_second(text: str, error: type[KilnError], place: str) -> None:
     begin = time.process_time()
     with pytest.raises(error) as caught:
-        parse(text, "f", ScalarTypes.WORDS)
+        parse_document(text, "f", ScalarInterpretation.WORDS)
     assert str(caught.value.at).startswith(place)
     assert time.process_time() - begin < 1
 
 
 def test_the_same_value_twice_is_harmless() -> None:
-    assert parse("a: 1\na: 1\n", "f", ScalarTypes.WORDS).value == {"a": "1"}
+    assert parse_document("a: 1\na: 1\n", "f", ScalarInterpretation.WORDS).value == {"a": "1"}
 
 
 def test_a_key_may_be_given_again_where_that_is_meant() -> None:
-    assert parse("a: 1\na: 2\n", "f", ScalarTypes.WORDS, may_repeat=lambda key: key == "a").value == {"a": "2"}
+    assert parse_document("a: 1\na: 2\n", "f", ScalarInterpretation.WORDS, may_repeat=lambda key: key == "a").value == {
+        "a": "2"
+    }
 
 
 def test_text_that_is_not_utf8_is_placed(tmp_path: Path) -> None:
