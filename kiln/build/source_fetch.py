@@ -131,7 +131,7 @@ class SourceFetcher:
             try:
                 return place, self._download_file(url, place, hashes)
             except DownloadFailed as error:
-                reasons.append(f"{masking.without_credentials(url)}: {error.why}")
+                reasons.append(f"{masking.with_masked_credentials(url)}: {error.why}")
             except HashMismatch as error:
                 mismatch = error
         if mismatch is not None:
@@ -141,7 +141,7 @@ class SourceFetcher:
 
     def _download_file(self, url: str, place: Path, hashes: Mapping[str, str]) -> str:
         """Download a file with hashes, and return its SHA-256."""
-        public_url = masking.without_credentials(url)
+        public_url = masking.with_masked_credentials(url)
         self.on_line(f"{place.name}: {public_url}")
         with folder_lock.temporary_folder(
             self.download_folder if hashes else place.parent, source_download.UNFINISHED

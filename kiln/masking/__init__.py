@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.masking.forms import literal_forms
+from kiln.masking.forms import complete_encoded_forms
 from kiln.masking.mask import Mask, is_maskable
-from kiln.masking.urls import MASKED, secrets_in_urls, without_credentials
+from kiln.masking.urls import MASKED, secrets_in_urls, with_masked_credentials
 from kiln.masking.variables import (
     is_public_variable,
     is_secret_variable,
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 __all__ = [
     "MASKED",
     "Mask",
+    "complete_encoded_forms",
     "current_mask",
     "is_maskable",
     "is_public_variable",
     "is_secret_variable",
-    "literal_forms",
     "masked",
     "register_secrets",
     "script_secrets",
     "secrets_in_urls",
     "secrets_of_environment",
     "unmaskable_names",
-    "without_credentials",
+    "with_masked_credentials",
 ]
 
 

@@ -154,7 +154,7 @@ def byte_dumps(octets: bytes) -> Iterator[str]:
         yield separator.join(map("{:03o}".format, octets))
 
 
-def literal_forms(secret: str) -> Iterator[str]:
+def complete_encoded_forms(secret: str) -> Iterator[str]:
     """Yield the encoded forms of a secret that are searched as a whole."""
     for octets in line_break_variants(secret):
         yield from byte_dumps(octets)

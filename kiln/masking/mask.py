@@ -47,7 +47,7 @@ class Mask:
 
     def contains_secret(self, text: str) -> bool:
         """Return whether there is a secret in a text."""
-        if any(literal in text for literal in self._literal_forms):
+        if any(literal in text for literal in self._complete_encoded_forms):
             return True
         if any(form.trigger in text and form.pattern.search(text) for form in self._escaped_forms):
             return True
@@ -59,7 +59,7 @@ class Mask:
         for form in self._escaped_forms:
             if form.trigger in text:
                 spans += [match.span() for match in form.pattern.finditer(text)]
-        for literal in self._literal_forms:
+        for literal in self._complete_encoded_forms:
             spans += _spans_of_literal(literal, text)
         return [*spans, *self._spans_of_encoded_windows(text)] if self.secrets else spans
 
@@ -109,8 +109,8 @@ class Mask:
         return tuple(map(forms.escaped_forms, dict.fromkeys(parts)))
 
     @functools.cached_property
-    def _literal_forms(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(text for secret in self.secrets for text in forms.literal_forms(secret)))
+    def _complete_encoded_forms(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(text for secret in self.secrets for text in forms.complete_encoded_forms(secret)))
 
     @functools.cached_property
     def _encoded_windows(self) -> tuple[frozenset[str], frozenset[str]]:

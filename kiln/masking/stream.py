@@ -43,7 +43,7 @@ class MaskedLineStream:
         self._buffer: list[str] = []
         self._matches: list[_PartialMatch] = []
         self._multiline = tuple(
-            _MultilineSecret.of_secret(secret) for secret in mask.secrets if _has_short_lines(secret)
+            _MultilineSecret.of_secret(secret) for secret in mask.secrets if _needs_multiline_match(secret)
         )
         self._open = False  # True when the line before ended in a part of an encoded secret
 
@@ -58,7 +58,7 @@ class MaskedLineStream:
     def finish(self) -> list[str]:
         """Return the remaining lines, masked."""
         rest, self._rest = self._rest, ""
-        lines = self._masked_lines_after(rest.rstrip("\r")) if rest else []
+        lines = self._feed_line(rest.rstrip("\r")) if rest else []
         return [*lines, *self._release_masked_lines(len(self._buffer))]
 
     def _masked_complete_lines(self, lines: list[str]) -> list[str]:
@@ -66,13 +66,13 @@ class MaskedLineStream:
         if not self._buffer and not self._open and not self._needs_search(lines):
             return lines
         if len(lines) <= FEW:
-            return [masked for line in lines for masked in self._masked_lines_after(line)]
+            return [masked for line in lines for masked in self._feed_line(line)]
         middle = len(lines) // 2
         return [*self._masked_complete_lines(lines[:middle]), *self._masked_complete_lines(lines[middle:])]
 
     def _needs_search(self, lines: list[str]) -> bool:
         text = "\n".join(lines)
-        return self._mask.may_contain_secret(text) or any(secret.may_begin(text) for secret in self._multiline)
+        return self._mask.may_contain_secret(text) or any(secret.may_begin_in(text) for secret in self._multiline)
 
     def _pop_beginning_of_endless_line(self) -> str:
         """Remove and return the beginning of an endless line, so that no secret is divided."""
@@ -83,7 +83,7 @@ class MaskedLineStream:
         beginning, self._rest = self._rest[:at], self._rest[at:]
         return beginning
 
-    def _masked_lines_after(self, line: str) -> list[str]:
+    def _feed_line(self, line: str) -> list[str]:
         """Add a whole line, and return the lines that are complete."""
         if self._own and line.startswith(self._own):
             return [*self._release_masked_lines(len(self._buffer)), line]
@@ -91,7 +91,7 @@ class MaskedLineStream:
         number = len(self._buffer) - 1
         matches = [longer for match in self._matches if (longer := self._continue_match(match, line))]
         for index, secret in enumerate(self._multiline):
-            if secret.may_begin(line):
+            if secret.may_begin_in(line):
                 matches.append(_PartialMatch(secret=index, places=(number,)))
         self._matches = matches
         return self._release_masked_lines(min((match.places[0] for match in matches), default=len(self._buffer)))
@@ -104,13 +104,13 @@ class MaskedLineStream:
         secret, now = self._multiline[match.secret], len(self._buffer) - 1
         last = len(secret.lines) - 1
         if len(match.places) == last and (end := secret.end_of_last_line(line)):
-            self._mask_lines((*match.places, now), secret, end)
+            self._mask_multiline_secret((*match.places, now), secret, end)
             return None
         if len(match.places) < last and secret.is_secret_line(line, len(match.places)):
             return _PartialMatch(secret=match.secret, places=(*match.places, now))
         return match if now - match.places[-1] <= BETWEEN else None
 
-    def _mask_lines(self, places: tuple[int, ...], secret: _MultilineSecret, end: int) -> None:
+    def _mask_multiline_secret(self, places: tuple[int, ...], secret: _MultilineSecret, end: int) -> None:
         """Mask a secret in the buffered lines, in the last one up to the character ``end``."""
         lines, (first, *between, last) = self._buffer, places
         start = secret.first_line_position(lines[first])
@@ -131,11 +131,11 @@ class MaskedLineStream:
 
     def _mask_each_line(self, lines: list[str]) -> Iterator[str]:
         for line in lines:
-            masked = self._mask.mask_text(self._without_continued_secret(line))
+            masked = self._mask.mask_text(self._mask_continued_secret(line))
             self._open = self._mask.ends_in_encoded_secret(line)
             yield masked
 
-    def _without_continued_secret(self, line: str) -> str:
+    def _mask_continued_secret(self, line: str) -> str:
         """Return a line without the short end of an encoded secret that began in the line before."""
         match = _ENCODED_START.match(line) if self._open else None
         if (
@@ -151,7 +151,7 @@ def _secret_lines(secret: str) -> tuple[str, ...]:
     return tuple(re.sub(r"\r\n?", "\n", secret).split("\n"))
 
 
-def _has_short_lines(secret: str) -> bool:
+def _needs_multiline_match(secret: str) -> bool:
     """Return whether lines of a secret are too short to be masked alone, but long enough to reveal something."""
     lines = _secret_lines(secret)
     return len(lines) > 1 and any(forms.SHORTEST // 2 < len(line.strip()) < forms.ANYWHERE for line in lines)
@@ -184,7 +184,7 @@ class _MultilineSecret:
         match = self.expressions[0].search(line)
         return -1 if match is None else match.start()
 
-    def may_begin(self, text: str) -> bool:
+    def may_begin_in(self, text: str) -> bool:
         """Return whether any line of a text ends with the secret's first."""
         return self.trigger in text and self.first_line_position(text) >= 0
 

@@ -62,7 +62,7 @@ def has_credentials(text: str) -> bool:
     return next(credential_spans(text), None) is not None
 
 
-def without_credentials(text: str) -> str:
+def with_masked_credentials(text: str) -> str:
     """Return a text with the credentials of every URL masked."""
     return mask_spans(text, credential_spans(text))
 

@@ -110,7 +110,7 @@ def _require_channel_url(channel: str) -> None:
         why = str(error)
     if why:
         raise UsageError(
-            f"{masking.without_credentials(channel)!r} is not the URL of a channel",
+            f"{masking.with_masked_credentials(channel)!r} is not the URL of a channel",
             why=why,
             hint="https://HOST/PATH, or a folder",
         )

@@ -45,7 +45,7 @@ def forbidden_texts(folders: Sequence[str], tokens: Sequence[str] = ()) -> tuple
         ForbiddenText(needle=text.encode(), pattern=None, what="a token of this machine")
         for token in tokens
         if token
-        for text in dict.fromkeys((token, *masking.literal_forms(token)))
+        for text in dict.fromkeys((token, *masking.complete_encoded_forms(token)))
     ]
     return (*secret_forms, *places, *own_tokens)
 

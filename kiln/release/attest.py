@@ -242,11 +242,11 @@ def _recorded_sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple
     sources = []
     for source in rendered.sources:
         fields = {name: value for name, value in dataclasses.asdict(source).items() if value}
-        fields |= {"url": tuple(map(masking.without_credentials, source.url))} if source.url else {}
-        fields |= {"git_url": masking.without_credentials(source.git_url)} if source.git_url else {}
+        fields |= {"url": tuple(map(masking.with_masked_credentials, source.url))} if source.url else {}
+        fields |= {"git_url": masking.with_masked_credentials(source.git_url)} if source.git_url else {}
         if source.checkout is not None:
             checkout = source.checkout
-            fields["checkout"] = {"program": checkout.program, "url": masking.without_credentials(checkout.url)}
+            fields["checkout"] = {"program": checkout.program, "url": masking.with_masked_credentials(checkout.url)}
             fields["checkout"] |= {"revision": checkout.revision} if checkout.revision else {}
         if source.path is not None:
             place = matrix.feedstock.recipe / source.path
