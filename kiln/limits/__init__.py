@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
-from kiln.limits.limit_errors import LimitState, OutOfTime, record_place
+from kiln.limits.limit_errors import BoundedRunState, OutOfTime, record_place
 
 if sys.platform == "win32":
     from kiln.limits.in_process import run_bounded as _limited
@@ -37,4 +37,4 @@ def run_bounded(work: Callable[[], Result]) -> Result:
         UnsafeTemplate: the work needs too much processor time or memory.
         Exception: the errors of ``work``.
     """
-    return work() if LimitState.inside else _limited(work)
+    return work() if BoundedRunState.inside else _limited(work)

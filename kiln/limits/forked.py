@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kiln.errors import KilnError
 from kiln.limits import limit_errors
-from kiln.limits.limit_errors import LimitState, OutOfTime
+from kiln.limits.limit_errors import BoundedRunState, OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def run_bounded(work: Callable[[], Result]) -> Result:
             _run_in_child(work, writer, note)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(writer)
-        answer, status, usage = _read_pickled_outcome(child, reader)
+        answer, status, usage = _read_output_and_reap_child(child, reader)
         if status:
             raise _killed_process_error(status, usage.ru_utime + usage.ru_stime, note)
     result, error, trace = _FrozensetRestoringUnpickler(io.BytesIO(answer)).load()
@@ -60,7 +60,7 @@ def _fork() -> int:
         return os.fork()
 
 
-def _read_pickled_outcome(child: int, reader: int) -> tuple[bytes, int, resource.struct_rusage]:
+def _read_output_and_reap_child(child: int, reader: int) -> tuple[bytes, int, resource.struct_rusage]:
     """Return the child's output, its exit status, and its usage; an interrupt, or a stall, kills it."""
     finished = False
     try:
@@ -90,7 +90,7 @@ def _run_in_child(work: Callable[[], object], writer: int, note: mmap.mmap) -> N
     """Do the work, write its outcome, and exit without the parent's exit handlers."""
     code = 1
     try:
-        LimitState.inside, LimitState.note = True, note
+        BoundedRunState.inside, BoundedRunState.note = True, note
         _reset_signals()
         _set_resource_limits()
         answer = memoryview(_run_and_pickle(work, note))
@@ -113,10 +113,10 @@ def _reset_signals() -> None:
 def _set_resource_limits() -> None:
     """Set the limits: an error when the time is spent, and SIGKILL when a single step continues."""
 
-    def late(*_: object) -> None:
+    def raise_out_of_time(*_: object) -> None:
         raise OutOfTime
 
-    signal.signal(signal.SIGPROF, late)
+    signal.signal(signal.SIGPROF, raise_out_of_time)
     signal.setitimer(signal.ITIMER_PROF, limit_errors.SECONDS)
     _lower_resource_limit(resource.RLIMIT_CORE, 0)
     _lower_resource_limit(resource.RLIMIT_CPU, limit_errors.SECONDS + 1)

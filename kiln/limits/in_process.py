@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from kiln.limits import limit_errors
-from kiln.limits.limit_errors import LimitState
+from kiln.limits.limit_errors import BoundedRunState
 from kiln.operating_system import machine_resources
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def run_bounded(work: Callable[[], Result]) -> Result:
     """Return the result of ``work``; see `kiln.limits.run_bounded`."""
     note = bytearray(limit_errors.NOTE)
     with _one_at_a_time:
-        LimitState.inside, LimitState.note = True, note
+        BoundedRunState.inside, BoundedRunState.note = True, note
         try:
             with machine_resources.additional_memory_limit(limit_errors.MEMORY), _limit_time():
                 return work()
@@ -43,7 +43,7 @@ def run_bounded(work: Callable[[], Result]) -> Result:
                 raise
             raise failure from None
         finally:
-            LimitState.inside, LimitState.note = False, None
+            BoundedRunState.inside, BoundedRunState.note = False, None
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ class OutOfTime(BaseException):
     """The processor time is spent; a BaseException, which handlers of ordinary errors do not catch."""
 
 
-class LimitState:
+class BoundedRunState:
     """The state of this process's limits: whether they are set, and the page with the current file and line."""
 
     inside: ClassVar[bool] = False
@@ -30,9 +30,9 @@ class LimitState:
 
 def record_place(file: str, line: int = 0) -> None:
     """Record the current file and line, for the error of work that is ended there."""
-    if LimitState.note is not None:
+    if BoundedRunState.note is not None:
         text = f"{file}\0{line}\0".encode(errors="replace")[:NOTE]
-        LimitState.note[: len(text)] = text
+        BoundedRunState.note[: len(text)] = text
 
 
 def recorded_place(note: Note) -> Place | None:

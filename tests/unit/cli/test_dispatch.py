@@ -49,8 +49,8 @@ def noted(pattern, flags=0):
 re.compile = noted
 atexit.register(lambda: print(*sys.modules, repr(compiled), sep="\\n", file=sys.__stderr__))
 if "--in-one-process" in sys.argv:
-    from kiln.limits.limit_errors import LimitState
-    LimitState.inside = True
+    from kiln.limits.limit_errors import BoundedRunState
+    BoundedRunState.inside = True
     sys.argv.remove("--in-one-process")
 from kiln.__main__ import main
 main(sys.argv[1:])
