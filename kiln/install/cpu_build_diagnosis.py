@@ -37,7 +37,7 @@ def cpu_build_notes(
     priority: str = "strict",
 ) -> tuple[str, ...]:
     """Return a note with the cause if the first package of the specs with a build for the CPU has one for CUDA too."""
-    fallback = first_cpu_fallback(records, specs) if machine.virtual_package_version("__cuda") is not None else None
+    fallback = unrequested_cpu_build(records, specs) if machine.virtual_package_version("__cuda") is not None else None
     if fallback is None:
         return ()
 
@@ -58,7 +58,7 @@ def cpu_build_notes(
     return (note,) if note else ()
 
 
-def first_cpu_fallback(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> RepoDataRecord | None:
+def unrequested_cpu_build(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> RepoDataRecord | None:
     """Return the first package with a build for the CPU, a requested one if any; None if the CPU was requested."""
     requested = {_spec_package_name(spec): spec for spec in specs}
     builds = [record for record in records if _CPU.search(str(record.build))]
