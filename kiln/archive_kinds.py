@@ -66,7 +66,7 @@ def is_archive(name: str) -> bool:
     return name.lower().endswith(ARCHIVES)
 
 
-def is_unpacked_by_engine(name: str) -> bool:
+def is_unpacked_by_rattler_build(name: str) -> bool:
     """Return whether rattler-build unpacks a file of this name."""
     return name.lower().endswith(BY_ENGINE)
 

@@ -90,7 +90,7 @@ def register_credentials(channels: Iterable[str]) -> tuple[str, ...]:
     return tuple(map(url_without_credentials, channels))
 
 
-def registered_channels() -> tuple[str, ...]:
+def registered_urls_with_credentials() -> tuple[str, ...]:
     """Return the channels with their credentials, for another process of kiln's."""
     return tuple(entry.full for entry in _CredentialRegistry.entries.values())
 
@@ -101,7 +101,7 @@ def url_without_credentials(url: str) -> str:
     return url if entry is None else entry.bare
 
 
-def urls_with_credentials(channels: Iterable[str]) -> tuple[str, ...]:
+def add_credentials_to_urls(channels: Iterable[str]) -> tuple[str, ...]:
     """Return channels with their credentials, for a program that takes them in no other way."""
     entries = _CredentialRegistry.entries
     return tuple(entries[channel].full if channel in entries else channel for channel in channels)

@@ -71,7 +71,7 @@ def _temporary_part_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{_PART}")
 
 
-def refused_path(path: Path) -> Path:
+def quarantine_path(path: Path) -> Path:
     """Return the path to which an unfinished folder is renamed when its content is refused."""
     return path.with_name(f"{path.name}{_REFUSED}")
 

@@ -38,12 +38,12 @@ def end_tree_on_signal(number: signal.Signals = signal.SIGTERM) -> None:
     wakeup, trigger = os.pipe()
     processes.make_nonblocking(trigger)
 
-    def end() -> None:
+    def end_tree() -> None:
         os.read(wakeup, 1)
         kill_descendants(os.getpid())
         os._exit(128 + number)
 
-    threading.Thread(target=end, daemon=True).start()
+    threading.Thread(target=end_tree, daemon=True).start()
     signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(trigger, warn_on_full_buffer=False)
 
@@ -57,7 +57,7 @@ def termination_as_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with handled_signals((signal.SIGTERM, *hangup_signals()), _interrupting_handler()):
+    with temporary_signal_handler((signal.SIGTERM, *hangup_signals()), _interrupting_handler()):
         yield
 
 
@@ -67,7 +67,7 @@ def hangup_signals() -> tuple[signal.Signals, ...]:
 
 
 @contextlib.contextmanager
-def handled_signals(
+def temporary_signal_handler(
     numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
     """Handle signals in the block; must be called in the main thread."""

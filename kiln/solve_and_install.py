@@ -87,7 +87,7 @@ def install(
                 carried=carried,
             )
         finally:
-            files.remove(files.refused_path(prefix))  # here, since the process may have ended before it could
+            files.remove(files.quarantine_path(prefix))  # here, since the process may have ended before it could
 
 
 def install_atomically(

@@ -37,14 +37,14 @@ def parsed_version_spec(spec: str) -> VersionSpec:
     from rattler import VersionSpec
     from rattler.exceptions import InvalidVersionSpecError
 
-    require_parsable(spec)
+    require_safe_to_parse(spec)
     try:
         return VersionSpec(re.sub(r"([<>=!~])\s+", r"\1", spec.strip()))
     except InvalidVersionSpecError as error:
         raise ValueError(f"{spec!r} is not a version spec: {error}") from error
 
 
-def require_parsable(spec: str) -> None:
+def require_safe_to_parse(spec: str) -> None:
     """Refuse a spec that might end the process that parses it.
 
     Raises:

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from kiln.archive_kinds import file_name_of_url, is_archive, is_unpacked_by_engine, is_wheel
+from kiln.archive_kinds import file_name_of_url, is_archive, is_unpacked_by_rattler_build, is_wheel
 from kiln.model.build_steps import FetchedSource
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def is_unpacked_by_kiln(source: Source) -> bool:
     if source.by_engine or not source.url:
         return False
     name = source_file_name(source)
-    foreign = is_archive(name) and not is_wheel(name) and not is_unpacked_by_engine(name)
+    foreign = is_archive(name) and not is_wheel(name) and not is_unpacked_by_rattler_build(name)
     return source.no_hoist or bool(source.content_hashes) or foreign or (is_wheel(name) and bool(source.patches))
 
 

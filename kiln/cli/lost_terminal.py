@@ -33,7 +33,7 @@ def survive_hangup() -> Iterator[None]:
     def redirect_terminals(_number: int, _frame: FrameType | None) -> None:
         redirect_to_dev_null(terminals)
 
-    with signals.handled_signals(signals.hangup_signals() if is_main else (), redirect_terminals):
+    with signals.temporary_signal_handler(signals.hangup_signals() if is_main else (), redirect_terminals):
         yield
 
 

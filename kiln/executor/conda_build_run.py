@@ -55,7 +55,7 @@ def write_engine_script(task: JobContext, executor: Executor) -> tuple[str, ...]
         croot=inside(folder / "croot"),
         fetched=inside(folder / FETCHED),
         cache=inside(cache / SHARED),
-        channels=channel_url_credentials.urls_with_credentials(channel_sources(rendered.config)),
+        channels=channel_url_credentials.add_credentials_to_urls(channel_sources(rendered.config)),
         channel_priority=conda.channel_priority,
         settings=conda.conda_build,
         solver=conda.solver,

@@ -151,9 +151,9 @@ class PreinstallChecker:
 
     def _refuse_package(self, error: KilnError, folder: Path) -> None:
         self.refusal = self.refusal or error
-        if not files.refused_path(self.prefix).exists():
+        if not files.quarantine_path(self.prefix).exists():
             with contextlib.suppress(FileNotFoundError):  # a package may be complete before the prefix is made
-                self.prefix.rename(files.refused_path(self.prefix))
+                self.prefix.rename(files.quarantine_path(self.prefix))
         self._remove_unpacked_package(folder)
 
     def _remove_unpacked_package(self, folder: Path) -> None:

@@ -109,7 +109,7 @@ class _RattlerProcess:
             "operation": operation,
             "arguments": arguments,
             "limits": dataclasses.asdict(bounds),
-            "credentials": channel_url_credentials.registered_channels(),
+            "credentials": channel_url_credentials.registered_urls_with_credentials(),
             "lock": lock is not None,
         }
         seconds = float(bounds.install if operation == "install" else bounds.solve)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kiln.version_spec import require_parsable
+from kiln.version_spec import require_safe_to_parse
 
 _PIN_KINDS = frozenset({"pin_subpackage", "pin_compatible"})
 
@@ -45,7 +45,7 @@ def canonical_spec(spec: str) -> str:
     from rattler import MatchSpec
     from rattler.exceptions import InvalidMatchSpecError
 
-    require_parsable(spec)
+    require_safe_to_parse(spec)
     try:
         given = MatchSpec(str(spec), strict=True)
     except InvalidMatchSpecError as error:

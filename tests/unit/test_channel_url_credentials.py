@@ -24,7 +24,7 @@ from kiln import channel_url_credentials, masking
 )
 def test_a_channel_is_named_without_its_credentials(given: str, bare: str) -> None:
     assert channel_url_credentials.register_credentials((given,)) == (bare,)
-    assert given == bare or channel_url_credentials.urls_with_credentials((bare,)) == (given,)
+    assert given == bare or channel_url_credentials.add_credentials_to_urls((bare,)) == (given,)
 
 
 def test_credentials_are_sent_to_their_channel_alone() -> None:

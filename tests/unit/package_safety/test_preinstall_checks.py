@@ -87,7 +87,7 @@ def test_a_refused_package_is_removed_with_its_prefix(installation: Installation
     assert isinstance(installation.admission.refusal, BrokenPackage)
     assert installation.cached == []
     assert not installation.prefix.exists()
-    assert files.refused_path(installation.prefix).is_dir()
+    assert files.quarantine_path(installation.prefix).is_dir()
     assert installation.unfinished
 
 
