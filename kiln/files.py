@@ -370,7 +370,7 @@ def held_lock_file(path: Path) -> Iterator[None]:
             file_locks.acquire_lock(file.fileno(), wait=False)
         except BlockingIOError as error:
             file.seek(0)
-            raise _already_running_error(path, file.read().strip()) from error
+            raise already_running_error(path, file.read().strip()) from error
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -392,6 +392,8 @@ def held_folder_lock(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _already_running_error(path: Path, other: str) -> AlreadyRunning:
-    holder = f"process {other}" if other.isdecimal() else "another process"
-    return AlreadyRunning(f"{holder} holds {path}", hint="wait until it has ended, or end it")
+def already_running_error(lock: Path, pid: str) -> AlreadyRunning:
+    """Return the error of a lock that the process ``pid`` holds, which is anything else where that is unknown."""
+    holder = f"process {pid}" if pid.isdecimal() else "another process"
+    hint = "wait until it has ended, or end it; then run the same command again"
+    return AlreadyRunning(f"{holder} holds {lock}", hint=hint)

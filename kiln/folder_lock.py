@@ -124,7 +124,7 @@ def _acquire_lock_file(lock: Path, wait: float) -> tuple[int, bool]:
         try:
             file_locks.acquire_lock(descriptor, wait=False)
         except BlockingIOError:
-            _wait_for_holder(lock, descriptor, wait, time.monotonic() - begun)
+            _pause_or_raise_already_running(lock, descriptor, wait, time.monotonic() - begun)
         except OSError as error:
             if error.errno in _WITHOUT_LOCKS:
                 return descriptor, False
@@ -163,12 +163,10 @@ def _write_holder_pid(descriptor: int) -> None:
             os.write(descriptor, f"{os.getpid()}\n".encode())
 
 
-def _wait_for_holder(lock: Path, descriptor: int, wait: float, waited: float) -> None:
+def _pause_or_raise_already_running(lock: Path, descriptor: int, wait: float, waited: float) -> None:
     """Wait a moment for the holder, or for the processes of a killed one; raises AlreadyRunning after long enough."""
     holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
     os.close(descriptor)
     if waited >= (wait if holder.isdecimal() and is_process_running(int(holder)) else max(wait, ENDING)):
-        who = f"process {holder}" if holder.isdecimal() else "another process"
-        hint = "wait until it has ended, or end it; then run the same command again"
-        raise AlreadyRunning(f"{who} holds {lock}", hint=hint)
+        raise files.already_running_error(lock, holder)
     time.sleep(PAUSE)
