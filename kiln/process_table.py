@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.operating_system.processes import KILL, TICKS, seconds_since_boot
+from kiln.operating_system.processes import KILL, TICKS, is_process_running, seconds_since_boot
 
 if TYPE_CHECKING:
     import signal
@@ -86,12 +86,6 @@ def _ancestors(process: Process, processes: dict[int, Process]) -> set[int]:
         ancestors.add(current.pid)
         current = processes.get(current.parent)
     return ancestors
-
-
-def is_running(pid: int) -> bool:
-    """Return whether a process exists and is not a zombie."""
-    process = read_process(pid)
-    return process is not None and process.state not in ENDED
 
 
 def seconds_since_start(process: Process) -> float:
@@ -178,4 +172,4 @@ def _has_working_directory_in(pid: int, folder: Path) -> bool:
 
 def _is_orphan(pid: int) -> bool:
     process = read_process(pid)
-    return process is not None and not is_running(process.session)
+    return process is not None and not is_process_running(process.session)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import process_table
+from kiln.operating_system.processes import is_process_running
 from kiln.process_table import kill_orphans_in_folder, oom_kill_count, parse_proc_stat, process_tree_memory
 from tests.waiting import until
 
@@ -80,11 +81,11 @@ def test_an_incomplete_record_is_refused() -> None:
 def test_a_child_is_among_the_descendants_until_it_has_ended() -> None:
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as child:
         assert child.pid in {process.pid for process in process_table.processes_with_descendants(os.getpid())}
-        assert process_table.is_running(child.pid)
+        assert is_process_running(child.pid)
         assert process_table.has_children(os.getpid())
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert not process_table.is_running(child.pid), "a zombie has ended"
+        assert not is_process_running(child.pid), "a zombie has ended"
     assert process_table.read_process(child.pid) is None
 
 
@@ -94,9 +95,9 @@ def test_descendants_are_killed_and_the_process_is_not() -> None:
     with subprocess.Popen((sys.executable, "-c", script), **pipes) as parent:  # type: ignore[call-overload]
         child = int(parent.stdout.readline())
         process_table.kill_descendants(parent.pid)
-        while process_table.is_running(child):
+        while is_process_running(child):
             pass
-        assert process_table.is_running(parent.pid)
+        assert is_process_running(parent.pid)
         parent.kill()
 
 
