@@ -75,24 +75,21 @@ def _user_and_password(user: str) -> tuple[str, str]:
     return unquote(name), unquote(password)
 
 
-class _CredentialRegistry:
-    """The credentials of this process, by bare channel."""
-
-    entries: dict[str, ChannelCredentials] = {}  # noqa: RUF012 - one registry for the process
+_REGISTRY: dict[str, ChannelCredentials] = {}  # the credentials of this process, by bare channel
 
 
 def register_credentials(channels: Iterable[str]) -> tuple[str, ...]:
     """Return channels without their credentials, which are kept for requests, and masked from now on."""
     channels = tuple(channels)
     for entry in filter(None, map(ChannelCredentials.from_channel_url, channels)):
-        _CredentialRegistry.entries[entry.bare] = entry
+        _REGISTRY[entry.bare] = entry
         masking.register_secrets(masking.secrets_in_urls(entry.full))
     return tuple(map(url_without_credentials, channels))
 
 
 def registered_urls_with_credentials() -> tuple[str, ...]:
     """Return the channels with their credentials, for another process of kiln's."""
-    return tuple(entry.full for entry in _CredentialRegistry.entries.values())
+    return tuple(entry.full for entry in _REGISTRY.values())
 
 
 def url_without_credentials(url: str) -> str:
@@ -103,19 +100,22 @@ def url_without_credentials(url: str) -> str:
 
 def add_credentials_to_urls(channels: Iterable[str]) -> tuple[str, ...]:
     """Return channels with their credentials, for a program that takes them in no other way."""
-    entries = _CredentialRegistry.entries
-    return tuple(entries[channel].full if channel in entries else channel for channel in channels)
+    return tuple(_REGISTRY[channel].full if channel in _REGISTRY else channel for channel in channels)
 
 
 def request_headers(url: str) -> dict[str, str]:
     """Return the headers of a request for a URL."""
-    matches = [entry for entry in _CredentialRegistry.entries.values() if entry.contains_url(url)]
-    return max(matches, key=lambda entry: len(entry.bare)).authorization_header if matches else {}
+    return _longest_channel_header(entry for entry in _REGISTRY.values() if entry.contains_url(url))
+
+
+def _longest_channel_header(matches: Iterable[ChannelCredentials]) -> dict[str, str]:
+    entry = max(matches, key=lambda entry: len(entry.bare), default=None)
+    return {} if entry is None else entry.authorization_header
 
 
 def url_with_token(url: str) -> str:
     """Return the URL of a request for a channel's file: with the token in its path, where the channel has one."""
-    for entry in _CredentialRegistry.entries.values():
+    for entry in _REGISTRY.values():
         if entry.token is not None and entry.contains_url(url):
             return f"{entry.full.rstrip('/')}{url[len(entry.bare.rstrip('/')) :]}"
     return url
@@ -132,15 +132,13 @@ def rattler_http_client() -> Client | None:
         S3Middleware,
     )
 
-    entries = tuple(_CredentialRegistry.entries.values())
+    entries = tuple(_REGISTRY.values())
     if not entries:
         return None
 
     def header(host: str, path: str) -> dict[str, str] | None:
-        matches = [
-            entry for entry in entries if entry.host == host and entry.user and _is_path_in_channel(entry.bare, path)
-        ]
-        return max(matches, key=lambda entry: len(entry.bare)).authorization_header if matches else None
+        users = (entry for entry in entries if entry.host == host and entry.user)
+        return _longest_channel_header(entry for entry in users if _is_path_in_channel(entry.bare, path)) or None
 
     tokens = {f"{entry.bare.rstrip('/')}/": [f"{entry.full.rstrip('/')}/"] for entry in entries if entry.token}
     return Client(
@@ -163,9 +161,7 @@ def _is_path_in_channel(bare: str, path: str) -> bool:
 def rattler_auth_file_content(channels: Iterable[str]) -> Mapping[str, Any]:
     """Return the credentials of channels in the form of rattler's file of them (``RATTLER_AUTH_FILE``)."""
     content: dict[str, Any] = {}
-    for entry in (
-        _CredentialRegistry.entries[channel] for channel in channels if channel in _CredentialRegistry.entries
-    ):
+    for entry in filter(None, map(_REGISTRY.get, channels)):
         if entry.token is not None:
             content[entry.host] = {"CondaToken": entry.token}
         else:
