@@ -78,26 +78,20 @@ def explain_failed_solve(
     def conflicting_specs(on: TargetMachine) -> tuple[str, ...]:
         return smallest_conflicting_specs(specs, lambda specs: not solver_refusal(specs, on))
 
+    cpu_specs = partial(_cpu_specs_instead_of_gpu, solves=lambda specs: not solver_refusal(specs, machine))
+    explained = partial(_explained_failure, words=failure.why, most=most)
     arch = machine.virtual_package_version(virtual_cuda_arch.NAME)
     if arch is not None and not solver_refusal(specs, machine.without_virtual_package(virtual_cuda_arch.NAME)):
         needs = conflicting_specs(machine)
-        instead = [
-            spec for spec in map(_cpu_spec_instead_of_gpu, needs) if spec and not solver_refusal([spec], machine)
-        ]
-        return _explained_failure(*explain_old_gpu(needs, arch, machine, instead=instead), words=failure.why, most=most)
+        return explained(*explain_old_gpu(needs, arch, machine, instead=cpu_specs(needs)))
     for cuda in cuda_versions_to_try(failure.why):
         if is_newer_cuda(cuda, machine.virtual_package_version("__cuda")) and not solver_refusal(
             specs, machine.with_virtual_package("__cuda", cuda)
         ):
             needs = conflicting_specs(machine)
-            instead = [
-                spec for spec in map(_cpu_spec_instead_of_gpu, needs) if spec and not solver_refusal([spec], machine)
-            ]
-            return _explained_failure(
-                *explain_missing_driver(needs, cuda, machine, instead=instead), words=failure.why, most=most
-            )
+            return explained(*explain_missing_driver(needs, cuda, machine, instead=cpu_specs(needs)))
     if not solver_refusal(specs, machine.with_virtual_package("__glibc", ANY_GLIBC)):
-        return _explained_failure(*explain_old_glibc(conflicting_specs(machine), machine), words=failure.why, most=most)
+        return explained(*explain_old_glibc(conflicting_specs(machine), machine))
     anything = machine.with_virtual_package("__cuda", tables.cuda_minor_versions()[0]).with_virtual_package(
         "__glibc", ANY_GLIBC
     )
@@ -108,11 +102,8 @@ def explain_failed_solve(
         if len(core) == 1
         else ()
     )
-    return _explained_failure(
-        *explain_conflicting_specs(core, channels, versions),
-        words=solver_refusal(core, anything) or failure.why,
-        most=most,
-    )
+    words = solver_refusal(core, anything) or failure.why
+    return explained(*explain_conflicting_specs(core, channels, versions), words=words)
 
 
 def _explained_failure(problem: str, why: str, hint: str, *, words: str, most: int) -> SolveFailed:
@@ -243,7 +234,10 @@ def explain_conflicting_specs(
     return f"{' and '.join(core)} exclude each other, on any machine", "", hint
 
 
-def _cpu_spec_instead_of_gpu(spec: str) -> str:
-    """Return ``tensorflow-cpu 2.21.*`` for ``tensorflow-gpu 2.21.*``; empty for other names."""
-    name = package_name(spec)
-    return f"{name.removesuffix('-gpu')}-cpu{spec[len(name) :]}" if name.endswith("-gpu") else ""
+def _cpu_specs_instead_of_gpu(specs: Sequence[str], *, solves: Callable[[Sequence[str]], bool]) -> list[str]:
+    """Return ``tensorflow-cpu 2.21.*`` for ``tensorflow-gpu 2.21.*``, and nothing for other names, where it solves."""
+    names = {spec: package_name(spec) for spec in specs}
+    cpu = [
+        f"{name.removesuffix('-gpu')}-cpu{spec[len(name) :]}" for spec, name in names.items() if name.endswith("-gpu")
+    ]
+    return [spec for spec in cpu if solves([spec])]
