@@ -109,7 +109,8 @@ def pinned_range(version: str, min_pin: str | None = "x.x.x.x.x.x.x", max_pin: s
     Raises:
         ValueError: the text is not a version.
     """
-    parts, nested = _flat_components(Version(version))
+    components = Version(version).parts[1:]
+    parts, nested = [part for component in components for part in component], len(components) - 1
     epoch = version.partition("!")[0] + "!" if "!" in version else ""
     lower = epoch + _join_components(parts, nested, len(min_pin.split("."))) if min_pin else ""
     upper = epoch + _upper_bound(parts, nested, len(max_pin.split("."))) if max_pin else ""
@@ -134,22 +135,13 @@ def pinned_spec(pin: Pin, version: str, build: str) -> str:
     return " ".join(filter(None, (pin.name, pinned_range(version, pin.min_pin, pin.max_pin), own_build)))
 
 
-def _flat_components(version: Version) -> tuple[list[int | float | str], int | None]:
-    """Return the components in one list, and the index of the last one that has parts, which no dot follows."""
-    flat: list[int | float | str] = []
-    nested = None
-    for index, part in enumerate(version.parts[1:]):
-        nested = index
-        flat.extend(part)
-    return flat, nested
-
-
-def _join_components(parts: list[int | float | str], nested: int | None, count: int) -> str:
+def _join_components(parts: Part, nested: int, count: int) -> str:
+    """Return the first ``count`` parts with dots between them, but none after that of the number ``nested``."""
     text = "".join(f"{part}{'' if index == nested else '.'}" for index, part in enumerate(parts[:count]))
     return text.removesuffix(".")
 
 
-def _upper_bound(parts: list[int | float | str], nested: int | None, count: int) -> str:
+def _upper_bound(parts: Part, nested: int, count: int) -> str:
     count = min(count, len(parts))
     alphabetic = str(parts[min(count, len(parts) - 1)]).isalpha()
     last = parts[count - 1]
