@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -45,45 +44,49 @@ def fetch_and_hash(
         DiskFull: when the disk is full.
     """
     full_disk = contextlib.nullcontext() if target is None else files.full_disk_as_kiln_error(target.parent)
-    with full_disk, contextlib.nullcontext() if target is None else target.open("wb") as sink:  # closed in full_disk
-        transfer = _SourceTransfer(
-            url=url, algorithms=tuple(algorithms), progress=progress, sink=sink, verify_kind=verify_kind
-        )
-        return _transfer_by_scheme(transfer, folder)
+    hashes = {name: hashlib.new(name, usedforsecurity=False) for name in algorithms}
+    with (
+        full_disk,
+        contextlib.nullcontext() if target is None else target.open("wb") as sink,  # closed in full_disk
+        _opened_source(url, folder) as (stream, size),
+    ):
+        total, beginning, announced = 0, b"", f" of {files.human_readable_size(size)}" if size else ""
+        for chunk in _chunks_within_limits(stream, size, url):
+            total += len(chunk)
+            beginning = beginning or chunk[:HEADER]
+            for digest in hashes.values():
+                digest.update(chunk)
+            if sink is not None:
+                with files.full_disk_as_kiln_error(Path(sink.name).parent):
+                    sink.write(chunk)
+            progress(files.human_readable_size(total) + announced)
+        if verify_kind:
+            _require_archive(url, beginning)
+    return {name: digest.hexdigest() for name, digest in hashes.items()}
 
 
-def _transfer_by_scheme(transfer: _SourceTransfer, folder: Path) -> Mapping[str, str]:
-    url = transfer.url
+def _opened_source(url: str, folder: Path) -> contextlib.AbstractContextManager[tuple[IO[bytes], int | None]]:
+    """Open what is at an address; the size is None where a server does not announce it."""
     parts = urlsplit(url)
     if parts.scheme in {"http", "https"}:
-        return _download_from_server(transfer, parts.hostname or url)
+        return _opened_response(url, parts.hostname or url)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
-        return _copy_local_file(transfer, Path(unquote(parts.path)))
+        return _opened_file(url, Path(unquote(parts.path)))
     if not parts.scheme:
-        return _copy_local_file(transfer, folder / url)
+        return _opened_file(url, folder / url)
     raise DownloadFailed(url, why=f"kiln downloads by http, https and file, not by {parts.scheme}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SourceTransfer:
-    """One download: its address, its hashes, and the receivers of its progress and content."""
-
-    url: str
-    algorithms: tuple[str, ...]
-    progress: Callable[[str], None]
-    sink: IO[bytes] | None
-    verify_kind: bool
-
-
-def _download_from_server(transfer: _SourceTransfer, host: str) -> Mapping[str, str]:
-    bare, headers = _url_and_auth_headers(transfer.url)
+@contextlib.contextmanager
+def _opened_response(url: str, host: str) -> Iterator[tuple[IO[bytes], int | None]]:
+    bare, headers = _url_and_auth_headers(url)
     try:
         with http_client.send_request(bare, headers={"User-Agent": "kiln", **headers}) as response:
-            return _hash_and_write(transfer, response, http_client.content_length(response))
+            yield response, http_client.content_length(response)
     except http_client.HttpError as error:
         match = _UNREACHED.fullmatch(str(error))
         why = f"{host} cannot be reached: {match[1]}" if match else str(error)
-        raise DownloadFailed(transfer.url, why=why) from error
+        raise DownloadFailed(url, why=why) from error
 
 
 def _url_and_auth_headers(url: str) -> tuple[str, dict[str, str]]:
@@ -95,50 +98,33 @@ def _url_and_auth_headers(url: str) -> tuple[str, dict[str, str]]:
     return parts._replace(netloc=host).geturl(), channel_url_credentials.basic_auth_header(user)
 
 
-def _copy_local_file(transfer: _SourceTransfer, path: Path) -> Mapping[str, str]:
-    url = transfer.url
+@contextlib.contextmanager
+def _opened_file(url: str, path: Path) -> Iterator[tuple[IO[bytes], int | None]]:
     if not path.is_file():  # a device or a pipe could have no end
         raise DownloadFailed(url, why="no such file" if not path.exists() else "not a regular file")
     try:
         with path.open("rb") as file:
-            return _hash_and_write(transfer, file, path.stat().st_size)
+            yield file, path.stat().st_size
     except OSError as error:
         raise DownloadFailed(url, why=error.strerror or str(error)) from error
 
 
-def _hash_and_write(transfer: _SourceTransfer, stream: IO[bytes], size: int | None) -> Mapping[str, str]:
-    """Return the hashes of a stream, and write it to the sink."""
-    url = transfer.url
+def _chunks_within_limits(stream: IO[bytes], size: int | None, url: str) -> Iterator[bytes]:
+    """Yield the content of a stream; raises DownloadFailed where it exceeds a limit, or has another size."""
     if size is not None and size > MOST_BYTES:
         raise DownloadFailed(
             url, why=f"it has {files.human_readable_size(size)}, the limit is {files.human_readable_size(MOST_BYTES)}"
         )
-    hashes = {name: hashlib.new(name, usedforsecurity=False) for name in transfer.algorithms}
-    total, beginning = 0, b""
-    for chunk in _chunks_within_time_limit(stream, url):
-        total += len(chunk)
-        if total > MOST_BYTES:
-            raise DownloadFailed(url, why=f"it has more than {files.human_readable_size(MOST_BYTES)}")
-        beginning = beginning or chunk[:HEADER]
-        for digest in hashes.values():
-            digest.update(chunk)
-        if transfer.sink is not None:
-            with files.full_disk_as_kiln_error(Path(transfer.sink.name).parent):
-                transfer.sink.write(chunk)
-        transfer.progress(files.human_readable_size(total) + (f" of {files.human_readable_size(size)}" if size else ""))
-    if size is not None and total != size:
-        raise DownloadFailed(url, why=f"it broke off after {total:,} of {size:,} bytes")
-    if transfer.verify_kind:
-        _require_archive(url, beginning)
-    return {name: digest.hexdigest() for name, digest in hashes.items()}
-
-
-def _chunks_within_time_limit(stream: IO[bytes], url: str) -> Iterator[bytes]:
-    end = time.monotonic() + MOST_SECONDS
+    total, end = 0, time.monotonic() + MOST_SECONDS
     while chunk := stream.read(_CHUNK):
+        total += len(chunk)
         if time.monotonic() > end:
             raise DownloadFailed(url, why=f"it takes more than {MOST_SECONDS / 60:.0f} minutes")
+        if total > MOST_BYTES:
+            raise DownloadFailed(url, why=f"it has more than {files.human_readable_size(MOST_BYTES)}")
         yield chunk
+    if size is not None and total != size:
+        raise DownloadFailed(url, why=f"it broke off after {total:,} of {size:,} bytes")
 
 
 def _require_archive(url: str, beginning: bytes) -> None:
