@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class _CiSupportDumper(yaml.SafeDumper):
-    """A dumper that keeps the order of nested mappings and writes true and false unquoted."""
+    """A dumper that keeps the order of nested mappings, writes true and false unquoted, and repeats equal values."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the library's name
+        return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, data: str) -> Node:
@@ -28,44 +32,17 @@ def _represent_text(dumper: yaml.SafeDumper, data: str) -> Node:
 
 
 _CiSupportDumper.add_representer(str, _represent_text)
+_CiSupportDumper.add_representer(TypedText, lambda dumper, data: dumper.represent_data(data.typed))
 _CiSupportDumper.add_representer(dict, lambda dumper, data: dumper.represent_dict(data.items()))
 
 
 def ci_support_text(data: Mapping[str, Any]) -> str:
     """Return the text of a mapping with sorted outermost keys; values are text, tuples, or mappings in their order."""
-    return "".join(_entry_text(key, _hashable_value(data[key])) for key in sorted(data))
-
-
-def _hashable_value(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return tuple(_hashable_value(item) for item in value)
-    if isinstance(value, TypedText):
-        return _FrozenTypedValue((type(value.typed).__name__, value.typed))
-    if isinstance(value, str):
-        return value
-    return _FrozenMapping((key, _hashable_value(item)) for key, item in value.items())
-
-
-class _FrozenMapping(tuple):  # type: ignore[type-arg]
-    """A mapping that can be hashed."""
-
-    __slots__ = ()
-
-
-class _FrozenTypedValue(tuple):  # type: ignore[type-arg]
-    """A number or a truth value with the name of its type, for 1 and true are the same to a memory."""
-
-    __slots__ = ()
+    return "".join(_entry_text(key, pickle.dumps(data[key])) for key in sorted(data))
 
 
 @lru_cache(maxsize=4096)
-def _entry_text(key: str, value: Any) -> str:
-    return str(yaml.dump({key: _value_of_hashable(value)}, Dumper=_CiSupportDumper, default_flow_style=False))
-
-
-def _value_of_hashable(value: Any) -> Any:
-    if isinstance(value, _FrozenTypedValue):
-        return value[1]
-    if isinstance(value, _FrozenMapping):
-        return {key: _value_of_hashable(item) for key, item in value}
-    return [_value_of_hashable(item) for item in value] if isinstance(value, tuple) else value
+def _entry_text(key: str, pickled: bytes) -> str:
+    """Return the text of one key; its value is pickled to be remembered by, since 1 and true are equal."""
+    value = pickle.loads(pickled)  # noqa: S301 - pickled here
+    return str(yaml.dump({key: value}, Dumper=_CiSupportDumper, default_flow_style=False))
