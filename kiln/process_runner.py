@@ -80,16 +80,7 @@ def run(
     Raises MissingTool when the program is not found.
     """
     with _OutputRecorder(log=log, secrets=secrets, on_line=on_line, tail_lines=tail_lines, own=own) as listener:
-        return _run_process(
-            _argv_as_text(argv),
-            env=env,
-            cwd=cwd,
-            timeout=timeout,
-            idle=idle,
-            listener=listener,
-            apart=False,
-            stdin=stdin,
-        )
+        return _run_process(argv, env=env, cwd=cwd, timeout=timeout, listener=listener, stdin=stdin, idle=idle)
 
 
 def capture(
@@ -108,9 +99,7 @@ def capture(
     Raises MissingTool when the program is not found.
     """
     with _OutputRecorder(log=None, secrets=secrets, on_line=None, tail_lines=TAIL_LINES) as listener:
-        return _run_process(
-            _argv_as_text(argv), env=env, cwd=cwd, timeout=timeout, listener=listener, apart=True, stdin=stdin
-        )
+        return _run_process(argv, env=env, cwd=cwd, timeout=timeout, listener=listener, stdin=stdin, apart=True)
 
 
 def start_helper_process(
@@ -142,11 +131,9 @@ def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
     Its output is not recorded. The program alone handles Ctrl-C until it has ended.
     Raises MissingTool when the program is not found.
     """
-    words = _argv_as_text(argv)
+    words = tuple(map(os.fspath, argv))
     LOGGER.info("hand over to: %s", masking.masked(shlex.join(words)))
-    program = (
-        words[0] if Path(words[0]).name != words[0] else str(find_program(words[0], env=complete_environment(env)))
-    )
+    program = _path_or_found_program(words[0], env)
     before = signal.signal(signal.SIGINT, _ignore_interrupt)
     try:
         with subprocess.Popen(words, executable=program, env=complete_environment(env), cwd=cwd) as process:
@@ -173,8 +160,8 @@ def find_program(program: str, *, env: Mapping[str, str]) -> Path:
     return Path(location)
 
 
-def _argv_as_text(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    return tuple(os.fspath(word) for word in argv)
+def _path_or_found_program(word: str, env: Mapping[str, str]) -> str:
+    return word if Path(word).name != word else str(find_program(word, env=complete_environment(env)))
 
 
 class _OutputRecorder:
@@ -237,21 +224,22 @@ class _OutputRecorder:
 
 
 def _run_process(
-    argv: tuple[str, ...],
+    argv: Sequence[str | os.PathLike[str]],
     *,
     env: Mapping[str, str],
     cwd: Path | None,
     timeout: float | None,
     listener: _OutputRecorder,
-    apart: bool,
-    stdin: str | None = None,
+    stdin: str | None,
+    apart: bool = False,
     idle: float | None = None,
 ) -> ProcessResult:
-    text = listener.masked(shlex.join(argv))
+    words = tuple(map(os.fspath, argv))
+    text = listener.masked(shlex.join(words))
     LOGGER.info("run: %s", text)
     listener.write_log_line(f"$ {text}")
     start = time.monotonic()
-    process = _start_process(argv, env=env, cwd=cwd, apart=apart, reads=stdin is not None)
+    process = _start_process(words, env=env, cwd=cwd, apart=apart, reads=stdin is not None)
     stdout = bytearray()
     group = ProcessGroup(process)
     idle_time = _IdleLimit(process.pid, idle)
@@ -268,7 +256,7 @@ def _run_process(
     exit_code = process.returncode if in_time else TIMED_OUT
     listener.write_log_line(f"# exit code {exit_code} after {seconds:.1f} s")
     return ProcessResult(
-        argv=argv,
+        argv=words,
         exit_code=exit_code,
         tail=listener.tail,
         seconds=seconds,
@@ -309,9 +297,9 @@ def _write_stdin(process: subprocess.Popen[bytes], text: bytes) -> None:
 
 
 def _start_process(
-    argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, apart: bool, reads: bool = False
+    argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, apart: bool, reads: bool
 ) -> subprocess.Popen[bytes]:
-    program = argv[0] if Path(argv[0]).name != argv[0] else str(find_program(argv[0], env=complete_environment(env)))
+    program = _path_or_found_program(argv[0], env)
     if cwd is not None and not cwd.is_dir():
         raise NotADirectoryError(f"folder to run {argv[0]} in not found: {cwd}")
     try:
