@@ -76,7 +76,7 @@ class PackageWriter:
     def __contains__(self, path: str) -> bool:
         return path in self._paths
 
-    def add(self, path: str, source: SupportsRead[bytes], size: int, *, executable: bool = False) -> None:
+    def add_stream(self, path: str, source: SupportsRead[bytes], size: int, *, executable: bool = False) -> None:
         """Add a file of exactly ``size`` bytes, read from ``source`` once."""
         reader = _HashingReader(source)
         self._content.addfile(_tar_member(path, size, executable=executable), reader)
@@ -153,7 +153,7 @@ def write_package(folder: Path, facts: PackageMetadata) -> Iterator[PackageWrite
                 info.addfile(_tar_member(path, len(data), executable=False), io.BytesIO(data))
 
 
-def write_metadata_package(folder: Path, facts: PackageMetadata) -> Path:
+def write_metadata_only_package(folder: Path, facts: PackageMetadata) -> Path:
     """Write a package without files into ``folder``, unless it exists, and return its path."""
     path = folder / f"{facts.stem}.conda"
     if not path.is_file():

@@ -91,7 +91,7 @@ def convert_dependencies(rehearsal_plan: RehearsalPlan, store: Path, folder: Pat
 
     Raises BrokenPackage for an invalid or harmful wheel, HashMismatch and DiskFull.
     """
-    from kiln.conda_package.writer import write_metadata_package
+    from kiln.conda_package.writer import write_metadata_only_package
     from kiln.rehearse import wheel_download
     from kiln.rehearse.stand_in_writer import cuda_metadata, microarch_level_metadata, write_stand_in_package
     from kiln.rehearse.wheel_package import PackageTarget, convert_wheels
@@ -104,7 +104,7 @@ def convert_dependencies(rehearsal_plan: RehearsalPlan, store: Path, folder: Pat
     return (
         *convert_wheels(wheel_files, folder, target),
         *(
-            write_metadata_package(folder, facts)
+            write_metadata_only_package(folder, facts)
             for facts in (*cuda_metadata(wheels, target), *microarch_level_metadata())
         ),
         *(write_stand_in_package(stand_in, folder) for stand_in in rehearsal_plan.stand_ins),

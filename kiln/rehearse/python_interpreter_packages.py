@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import process_runner
-from kiln.conda_package.writer import PLACEHOLDER, PackageMetadata, PackageWriter, write_metadata_package, write_package
+from kiln.conda_package.writer import (
+    PLACEHOLDER,
+    PackageMetadata,
+    PackageWriter,
+    write_metadata_only_package,
+    write_package,
+)
 from kiln.errors import BuildFailed, UnsupportedPython
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse.conda_names import abi_spec
@@ -83,7 +89,7 @@ def python_packages(interpreter: Interpreter, folder: Path, *, env: Mapping[str,
     if not path.is_file():
         with tempfile.TemporaryDirectory() as scratch, write_package(folder, facts) as archive:
             _write_package_files(archive, interpreter, parts, scratch=Path(scratch), env=env)
-    return path, write_metadata_package(folder, python_abi_metadata(interpreter.minor_version))
+    return path, write_metadata_only_package(folder, python_abi_metadata(interpreter.minor_version))
 
 
 def python_metadata(interpreter: Interpreter, *, key: str) -> PackageMetadata:

@@ -210,7 +210,7 @@ def _add_member(archive: PackageWriter, wheel: Wheel, member: WheelMember, path:
         archive.add_bytes(path, text, executable=True)
         return
     with wheel.open_member(member.path) as source:
-        archive.add(path, _StoppableStream(source=source, stop=stop), member.size, executable=member.executable)
+        archive.add_stream(path, _StoppableStream(source=source, stop=stop), member.size, executable=member.executable)
 
 
 def _python_install_path(member: WheelMember, wheel: Wheel, target: PackageTarget) -> str | None:

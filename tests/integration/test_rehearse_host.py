@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 
 from kiln import expand, feedstock_loader, render
-from kiln.conda_package.writer import PackageMetadata, write_metadata_package
+from kiln.conda_package.writer import PackageMetadata, write_metadata_only_package
 from kiln.local_channel import LocalChannel
 from kiln.matchspec_notation import strict_spec
 from kiln.rehearse import conda_names
@@ -43,7 +43,7 @@ def libraries(wheels: tuple[LockedWheel, ...], folder: Path, target: PackageTarg
                 depends=target.cuda_requirements,
                 run_exports=exports,
             )
-            yield write_metadata_package(folder, facts)
+            yield write_metadata_only_package(folder, facts)
 
 
 @pytest.mark.parametrize("cuda", ["12.5", "12.9"])
@@ -51,7 +51,7 @@ def test_the_host_of_a_cuda_config_solves_in_a_rehearsals_channel(tmp_path: Path
     wheels, target = plan_from_locks(python="3.12", cuda=cuda).dependencies, PackageTarget(python="3.12", cuda=cuda)
     (tmp_path / "made").mkdir()
     made = tmp_path / "made"
-    dev_packages = (write_metadata_package(made, facts) for facts in cuda_metadata(wheels, target))
+    dev_packages = (write_metadata_only_package(made, facts) for facts in cuda_metadata(wheels, target))
     packages = (*libraries(wheels, made, target), *dev_packages)
     channel = LocalChannel(root=tmp_path / "channel")
     channel.add((package, "linux-64") for package in packages)

@@ -13,7 +13,7 @@ import pytest
 
 from kiln import build, expand, feedstock_loader, render
 from kiln.conda_package.reader import read_info_json
-from kiln.conda_package.writer import PackageMetadata, write_metadata_package
+from kiln.conda_package.writer import PackageMetadata, write_metadata_only_package
 from kiln.local_channel import LocalChannel
 from kiln.model.build_results import TestVerdict
 from kiln.package_test import PackageTester
@@ -123,7 +123,7 @@ def host_packages(folder: Path) -> LocalChannel:
         exports = {"weak": ("libcublas >=99.1,<100.0a0",)} if name == "libcublas-dev" else {}
         version = "12.9" if name == "cuda-version" else "99.1"
         facts = PackageMetadata(name=name, version=version, build="0", run_exports=exports)
-        packages.append((write_metadata_package(folder / "packages", facts), "linux-64"))
+        packages.append((write_metadata_only_package(folder / "packages", facts), "linux-64"))
     channel.add(packages)
     return channel
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.conda_package.writer import write_metadata_package
+from kiln.conda_package.writer import write_metadata_only_package
 from kiln.rehearse.stand_in_writer import NAME, cuda_metadata, microarch_level_metadata
 from kiln.rehearse.wheel_locks import plan_from_locks
 from kiln.rehearse.wheel_package import PackageTarget
@@ -40,7 +40,7 @@ def test_a_processor_has_its_level_and_those_below(processor: str, levels: set[s
 
 
 def test_each_level_is_a_package_without_files(tmp_path: Path) -> None:
-    packages = [write_metadata_package(tmp_path, facts) for facts in microarch_level_metadata()]
+    packages = [write_metadata_only_package(tmp_path, facts) for facts in microarch_level_metadata()]
     assert [info(package, "index")["version"] for package in packages] == ["1", "2", "3", "4"]
     assert {info(package, "index")["name"] for package in packages} == {NAME}
     assert all(name.startswith("info/") for package in packages for name in unpacked(package))
@@ -61,9 +61,9 @@ def test_each_library_has_its_dev_package_and_all_have_one_version(cuda: str) ->
 def test_they_are_written_once(tmp_path: Path) -> None:
     planned, target = plan_from_locks(python="3.11", cuda="12.9"), PackageTarget(python="3.11", cuda="12.9")
     facts = list(cuda_metadata(planned.dependencies, target))
-    packages = [write_metadata_package(tmp_path, item) for item in facts]
+    packages = [write_metadata_only_package(tmp_path, item) for item in facts]
     times = [package.stat().st_mtime_ns for package in packages]
-    assert [write_metadata_package(tmp_path, item) for item in facts] == packages
+    assert [write_metadata_only_package(tmp_path, item) for item in facts] == packages
     assert [package.stat().st_mtime_ns for package in packages] == times
     assert all(name.startswith("info/") for name in unpacked(packages[0]))
     assert info(packages[0], "about")["extra"] == {"rehearsal": True}
