@@ -291,7 +291,7 @@ def attested_fact_lines(attested: AttestedFacts) -> list[str]:
     """Return the facts of an attestation in words: who published it, who built it from what."""
     from kiln.provenance import slsa
 
-    return [*attested.fact_lines, *(slsa.described_build_facts(attested.provenance) if attested.provenance else ())]
+    return [*attested.fact_lines, *(slsa.build_fact_lines(attested.provenance) if attested.provenance else ())]
 
 
 def provenance_record(attested: AttestedFacts | None, own: Mapping[str, str]) -> dict[str, Any]:

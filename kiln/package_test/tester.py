@@ -272,7 +272,9 @@ class PackageTester:
                 error.hint = "see that the channels have what the package and its tests require"
                 raise
             if prefix == step.prefix:
-                run_packages = resolved_packages.run_dependencies(map(_package_identity_fields, records), step.package)
+                run_packages = resolved_packages.transitive_run_dependencies(
+                    map(_package_identity_fields, records), step.package
+                )
             solve_and_install.install(records, prefix, cache=self.cache, carried=True)
         return run_packages
 

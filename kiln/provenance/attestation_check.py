@@ -196,7 +196,7 @@ class PackageAttestationCheck:
             if verified is not None:
                 answer, bundle = verified
                 name = f"{answer['identity']} ({answer['issuer']})"
-                numbers |= {other.number: name for other in self._bundles_of_certificate(bundle.certificate)}
+                numbers |= {other.number: name for other in self._bundles_signed_by_certificate(bundle.certificate)}
         return numbers
 
     def _facts_attested_by_key(self, key: PublicKey) -> AttestedFacts | None:
@@ -248,7 +248,7 @@ class PackageAttestationCheck:
             logged=answer["logged"],
             commit=answer["commit"],
             provenance=_first_slsa_predicate(
-                one.statement for one in self._bundles_of_certificate(bundle.certificate) if one.statement
+                one.statement for one in self._bundles_signed_by_certificate(bundle.certificate) if one.statement
             ),
         )
 
@@ -299,7 +299,7 @@ class PackageAttestationCheck:
             "compares_channel": self.channel is not None,
         }
 
-    def _bundles_of_certificate(self, certificate: bytes) -> list[ParsedBundle]:
+    def _bundles_signed_by_certificate(self, certificate: bytes) -> list[ParsedBundle]:
         """Return the bundles about this package that the key of a verified certificate has signed."""
         from cryptography import x509
 

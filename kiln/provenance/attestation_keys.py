@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import UsageError
-from kiln.provenance.sigstore_bundles import bundle_signed_by_key, dsse_signed_bytes
+from kiln.provenance.sigstore_bundles import dsse_signed_bytes, serialize_key_signed_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,7 +123,7 @@ class PrivateKey:
             signature = self.key.sign(data)
         else:
             signature = self.key.sign(data, ec.ECDSA(hashes.SHA256()))
-        return bundle_signed_by_key(statement, signature, self.public.name)
+        return serialize_key_signed_bundle(statement, signature, self.public.name)
 
 
 def _read_key_file(file: Path) -> bytes:

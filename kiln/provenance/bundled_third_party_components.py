@@ -56,7 +56,7 @@ class BundledComponent:
         return "declared for Bazel in the source; it is not known to be in the package"
 
 
-def carried_bazel_files(info: Mapping[str, bytes]) -> dict[str, bytes]:
+def bazel_files_in_packed_recipe(info: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return Bazel's files of sources in the recipe, which a package carries with it."""
     return {
         name: data
@@ -65,7 +65,7 @@ def carried_bazel_files(info: Mapping[str, bytes]) -> dict[str, bytes]:
     }
 
 
-def bundled_components(
+def bundled_and_declared_components(
     licenses: Iterable[LicenseFile], repositories: Sequence[ExternalRepository]
 ) -> tuple[BundledComponent, ...]:
     """Return what license files name, then the other repositories that the source declares."""
@@ -115,13 +115,13 @@ def _component_of_repository(repository: ExternalRepository, *, evidence: tuple[
         name=_git_project_name(repository.url) or repository.name,
         version=version,
         purl=_repository_purl(repository, version),
-        url=repository.url or _bazel_registry_url(repository),
+        url=repository.url or _bazel_module_source_url(repository),
         sha256=repository.sha256,
         evidence=evidence,
     )
 
 
-def _bazel_registry_url(repository: ExternalRepository) -> str:
+def _bazel_module_source_url(repository: ExternalRepository) -> str:
     """Return the file of a registry that has a module's address and hash (https://bazel.build/external/registry)."""
     if not repository.registry or not repository.version:
         return ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import __version__
 from kiln.provenance import spdx
-from kiln.provenance.resolved_packages import conda_purl, environment_text, package_purl, parse_exact_spec
+from kiln.provenance.resolved_packages import conda_purl, environment_description, package_purl, parse_exact_spec
 from kiln.serialization import iso_timestamp
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _main_component(record: Provenance) -> dict[str, Any]:
 
 def _license_file_component(file: LicenseFile, *, has_text: bool) -> dict[str, Any]:
     """Return a license file, as a part of the package; of files with the same text, the first has it."""
-    text = {"text": {"contentType": "text/plain", "content": file.shown_text}} if has_text else {}
+    text = {"text": {"contentType": "text/plain", "content": file.text_or_location}} if has_text else {}
     return {
         "type": "file",
         "bom-ref": f"file/{file.path}",
@@ -197,6 +197,6 @@ def _environment_component(package: ResolvedPackage) -> dict[str, Any]:
     """Return a package of an environment; those for build and host are not part of the package at run time."""
     identity = f"{_PLACES[package.scope]}/{package.subdir}/{package.name}"
     return {
-        **_library_component(identity, package, package_purl(package), environment=environment_text(package)),
+        **_library_component(identity, package, package_purl(package), environment=environment_description(package)),
         "scope": "required" if package.scope == "run" else "excluded",
     }

@@ -67,7 +67,7 @@ def last_record_hash(data: bytes) -> str:
     return _parse_line(len(lines), lines[-1]).hash if lines else ""
 
 
-def chain_without_packages(data: bytes, hashes: Iterable[str]) -> bytes:
+def chain_without_trailing_records(data: bytes, hashes: Iterable[str]) -> bytes:
     """Return a chain without those of its last lines that are of packages with these hashes."""
     removed = set(hashes)
     lines = data.splitlines(keepends=True)

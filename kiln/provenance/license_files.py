@@ -56,7 +56,7 @@ class LicenseFile:
         return f"{REFERENCE}text-{self.sha256[:16]}"
 
     @property
-    def shown_text(self) -> str:
+    def text_or_location(self) -> str:
         """The text, or where it is when it is too long."""
         return self.text or f"The text is in the file {self.path} of the package, which has the SHA-256 {self.sha256}."
 

@@ -26,7 +26,7 @@ LONGEST = 1000  # characters of a text
 _EXACT = re.compile(r"([a-z0-9_][a-z0-9_.-]*) ([0-9][A-Za-z0-9_.!+]*) ([A-Za-z0-9_.+]+)")
 
 
-def environment_packages(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ...]:
+def build_and_host_packages(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ...]:
     """Return the packages of both environments, from the files below ``info/`` of a package."""
     if RENDERED_V1 in info:
         dependencies = mapping_or_empty(_load_rendered_recipe(info[RENDERED_V1]).get("finalized_dependencies"))
@@ -55,7 +55,7 @@ def conda_purl(name: str, version: str = "", **qualifiers: str) -> str:
     return f"pkg:conda/{quote(name, safe='.')}{version}" + (f"?{more}" if more else "")
 
 
-def run_dependencies(records: Iterable[Mapping[str, Any]], name: str) -> tuple[ResolvedPackage, ...]:
+def transitive_run_dependencies(records: Iterable[Mapping[str, Any]], name: str) -> tuple[ResolvedPackage, ...]:
     """Return the run dependencies of a package in an environment: what it requires, directly or not.
 
     ``records`` are those of all packages there, in the fields of an index with their addresses.
@@ -79,11 +79,11 @@ def is_valid_package(package: ResolvedPackage) -> bool:
         and bool(package.version)
         and all(len(text) <= LONGEST and _PLAIN.fullmatch(text) for text in texts)
         and (not package.sha256 or _SHA256.fullmatch(package.sha256) is not None)
-        and all(not url or _is_public_url(url) for url in (package.url, package.channel))
+        and all(not url or _is_url_without_credentials(url) for url in (package.url, package.channel))
     )
 
 
-def environment_text(package: ResolvedPackage) -> str:
+def environment_description(package: ResolvedPackage) -> str:
     """Return in words where a package was installed: for the build, or as a run dependency, which elsewhere differs."""
     if package.scope == "run":
         return "as tested: a run dependency that the solver chose for the package's tests"
@@ -99,7 +99,7 @@ def package_purl(package: ResolvedPackage) -> str:
     return conda_purl(package.name, package.version, **names)
 
 
-def _is_public_url(url: str) -> bool:
+def _is_url_without_credentials(url: str) -> bool:
     """Return whether an address is one without credentials."""
     return (
         len(url) <= LONGEST
@@ -113,7 +113,7 @@ def _is_public_url(url: str) -> bool:
 def package_from_record(scope: str, record: Mapping[str, Any]) -> ResolvedPackage:
     """Return a package by its record: rattler-build's, an index's, or that of an installed package."""
     texts = {key: str(record.get(key) or "") for key in ("name", "version", "build", "subdir", "url", "sha256")}
-    url = texts["url"] if _is_public_url(texts["url"]) else ""
+    url = texts["url"] if _is_url_without_credentials(texts["url"]) else ""
     sha256 = texts["sha256"] if _SHA256.fullmatch(texts["sha256"]) else ""
     channel, _, subdir = url.rpartition("/")[0].rpartition("/")
     channel = channel if subdir == texts["subdir"] else ""

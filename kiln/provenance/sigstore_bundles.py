@@ -62,7 +62,7 @@ def dsse_signed_bytes(payload: bytes) -> bytes:
     return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
 
 
-def bundle_signed_by_key(payload: bytes, signature: bytes, hint: str) -> bytes:
+def serialize_key_signed_bundle(payload: bytes, signature: bytes, hint: str) -> bytes:
     """Return the bundle of a statement that was signed with a key."""
     envelope = {
         "payload": base64.b64encode(payload).decode(),

@@ -62,12 +62,12 @@ def predicate_of_record(record: Mapping[str, Any], *, builder: str = "", run_url
         for name, key in (("log", "log_sha256"), ("sbom", "sbom_sha256"), ("sbom.cdx", "cyclonedx_sha256"))
         if record.get(key)
     ]
-    internal = {**_json_fields(record, INTERNAL), "package": _json_fields(record, OF_THE_FILE)}
+    internal = {**_selected_fields_as_json(record, INTERNAL), "package": _selected_fields_as_json(record, OF_THE_FILE)}
     times = {key: record.get(key) for key in ("started", "finished")}
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
-            "externalParameters": _json_fields(record, EXTERNAL),
+            "externalParameters": _selected_fields_as_json(record, EXTERNAL),
             "internalParameters": {**internal, "times": times},
             "resolvedDependencies": list(_resolved_dependencies(record)),
         },
@@ -103,7 +103,7 @@ def record_from_predicate(value: Mapping[str, Any], file: str, sha256: str) -> d
         raise ProvenanceBroken(f"the provenance of {file} is incomplete", why=f"it has no {error}") from error
 
 
-def described_build_facts(value: Mapping[str, Any]) -> list[str]:
+def build_fact_lines(value: Mapping[str, Any]) -> list[str]:
     """Return who built a package from which commit with which inputs, a line for each fact; others' too."""
     definition, details = mapping_or_empty(value.get("buildDefinition")), mapping_or_empty(value.get("runDetails"))
     builder, metadata = mapping_or_empty(details.get("builder")), mapping_or_empty(details.get("metadata"))
@@ -133,7 +133,7 @@ def _input_description(item: Mapping[str, Any]) -> str:
     return f"built from {name}" + "".join(f", {kind} {text}" for kind, text in digests.items())
 
 
-def _json_fields(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _selected_fields_as_json(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return some fields of a record as JSON values."""
     fields: dict[str, Any] = json.loads(json.dumps({name: record.get(name) for name in names}))
     return fields

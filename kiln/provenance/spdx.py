@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.matchspec_notation import package_name
-from kiln.provenance.resolved_packages import conda_purl, environment_text, package_purl, parse_exact_spec
+from kiln.provenance.resolved_packages import conda_purl, environment_description, package_purl, parse_exact_spec
 from kiln.serialization import iso_timestamp
 
 if TYPE_CHECKING:
@@ -43,12 +43,17 @@ def bill_of_materials(
     tools = [
         (
             _RELATIONS[one.scope],
-            _package_of_part(f"{one.scope.capitalize()}-{number}", one, package_purl(one), environment_text(one)),
+            _environment_or_bundled_package(
+                f"{one.scope.capitalize()}-{number}", one, package_purl(one), environment_description(one)
+            ),
         )
         for number, one in enumerate(resolved)
     ]
     parts = [
-        (bool(part.evidence), _package_of_part(f"Component-{number}", part, part.purl, part.reason_for_listing))
+        (
+            bool(part.evidence),
+            _environment_or_bundled_package(f"Component-{number}", part, part.purl, part.reason_for_listing),
+        )
         for number, part in enumerate(bundled)
     ]
     texts = [_license_file_entry(number, file) for number, file in enumerate(licenses)]
@@ -134,7 +139,9 @@ def _requirement_package(name: str, spec: str) -> dict[str, Any]:
     return _spdx_package(identity, name, version=version, url=url, comment=f"required: {spec}")
 
 
-def _package_of_part(identity: str, part: ResolvedPackage | BundledComponent, url: str, comment: str) -> dict[str, Any]:
+def _environment_or_bundled_package(
+    identity: str, part: ResolvedPackage | BundledComponent, url: str, comment: str
+) -> dict[str, Any]:
     """Return a part with what is known of it; ``url`` is its package URL, its checksum that of its archive."""
     return _spdx_package(
         f"SPDXRef-{identity}-{_ID.sub('-', part.name)}",
@@ -167,9 +174,9 @@ def _extracted_license_texts(declared: str, files: Sequence[LicenseFile]) -> lis
     """Return the texts of licenses that are not on SPDX's list: those of the recipe, and of unidentified files."""
     entries = {}
     for name in _REFERENCE.findall(declared):
-        texts = [file.shown_text for file in files if name in file.licenses]
+        texts = [file.text_or_location for file in files if name in file.licenses]
         entries[name] = texts[0] if texts else "The package's metadata name this license; no file is known as its text."
-    entries |= {file.license_ref: file.shown_text for file in files if not file.expression}
+    entries |= {file.license_ref: file.text_or_location for file in files if not file.expression}
     names = {file.license_ref: posixpath.basename(file.path) for file in files}
     return [
         {"licenseId": name, "extractedText": text or "(an empty file)", "name": names.get(name, name)}

@@ -37,7 +37,7 @@ def write_bills_and_extend_chain(store: Store, journal: Journal, attestation: Re
 
 def chain_without_publication(store: Store, journal: Journal) -> bytes:
     """Return the chain without the records of a publication."""
-    return hash_chain.chain_without_packages(
+    return hash_chain.chain_without_trailing_records(
         read_record_chain(store), (journal.packages[path] for path in journal.fresh)
     )
 

@@ -102,7 +102,7 @@ def release_attestations(
         package = _report_of_build(matrix, candidate)
         tested_with = _tested_run_dependencies(package)
         record = provenance_record(matrix, candidate, info, tested_with, recipe=digest)
-        resolved = (*resolved_packages.environment_packages(info), *tested_with)
+        resolved = (*resolved_packages.build_and_host_packages(info), *tested_with)
         licenses = _identified_license_files(candidate.path, info, record)
         parts = _bundled_components(info, licenses, package.repositories if package else ())
         home = _text_or_empty(candidate.contents.about.get("home"))
@@ -189,11 +189,11 @@ def _bundled_components(
 
     ``declared`` are those of the sources during the build; sources in the recipe are in the package too.
     """
-    files = bundled_third_party_components.carried_bazel_files(info)
+    files = bundled_third_party_components.bazel_files_in_packed_recipe(info)
     carried = limits.run_bounded(lambda: repository_declarations.external_repositories(files)) if files else ()
     valid = [item for item in declared if repository_declarations.is_valid_repository(item)]
     names = {item.name for item in valid}
-    return bundled_third_party_components.bundled_components(
+    return bundled_third_party_components.bundled_and_declared_components(
         licenses, [*valid, *(item for item in carried if item.name not in names)]
     )
 

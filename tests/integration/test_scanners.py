@@ -71,7 +71,7 @@ def test_the_bill_of_a_package_is_read(tmp_path: Path, ending: str) -> None:
         ResolvedPackage(scope="run", name="libtensorflow_framework", version="2.21.0", build="h0_0"),
         ResolvedPackage(scope="run", name="python", version="3.11.9", build="h1_0_cpython"),
     )
-    parts = bundled_third_party_components.bundled_components(
+    parts = bundled_third_party_components.bundled_and_declared_components(
         [], [ExternalRepository(name="protobuf", version="31.1", registry="https://bcr.bazel.build")]
     )
     write = spdx.bill_of_materials if ending == "spdx.json" else cyclonedx.bill_of_materials

@@ -375,7 +375,7 @@ def test_a_record_survives_its_way_through_the_predicate() -> None:
     predicate = json.loads(json.dumps(slsa.predicate_of_record(values, builder=WORKFLOW, run_url="https://a.org/run")))
     assert slsa.is_kiln_predicate(predicate)
     assert slsa.record_from_predicate(predicate, FILE, SHA256) == values
-    assert slsa.described_build_facts(predicate) == [
+    assert slsa.build_fact_lines(predicate) == [
         f"built by {WORKFLOW} (kiln 0.1.0 rattler-build 0.73.0)",
         "in the run https://a.org/run",
         "built as the config config, by rattler-build in the image quay.io/a@sha256:12",
@@ -385,8 +385,8 @@ def test_a_record_survives_its_way_through_the_predicate() -> None:
         "built from docker://quay.io/a, sha256 12",
     ]
     host = slsa.predicate_of_record({**values, "image": None, "sources": []})
-    assert "built as the config config, by rattler-build on a host" in slsa.described_build_facts(host)
-    assert slsa.described_build_facts({"runDetails": 7, "buildDefinition": {"resolvedDependencies": [1]}}) == [
+    assert "built as the config config, by rattler-build on a host" in slsa.build_fact_lines(host)
+    assert slsa.build_fact_lines({"runDetails": 7, "buildDefinition": {"resolvedDependencies": [1]}}) == [
         "built by None"
     ]
 

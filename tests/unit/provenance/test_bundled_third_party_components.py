@@ -49,7 +49,7 @@ def license_file(path: str, text: str) -> LicenseFile:
 
 def all_components() -> tuple[BundledComponent, ...]:
     files = [license_file("include/THIRD_PARTY_TF_C_LICENSES", GENERATED), license_file("a/NOTICES.txt", TITLES)]
-    return bundled_third_party_components.bundled_components(files, REPOSITORIES)
+    return bundled_third_party_components.bundled_and_declared_components(files, REPOSITORIES)
 
 
 def test_named_components_have_versions_and_others_are_declared() -> None:
@@ -95,18 +95,20 @@ def test_package_urls_lead_to_a_registry_a_git_host_or_an_archive() -> None:
     ],
 )
 def test_the_version_of_an_archive_is_in_its_address(url: str, version: str) -> None:
-    (component,) = bundled_third_party_components.bundled_components([], [ExternalRepository(name="b", url=url)])
+    (component,) = bundled_third_party_components.bundled_and_declared_components(
+        [], [ExternalRepository(name="b", url=url)]
+    )
     assert component.version == version
 
 
 def test_bazels_files_are_taken_from_the_recipe_of_a_package() -> None:
     info = {"recipe/source/WORKSPACE": b"1", "WORKSPACE": b"2", "recipe/meta.yaml": b"3"}
-    assert bundled_third_party_components.carried_bazel_files(info) == {"recipe/source/WORKSPACE": b"1"}
+    assert bundled_third_party_components.bazel_files_in_packed_recipe(info) == {"recipe/source/WORKSPACE": b"1"}
 
 
 def test_long_license_files_are_read_in_linear_time() -> None:
     hostile = ("-" * 39 + "\n== ") * 20_000 + "BEGIN LICENSE FOR " * 20_000
-    assert bundled_third_party_components.bundled_components([license_file("NOTICE", hostile)], []) == ()
+    assert bundled_third_party_components.bundled_and_declared_components([license_file("NOTICE", hostile)], []) == ()
 
 
 def test_spdx_says_what_is_contained() -> None:

@@ -49,8 +49,8 @@ def test_removing_the_last_records_restores_the_chain() -> None:
     before = hash_chain.serialize_chain([record(FILES[0])], "")
     new = [record(file, sha256=f"{number}") for number, file in enumerate(FILES[1:])]
     after = before + hash_chain.serialize_chain(new, hash_chain.last_record_hash(before))
-    assert hash_chain.chain_without_packages(after, ["0", "1"]) == before
-    assert hash_chain.chain_without_packages(after, ["0"]) == after, "it is not the last"
+    assert hash_chain.chain_without_trailing_records(after, ["0", "1"]) == before
+    assert hash_chain.chain_without_trailing_records(after, ["0"]) == after, "it is not the last"
 
 
 @pytest.mark.parametrize(

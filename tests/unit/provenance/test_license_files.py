@@ -100,7 +100,7 @@ def test_texts_are_limited_and_hashes_are_not(tmp_path: Path, monkeypatch: pytes
     assert texts["share/a/LICENSE"].text == "0123456789"
     assert (texts["share/b/LICENSE"].text, texts["share/c/LICENSE"].text) == ("", "")
     assert texts["share/b/LICENSE"].sha256 == hashlib.sha256(b"0123456789a").hexdigest()
-    assert texts["share/b/LICENSE"].sha256 in texts["share/b/LICENSE"].shown_text
+    assert texts["share/b/LICENSE"].sha256 in texts["share/b/LICENSE"].text_or_location
 
 
 @pytest.mark.parametrize("listed", [7, {"paths": 7}, {"paths": [7, {"_path": 7}, {"_path": "a/LICENSE"}]}])

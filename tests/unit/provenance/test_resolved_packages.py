@@ -10,12 +10,12 @@ import pytest
 
 from kiln.model.provenance import ResolvedPackage
 from kiln.provenance.resolved_packages import (
+    build_and_host_packages,
     conda_purl,
-    environment_packages,
     is_valid_package,
     package_purl,
     parse_exact_spec,
-    run_dependencies,
+    transitive_run_dependencies,
 )
 
 META = b"""
@@ -37,29 +37,29 @@ def rendered_v1(**changed: Any) -> bytes:
 
 
 def test_conda_builds_layout_has_names_versions_and_build_strings() -> None:
-    assert environment_packages({"recipe/meta.yaml": META}) == (
+    assert build_and_host_packages({"recipe/meta.yaml": META}) == (
         ResolvedPackage(scope="build", name="gcc_linux-64", version="14.2.0", build="h2_1"),
         ResolvedPackage(scope="host", name="python", version="3.12.1", build="h1_0_cpython"),
     )
 
 
 def test_rattler_builds_layout_has_addresses_and_hashes_too() -> None:
-    (one,) = environment_packages({"recipe/rendered_recipe.yaml": rendered_v1(), "recipe/meta.yaml": META})
+    (one,) = build_and_host_packages({"recipe/rendered_recipe.yaml": rendered_v1(), "recipe/meta.yaml": META})
     assert (one.scope, one.subdir, one.sha256) == ("host", "linux-64", "ab" * 32)
     assert one.url == "https://a.example/linux-64/python-3.12.1-h1_0.conda"
 
 
 @pytest.mark.parametrize("url", ["file:///home/me/a.conda", "https://me:secret@a.example/a", "https://a.example/t/x/a"])
 def test_an_address_of_one_machine_or_with_credentials_is_left_out(url: str) -> None:
-    (one,) = environment_packages({"recipe/rendered_recipe.yaml": rendered_v1(url=url, sha256="not a hash")})
+    (one,) = build_and_host_packages({"recipe/rendered_recipe.yaml": rendered_v1(url=url, sha256="not a hash")})
     assert (one.url, one.sha256) == ("", "")
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"a: [", b"requirements: 7", b"requirements: {host: {}}", b"\xff\xfe"])
 def test_a_recipe_that_is_none_has_no_packages(data: bytes) -> None:
     assert (
-        environment_packages({"recipe/meta.yaml": data})
-        == environment_packages({"recipe/rendered_recipe.yaml": data})
+        build_and_host_packages({"recipe/meta.yaml": data})
+        == build_and_host_packages({"recipe/rendered_recipe.yaml": data})
         == ()
     )
 
@@ -84,22 +84,24 @@ def test_run_dependencies_are_what_the_package_requires_and_no_tool_of_its_tests
         installed_record("pytest", "libc"),
         installed_record("libc"),
     ]
-    packages = run_dependencies(records, "a")
+    packages = transitive_run_dependencies(records, "a")
     assert [(package.scope, package.name) for package in packages] == [("run", "liba"), ("run", "libb")]
     assert packages[0].channel == "https://conda.anaconda.org/conda-forge"
     assert package_purl(packages[0]) == "pkg:conda/liba@1?build=0&channel=conda-forge&subdir=linux-64"
-    assert run_dependencies([], "a") == ()
+    assert transitive_run_dependencies([], "a") == ()
 
 
 def test_the_channel_of_a_package_on_this_machine_or_with_a_token_is_unknown() -> None:
     for url in ("file:///home/me/linux-64/liba-1-0.conda", "https://a.example/t/swordfish/c/linux-64/liba-1-0.conda"):
-        (package,) = run_dependencies([installed_record("a", "liba"), installed_record("liba", url=url)], "a")
+        (package,) = transitive_run_dependencies(
+            [installed_record("a", "liba"), installed_record("liba", url=url)], "a"
+        )
         assert (package.url, package.channel, package.sha256) == ("", "", "ab" * 32)
 
 
 def test_another_channel_is_named_by_its_address() -> None:
     url = "https://a.example/c/linux-64/liba-1-0.conda"
-    (package,) = run_dependencies([installed_record("a", "liba"), installed_record("liba", url=url)], "a")
+    (package,) = transitive_run_dependencies([installed_record("a", "liba"), installed_record("liba", url=url)], "a")
     assert "channel=https%3A%2F%2Fa.example%2Fc&" in package_purl(package)
 
 
