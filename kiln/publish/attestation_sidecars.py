@@ -74,7 +74,7 @@ def write_sidecars(
     return tuple(_add_own_attestations(store, entry, attestation) for entry in entries)
 
 
-def entry_with_sidecar_hash(store: Store, entry: IndexEntry) -> IndexEntry:
+def adopt_existing_sidecar(store: Store, entry: IndexEntry) -> IndexEntry:
     """Return the entry of a package with the hash of its sidecar, where there is a valid one."""
     data = store.read(f"{entry.path}{ENDING}")
     if data is None or not _has_only_statements_about_file(data, entry.file, entry.sha256):

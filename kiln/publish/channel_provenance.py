@@ -21,7 +21,7 @@ def read_record_chain(store: Store) -> bytes:
     return store.read(CHAIN) or b""
 
 
-def write_bills_and_extend_chain(store: Store, journal: Journal, attestation: ReleaseAttestations | None) -> bytes:
+def write_bills_and_return_chain(store: Store, journal: Journal, attestation: ReleaseAttestations | None) -> bytes:
     """Write the bills of new packages, and return the chain with their records, each once however often this runs."""
     chain = read_record_chain(store)
     if attestation is None:

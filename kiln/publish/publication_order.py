@@ -43,7 +43,7 @@ def sorted_by_dependencies(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
     return ordered
 
 
-def grouped_by_subdir(entries: Iterable[IndexEntry]) -> list[Sequence[IndexEntry]]:
+def sorted_and_split_by_subdir(entries: Iterable[IndexEntry]) -> list[Sequence[IndexEntry]]:
     """Return packages in order, divided where the subdir changes: each part changes one index."""
     return [list(run) for _, run in itertools.groupby(sorted_by_dependencies(entries), key=lambda entry: entry.subdir)]
 

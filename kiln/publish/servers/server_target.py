@@ -21,7 +21,7 @@ from kiln.publish.channel_provenance import (
     CHAIN,
     chain_without_publication,
     remove_bills_of_materials,
-    write_bills_and_extend_chain,
+    write_bills_and_return_chain,
 )
 from kiln.publish.journal import JournalFile
 from kiln.publish.servers.retrying_client import ServerClient
@@ -153,7 +153,7 @@ class ServerTarget:
         self._wait_until_indexed(publication.entries, self.channel)
         if attestation is not None:
             self.state_folder.write(
-                CHAIN, write_bills_and_extend_chain(self.state_folder, publication.journal, attestation)
+                CHAIN, write_bills_and_return_chain(self.state_folder, publication.journal, attestation)
             )
 
     def remove_from_staging(self, publication: Publication) -> None:

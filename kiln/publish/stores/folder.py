@@ -160,7 +160,7 @@ class FolderStore:
             self._write_shards(subdir, contents)
             for name in sorted(_non_shard_file_names(contents), key=index_file_write_order):
                 self.write(f"{subdir}/{name}", contents[name])
-            self._remove_shards(subdir, contents)
+            self._remove_unneeded_shards(subdir, contents)
 
     def _write_shards(self, subdir: str, contents: Mapping[str, bytes]) -> None:
         """Write the shards that are not there yet."""
@@ -196,9 +196,9 @@ class FolderStore:
         for old in generations[:-GENERATIONS]:
             files.remove(old)
         for subdir, contents in forms.items():
-            self._remove_shards(subdir, contents)
+            self._remove_unneeded_shards(subdir, contents)
 
-    def _remove_shards(self, subdir: str, contents: Iterable[str]) -> None:
+    def _remove_unneeded_shards(self, subdir: str, contents: Iterable[str]) -> None:
         """Remove the shards that the generation before did not need either: those marked the last time."""
         folder, needed = self.root / subdir / SHARDS, {name.split("/")[-1] for name in contents}
         marks = folder / ".old"

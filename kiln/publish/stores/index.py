@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kiln import repodata
 from kiln.errors import UsageError, did_you_mean
 from kiln.publish.channel_provenance import CHAIN
-from kiln.publish.publication_order import grouped_by_subdir, subdirs_with_defaults
+from kiln.publish.publication_order import sorted_and_split_by_subdir, subdirs_with_defaults
 from kiln.repodata import IndexEntry, SubdirIndex
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ChannelIndex:
 
     def add_packages(self, entries: Sequence[IndexEntry], records: bytes) -> None:
         """Add packages, with the chain of their records; step by step, what others need comes first."""
-        for part in (*(grouped_by_subdir(entries) if self.store.changes_stepwise else ()), entries):
+        for part in (*(sorted_and_split_by_subdir(entries) if self.store.changes_stepwise else ()), entries):
             subdirs = {entry.subdir for entry in part}
             self.edit_subdirs(functools.partial(SubdirIndex.with_packages, entries=part), records, subdirs)
 
@@ -91,7 +91,7 @@ class ChannelIndex:
         entries = (
             [entry for entry in self._visible_entries() if entry.path in paths] if self.store.changes_stepwise else []
         )
-        for part in reversed(grouped_by_subdir(entries)):
+        for part in reversed(sorted_and_split_by_subdir(entries)):
             self.edit_subdirs(functools.partial(_edited_subdir, edit, {entry.path for entry in part}))
         self.edit_subdirs(functools.partial(_edited_subdir, edit, paths), records)
 

@@ -11,7 +11,7 @@ from kiln.publish import attestation_sidecars
 from kiln.publish.channel_provenance import (
     chain_without_publication,
     remove_bills_of_materials,
-    write_bills_and_extend_chain,
+    write_bills_and_return_chain,
 )
 from kiln.publish.journal import JournalFile, PublicationPhase
 from kiln.publish.publication_order import subdirs_with_defaults
@@ -115,7 +115,7 @@ class StoreTarget:
         channeldata = self.channel_index.channeldata_with_entries(publication.entries)
         entries = attestation_sidecars.write_sidecars(self.store, publication.entries, attestation)
         self.channel_index.add_packages(
-            entries, write_bills_and_extend_chain(self.store, publication.journal, attestation)
+            entries, write_bills_and_return_chain(self.store, publication.journal, attestation)
         )
         if channeldata is not None:
             self.store.write(repodata.CHANNELDATA, channeldata)

@@ -63,9 +63,9 @@ def reindex_channel(target: StoreTarget, read: Callable[[str], IndexEntry]) -> t
             if file.endswith(".conda") and subdirs[name].records.get(file, {}).get("size") != size
         ]
         entries, broken = _read_index_entries(unknown, read)
-        entries = [attestation_sidecars.entry_with_sidecar_hash(target.store, entry) for entry in entries]
+        entries = [attestation_sidecars.adopt_existing_sidecar(target.store, entry) for entry in entries]
         removed |= broken.keys()
-        hashes, invalid = _new_sidecar_hashes(target, subdirs, {*unknown, *removed})
+        hashes, invalid = _adopt_new_sidecars(target, subdirs, {*unknown, *removed})
 
         def reindexed_subdir(subdir: SubdirIndex) -> SubdirIndex:
             missing = {path.partition("/")[2] for path in removed if path.startswith(f"{subdir.name}/")}
@@ -76,7 +76,7 @@ def reindex_channel(target: StoreTarget, read: Callable[[str], IndexEntry]) -> t
     return len(entries), (*broken.values(), *invalid)
 
 
-def _new_sidecar_hashes(
+def _adopt_new_sidecars(
     target: StoreTarget, subdirs: Mapping[str, SubdirIndex], but: AbstractSet[str]
 ) -> tuple[dict[str, dict[str, str]], list[BrokenPackage]]:
     """Return the hashes of new sidecars of packages in the index, by subdir and file, and errors of invalid ones."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kiln.publish.publication_order import grouped_by_subdir, sorted_by_dependencies
+from kiln.publish.publication_order import sorted_and_split_by_subdir, sorted_by_dependencies
 from kiln.repodata import IndexEntry
 
 
@@ -46,7 +46,7 @@ def test_packages_that_need_each_other_come_together() -> None:
 
 
 def test_a_release_is_parted_where_the_subdir_changes() -> None:
-    result = grouped_by_subdir(
+    result = sorted_and_split_by_subdir(
         [entry("top", "middle", subdir="noarch"), entry("middle", "base"), entry("base", subdir="noarch")]
     )
     assert [[item.record["name"] for item in part] for part in result] == [["base"], ["middle"], ["top"]]
