@@ -19,7 +19,7 @@ from kiln.publish import transaction
 from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.folder import FolderStore
 from kiln.publish.stores.store_target import StoreTarget
-from kiln.release.attest import AttestationSettings
+from kiln.release.package_provenance import AttestationSettings
 from kiln.zstd import zstd
 from tests.packages import release_package
 

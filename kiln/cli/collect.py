@@ -27,6 +27,6 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.console.text import count_text
     from kiln.release import ci_job_results_import
 
-    for config, count in ci_job_results_import.collect_ci_jobs(feedstock_loader.load(root), options.folders):
+    for config, count in ci_job_results_import.import_ci_job_results(feedstock_loader.load(root), options.folders):
         print(f"{config}: {count_text(count, 'package')}")
     return 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kiln.publish.stores.store_target import StoreTarget
     from kiln.publish.transaction import PublicationTarget
-    from kiln.release.attest import AttestationSettings, Attester
+    from kiln.release.package_provenance import AttestationSettings, Attester
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,7 +144,7 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
     from kiln import feedstock_loader
     from kiln.provenance import ssh_signatures
     from kiln.publish import conda_forge_yml_restrictions, gate, transaction
-    from kiln.release import attest, candidate_packages, release_bundle, staging_test
+    from kiln.release import candidate_packages, package_provenance, release_bundle, staging_test
 
     signer = requested_attester(options)
     feedstock = feedstock_loader.load(root)
@@ -171,7 +171,7 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
         return {"ready": tuple(path.name for path in paths)}
     sign = ssh_signatures.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
     new_packages = candidate_packages.packages_new_in_channel(release)
-    attestation = attest.release_attestations(
+    attestation = package_provenance.release_provenance_and_attestations(
         matrix,
         new_packages,
         sign=sign,
@@ -211,7 +211,7 @@ def attestation_settings(
     """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""
     from kiln import channel_url_credentials
     from kiln.cli.current_ci_run_urls import repository_and_run_urls, workflow_uri
-    from kiln.release.attest import AttestationSettings
+    from kiln.release.package_provenance import AttestationSettings
 
     if attester is None:
         return None

@@ -107,7 +107,7 @@ class ConfigsAndRuns:
         except OSError as error:
             package_contents, broken = None, f"it cannot be read: {error.strerror}"
         rendered = self.find_output(path.name, configs)
-        report = _report_with_hash(reports, package_contents.sha256 if package_contents else "")
+        report = _report_with_hash_or_first(reports, package_contents.sha256 if package_contents else "")
         return Candidate(
             path=path,
             configs=configs,
@@ -198,7 +198,7 @@ def _reports_of_package(
     return matches[0] if matches else ()
 
 
-def _report_with_hash(reports: Sequence[tuple[str, PackageReport]], sha256: str) -> PackageReport | None:
+def _report_with_hash_or_first(reports: Sequence[tuple[str, PackageReport]], sha256: str) -> PackageReport | None:
     """Return the report of the file in the channel: several configs may make a package, one of them is stored."""
     candidates = [report for _, report in reports]
     return next((report for report in candidates if report.artifact.sha256 == sha256), next(iter(candidates), None))

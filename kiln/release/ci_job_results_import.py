@@ -29,7 +29,7 @@ REPORT = "report.json"
 LONGEST = 16 << 20  # bytes of a report
 
 
-def collect_ci_jobs(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:
+def import_ci_job_results(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:
     """Put the packages of jobs into the channel, and their configs into the ledger; return configs and their packages.
 
     Raises:

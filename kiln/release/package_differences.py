@@ -85,7 +85,7 @@ def _small_file_contents(package: Path, names: set[str]) -> dict[str, bytes]:
         }
 
 
-def recorded_feedstock_folder(package: Path) -> str:
+def feedstock_folder_in_placeholders(package: Path) -> str:
     """Return the feedstock's folder that a package was built in, by its placeholders; empty where it has none."""
     paths = reader.read_info_json_object(package, "paths.json").get("paths")
     for item in paths if isinstance(paths, list) else ():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, run
 from kiln.errors import NotReproduced, ProvenanceBroken
 from kiln.process_table import kill_orphans_in_folder
-from kiln.release.package_differences import described_differences, recorded_feedstock_folder
+from kiln.release.package_differences import described_differences, feedstock_folder_in_placeholders
 from kiln.run.config_build_process import ConfigBuild, config_build_error
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
@@ -95,7 +95,7 @@ def rebuild_and_compare(
         files.remove(folder)
     lines = "".join(f"\n    {line}" for line in described_differences(package, copy))
     hint = f"the second package is kept: {copy}"
-    place = recorded_feedstock_folder(package)
+    place = feedstock_folder_in_placeholders(package)
     if place and place != str(feedstock.root):
         hint += f"; the first one was built in {place}, which is in its files: build there too (--into {place})"
     raise NotReproduced(f"{package.name} was not reproduced", why=f"these differ:{lines}", hint=hint)

@@ -78,7 +78,7 @@ def job(folder: Path, config: str = "linux_64_a", package: str = "small", **chan
 def test_jobs_become_one_matrix(feedstock: Feedstock, tmp_path: Path) -> None:
     job(tmp_path / "jobs" / "a")
     job(tmp_path / "jobs" / "b", "linux_64_b", "other")
-    collected = ci_job_results_import.collect_ci_jobs(feedstock, [tmp_path / "jobs"])
+    collected = ci_job_results_import.import_ci_job_results(feedstock, [tmp_path / "jobs"])
     assert collected == (("linux_64_a", 1), ("linux_64_b", 1))
     runs = candidate_packages.last_run_of_each_config(candidate_packages.runs_in_ledger(feedstock))
     assert {name: run.state for name, (_, run) in runs.items()} == {
@@ -107,7 +107,7 @@ def test_the_channel_is_indexed_once_for_all_jobs(
     monkeypatch.setattr(rattler_process, "run_operation", counted)
     for config, package in (("linux_64_a", "small"), ("linux_64_b", "other")):
         job(tmp_path / "jobs" / config, config, package)
-    ci_job_results_import.collect_ci_jobs(feedstock, [tmp_path / "jobs"])
+    ci_job_results_import.import_ci_job_results(feedstock, [tmp_path / "jobs"])
     assert calls == ["index"]
     index = json.loads((feedstock.artifacts / "linux-64" / "repodata.json").read_bytes())
     assert sorted(index["packages.conda"]) == ["other-1-h_0.conda", "small-1-h_0.conda"]
@@ -119,7 +119,7 @@ def test_what_was_collected_before_a_refused_job_is_indexed(feedstock: Feedstock
     folder = job(tmp_path / "jobs" / "b", "linux_64_b", "other")
     (folder / "linux-64" / "other-1-h_0.conda").write_bytes(b"another")
     with pytest.raises(HashMismatch):
-        ci_job_results_import.collect_ci_jobs(feedstock, [tmp_path / "jobs"])
+        ci_job_results_import.import_ci_job_results(feedstock, [tmp_path / "jobs"])
     index = json.loads((feedstock.artifacts / "linux-64" / "repodata.json").read_bytes())
     assert list(index["packages.conda"]) == ["small-1-h_0.conda"]
 
@@ -128,7 +128,7 @@ def test_a_package_that_is_not_the_one_of_the_report_is_refused(feedstock: Feeds
     folder = job(tmp_path / "a")
     (folder / "linux-64" / "small-1-h_0.conda").write_bytes(b"another")
     with pytest.raises(HashMismatch, match="corrupt"):
-        ci_job_results_import.collect_ci_jobs(feedstock, [folder])
+        ci_job_results_import.import_ci_job_results(feedstock, [folder])
     assert candidate_packages.runs_in_ledger(feedstock) == ()
 
 
@@ -137,26 +137,26 @@ def test_an_invalid_report_is_refused(feedstock: Feedstock, tmp_path: Path, text
     folder = job(tmp_path / "a")
     (folder / ci_job_results_import.REPORT).write_text(text)
     with pytest.raises(BrokenPackage, match="is not the report of one config"):
-        ci_job_results_import.collect_ci_jobs(feedstock, [folder])
+        ci_job_results_import.import_ci_job_results(feedstock, [folder])
 
 
 @pytest.mark.parametrize("changes", [{"state": "failed"}, {"state": "interrupted"}, {"rehearsal": True}])
 def test_what_is_not_finished_is_refused(feedstock: Feedstock, tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ReleaseRefused):
-        ci_job_results_import.collect_ci_jobs(feedstock, [job(tmp_path / "a", **changes)])
+        ci_job_results_import.import_ci_job_results(feedstock, [job(tmp_path / "a", **changes)])
 
 
 def test_jobs_of_different_commits_are_refused(feedstock: Feedstock, tmp_path: Path) -> None:
     folders = [job(tmp_path / "a"), job(tmp_path / "b", "linux_64_b", "other", commit="another")]
     with pytest.raises(ReleaseRefused, match="different commits"):
-        ci_job_results_import.collect_ci_jobs(feedstock, folders)
+        ci_job_results_import.import_ci_job_results(feedstock, folders)
 
 
 def test_a_config_that_the_feedstock_lacks_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:
     with pytest.raises(UnknownConfig):
-        ci_job_results_import.collect_ci_jobs(feedstock, [job(tmp_path / "a", "linux_64_c")])
+        ci_job_results_import.import_ci_job_results(feedstock, [job(tmp_path / "a", "linux_64_c")])
 
 
 def test_a_folder_without_a_job_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no report\.json"):
-        ci_job_results_import.collect_ci_jobs(feedstock, [tmp_path])
+        ci_job_results_import.import_ci_job_results(feedstock, [tmp_path])

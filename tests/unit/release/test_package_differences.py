@@ -9,7 +9,7 @@ import pytest
 from kiln.release.package_differences import (
     described_content_difference,
     described_differences,
-    recorded_feedstock_folder,
+    feedstock_folder_in_placeholders,
 )
 from tests.packages import conda_package, release_package
 
@@ -50,6 +50,6 @@ def test_the_first_difference_is_shown_without_hidden_characters(
 
 def test_the_folder_of_a_build_is_in_the_placeholders_of_a_package(tmp_path: Path) -> None:
     paths = {"paths": [{"_path": "a"}, {"_path": "b", "prefix_placeholder": "/f/s/build_artifacts/work/c/host_env_pl"}]}
-    assert recorded_feedstock_folder(conda_package(tmp_path / "a-1-0.conda", {"paths.json": paths})) == "/f/s"
-    assert recorded_feedstock_folder(conda_package(tmp_path / "b-1-0.conda", {"paths.json": {"paths": 7}})) == ""
-    assert recorded_feedstock_folder(release_package(tmp_path, "c")) == ""
+    assert feedstock_folder_in_placeholders(conda_package(tmp_path / "a-1-0.conda", {"paths.json": paths})) == "/f/s"
+    assert feedstock_folder_in_placeholders(conda_package(tmp_path / "b-1-0.conda", {"paths.json": {"paths": 7}})) == ""
+    assert feedstock_folder_in_placeholders(release_package(tmp_path, "c")) == ""

@@ -86,7 +86,7 @@ class AttestationSettings:
         return True
 
 
-def release_attestations(
+def release_provenance_and_attestations(
     matrix: ConfigsAndRuns,
     candidates: Sequence[Candidate],
     *,
@@ -104,7 +104,7 @@ def release_attestations(
         record = provenance_record(matrix, candidate, info, tested_with, recipe=digest)
         resolved = (*resolved_packages.build_and_host_packages(info), *tested_with)
         licenses = _identified_license_files(candidate.path, info, record)
-        parts = _bundled_components(info, licenses, package.repositories if package else ())
+        parts = _bundled_and_declared_components(info, licenses, package.repositories if package else ())
         home = _text_or_empty(candidate.contents.about.get("home"))
         bill = spdx.bill_of_materials(record, home=home, resolved=resolved, licenses=licenses, bundled=parts)
         other = cyclonedx.bill_of_materials(record, resolved=resolved, licenses=licenses, bundled=parts)
@@ -182,7 +182,7 @@ def _identified_license_files(package: Path, info: Mapping[str, bytes], record: 
     return license_files.package_license_files(package, info, expression="" if expression == spdx.NO else expression)
 
 
-def _bundled_components(
+def _bundled_and_declared_components(
     info: Mapping[str, bytes], licenses: Sequence[LicenseFile], declared: Sequence[ExternalRepository] = ()
 ) -> tuple[BundledComponent, ...]:
     """Return what a package bundles, with the versions that its sources declare.

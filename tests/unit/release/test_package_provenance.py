@@ -12,7 +12,7 @@ from kiln.model.matrix_config import BuildConfig
 from kiln.model.provenance import ExternalRepository, ResolvedPackage
 from kiln.model.rendered import Checkout, RenderedConfig, Source, Staging
 from kiln.provenance.license_files import LicenseFile
-from kiln.release import attest
+from kiln.release import package_provenance
 from tests.packages import release_package
 from tests.publishing import record
 
@@ -36,7 +36,7 @@ def test_sources_are_recorded_without_their_passwords(tmp_path: Path) -> None:
     )
     rendered = RenderedConfig(config=CONFIG, stagings=(Staging(sources=sources),))
     matrix = cast("Any", SimpleNamespace(feedstock=SimpleNamespace(recipe=tmp_path)))
-    record = attest._recorded_sources(matrix, rendered)
+    record = package_provenance._recorded_sources(matrix, rendered)
     assert "swordfish" not in str(record)
     assert record[:3] == (
         {"path": "a.txt", "digest": hashlib.sha256(b"a").hexdigest()},
@@ -52,11 +52,15 @@ def test_sources_are_recorded_without_their_passwords(tmp_path: Path) -> None:
 
 def test_both_bills_of_a_package_list_its_license_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = release_package(tmp_path, "a", payload={"share/a/NOTICE.txt": b"of others"})
-    monkeypatch.setattr(attest, "provenance_record", lambda *_, **__: record("a-1-0.conda", license="CC0-1.0"))
-    monkeypatch.setattr(attest, "recipe_digest", lambda _: "ab")
-    monkeypatch.setattr(attest, "_report_of_build", lambda *_: None)
+    monkeypatch.setattr(
+        package_provenance, "provenance_record", lambda *_, **__: record("a-1-0.conda", license="CC0-1.0")
+    )
+    monkeypatch.setattr(package_provenance, "recipe_digest", lambda _: "ab")
+    monkeypatch.setattr(package_provenance, "_report_of_build", lambda *_: None)
     candidate = cast("Any", SimpleNamespace(path=package, contents=SimpleNamespace(about={})))
-    attestation = attest.release_attestations(cast("Any", SimpleNamespace(feedstock=None)), [candidate])
+    attestation = package_provenance.release_provenance_and_attestations(
+        cast("Any", SimpleNamespace(feedstock=None)), [candidate]
+    )
     (spdx,), (cyclonedx,) = attestation.boms.values(), attestation.cyclonedx.values()
     licenses = {file["fileName"]: file["licenseInfoInFiles"] for file in json.loads(spdx)["files"]}
     assert licenses["./info/licenses/LICENCE"] == ["CC0-1.0"]
@@ -70,11 +74,11 @@ def test_components_have_the_versions_of_the_recipes_sources() -> None:
     info = {"recipe/source/WORKSPACE": declared, "recipe/source/other.bzl": declared}
     text = f"{'-' * 80}\nBEGIN LICENSE FOR external/eigen_archive/LICENSE\n"
     file = LicenseFile(path="info/licenses/ALL", sha1="cd" * 20, sha256="ab" * 32, text=text)
-    (component,) = attest._bundled_components(info, [file])
+    (component,) = package_provenance._bundled_and_declared_components(info, [file])
     assert (component.purl, component.evidence) == ("pkg:github/libeigen/eigen@3.4.0", ("info/licenses/ALL",))
     built = ExternalRepository(name="eigen_archive", url="https://github.com/libeigen/eigen/archive/5.0.0.zip")
     forged = ExternalRepository(name="forged", url="file:///etc/passwd")
-    (component,) = attest._bundled_components(info, [file], [built, forged])
+    (component,) = package_provenance._bundled_and_declared_components(info, [file], [built, forged])
     assert component.purl == "pkg:github/libeigen/eigen@5.0.0", "that of the build counts"
 
 
@@ -90,7 +94,8 @@ def test_run_dependencies_as_tested_are_recorded_unless_forged() -> None:
     forged = ResolvedPackage(scope="run", name="../b", version="1", build="0")
     tests = TestReport(package="a", verdict=TestVerdict.PASSED, run_packages=(package, forged))
     made = cast("Any", SimpleNamespace(tests=tests))
-    assert [attest._tested_dependency_identifiers(one) for one in attest._tested_run_dependencies(made)] == [
-        {"purl": "pkg:conda/liba@1?build=0", "url": package.url, "sha256": "ab" * 32}
-    ]
-    assert attest._tested_run_dependencies(None) == ()
+    assert [
+        package_provenance._tested_dependency_identifiers(one)
+        for one in package_provenance._tested_run_dependencies(made)
+    ] == [{"purl": "pkg:conda/liba@1?build=0", "url": package.url, "sha256": "ab" * 32}]
+    assert package_provenance._tested_run_dependencies(None) == ()
