@@ -148,7 +148,7 @@ class SubdirIndex:
             changed=self.changed | {str(self.records[file]["name"])},
         )
 
-    def with_record_field(self, key: str, texts: Mapping[str, str]) -> SubdirIndex:
+    def with_field_of_records_set(self, key: str, texts: Mapping[str, str]) -> SubdirIndex:
         """Return this index with a field of some packages' own records set, by their file names."""
 
         def with_field_set(name: str, record: Record) -> Record:

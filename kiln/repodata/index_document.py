@@ -105,7 +105,7 @@ class IndexDocument:
             ((section_of_file(file),), file, record) for file, record in records.items()
         )
 
-    def with_records_of(self, other: IndexDocument, names: Iterable[str]) -> IndexDocument:
+    def with_records_from_document(self, other: IndexDocument, names: Iterable[str]) -> IndexDocument:
         """Return the document with another document's records of some files, in that document's sections."""
         files = frozenset(names)
         if not files:

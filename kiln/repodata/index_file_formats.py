@@ -91,16 +91,16 @@ def _shards_by_name(subdir: SubdirIndex) -> dict[str, dict[str, Any]]:
     shards: dict[str, dict[str, Any]] = {}
     for path, records in subdir.repodata.sections().items():
         for key, record in sorted(records.items()):
-            shard = shards.setdefault(record["name"], _new_shard())
+            shard = shards.setdefault(record["name"], _empty_shard())
             section = shard[path[0]] if path[0] != REVISION else shard.setdefault(REVISION, {}).setdefault(path[1], {})
             run_exports = exports.get(file_name_of_key(path, key), {}).get("run_exports")
             section[key] = _with_binary_hashes({**record, "run_exports": run_exports} if run_exports else record)
     for file in removed:
-        shards.setdefault(file.rsplit("-", 2)[0], _new_shard())["removed"].append(file)
+        shards.setdefault(file.rsplit("-", 2)[0], _empty_shard())["removed"].append(file)
     return shards
 
 
-def _new_shard() -> dict[str, Any]:
+def _empty_shard() -> dict[str, Any]:
     return {**{kind: {} for kind in KINDS}, "removed": []}
 
 

@@ -89,7 +89,7 @@ def _updated_base_records(base: IndexDocument, offered: IndexDocument, removed: 
     valid = {
         file for file, record in own.items() if file in removed or _is_same_file(record, visible_records.get(file))
     }
-    return base.without_files(own.keys() - valid).with_records_of(offered, visible_records.keys() - valid)
+    return base.without_files(own.keys() - valid).with_records_from_document(offered, visible_records.keys() - valid)
 
 
 def _is_same_file(record: Record, other: Record | None) -> bool:

@@ -70,7 +70,7 @@ def reindex_channel(target: StoreTarget, read: Callable[[str], IndexEntry]) -> t
         def reindexed_subdir(subdir: SubdirIndex) -> SubdirIndex:
             missing = {path.partition("/")[2] for path in removed if path.startswith(f"{subdir.name}/")}
             changed = subdir.without_packages(missing - subdir.removed_files).with_packages(entries)
-            return changed.with_record_field(attestation_sidecars.FIELD, hashes.get(subdir.name, {}))
+            return changed.with_field_of_records_set(attestation_sidecars.FIELD, hashes.get(subdir.name, {}))
 
         index.edit_subdirs(reindexed_subdir)
     return len(entries), (*broken.values(), *invalid)

@@ -70,7 +70,7 @@ def test_a_new_record_replaces_that_of_its_file_and_is_sorted_in() -> None:
 
 def test_records_of_another_document_go_into_its_sections() -> None:
     other = document(**{"packages.conda": {}, "packages": {}, "v3": {"whl": {WHEEL: {"name": "other"}}}})
-    changed = document().with_records_of(other, [f"{WHEEL}.whl", "missing.conda"])
+    changed = document().with_records_from_document(other, [f"{WHEEL}.whl", "missing.conda"])
     assert changed.value["v3"]["whl"] == {WHEEL: {"name": "other"}}
     assert changed.value["packages.conda"] == VALUE["packages.conda"]
 
