@@ -13,7 +13,7 @@ from kiln.builder.job_main import remove_folders_on_failure
 from kiln.errors import BuildFailed, SystemFault
 from kiln.executor import network_isolation
 from kiln.model.build_steps import StagedFiles
-from kiln.store import bazel_environment
+from kiln.store import bazel_environment_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,8 +86,8 @@ class CompileStepRunner:
         events, profile = job.folder / f"bazel-{bazel.EVENTS}", job.folder / f"bazel-{bazel.PROFILE}"
         for path in (events, profile, *bazel.earlier_event_files(events), *bazel.earlier_event_files(profile)):
             files.remove(path)
-        variables = {bazel_environment.EVENTS: str(events), bazel_environment.PROFILE: str(profile)}
-        text = bazel_environment.shell_export_lines({**job.compile, **variables})
+        variables = {bazel_environment_variables.EVENTS: str(events), bazel_environment_variables.PROFILE: str(profile)}
+        text = bazel_environment_variables.shell_export_lines({**job.compile, **variables})
         watcher = (
             interrupt_script.interrupt_bazel_lines(job.folder / interrupt_script.NAME) if job.options.has_budget else ""
         )

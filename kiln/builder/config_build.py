@@ -31,7 +31,7 @@ from kiln.matchspec_notation import package_name
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import PackageTester
 from kiln.serialization import to_json
-from kiln.store import bazel_environment
+from kiln.store import bazel_environment_variables
 from kiln.store.digests import file_or_folder_digest
 from kiln.variants.cuda_version import virtual_packages_with_cuda
 from kiln.virtual_packages import machine_virtual_packages
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 def run_build_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Build the job's config, or prepare an output for debugging; return the result."""
     secrets = {
-        name: os.environ.pop(name) for name in bazel_environment.secret_variable_names(os.environ)
+        name: os.environ.pop(name) for name in bazel_environment_variables.secret_variable_names(os.environ)
     }  # for the compile alone
     builder = ConfigBuilder.from_job(job, reporter, secrets)
     return builder.run() if job.options.debug is None else {"debug": builder.prepare_for_debugging(job.options.debug)}
@@ -75,7 +75,7 @@ class ConfigBuilder:
     def from_job(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> ConfigBuilder:
         """Render the config and open its folders."""
         rendered = render_job_config(job, reporter)
-        job_main.mask_script_secrets(rendered, bazel_environment.with_inner_secrets(secrets))
+        job_main.mask_script_secrets(rendered, bazel_environment_variables.with_secrets_inside_credentials(secrets))
         channel = LocalChannel(root=job.folder / "channel")
         channel.repair_index()
         return cls(
@@ -198,7 +198,7 @@ class ConfigBuilder:
 
     def make_package(self, step: BuildStep, compiled: StepResult | None) -> StepResult:
         """Make one package and put it into the config's channel."""
-        secrets = bazel_environment.with_inner_secrets(self.engine.secrets)
+        secrets = bazel_environment_variables.with_secrets_inside_credentials(self.engine.secrets)
 
         def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with remove_folders_on_failure(self.job, step.folder):

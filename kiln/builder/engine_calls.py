@@ -20,7 +20,7 @@ from kiln.executor import network_isolation
 from kiln.model.build_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
-from kiln.store import bazel_environment
+from kiln.store import bazel_environment_variables
 from kiln.store.digests import folder_digest
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class EngineCalls:
     @property
     def source_archive_mirrors(self) -> SourceMirrors:
         """Further places of source archives."""
-        folder = self.job.compile.get(bazel_environment.DISTDIR)
+        folder = self.job.compile.get(bazel_environment_variables.DISTDIR)
         return SourceMirrors(
             folder=None if folder is None else Path(folder),
             mirror=self.job.options.mirror,

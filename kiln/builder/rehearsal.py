@@ -67,13 +67,13 @@ def fetch_wheels_and_sources(
 
     size = sum(wheel.size for wheel in wheel_download.missing_wheels(wheels.wheels, layout.wheels))
     title = f"fetch wheels, {files.human_readable_size(size)}" if size else "verify the fetched wheels"
-    with reporter.step(title) as step, build_cache.hold_lock(layout.lock, seconds=build_cache.LONG):
+    with reporter.step(title) as step, build_cache.hold_lock(layout.wheels_lock_file, seconds=build_cache.LONG):
         wheel_download.fetch_wheels(wheels.wheels, layout.wheels, env=env, log=log, on_line=step.pass_on_line)
     if not wheels.sources:
         return
     size = sum(source.size for source in source_archives_by_hash.missing_sources(wheels.sources, layout.sources))
     title = f"fetch sources, {files.human_readable_size(size)}" if size else "verify the fetched sources"
-    with reporter.step(title) as step, build_cache.hold_lock(layout.lock, seconds=build_cache.LONG):
+    with reporter.step(title) as step, build_cache.hold_lock(layout.wheels_lock_file, seconds=build_cache.LONG):
         source_archives_by_hash.fetch_sources(wheels.sources, layout.sources, env=env, on_line=step.pass_on_line)
 
 
@@ -133,7 +133,7 @@ class Rehearsal:
         """Build as without a rehearsal, but from the packages that were made for it."""
         rendered = config_for_one_python(self.rendered, self.wheels.python)
         self.fill_channel(dependencies, build.outputs_in_build_order(rendered.outputs))
-        job = dataclasses.replace(self.job, cache=self.layout.cache)
+        job = dataclasses.replace(self.job, cache=self.layout.package_cache)
         builder = ConfigBuilder(
             job=job,
             rendered=rendered,
@@ -161,11 +161,11 @@ class Rehearsal:
 
     def make_dependency_packages(self, interpreter: rehearse.Interpreter | None) -> tuple[Path, ...]:
         """Make conda packages of the interpreter, the wheels and this machine's programs; existing ones are reused."""
-        folder = self.layout.converted
+        folder = self.layout.converted_packages
         title = "package this machine's programs"
         if interpreter is not None:
             title = f"package Python {interpreter.version} and the wheels"
-        with self.reporter.step(title), build_cache.hold_lock(self.layout.lock, seconds=build_cache.LONG):
+        with self.reporter.step(title), build_cache.hold_lock(self.layout.wheels_lock_file, seconds=build_cache.LONG):
             files.remove_part_files(folder)
             return (
                 *(() if interpreter is None else rehearse.python_packages(interpreter, folder, env=os.environ)),
@@ -204,7 +204,7 @@ class Rehearsal:
         def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             disk = rehearsal_disk_bytes(0, sum(wheel.size for wheel in self.wheels.wheels[:1]), jobs=1)
             files.require_disk_space(self.layout.work, disk, for_what=f"making {output.name}")
-            environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.cache)}
+            environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.package_cache)}
             with remove_folders_on_failure(self.job, step.folder):
                 package = build.build_package(step, environment=environment, on_line=display.pass_on_line)
                 secret_leaks.require_no_secrets(package, job_main.secrets_of_scripts(self.rendered))
@@ -232,7 +232,7 @@ class Rehearsal:
             recipe=self.job.recipe,
             folder=self.layout.work,
             channels=(channel.url,),
-            cache=self.layout.cache / "pkgs",
+            cache=self.layout.package_cache / "pkgs",
             machine=self.assumed_virtual_packages(),
             available=channel.package_names(),
         )

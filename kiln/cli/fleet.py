@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet import FleetRun, Offer
     from kiln.model.run import ConfigRun
-    from kiln.store.worker_results import RemoteConfig
+    from kiln.store.remote_configs_and_packages import RemoteConfig
 
 __all__ = ["add_arguments", "run"]
 
@@ -152,13 +152,13 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
     """
     from kiln.model.run import ConfigRun, ConfigState
     from kiln.run import recipe_support
-    from kiln.store import worker_results
+    from kiln.store import remote_configs_and_packages
 
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
     recipe_support.require_supported_recipe(feedstock, names)  # before workers are provisioned, and paid for
     fleet_remote_execution.require_recipe_support(feedstock, names, options)
-    configs = worker_results.remote_configs(feedstock, tuple(names), options=worker_build_options(options))
-    finished = {} if options.rebuild else worker_results.collected_packages(feedstock, configs)
+    configs = remote_configs_and_packages.remote_configs(feedstock, tuple(names), options=worker_build_options(options))
+    finished = {} if options.rebuild else remote_configs_and_packages.collected_packages(feedstock, configs)
     cached = tuple(
         ConfigRun(
             config=config.config,
@@ -280,9 +280,9 @@ def add_collected_packages(
     feedstock: Feedstock, configs: Mapping[str, RemoteConfig], config: str, packages: Sequence[PackageReport]
 ) -> tuple[PackageReport, ...]:
     """Add the packages of a collected config to the channel, and return them with their paths there."""
-    from kiln.store import worker_results
+    from kiln.store import remote_configs_and_packages
 
-    return worker_results.add_collected_packages(feedstock, configs[config], packages) if packages else ()
+    return remote_configs_and_packages.add_collected_packages(feedstock, configs[config], packages) if packages else ()
 
 
 def run_config_and_site(

@@ -69,7 +69,7 @@ def playbook_site(
     from kiln import bootstrap
     from kiln.fleet import unrecorded_run_recovery
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.store import bazel_environment
+    from kiln.store import bazel_environment_variables
 
     python = bootstrap.ensure_fleet_environment(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
     folder = run_folder(feedstock, run)
@@ -111,7 +111,7 @@ def playbook_site(
         environment=environment,
         secrets=(
             *masking.secrets_of_environment(environment),
-            *bazel_environment.with_inner_secrets(job_secrets).values(),
+            *bazel_environment_variables.with_secrets_inside_credentials(job_secrets).values(),
         ),
         options=worker_job_options(options, run_config) if run_config is not None else (),
         job_secrets=job_secrets,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kiln.fleet.plan import FleetPlan
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.model.feedstock import Feedstock
-    from kiln.store.worker_results import RemoteConfig
+    from kiln.store.remote_configs_and_packages import RemoteConfig
 
 PROVIDERS = ("aws", "openstack", "static")  # whose workers another machine can reach
 DAY = 86400

@@ -57,12 +57,12 @@ def find_run_key(options: argparse.Namespace, root: Path) -> tuple[RunKey, Feeds
 
 def is_run_of_feedstock(feedstock: Feedstock, key: RunKey) -> bool:
     """Return whether a run builds this feedstock: it was started here, or has the same inputs."""
-    from kiln.store import worker_results
+    from kiln.store import remote_configs_and_packages
 
     if (run_folder(feedstock, key.run) / "key.json").exists():
         return True
     try:
-        entries = worker_results.remote_configs(feedstock, tuple(key.inputs), options=key.build_options)
+        entries = remote_configs_and_packages.remote_configs(feedstock, tuple(key.inputs), options=key.build_options)
     except KilnError:
         return False
     return all(entry.inputs.key == key.inputs[entry.config].key for entry in entries)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kiln.model.fleet import FleetRun, Offer
     from kiln.model.observer import RunObserver
     from kiln.model.run import ConfigRun
-    from kiln.store.worker_results import RemoteConfig
+    from kiln.store.remote_configs_and_packages import RemoteConfig
 
 
 class BuildStage(Protocol):

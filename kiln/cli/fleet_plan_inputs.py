@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet import FleetRun, MachineType
     from kiln.model.job_estimate import JobEstimate, JobSize
-    from kiln.store.worker_results import RemoteConfig
+    from kiln.store.remote_configs_and_packages import RemoteConfig
 
 WORKERS = 4
 UP_TO_DATE = "nothing to build: all selected configs are up to date"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet import FleetRun
-    from kiln.store.worker_results import RemoteConfig
+    from kiln.store.remote_configs_and_packages import RemoteConfig
 
 
 def recover_or_end_unrecorded_runs(

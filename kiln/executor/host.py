@@ -67,7 +67,7 @@ class HostExecutor:
     @property
     def package_cache(self) -> Path:
         """The cache of fetched packages."""
-        return self.task.layout.cache
+        return self.task.layout.package_cache
 
     @property
     def compile_cache(self) -> Path:

@@ -11,7 +11,7 @@ from kiln import expand, feedstock_loader, masking, render
 from kiln.build import config_caller_variable_names
 from kiln.job.required_channels_and_network import needs_network
 from kiln.model.built_package_settings import OWN_ENGINE
-from kiln.store import bazel_environment
+from kiln.store import bazel_environment_variables
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class JobContext:
         return (
             {}
             if not compiles
-            else {name: os.environ[name] for name in bazel_environment.secret_variable_names(os.environ)}
+            else {name: os.environ[name] for name in bazel_environment_variables.secret_variable_names(os.environ)}
         )
 
     @property
@@ -78,7 +78,7 @@ class JobContext:
             (
                 *masking.secrets_of_environment(os.environ),
                 *masking.script_secrets(self.caller_script_variables),
-                *bazel_environment.with_inner_secrets(self.compile_secrets).values(),
+                *bazel_environment_variables.with_secrets_inside_credentials(self.compile_secrets).values(),
             )
         )
 

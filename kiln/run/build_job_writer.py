@@ -13,7 +13,7 @@ from kiln.model.build_results import TestVerdict
 from kiln.model.built_package_settings import PackageSettings
 from kiln.run.options import HOST
 from kiln.serialization import to_json
-from kiln.store import bazel_environment, build_cache
+from kiln.store import bazel_environment_variables, build_cache
 from kiln.store.build_cache import InputHashes
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ def compile_step_variables(task: JobContext, executor: Executor) -> dict[str, st
     """Return the variables of the compile step."""
     options = task.job.options
     return {
-        bazel_environment.DISK_CACHE: str(executor.compile_cache),
-        bazel_environment.CACHE_KEY: task.job.cache_key,
-        bazel_environment.CPUS: str(task.job.cores),
-        bazel_environment.MEMORY: str(task.job.compile_memory // 10**6),
-        **({} if executor.distdir is None else {bazel_environment.DISTDIR: str(executor.distdir)}),
-        **({bazel_environment.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
-        **({bazel_environment.FALLBACK: "1"} if options.remote_fallback else {}),
+        bazel_environment_variables.DISK_CACHE: str(executor.compile_cache),
+        bazel_environment_variables.CACHE_KEY: task.job.cache_key,
+        bazel_environment_variables.CPUS: str(task.job.cores),
+        bazel_environment_variables.MEMORY: str(task.job.compile_memory // 10**6),
+        **({} if executor.distdir is None else {bazel_environment_variables.DISTDIR: str(executor.distdir)}),
+        **({bazel_environment_variables.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
+        **({bazel_environment_variables.FALLBACK: "1"} if options.remote_fallback else {}),
     }
 
 
@@ -90,7 +90,7 @@ def packages_reused_from_other_configs(task: JobContext, ledger: Ledger) -> tupl
     if task.uses_other_engine or job.options.rehearsal or (job.options.rebuild and job.cold):
         return ()
     inputs = InputHashes(shared=job.shared, key=job.key)
-    packages = build_cache.packages_of_other_configs(
+    packages = build_cache.packages_made_by_other_configs(
         ledger, task.layout, render.close_static_pins(task.rendered).outputs, inputs, job.config
     )
     runs = expand.runs_emulated_tests(task.feedstock.conda_forge_yml) and emulation.can_run_platform(

@@ -82,7 +82,7 @@ class ContinuedBuild:
     @property
     def input_files_digest(self) -> str:
         """A hash of the feedstock's files that decide the config's packages."""
-        return build_cache.sources_digest(self.feedstock, self.config)
+        return build_cache.recipe_and_config_digest(self.feedstock, self.config)
 
     def restore_handed_over_files(self, plan: RunPlan) -> tuple[RunPlan, tuple[str, ...]]:
         """Put what was handed on into the caches; return the plan with the chain's time, and notes.

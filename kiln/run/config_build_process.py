@@ -141,7 +141,7 @@ class ConfigBuild:
         good = {"state": ConfigState.DONE.value, "reason": "", **common}
         if task.job.options.debug is not None:
             return {**good, "debug": result["debug"]}
-        changed = build_cache.sources_digest(task.feedstock, task.job.config) != task.job.sources
+        changed = build_cache.recipe_and_config_digest(task.feedstock, task.job.config) != task.job.sources
         outdated = changed or result.get("outdated", False)
         packages = self.publish_to_channel(result["packages"], time.monotonic() - start, outdated=outdated)
         good["reason"] = CHANGED if changed else ""
@@ -182,7 +182,7 @@ class ConfigBuild:
             )
             if task.uses_other_engine:
                 if self.executor.on_host:  # a container's downloads are not trusted
-                    conda_build_run.move_fetched_packages_to_shared_cache(task.folder, task.layout.cache)
+                    conda_build_run.move_fetched_packages_to_shared_cache(task.folder, task.layout.package_cache)
                 for line in conda_build_run.failure_reason_lines(outcome.error, Path(job.log)):
                     log.record_line(line)
         return self.build_process_result(outcome), outcome

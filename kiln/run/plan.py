@@ -157,7 +157,7 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
         config=config.name,
         key=inputs.key,
         shared=inputs.shared,
-        sources=build_cache.sources_digest(run_inputs.feedstock, config.name),
+        sources=build_cache.recipe_and_config_digest(run_inputs.feedstock, config.name),
         options=options.build,
         container=run_inputs.container_engine_name,
         engine_data=engine_data,

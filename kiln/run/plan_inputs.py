@@ -147,7 +147,7 @@ def _look_up_rehearsal_inputs(
     on_host = options.container in {None, HOST}
     pythons = rehearsal_input_choice.RehearsalPythons(
         machine=machine,
-        folder=ArtifactLayout.for_feedstock(feedstock).pythons,
+        folder=ArtifactLayout.for_feedstock(feedstock).rehearsal_pythons,
         channel=options.python_channel,
         fetch=options.fetch,
         show=on_line or (lambda _: None),

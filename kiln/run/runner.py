@@ -24,7 +24,7 @@ from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.operating_system import machine_resources
 from kiln.operating_system.processes import KILL
 from kiln.scheduling import local_build_order
-from kiln.store import bazel_environment, build_cache
+from kiln.store import bazel_environment_variables, build_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -143,7 +143,7 @@ class MatrixRun:
                 (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process")),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
-                secrets=tuple(bazel_environment.with_inner_secrets(self.plan.secrets).values()),
+                secrets=tuple(bazel_environment_variables.with_secrets_inside_credentials(self.plan.secrets).values()),
                 cwd=conda_forge_env.PACKAGE_ROOT,
                 on_line=lambda line: self.events.put((config, line)),
                 own=MARK,

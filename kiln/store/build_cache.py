@@ -45,7 +45,7 @@ def recipe_digest(feedstock: Feedstock) -> str:
     return json_digest([folder_digest(feedstock.recipe), files.sha256(settings) if settings.is_file() else ""])
 
 
-def sources_digest(feedstock: Feedstock, config: str) -> str:
+def recipe_and_config_digest(feedstock: Feedstock, config: str) -> str:
     """Return a hash over all files of the feedstock that decide a config's packages."""
     return json_digest([recipe_digest(feedstock), files.sha256(feedstock.config_folder / f"{config}.yaml")])
 
@@ -223,7 +223,7 @@ def record_rehearsal(
     return tuple(stored)
 
 
-def packages_of_other_configs(
+def packages_made_by_other_configs(
     ledger: Ledger, layout: ArtifactLayout, outputs: Sequence[Output], inputs: InputHashes, config: str
 ) -> tuple[PackageReport, ...]:
     """Return the packages of a config that another config has made and tested, from the same recipe and engine.
@@ -236,13 +236,13 @@ def packages_of_other_configs(
         for place in sorted(places)
         if (artifact := _artifact_of_other_config(ledger, layout, place, inputs, config))
     ]
-    reports = [(artifact, _report_by_making_config(ledger, artifact)) for artifact in artifacts]
+    reports = [(artifact, _report_of_config_that_built(ledger, artifact)) for artifact in artifacts]
     return tuple(
         _report_with_sharing_note(layout, report, artifact) for artifact, report in reports if report is not None
     )
 
 
-def _report_by_making_config(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None:
+def _report_of_config_that_built(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None:
     """Return the report of a package by the config that made it."""
     fields = (
         package

@@ -52,12 +52,12 @@ class ArtifactLayout:
         return self.root / "ledger.sqlite"
 
     @property
-    def cache(self) -> Path:
+    def package_cache(self) -> Path:
         """Fetched packages, shared by all configs and runs on the host."""
         return self.safe_path("cache")
 
     @property
-    def container_cache(self) -> Path:
+    def container_package_cache(self) -> Path:
         """Fetched packages, shared by containers; the host runs no files that containers have written."""
         return self.safe_path("container-cache")
 
@@ -67,7 +67,7 @@ class ArtifactLayout:
         return self.safe_path("engines")
 
     @property
-    def pythons(self) -> Path:
+    def rehearsal_pythons(self) -> Path:
         """The interpreters that were fetched for rehearsals."""
         return self.safe_path("pythons")
 

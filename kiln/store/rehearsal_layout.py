@@ -38,7 +38,7 @@ class RehearsalLayout:
         return self.config if self.apart else self.config.parent
 
     @property
-    def lock(self) -> Path:
+    def wheels_lock_file(self) -> Path:
         """The lock file of fetching and converting wheels."""
         return files.safe_path_inside(self.root / ".lock", self.root)
 
@@ -53,12 +53,12 @@ class RehearsalLayout:
         return files.safe_path_inside(self.config.parent / "sources", self.config.parent)
 
     @property
-    def converted(self) -> Path:
+    def converted_packages(self) -> Path:
         """Packages made from wheels and interpreters, shared by all configs and named by their content."""
         return files.safe_path_inside(self.root / "converted", self.root)
 
     @property
-    def cache(self) -> Path:
+    def package_cache(self) -> Path:
         """The package cache, from which prefixes are linked."""
         return files.safe_path_inside(self.root / "cache", self.root)
 
@@ -95,7 +95,7 @@ class RehearsalLayout:
 
     def prepare_folders(self) -> None:
         """Make the folders, remove leftovers of killed runs, and mark the channel as a rehearsal's."""
-        for folder in (self.wheels, self.converted, self.work):
+        for folder in (self.wheels, self.converted_packages, self.work):
             folder.mkdir(parents=True, exist_ok=True)
             if folder.parent == self.config:
                 files.remove_part_files(folder)

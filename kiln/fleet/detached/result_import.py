@@ -15,9 +15,9 @@ from kiln.ledger.run_records_as_json import record_from_json
 from kiln.model.fleet import FleetRun
 from kiln.model.run import MatrixReport
 from kiln.serialization import from_json_values
-from kiln.store import worker_results
+from kiln.store import remote_configs_and_packages
 from kiln.store.build_cache import InputHashes
-from kiln.store.worker_results import RemoteConfig
+from kiln.store.remote_configs_and_packages import RemoteConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +97,7 @@ def _add_packages_to_channel(
         config=config.config, group=known.group, inputs=InputHashes(shared=known.shared, key=known.key)
     )
     return dataclasses.replace(
-        config, packages=worker_results.add_collected_packages(feedstock, entry, config.packages)
+        config, packages=remote_configs_and_packages.add_collected_packages(feedstock, entry, config.packages)
     )
 
 

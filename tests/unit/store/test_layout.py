@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PLACES: dict[str, Callable[[ArtifactLayout], object]] = {
-    "cache": lambda layout: layout.cache,
+    "cache": lambda layout: layout.package_cache,
     "engines": lambda layout: layout.engines,
-    "pythons": lambda layout: layout.pythons,
+    "pythons": lambda layout: layout.rehearsal_pythons,
     "finished": lambda layout: write_config_backup(layout.root, "k", (), ()),
     "finished/k.json": lambda layout: write_config_backup(layout.root, "k", (), ()),
     "compile-cache": lambda layout: layout.compile_caches,

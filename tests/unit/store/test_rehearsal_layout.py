@@ -14,9 +14,9 @@ def test_a_rehearsal_in_a_container_shares_nothing_but_the_wheels(tmp_path: Path
     config = tmp_path / "rehearsal" / "c"
     together, apart = RehearsalLayout(config=config), RehearsalLayout(config=config, apart=True)
     assert apart.wheels == together.wheels
-    written = (apart.lock, apart.converted, apart.cache, apart.channel.root, apart.work)
+    written = (apart.wheels_lock_file, apart.converted_packages, apart.package_cache, apart.channel.root, apart.work)
     assert all(path.is_relative_to(config) for path in written)
-    assert not together.converted.is_relative_to(config)
+    assert not together.converted_packages.is_relative_to(config)
 
 
 def channel_of(layout: RehearsalLayout, *names: str) -> None:

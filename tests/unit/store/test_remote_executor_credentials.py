@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import UsageError
-from kiln.store import bazel_environment, remote_executor_credentials
+from kiln.store import bazel_environment_variables, remote_executor_credentials
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,9 +46,11 @@ def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp
         "t0ken:1",
         f"{PEM}k",
     )
-    secrets = bazel_environment.with_inner_secrets({bazel_environment.CREDENTIALS: variable})
+    secrets = bazel_environment_variables.with_secrets_inside_credentials(
+        {bazel_environment_variables.CREDENTIALS: variable}
+    )
     assert set(secrets.values()) == {variable, "Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k"}
-    assert bazel_environment.with_inner_secrets({"A": "b"}) == {"A": "b"}
+    assert bazel_environment_variables.with_secrets_inside_credentials({"A": "b"}) == {"A": "b"}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def secret_variable_names(environment: Mapping[str, str] = os.environ) -> tuple[
     return tuple(name for name in SECRETS if environment.get(name))
 
 
-def with_inner_secrets(secrets: Mapping[str, str]) -> dict[str, str]:
+def with_secrets_inside_credentials(secrets: Mapping[str, str]) -> dict[str, str]:
     """Return secret variables, and the secrets inside of the credentials' variable under names of their own."""
     parts = remote_executor_credentials.secrets_in_encoded_credentials(secrets.get(CREDENTIALS, ""))
     return {**secrets, **{f"{CREDENTIALS}_{number}": part for number, part in enumerate(parts)}}
