@@ -38,8 +38,15 @@ class Anaconda(Server):
         """Upload a file under a label; a file that the owner has is refused, whatever its label."""
         from rattler_build import upload
 
-        options = {"channel": [self._label_of_channel(channel)], "api_key": self.credentials.token, "url": self.url}
-        self._upload_by_library(upload.upload_package_to_anaconda, package, self.channel, **options)
+        with self._library_errors_as_http_errors():
+            upload.upload_package_to_anaconda(
+                [str(package)],
+                self.channel,
+                channel=[self._label_of_channel(channel)],
+                api_key=self.credentials.token,
+                url=self.url,
+                auth_file=self.auth_file,
+            )
 
     def promote(self, promotion: Promotion) -> None:
         """Give all files with the label for staging the published one, too."""

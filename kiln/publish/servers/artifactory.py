@@ -6,10 +6,13 @@ Source: the pages "Copy Item" and "Delete Item" of JFrog's REST APIs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
 from kiln.publish.servers.server import Promotion, Server
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +20,18 @@ class Artifactory(Server):
     """An Artifactory server; a channel is a repository."""
 
     token_variable: ClassVar[str] = "ARTIFACTORY_TOKEN"  # noqa: S105 - the variable's name
-    upload_function: ClassVar[str] = "upload_package_to_artifactory"
-    upload_token: ClassVar[str] = "token"  # noqa: S105 - the parameter's name
     moment: ClassVar[str] = (
         "packages are copied one by one, what others need first: readers have the old release or the new one"
     )
+
+    def upload(self, package: Path, channel: str) -> None:
+        """Upload a package."""
+        from rattler_build import upload
+
+        with self._library_errors_as_http_errors():
+            upload.upload_package_to_artifactory(
+                [str(package)], self.url, channel, token=self.credentials.token, auth_file=self.auth_file
+            )
 
     def promote(self, promotion: Promotion) -> None:
         """Copy packages from the repository for staging."""

@@ -7,10 +7,13 @@ rattler_upload's upload/prefix.rs for the form of an upload with an attestation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kiln import files
 from kiln.publish.servers.server import Promotion, Server
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,15 @@ class PrefixDev(Server):
     takes_attestations: ClassVar[bool] = True
     trusts_jobs: ClassVar[bool] = True
     token_variable: ClassVar[str] = "PREFIX_API_KEY"  # noqa: S105 - the variable's name
-    upload_function: ClassVar[str] = "upload_package_to_prefix"
+
+    def upload(self, package: Path, channel: str) -> None:
+        """Upload a package."""
+        from rattler_build import upload
+
+        with self._library_errors_as_http_errors():
+            upload.upload_package_to_prefix(
+                [str(package)], self.url, channel, api_key=self.credentials.token, auth_file=self.auth_file
+            )
 
     def promote(self, promotion: Promotion) -> None:
         """Upload packages to the channel, each with the bundle of its publish attestation, if it has one.

@@ -24,10 +24,18 @@ class Quetz(Server):
 
     reading: ClassVar[str] = "{url}/get/{channel}"
     token_variable: ClassVar[str] = "QUETZ_API_KEY"  # noqa: S105 - the variable's name
-    upload_function: ClassVar[str] = "upload_package_to_quetz"
     token_header: ClassVar[tuple[str, str]] = ("X-API-Key", "{}")
     together: ClassVar[bool] = True
     moment: ClassVar[str] = "one request brings all packages; then the server replaces the index of each subdir in turn"
+
+    def upload(self, package: Path, channel: str) -> None:
+        """Upload a package."""
+        from rattler_build import upload
+
+        with self._library_errors_as_http_errors():
+            upload.upload_package_to_quetz(
+                [str(package)], self.url, channel, api_key=self.credentials.token, auth_file=self.auth_file
+            )
 
     def promote(self, promotion: Promotion) -> None:
         """Upload all packages in one request; where the server does not take that, one by one."""

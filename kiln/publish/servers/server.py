@@ -7,6 +7,7 @@ each named with its source.
 from __future__ import annotations
 
 import abc
+import contextlib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
@@ -15,7 +16,7 @@ from kiln.http_client import HttpError
 from kiln.publish.servers.api_requests import ServerApi
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from kiln.publish.servers.server_credentials import ServerCredentials
@@ -45,16 +46,13 @@ class Server(abc.ABC):
     release, ``sweeps`` whether it promotes whatever else is staged, ``moment`` what readers see meanwhile.
     ``trusts_jobs`` says whether the identity of a CI job takes the place of a stored token (trusted publishing).
     ``default_url`` is the URL of a public server, ``reading`` the pattern of a channel's URL for clients,
-    ``token_variable`` the environment variable of the token (rattler-build's name), ``token_header`` its header,
-    ``upload_function`` the library's function for uploads, and ``upload_token`` its parameter for the token.
+    ``token_variable`` the environment variable of the token (rattler-build's name), and ``token_header`` its header.
     """
 
     default_url: ClassVar[str] = ""
     reading: ClassVar[str] = "{url}/{channel}"
     token_variable: ClassVar[str]
     token_header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer {}")
-    upload_function: ClassVar[str] = ""
-    upload_token: ClassVar[str] = "api_key"  # noqa: S105 - the parameter's name
     together: ClassVar[bool] = False
     sweeps: ClassVar[bool] = False
     takes_attestations: ClassVar[bool] = False
@@ -78,12 +76,9 @@ class Server(abc.ABC):
         """Return the URL at which clients read a channel."""
         return (self.client_url or self.reading).format(url=self.url, channel=channel)
 
+    @abc.abstractmethod
     def upload(self, package: Path, channel: str) -> None:
         """Upload a package to a channel."""
-        from rattler_build import upload
-
-        token = {self.upload_token: self.credentials.token}
-        self._upload_by_library(getattr(upload, self.upload_function), package, self.url, channel, **token)
 
     @abc.abstractmethod
     def promote(self, promotion: Promotion) -> None:
@@ -102,14 +97,13 @@ class Server(abc.ABC):
     def token_probe_url(self) -> str | None:
         """A URL whose status says whether the server accepts the token; None where uploads report a status."""
 
-    def _upload_by_library(
-        self, upload: Callable[..., None], package: Path, *arguments: str, **options: object
-    ) -> None:
-        """Call the library, without the token in its errors."""
+    @contextlib.contextmanager
+    def _library_errors_as_http_errors(self) -> Iterator[None]:
+        """Raise the errors of the library's uploads as HttpError, without the token in them."""
         from rattler_build import RattlerBuildError
 
         try:
-            upload([str(package)], *arguments, auth_file=self.auth_file, **options)
+            yield
         except RattlerBuildError as error:
             message = self.credentials.text_without_token(str(error))
             raise HttpError(message, self._upload_failure_status(message)) from error
