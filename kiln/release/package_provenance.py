@@ -99,12 +99,12 @@ def release_provenance_and_attestations(
     for candidate in candidates:
         assert candidate.contents is not None, "the gate refuses broken packages"
         info = reader.read_info_files(candidate.path)
-        package = _report_of_build(matrix, candidate)
+        *_, package = recorded_build_of_candidate(matrix, candidate)
         tested_with = _tested_run_dependencies(package)
         record = provenance_record(matrix, candidate, info, tested_with, recipe=digest)
         resolved = (*resolved_packages.build_and_host_packages(info), *tested_with)
         licenses = _identified_license_files(candidate.path, info, record)
-        parts = _bundled_and_declared_components(info, licenses, package.repositories if package else ())
+        parts = _bundled_and_declared_components(info, licenses, package.repositories)
         home = _text_or_empty(candidate.contents.about.get("home"))
         bill = spdx.bill_of_materials(record, home=home, resolved=resolved, licenses=licenses, bundled=parts)
         other = cyclonedx.bill_of_materials(record, resolved=resolved, licenses=licenses, bundled=parts)
@@ -138,7 +138,7 @@ def provenance_record(
     """Return the provenance record of one package, whose metadata files are ``info``."""
     contents = candidate.contents
     assert contents is not None, "the gate refuses broken packages"
-    report, config = run_and_config_that_built(matrix, candidate)
+    report, config, _ = recorded_build_of_candidate(matrix, candidate)
     index, extra = contents.index, contents.about.get("extra", {})
     timestamp = index.get("timestamp")
     return Provenance(
@@ -198,16 +198,9 @@ def _bundled_and_declared_components(
     )
 
 
-def _report_of_build(matrix: ConfigsAndRuns, candidate: Candidate) -> PackageReport | None:
-    """Return the report of the build that made a package."""
-    _, config = run_and_config_that_built(matrix, candidate)
-    sha256 = candidate.artifact.sha256
-    return next((package for package in config.packages if package.artifact.sha256 == sha256), None)
-
-
-def _tested_run_dependencies(package: PackageReport | None) -> tuple[ResolvedPackage, ...]:
+def _tested_run_dependencies(package: PackageReport) -> tuple[ResolvedPackage, ...]:
     """Return the run dependencies that a package was tested with."""
-    return tuple(filter(resolved_packages.is_valid_package, package.tests.run_packages)) if package else ()
+    return tuple(filter(resolved_packages.is_valid_package, package.tests.run_packages))
 
 
 def _tested_dependency_identifiers(package: ResolvedPackage) -> dict[str, str]:
@@ -216,22 +209,23 @@ def _tested_dependency_identifiers(package: ResolvedPackage) -> dict[str, str]:
     return {name: value for name, value in fields.items() if value}
 
 
-def run_and_config_that_built(matrix: ConfigsAndRuns, candidate: Candidate) -> tuple[MatrixReport, ConfigRun]:
-    """Return the run and the config that made a package, not those that reused it."""
+def recorded_build_of_candidate(
+    matrix: ConfigsAndRuns, candidate: Candidate
+) -> tuple[MatrixReport, ConfigRun, PackageReport]:
+    """Return the run and the config that made a package, not those that reused it, and its report there."""
     builds = [
-        (package.reused, report, config)
+        (report, config, package)
         for report in matrix.history
         for config in report.configs
         for package in config.packages
         if config.config in candidate.configs and package.artifact.sha256 == candidate.artifact.sha256
     ]
-    _, report, config = next((build for build in builds if not build[0]), builds[-1])
-    return report, config
+    return next((build for build in builds if not build[2].reused), builds[-1])
 
 
 def build_log(matrix: ConfigsAndRuns, candidate: Candidate) -> Path | None:
     """Return the log of the run that made a package, if it still exists."""
-    log = run_and_config_that_built(matrix, candidate)[1].log
+    log = recorded_build_of_candidate(matrix, candidate)[1].log
     return log if log and log.is_file() else None
 
 

@@ -56,7 +56,8 @@ def test_both_bills_of_a_package_list_its_license_files(tmp_path: Path, monkeypa
         package_provenance, "provenance_record", lambda *_, **__: record("a-1-0.conda", license="CC0-1.0")
     )
     monkeypatch.setattr(package_provenance, "recipe_digest", lambda _: "ab")
-    monkeypatch.setattr(package_provenance, "_report_of_build", lambda *_: None)
+    made = SimpleNamespace(tests=SimpleNamespace(run_packages=()), repositories=())
+    monkeypatch.setattr(package_provenance, "recorded_build_of_candidate", lambda *_: (None, None, made))
     candidate = cast("Any", SimpleNamespace(path=package, contents=SimpleNamespace(about={})))
     attestation = package_provenance.release_provenance_and_attestations(
         cast("Any", SimpleNamespace(feedstock=None)), [candidate]
@@ -98,4 +99,3 @@ def test_run_dependencies_as_tested_are_recorded_unless_forged() -> None:
         package_provenance._tested_dependency_identifiers(one)
         for one in package_provenance._tested_run_dependencies(made)
     ] == [{"purl": "pkg:conda/liba@1?build=0", "url": package.url, "sha256": "ab" * 32}]
-    assert package_provenance._tested_run_dependencies(None) == ()
