@@ -11,7 +11,7 @@ from kiln.conda_forge_yml.schema import (
     UsedBy,
     leaf_settings,
     rows_of_settings_table,
-    setting_type_of_path,
+    setting_definition_of_path,
     settings_without_use,
 )
 from kiln.errors import RecipeFault, raise_all
@@ -71,7 +71,7 @@ def setting_uses(path: Path) -> list[SettingUse]:
     values, placed = read_document(path).value, _values_with_places(path)
     entries = []
     for names, _, _ in leaf_settings(values):
-        setting, at = setting_type_of_path(names), place_of_key_path(placed, path.name, *names)
+        setting, at = setting_definition_of_path(names), place_of_key_path(placed, path.name, *names)
         used_by, effect = (setting.used_by, setting.effect) if setting else (UsedBy.NONE, "not a setting")
         use = SettingUse(".".join(names), at.file, at.line, at.column, used_by.value, effect)
         entries.append(use)
@@ -193,7 +193,7 @@ def _is_refused_fault(fault: SettingFault) -> bool:
     """Return whether a setting is refused: a misspelled one, or an invalid value that kiln would use."""
     if fault.unknown:
         return fault.misspelled
-    setting = setting_type_of_path(fault.path)
+    setting = setting_definition_of_path(fault.path)
     return setting is not None and setting.used_by.is_part_of_kiln
 
 

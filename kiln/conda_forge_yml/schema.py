@@ -73,7 +73,7 @@ class UsedBy(str, Enum):
         return self not in {UsedBy.NONE, UsedBy.OTHERS}
 
 
-class SettingType(NamedTuple):
+class SettingDefinition(NamedTuple):
     """The types of a setting, what replaces a deprecated one, which part of kiln uses it, and its effect there.
 
     Without a use, ``effect`` is the reason.
@@ -100,9 +100,9 @@ class SettingFault(NamedTuple):
 
 
 @cache
-def types_by_name() -> dict[str, SettingType]:
+def setting_definitions() -> dict[str, SettingDefinition]:
     """Return the type of each setting by its dotted name; the empty name is the whole file."""
-    types: dict[str, SettingType] = {}
+    types: dict[str, SettingDefinition] = {}
     for name, setting in rows_of_settings_table().items():
         stem, _, last = name.rpartition(".")
         types |= {f"{stem}.{item}": setting for item in _SETS[last]} if last in _SETS else {name: setting}
@@ -110,20 +110,20 @@ def types_by_name() -> dict[str, SettingType]:
 
 
 @cache
-def rows_of_settings_table() -> dict[str, SettingType]:
+def rows_of_settings_table() -> dict[str, SettingDefinition]:
     """Return the rows of the table, in which ``PLATFORM`` and ``SYSTEM`` stand for all of them."""
     return {
-        row["setting"]: SettingType(
+        row["setting"]: SettingDefinition(
             row["types"], row["replacement"], UsedBy(row["used_by"] or UsedBy.OTHERS), row["effect"]
         )
         for row in files.csv_rows(TABLE)
     }
 
 
-def setting_type_of_path(path: tuple[str, ...]) -> SettingType | None:
+def setting_definition_of_path(path: tuple[str, ...]) -> SettingDefinition | None:
     """Return the setting that the keys lead to, or the one that contains it; None for an unknown outermost key."""
     known = [".".join(path[:length]) for length in range(len(path), 0, -1)]
-    return next((types_by_name()[name] for name in known if name in types_by_name()), None)
+    return next((setting_definitions()[name] for name in known if name in setting_definitions()), None)
 
 
 def invalid_settings(settings: Any) -> Iterator[SettingFault]:
@@ -141,7 +141,7 @@ def deprecated_settings(settings: Any, path: tuple[str, ...] = ()) -> Iterator[S
     """Yield the deprecated settings of a file that have a value."""
     for key, value in settings.items() if isinstance(settings, dict) else ():
         here = (*path, str(key))
-        setting = types_by_name().get(".".join(here))
+        setting = setting_definitions().get(".".join(here))
         if setting and setting.replacement and value is not None:
             yield SettingFault(here, key, f"{'.'.join(here)} is deprecated", f"use {setting.replacement}")
         yield from deprecated_settings(value, here)
@@ -150,7 +150,7 @@ def deprecated_settings(settings: Any, path: tuple[str, ...] = ()) -> Iterator[S
 def settings_without_use(settings: Any) -> Iterator[SettingFault]:
     """Yield the settings of a file that concern builds, and that kiln has no use for, with the reason."""
     for path, key, value in leaf_settings(settings):
-        setting = setting_type_of_path(path)
+        setting = setting_definition_of_path(path)
         if setting is not None and setting.used_by is UsedBy.NONE and value is not None:
             yield SettingFault(path, key, f"{'.'.join(path)} has no effect in kiln", setting.effect)
 
@@ -159,7 +159,7 @@ def leaf_settings(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[t
     """Yield the settings of a file that the table knows and that contain no other known one: path, key and value."""
     for key, value in settings.items() if isinstance(settings, dict) else ():
         here = (*path, str(key))
-        inner = isinstance(value, dict) and any(name.startswith(f"{'.'.join(here)}.") for name in types_by_name())
+        inner = isinstance(value, dict) and any(name.startswith(f"{'.'.join(here)}.") for name in setting_definitions())
         if inner:
             yield from leaf_settings(value, here)
         else:
@@ -176,7 +176,7 @@ class SchemaCheck:
     def faults(self, value: Any, path: tuple[str, ...] = ()) -> Iterator[SettingFault]:
         """Yield the invalid settings of a file, or of the setting that the keys lead to."""
         name = ".".join(path)
-        setting = types_by_name().get(name)
+        setting = setting_definitions().get(name)
         if setting is None:
             return
         alternatives = setting.types.split(" | ")
@@ -191,7 +191,9 @@ class SchemaCheck:
             yield SettingFault(path, value, text, _suggested_value(value, alternatives))
         if not isinstance(value, dict):
             return
-        known = [other.rpartition(".")[2] for other in types_by_name() if other and other.rpartition(".")[0] == name]
+        known = [
+            other.rpartition(".")[2] for other in setting_definitions() if other and other.rpartition(".")[0] == name
+        ]
         refuses = "closed" in alternatives or ("lax" in alternatives and self.strict)
         for key, item in value.items():
             here = (*path, str(key))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.conda_forge_yml import TypedSettings
-from kiln.conda_forge_yml.schema import types_by_name
+from kiln.conda_forge_yml.schema import setting_definitions
 from kiln.errors import RecipeFault
 from kiln.expand.secret_names import secret_names
 from kiln.model.built_package_settings import PackageSettings
@@ -121,7 +121,7 @@ def conda_build_only_settings(path: Path) -> tuple[str, ...]:
         KilnError: the file is malformed.
     """
     names = (f"conda_build.{name}" for name in _read_settings(path).get_mapping("conda_build"))
-    return tuple(name for name in names if name not in types_by_name())
+    return tuple(name for name in names if name not in setting_definitions())
 
 
 def conda_settings(path: Path) -> CondaSettings:

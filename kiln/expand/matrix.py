@@ -148,11 +148,11 @@ class _MatrixExpansion:
     def _platform_packages(self, job: PlatformJob, platform: Platform, space: Space) -> PlatformPackages:
         """Return the packages of one platform."""
         if not isinstance(self.recipe, RecipeSource):
-            from kiln.recipe_v1.variant_exploration import packages_with_spaces
+            from kiln.recipe_v1.variant_exploration import packages_with_variant_subspaces
 
             result = (
                 PackagePart.from_recipe_v1(part, package)
-                for part, package in packages_with_spaces(self.recipe, space, platform.subdir)
+                for part, package in packages_with_variant_subspaces(self.recipe, space, platform.subdir)
             )
             package_parts = [package for package in result if job.keep_noarch or not package.noarch]
             return PlatformPackages(space=space, packages=package_parts, recipe_text=self.text)

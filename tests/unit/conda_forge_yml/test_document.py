@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.conda_forge_yml import TypedSettings, no_effect_notes, read_document
-from kiln.conda_forge_yml.schema import types_by_name
+from kiln.conda_forge_yml.schema import setting_definitions
 from kiln.errors import MalformedYaml, RecipeFault
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ REFUSED = [
     ("conda_build: {error_overlinking: maybe}\n", ["1:15: conda_build.error_overlinking is 'maybe'"], ""),
     ("azure: {forc: true}\n", ["1:9: unknown setting 'azure.forc'"], "did you mean 'force'?"),
 ]
+COMMAND_EFFECT = setting_definitions()["docker.command"].effect
 NOTED = [
     ("", []),
     ("[]\n", []),
@@ -60,7 +61,7 @@ NOTED = [
     ("azure: {max_parallel: many}\n", ["conda-forge.yml:1:9: azure.max_parallel is 'many', expected an integer"]),
     (
         "github: {}\ndocker:\n  command: sh\n",
-        [f"conda-forge.yml:3:3: docker.command has no effect in kiln ({types_by_name()['docker.command'].effect})"],
+        [f"conda-forge.yml:3:3: docker.command has no effect in kiln ({COMMAND_EFFECT})"],
     ),
 ]
 

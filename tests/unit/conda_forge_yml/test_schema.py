@@ -37,7 +37,7 @@ def rows_of(part: UsedBy) -> list[str]:
 def test_the_table_has_all_keys_of_conda_smithy_and_kilns_own_section() -> None:
     keys = {line for line in KEYS.read_text().splitlines() if not line.startswith("#")}
     assert len(keys) > 100
-    assert {key for key in schema.types_by_name() if key and key.partition(".")[0] != "kiln"} == keys
+    assert {key for key in schema.setting_definitions() if key and key.partition(".")[0] != "kiln"} == keys
 
 
 def test_every_setting_has_an_effect_or_the_reason_why_not() -> None:
@@ -63,13 +63,19 @@ def test_what_conda_smithy_ignores_is_not_a_fault_for_its_linter() -> None:
 def test_settings_without_use_have_their_reason() -> None:
     settings = {"docker": {"command": "sh", "fallback_image": "x"}, "choco": None, "bot": {"automerge": True}}
     [fault] = schema.settings_without_use(settings)
-    assert (fault.path, fault.cure) == (("docker", "command"), schema.types_by_name()["docker.command"].effect)
+    assert (fault.path, fault.cure) == (
+        ("docker", "command"),
+        schema.setting_definitions()["docker.command"].effect,
+    )
 
 
 def test_an_unlisted_setting_belongs_to_the_one_that_contains_it() -> None:
-    assert schema.setting_type_of_path(("conda_build", "filename_hashing")) == schema.types_by_name()["conda_build"]
     assert (
-        schema.setting_type_of_path(("azure", "settings_linux", "other"))
-        == schema.types_by_name()["azure.settings_linux"]
+        schema.setting_definition_of_path(("conda_build", "filename_hashing"))
+        == schema.setting_definitions()["conda_build"]
     )
-    assert schema.setting_type_of_path(("unknown",)) is None
+    assert (
+        schema.setting_definition_of_path(("azure", "settings_linux", "other"))
+        == schema.setting_definitions()["azure.settings_linux"]
+    )
+    assert schema.setting_definition_of_path(("unknown",)) is None
