@@ -83,7 +83,7 @@ def fetch_project(name: str, version: str | None, *, env: Mapping[str, str]) -> 
         raise DownloadFailed(f"no recipe could be generated for {name}", why=why) from None
     if "error" in answer:
         raise _generator_error(name, version, str(answer["error"]))
-    return facts_of_recipe(
+    return project_from_generated_recipe(
         str(answer["recipe"]),
         mapped=bool(answer["mapped"]),
         source_facts=lambda project: _fetch_source_facts(project, env),
@@ -121,7 +121,7 @@ def _generator_error(name: str, version: str | None, text: str) -> DownloadFaile
     return DownloadFailed(f"no recipe could be generated for {requirement}", why=" ".join(text.split()), hint=hint)
 
 
-def facts_of_recipe(
+def project_from_generated_recipe(
     generated: str,
     *,
     mapped: bool,

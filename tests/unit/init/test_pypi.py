@@ -70,7 +70,7 @@ about:
 
 
 def test_the_facts_are_those_of_the_generated_recipe() -> None:
-    project = pypi.facts_of_recipe(GENERATED, mapped=False)
+    project = pypi.project_from_generated_recipe(GENERATED, mapped=False)
     assert (project.name, project.version, project.sha256) == ("foo-bar", "3.10", HASH)
     assert project.url == f"{pypi.ADDRESS}/packages/source/f/foo-bar/foo_bar-{{version}}.tar.gz"
     assert project.noarch
@@ -88,13 +88,13 @@ def test_the_facts_are_those_of_the_generated_recipe() -> None:
 
 
 def test_names_that_the_generator_mapped_stay() -> None:
-    assert "flatbuffers >=1.0" in pypi.facts_of_recipe(GENERATED, mapped=True).run
+    assert "flatbuffers >=1.0" in pypi.project_from_generated_recipe(GENERATED, mapped=True).run
 
 
 def test_what_the_generator_does_not_know_is_noted() -> None:
     text = GENERATED.replace("  - flit_core<4\n", "").replace("  license_file:\n  - LICENSE.md\n", "")
     text = text.replace("  noarch: python\n", "").replace(">=3.12.0", ">=3.9").replace("  license: MIT\n", "")
-    project = pypi.facts_of_recipe(text, mapped=True)
+    project = pypi.project_from_generated_recipe(text, mapped=True)
     assert project.host == ("pip", "setuptools")
     assert project.license_files == ("LICENSE",)
     assert project.python_min == ""
@@ -107,13 +107,13 @@ def test_the_source_archive_answers_what_the_generator_left_open() -> None:
     text = GENERATED.replace("  - flit_core<4\n", "").replace("  license_file:\n  - LICENSE.md\n", "")
     text = text.replace("  python:\n    entry_points:\n    - foo = foo_bar.cli:main\n", "")
     source = SdistFacts(build=("hatchling",), programs=("f = foo:main",), licenses=("COPYING",), modules=("foo",))
-    project = pypi.facts_of_recipe(text, mapped=True, source_facts=lambda _: source)
+    project = pypi.project_from_generated_recipe(text, mapped=True, source_facts=lambda _: source)
     assert project.host == ("pip", "hatchling")
     assert project.license_files == ("COPYING",)
     assert project.entry_points == ("f = foo:main",)
     assert project.imports == ("foo",)
     assert [note for note in project.notes if "could not" in note or "unknown" in note] == []
-    kept = pypi.facts_of_recipe(GENERATED, mapped=True, source_facts=lambda _: source)
+    kept = pypi.project_from_generated_recipe(GENERATED, mapped=True, source_facts=lambda _: source)
     assert (kept.host, kept.license_files) == (("pip", "flit_core <4"), ("LICENSE.md",))
 
 
@@ -131,7 +131,7 @@ def test_the_source_archive_answers_what_the_generator_left_open() -> None:
 )
 def test_a_value_that_could_harm_is_refused(old: str, new: str, message: str) -> None:
     with pytest.raises(KilnError, match=message):
-        pypi.facts_of_recipe(GENERATED.replace(old, new), mapped=True)
+        pypi.project_from_generated_recipe(GENERATED.replace(old, new), mapped=True)
 
 
 @pytest.fixture

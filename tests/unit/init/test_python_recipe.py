@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output
 
-PROJECT = pypi.facts_of_recipe(GENERATED, mapped=True)
+PROJECT = pypi.project_from_generated_recipe(GENERATED, mapped=True)
 COMPILED = replace(PROJECT, noarch=False, entry_points=())
 VARIANTS = (
     "python_min:\n  - '3.12'\nc_compiler:\n  - gcc\nc_compiler_version:\n  - '14'\nc_stdlib:\n  - sysroot\n"
