@@ -82,7 +82,7 @@ def recipe_and_upstream_versions(
 
 
 def _version_and_sources(feedstock: Feedstock, text: str) -> tuple[str, bool, tuple[SourceView, ...]]:
-    recipe = planning.open_recipe_text(feedstock, text)
+    recipe = planning.recipe_text_for_format(feedstock, text)
     views = recipe.views_at_variants(text)
     sources = dict.fromkeys(sources_of_views(views))
     current = version_literals.recipe_version(recipe, views)

@@ -42,7 +42,7 @@ def hashes_of_downloads(
     faults: list[DownloadFailed] = []
     for download in downloads:
         try:
-            with on_file(download.name) as progress:
+            with on_file(download.display_name) as progress:
                 hashes, note = _hashes_of_download(download, folder, env, progress)
         except DownloadFailed as fault:
             faults.append(fault)
@@ -51,7 +51,7 @@ def hashes_of_downloads(
         for literal, algorithm in download.hashes:
             value = hashes[algorithm]
             if values.setdefault(literal, value) != value:
-                why = f"{download.name} has the {algorithm} {value}, another one has {values[literal]}"
+                why = f"{download.display_name} has the {algorithm} {value}, another one has {values[literal]}"
                 hint = "give each source its own hash in the recipe"
                 raise HashMismatch("different sources share a hash in the recipe", why=why, hint=hint)
     raise_all(faults)
@@ -67,7 +67,7 @@ def _hashes_of_download(
         return _hashes_from_first_working_url(download.urls, algorithms, folder, env, progress)
     if download.git:
         return _commit_of_revision(download, folder, env)
-    return {}, f"{download.name} is not looked up: kiln asks git repositories alone"
+    return {}, f"{download.display_name} is not looked up: kiln asks git repositories alone"
 
 
 def _hashes_from_first_working_url(
@@ -111,10 +111,12 @@ def _commit_of_revision(
     try:
         commits = list_git_references(download.git, order, folder, env=env)
     except MissingTool as error:
-        raise DownloadFailed(f"{download.name} cannot be looked up", why=error.what, hint=error.hint) from error
+        raise DownloadFailed(f"{download.display_name} cannot be looked up", why=error.what, hint=error.hint) from error
     if commit := next((commits[name] for name in order if name in commits), ""):
         return {"commit": commit}, ""
     if COMMIT.fullmatch(download.revision) and not download.hashes:
-        return {}, f"{download.name}: a commit is not looked up"
+        return {}, f"{download.display_name}: a commit is not looked up"
     why = "the repository has no such tag or branch"
-    raise DownloadFailed(f"{download.name} does not exist", why=why, hint="check the version, and upstream's tags")
+    raise DownloadFailed(
+        f"{download.display_name} does not exist", why=why, hint="check the version, and upstream's tags"
+    )

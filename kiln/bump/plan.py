@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.bump import number_literals, source_hash_literals, version_literals
+from kiln.bump import build_number_literals, source_hash_literals, version_literals
 from kiln.bump.literals import Literal, place_of_offset, replace_literals
 from kiln.bump.meta_yaml_variants import MetaYaml
 from kiln.bump.recipe_views import build_numbers, changed_value_positions, sources_of_views, views_with_values
@@ -48,7 +48,7 @@ class BumpPlan:
         return replace_literals(self.text, {**self.edits, **self.digests})
 
 
-def open_recipe_text(feedstock: Feedstock, text: str) -> RecipeText:
+def recipe_text_for_format(feedstock: Feedstock, text: str) -> RecipeText:
     """Return the text of a feedstock's recipe, in either format."""
     return RecipeYaml(feedstock, text) if is_v1(feedstock) else MetaYaml(feedstock, text)
 
@@ -59,9 +59,9 @@ def plan_build_bump(feedstock: Feedstock, text: str) -> BumpPlan:
     Raises:
         KilnError: the recipe is invalid, or a build number is computed.
     """
-    recipe = open_recipe_text(feedstock, text)
+    recipe = recipe_text_for_format(feedstock, text)
     views = _valid_recipe_views(feedstock, recipe)
-    edits = number_literals.new_build_numbers(recipe, views, None)
+    edits = build_number_literals.new_build_numbers(recipe, views, None)
     old = version_literals.recipe_version(recipe, views)
     numbers = (build_numbers(views), build_numbers(views_with_values(recipe, edits)))
     return BumpPlan(file=recipe.file, text=text, old=old, new=old, edits=edits, numbers=numbers)
@@ -75,7 +75,7 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
         KilnError: the recipe is invalid, or a value that has to change is not written out in it.
     """
     version_literals.require_valid_version(target)
-    recipe = open_recipe_text(feedstock, text)
+    recipe = recipe_text_for_format(feedstock, text)
     views = _valid_recipe_views(feedstock, recipe)
     old = version_literals.recipe_version(recipe, views)
     edits = {**version_literals.new_version_values(recipe, views, target)} if target != old else {}
@@ -84,7 +84,7 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     note = version_literals.downgrade_note(old, new)
     edits |= _version_edits_in_urls(recipe, views, after, old, new)
     positions, _ = changed_value_positions(views, after, lambda view: [package.version for package in view.packages])
-    edits |= number_literals.new_build_numbers(recipe, views, positions)
+    edits |= build_number_literals.new_build_numbers(recipe, views, positions)
     version_literals.require_valid_recipe(recipe, views, edits, new)
     effects = source_hash_literals.source_changes(recipe, views, edits)
     if effects.unchanged and not (effects.downloads or effects.pins):
@@ -109,7 +109,7 @@ def verify_changed_text(feedstock: Feedstock, plan: BumpPlan) -> None:
     Raises:
         RecipeFault: a version, a build number or a hash is another one.
     """
-    recipe = open_recipe_text(feedstock, plan.text)
+    recipe = recipe_text_for_format(feedstock, plan.text)
     before = views_with_values(recipe, plan.edits)
     after = recipe.views_at_variants(plan.changed_text)
     expected = {value.lower() for value in plan.digests.values()}

@@ -44,7 +44,7 @@ class SourceView:
         return (self.urls, self.git, self.revision, self.other)
 
     @property
-    def name(self) -> str:
+    def display_name(self) -> str:
         """The name in messages; empty for a folder."""
         return next(iter((*self.urls, self.git, self.other)), "")
 

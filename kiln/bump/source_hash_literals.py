@@ -38,7 +38,7 @@ class SourceDownload:
     hashes: tuple[tuple[Literal, str], ...] = ()
 
     @property
-    def name(self) -> str:
+    def display_name(self) -> str:
         """The name in messages."""
         repository = self.git or self.other
         return f"{repository} at {self.revision}" if repository else self.urls[0]
@@ -72,11 +72,11 @@ def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, st
     unchanged: dict[str, None] = {}
     pins: dict[SourceDownload, None] = {}
     for source in sources_of_views(new):
-        if not source.name:
+        if not source.display_name:
             continue  # a folder
         if (source.identity, source.hashes) in former:
             pin = _commit_pin(recipe, source)
-            unchanged.update({source.name: None} if pin is None else {})
+            unchanged.update({source.display_name: None} if pin is None else {})
             pins.update({pin: None} if pin is not None else {})
         else:
             downloads[source.identity].update(dict.fromkeys(_hash_literals_of_source(recipe, source, by_mark)))
@@ -121,7 +121,7 @@ def _hash_literals_of_source(
     for algorithm, value in hashes:
         if value not in by_mark:
             at = place_of_offset(recipe.file, recipe.text, max(recipe.text.find(f"{algorithm}:"), 0))
-            what = f"the {algorithm} of {source.name} is not written out in the recipe"
+            what = f"the {algorithm} of {source.display_name} is not written out in the recipe"
             raise RecipeFault(what, at=at, why=f"it is computed: {value[:80]}", hint="change it by hand")
         yield by_mark[value], algorithm
 

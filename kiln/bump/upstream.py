@@ -69,7 +69,7 @@ def newest_upstream_versions(
     pip asks the index that it is configured for; git asks repositories. ``env`` is their environment, ``folder`` the
     recipe's, which paths are relative to.
     """
-    distinct = {source.name: source for source in sources if source.name}
+    distinct = {source.display_name: source for source in sources if source.display_name}
     return tuple(_newest_version_of_source(source, version, folder, env) for source in distinct.values())
 
 
@@ -78,7 +78,7 @@ def _newest_version_of_source(
 ) -> UpstreamVersion:
     where = " ".join((*source.urls, source.revision))
     if not version_pattern(version).search(where):
-        return UpstreamVersion(source=source.name, reason=f"it does not depend on the version {version}")
+        return UpstreamVersion(source=source.display_name, reason=f"it does not depend on the version {version}")
     for url in source.urls:
         if project := project_of_url(url):
             return _newest_version_on_index(source, project, is_wheel=urlsplit(url).path.endswith(".whl"), env=env)
@@ -86,7 +86,7 @@ def _newest_version_of_source(
             return _newest_version_of_tags(source, *tag, version, folder, env)
     if source.git:
         return _newest_version_of_tags(source, source.git, source.revision, version, folder, env)
-    return UpstreamVersion(source=source.name, reason="no index has the versions of this kind of source")
+    return UpstreamVersion(source=source.display_name, reason="no index has the versions of this kind of source")
 
 
 def repository_and_tag_of_url(url: str) -> tuple[str, str] | None:
@@ -105,7 +105,7 @@ def _newest_version_on_index(
     match = re.search(r"^Available versions: (.+)$", result.stdout, re.MULTILINE)
     if match is None:
         lines = [line for line in result.tail.splitlines() if line.startswith("ERROR")] or result.tail.splitlines()
-        return UpstreamVersion(source=source.name, index=index, reason=(lines or ["pip found no versions"])[-1])
+        return UpstreamVersion(source=source.display_name, index=index, reason=(lines or ["pip found no versions"])[-1])
     return _newest_release(source, index, (part.strip() for part in match[1].split(",")))
 
 
@@ -116,7 +116,7 @@ def _newest_version_of_tags(
     try:
         names = list_git_references(repository, ("refs/tags/*",), folder, env=env)
     except (DownloadFailed, MissingTool) as error:
-        return UpstreamVersion(source=source.name, index=index, reason=error.why or error.what)
+        return UpstreamVersion(source=source.display_name, index=index, reason=error.why or error.what)
     tags = [name.removeprefix("refs/tags/") for name in names]
     return _newest_release(source, index, _versions_in_tags(tags, tag, version))
 
@@ -139,10 +139,10 @@ def _newest_release(source: SourceView, index: str, versions: Iterable[str]) -> 
     releases = [(version, text) for text in versions if (version := _release_version(text)) is not None]
     if not releases:
         return UpstreamVersion(
-            source=source.name, index=index, reason="it has no release that is named as the recipe's"
+            source=source.display_name, index=index, reason="it has no release that is named as the recipe's"
         )
     version, spelled = max(releases)
-    return UpstreamVersion(source=source.name, index=index, newest=version.text, spelled=spelled)
+    return UpstreamVersion(source=source.display_name, index=index, newest=version.text, spelled=spelled)
 
 
 def _release_version(text: str) -> Version | None:
@@ -194,7 +194,7 @@ def new_pinned_commits(
         if commit:
             values |= {literal: commit[: len(literal.text)] for literal, _ in pin.hashes}
         else:
-            unchanged.append(pin.name)
+            unchanged.append(pin.display_name)
     if unchanged and not (values or plan.downloads):
         at = place_of_offset(plan.file, plan.text, plan.pins[0].hashes[0][0].start)
         why = f"no tag of version {plan.old} is at the commit {plan.pins[0].revision}"

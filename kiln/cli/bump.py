@@ -140,7 +140,7 @@ def bump_as_json(plan: BumpPlan, *, written: bool) -> dict[str, Any]:
         "version": {"old": plan.old, "new": plan.new},
         "build_numbers": {"old": plan.numbers[0], "new": plan.numbers[1]},
         "changes": changed_values(plan),
-        "downloads": [download.name for download in plan.downloads],
+        "downloads": [download.display_name for download in plan.downloads],
         "unchanged": list(plan.unchanged),
         "notes": list(plan.notes),
         "written": written,

@@ -181,5 +181,5 @@ def test_a_real_feedstock_is_bumped_without_its_configs(tmp_path: Path) -> None:
     shutil.rmtree(root.config_folder)
     plan: BumpPlan = limits.run_bounded(lambda: planning.plan_version_bump(root, root.meta.read_text(), "77.6.5"))
     assert len(plan.downloads) == 2
-    recipe = planning.open_recipe_text(root, plan.changed_text)
+    recipe = planning.recipe_text_for_format(root, plan.changed_text)
     assert version_literals.recipe_version(recipe, recipe.views_at_variants(plan.changed_text)) == "77.6.5"

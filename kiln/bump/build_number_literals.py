@@ -43,7 +43,7 @@ def new_build_numbers(recipe: RecipeText, views: Views, positions: frozenset[Pos
     bases: dict[Literal, None] = {}
     of_package: dict[int, set[Literal]] = defaultdict(set)
     for at in sorted(goals):
-        literal = _base_literal(
+        literal = _base_build_number_literal(
             recipe, [literal for literal, effects in literals.items() if at in effects], numbers[at]
         )
         if literal is not None:
@@ -80,7 +80,7 @@ def _is_raised_by_one(before: Views, after: Views, at: Position) -> bool:
     return len(numbers) == 2 and None not in numbers and numbers[1] == (numbers[0] or 0) + 1
 
 
-def _base_literal(recipe: RecipeText, literals: list[Literal], number: int | None) -> Literal | None:
+def _base_build_number_literal(recipe: RecipeText, literals: list[Literal], number: int | None) -> Literal | None:
     """Return the literal that is the base of a build number: not one of the offsets that are added to it."""
     if len(literals) > 1:
         literals = [item for item in literals if int(item.text) % _OFFSET or item.text == "0"] or literals
