@@ -10,7 +10,7 @@ from kiln.convert.comparable_package import ComparablePackage
 from kiln.convert.expressions import BUILD_NAMES
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.matchspec_notation import with_version_wildcard
-from kiln.recipe_v1.identity import SECTIONS, BuildIdentities, all_requirements
+from kiln.recipe_v1.identity import SECTIONS, BuildIdentities, requirements_and_run_exports
 from kiln.recipe_v1.node_evaluation import rendered_text
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import RecipePackages
@@ -49,7 +49,7 @@ def packages_of_recipe_yaml(feedstock: Feedstock, config: BuildConfig, build_pla
 def _comparable_package(package: PackageAtVariant, identity: BuildIdentity, *, several: bool) -> ComparablePackage:
     sections = package.sections
     build = sections["build"]
-    pinned = {spec.name for spec in all_requirements(package) if isinstance(spec, OpenPin) and spec.subpackage}
+    pinned = {spec.name for spec in requirements_and_run_exports(package) if isinstance(spec, OpenPin) and spec.subpackage}
     down = build.get("variant", {}).get("down_prioritize_variant")
     values: dict[str, Any] = {
         "package/version": package.version,

@@ -31,7 +31,7 @@ from kiln.convert.recipe_yaml_expressions import (
     pin_arguments,
 )
 from kiln.recipe_v1.expression_values import SIGNS
-from kiln.recipe_v1.filters import FILTERS, TESTS
+from kiln.recipe_v1.filters_and_tests import FILTERS, TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """Evaluate the syntax trees of recipe.yaml's expressions, by walking them: no code of a recipe is compiled.
 
 What an expression may do is what rattler-build's minijinja lets it do: names, literals, arithmetic, comparisons, the
-filters and tests of `filters`, and calls of the functions that its scope has.
+filters and tests of `filters_and_tests`, and calls of the functions that its scope has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kiln.recipe_v1.expression_values import (
     printed_text,
     require_defined,
 )
-from kiln.recipe_v1.filters import FILTERS, TESTS
+from kiln.recipe_v1.filters_and_tests import FILTERS, TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

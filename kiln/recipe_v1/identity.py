@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln.recipe_v1.compiled_expression import compile_template, is_template
 from kiln.recipe_v1.expression_values import printed_text
-from kiln.recipe_v1.filters import short_version_without_dots
+from kiln.recipe_v1.filters_and_tests import short_version_without_dots
 from kiln.recipe_v1.node_evaluation import compile_scalar, evaluate_scalar
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.scope import VariantScope
@@ -68,7 +68,7 @@ class BuildIdentities:
         return result
 
     def _computed_identity(self, package: PackageAtVariant) -> BuildIdentity:
-        pins = {name: self._version_and_build_of_pin(package, name) for name in exact_pins(package)}
+        pins = {name: self._version_and_build_of_pin(package, name) for name in exactly_pinned_output_names(package)}
         values = {**_hash_input_values(package), **pins}
         data = {key.replace("-", "_").replace(".", "_"): value for key, value in values.items()}
         written = json.dumps(data, sort_keys=True, ensure_ascii=False)
@@ -83,13 +83,17 @@ class BuildIdentities:
         return f"{other.version} {self.identity_of(other).build_string}"
 
 
-def exact_pins(package: PackageAtVariant) -> list[str]:
+def exactly_pinned_output_names(package: PackageAtVariant) -> list[str]:
     """Return the names of the other outputs that a package pins exactly."""
-    pins = (item for item in all_requirements(package) if isinstance(item, OpenPin) and item.subpackage and item.exact)
+    pins = (
+        item
+        for item in requirements_and_run_exports(package)
+        if isinstance(item, OpenPin) and item.subpackage and item.exact
+    )
     return list(dict.fromkeys(pin.name for pin in pins if pin.name != package.name))
 
 
-def all_requirements(package: PackageAtVariant) -> Iterator[str | OpenPin]:
+def requirements_and_run_exports(package: PackageAtVariant) -> Iterator[str | OpenPin]:
     """Yield the requirements of a package, and its run exports."""
     setting = package.sections.get("requirements", {})
     for section in SECTIONS:

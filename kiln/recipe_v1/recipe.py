@@ -186,7 +186,7 @@ class RecipeV1:
         """The number of packages, before any is skipped."""
         return len(self.entries) if self.has_outputs else 1
 
-    def name_and_version_at(self, package: PackageAtVariant) -> tuple[str, str]:
+    def recipe_name_and_version_at(self, package: PackageAtVariant) -> tuple[str, str]:
         """Return the name and version of the recipe as a whole, at the variant of one of its packages."""
         named = schema.PACKAGE(self.root.get("recipe"), package.scope) if self.has_outputs else {}
         return named.get("name") or package.name, named.get("version") or package.version
@@ -368,7 +368,7 @@ def _keys_counted_as_used(keys: Iterable[str], build: Mapping[str, Any], scope: 
     return frozenset(({*keys} | forced) - ignored)
 
 
-def versions_from_variant(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
+def requirement_versions_from_variant(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
     """Return the versions that the variant gives the requirements of ``build`` and ``host`` that have none."""
     return {name: str(scope.variant[key]) for name, key in _version_keys_by_requirement(requirements, scope).items()}
 

@@ -64,7 +64,7 @@ class SectionSchema:
         """Evaluate the mapping's values."""
         fields = require_mapping(node, self.name)
         for key in fields:
-            if self.is_experimental(key):
+            if self.is_experimental_key(key):
                 what = f"{_EXPERIMENTAL[(self.name, str(key))]} are experimental in rattler-build, and not supported"
                 raise node_error(key, what)
         require_known_keys(fields, self.kinds, self.name)
@@ -72,7 +72,7 @@ class SectionSchema:
             str(key): self.kinds[str(key)](value, scope) for key, value in fields.items() if not is_empty_node(value)
         }
 
-    def is_experimental(self, key: object) -> bool:
+    def is_experimental_key(self, key: object) -> bool:
         """Return whether rattler-build has the key as an experiment."""
         return (self.name, str(key)) in _EXPERIMENTAL
 
@@ -89,7 +89,7 @@ class ListSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class MappingOrSchema:
+class MappingOrOtherSchema:
     """The kind of a node that is a mapping or something else."""
 
     of_mapping: Kind
@@ -220,7 +220,7 @@ def evaluate_nested_texts(node: Any, scope: VariantScope) -> Any:
 
 # Sections
 
-_PATTERNS = MappingOrSchema(
+_PATTERNS = MappingOrOtherSchema(
     SectionSchema("files", {"include": rendered_texts, "exclude": rendered_texts}), rendered_texts
 )
 _SETTINGS_OF_SCRIPT: dict[str, Kind] = {
@@ -317,7 +317,7 @@ BUILD = SectionSchema(
 )
 STAGING_BUILD = SectionSchema("build of a staging output", {"script": _SCRIPT})
 _IGNORED = SectionSchema("ignore_run_exports", {"by_name": rendered_texts, "from_package": rendered_texts})
-_RUN_EXPORTS = MappingOrSchema(
+_RUN_EXPORTS = MappingOrOtherSchema(
     SectionSchema(
         "run_exports",
         dict.fromkeys(("noarch", "strong", "strong_constraints", "weak", "weak_constraints"), evaluate_requirements),
@@ -336,7 +336,7 @@ STAGING_REQUIREMENTS = SectionSchema(
     "requirements of a staging output",
     {"build": evaluate_requirements, "host": evaluate_requirements, "ignore_run_exports": _IGNORED},
 )
-_EXISTENCE = MappingOrSchema(
+_EXISTENCE = MappingOrOtherSchema(
     SectionSchema("files", {"exists": rendered_texts, "not_exists": rendered_texts}), rendered_texts
 )
 TESTS = ListSchema(

@@ -54,10 +54,10 @@ def _unknown_keys_of_schema(kind: schema.Kind, node: Any) -> Iterator[UnknownKey
     if isinstance(kind, schema.ListSchema):
         for item in items_of_all_branches(node):
             yield from _unknown_keys_of_schema(kind.kind, item)
-    elif isinstance(kind, (schema.MappingOrSchema, ScriptSchema)):
+    elif isinstance(kind, (schema.MappingOrOtherSchema, ScriptSchema)):
         yield from _unknown_keys_of_schema(kind.of_mapping, node)
     elif isinstance(kind, schema.SectionSchema) and isinstance(node, dict) and "if" not in node:
-        known = [key for key in node if not kind.is_experimental(key)]
+        known = [key for key in node if not kind.is_experimental_key(key)]
         yield from _unknown_keys_among(known, kind.kinds, kind.name)
         for key, value in node.items():
             if key in kind.kinds:

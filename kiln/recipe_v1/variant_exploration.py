@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
-from kiln.recipe_v1.identity import exact_pins
+from kiln.recipe_v1.identity import exactly_pinned_output_names
 from kiln.recipe_v1.node_evaluation import RECIPE
 
 if TYPE_CHECKING:
@@ -60,7 +60,11 @@ class RecipePackages:
             result = self._cached_package(index, by.scope.variant)
             if result.name.lower() == name and not result.skip:
                 return result
-        every = (other for index in indexes for other in self._packages_divided_by_keys(index, self._space, _own_keys))
+        every = (
+            other
+            for index in indexes
+            for other in self._packages_divided_by_keys(index, self._space, _read_and_hashed_keys)
+        )
         if others := [other for other in every if other.name.lower() == name]:
             return max(others, key=lambda other: self._shared_value_count(by, other))
         raise by.placed_error(f"{by.name} pins {name!r} with pin_subpackage, but the config has no such output")
@@ -101,15 +105,17 @@ class RecipePackages:
         names, todo = {package.name.lower()}, [package]
         while todo:
             item = todo.pop()
-            keys |= _own_keys(item)
-            for name in () if item.skip else exact_pins(item):
+            keys |= _read_and_hashed_keys(item)
+            for name in () if item.skip else exactly_pinned_output_names(item):
                 if name not in names:
                     names.add(name)
                     todo.append(self.pinned_package(item, name))
         return frozenset(keys)
 
 
-def packages_with_spaces(recipe: RecipeV1, space: Space, target: str) -> Iterator[tuple[Space, PackageAtVariant]]:
+def packages_with_variant_subspaces(
+    recipe: RecipeV1, space: Space, target: str
+) -> Iterator[tuple[Space, PackageAtVariant]]:
     """Yield every package with the part of the space that it is for; skipped ones are left out.
 
     The platform builds for itself here, as it does when conda-smithy asks rattler-build for the keys.
@@ -125,7 +131,7 @@ def packages_with_spaces(recipe: RecipeV1, space: Space, target: str) -> Iterato
         yield part, package
 
 
-def _own_keys(package: PackageAtVariant) -> frozenset[str]:
+def _read_and_hashed_keys(package: PackageAtVariant) -> frozenset[str]:
     """Return the keys that a package reads and hashes itself."""
     return package.hashed | package.scope.reads
 

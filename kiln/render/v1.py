@@ -10,7 +10,7 @@ from kiln.name_rules import invalid_name_reason
 from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe_v1.identity import BuildIdentities
 from kiln.recipe_v1.node_evaluation import RECIPE
-from kiln.recipe_v1.recipe import RecipeV1, versions_from_variant
+from kiln.recipe_v1.recipe import RecipeV1, requirement_versions_from_variant
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import RecipePackages
 from kiln.recipe_v1.variant_file import VariantFileV1
@@ -68,7 +68,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
         outputs.setdefault((output.name, output.version, output.build_string, output.subdir), output)
     return RenderedConfig(
         config=config,
-        name=recipe.name_and_version_at(packages[0])[0] if packages else "",
+        name=recipe.recipe_name_and_version_at(packages[0])[0] if packages else "",
         stagings=shared.all,
         outputs=tuple(outputs.values()),
         network=steps_with_network(packages[0].sections.get("extra")) if packages else (),
@@ -143,7 +143,7 @@ def _output_from_package(
             host=spec_texts(needs.get("host", ())),
             run=spec_texts(needs.get("run", ())),
             run_constrained=spec_texts(needs.get("run_constraints", ())),
-            versions=versions_from_variant(needs, package.scope),
+            versions=requirement_versions_from_variant(needs, package.scope),
         ),
         track_features=_down_priority_features(package),
         run_exports={kind: spec_texts(given) for kind, given in exports.items()},

@@ -15,7 +15,7 @@ from kiln.model.rendered import TEST_MODULES, OutputTest, Requirements, Script, 
 from kiln.model.source_position import Place
 from kiln.name_rules import MAX_LENGTH, invalid_name_reason
 from kiln.recipe_v1.node_evaluation import RECIPE
-from kiln.recipe_v1.recipe import versions_from_variant
+from kiln.recipe_v1.recipe import requirement_versions_from_variant
 from kiln.recipe_v1.requirement import OpenPin
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _staging_output(
         requirements=Requirements(
             build=spec_texts(needs.get("build", ())),
             host=spec_texts(needs.get("host", ())),
-            versions=versions_from_variant(needs, scope),
+            versions=requirement_versions_from_variant(needs, scope),
         ),
         sources=tuple(source_from_entry(entry) for entry in sections["source"]),
         variant={key: str(scope.variant[key]) for key in loops if key in given.own},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.recipe_v1.recipe import RecipeV1
-from kiln.recipe_v1.variant_exploration import packages_with_spaces
+from kiln.recipe_v1.variant_exploration import packages_with_variant_subspaces
 from kiln.variants.space import Space
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def found(
 ) -> list[tuple[Space, PackageAtVariant]]:
     """Return the packages that a recipe makes of a specification of variants."""
     return list(
-        packages_with_spaces(recipe(folder, text), Space.from_spec({"target_platform": [target], **spec}), target)
+        packages_with_variant_subspaces(
+            recipe(folder, text), Space.from_spec({"target_platform": [target], **spec}), target
+        )
     )
 
 
