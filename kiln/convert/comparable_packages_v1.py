@@ -49,7 +49,9 @@ def packages_of_recipe_yaml(feedstock: Feedstock, config: BuildConfig, build_pla
 def _comparable_package(package: PackageAtVariant, identity: BuildIdentity, *, several: bool) -> ComparablePackage:
     sections = package.sections
     build = sections["build"]
-    pinned = {spec.name for spec in requirements_and_run_exports(package) if isinstance(spec, OpenPin) and spec.subpackage}
+    pinned = {
+        spec.name for spec in requirements_and_run_exports(package) if isinstance(spec, OpenPin) and spec.subpackage
+    }
     down = build.get("variant", {}).get("down_prioritize_variant")
     values: dict[str, Any] = {
         "package/version": package.version,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from kiln.convert.recipe_yaml_expressions import (
     ATOM,
     ConditionalValue,
-    Expr,
+    ExpressionText,
     conjunction,
     literal_expression,
     negation,
     unparenthesized,
     value_after_assignment,
 )
-from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
+from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,17 +26,17 @@ _OWN = re.compile(r"\b(PKG_NAME|PKG_VERSION|build_number)\b")
 
 
 @dataclass(kw_only=True)
-class IfThenElsePart(Part):
+class IfThenElsePart(RecipePart):
     """An item of a list that stands for others under a condition."""
 
     condition: str
-    then: list[Part] = field(default_factory=list)
-    otherwise: list[Part] = field(default_factory=list)
+    then: list[RecipePart] = field(default_factory=list)
+    otherwise: list[RecipePart] = field(default_factory=list)
 
 
-def items_with_all_conditions(parts: Iterable[Part]) -> list[Part]:
+def flattened_items_with_conditions(parts: Iterable[RecipePart]) -> list[RecipePart]:
     """Return the items of a key's values, each with all of its conditions; a text counts as a list of one."""
-    result: list[Part] = []
+    result: list[RecipePart] = []
     for part in parts:
         if isinstance(part, ListPart):
             items = [replace(item, guards=part.guards + item.guards) for item in part.items]
@@ -48,10 +48,10 @@ def items_with_all_conditions(parts: Iterable[Part]) -> list[Part]:
     return result
 
 
-def grouped_by_condition(items: Iterable[Part]) -> list[Part]:
+def grouped_by_condition(items: Iterable[RecipePart]) -> list[RecipePart]:
     """Return items with their conditions as ``if``: neighbors with the same condition share one."""
     groups = [(key, list(group)) for key, group in groupby(items, key=_first_condition)]
-    result: list[Part] = []
+    result: list[RecipePart] = []
     for key, group in groups:
         if key is None:
             result.extend(group)
@@ -70,39 +70,39 @@ def grouped_by_condition(items: Iterable[Part]) -> list[Part]:
     return result
 
 
-def _first_condition(part: Part) -> str | None:
+def _first_condition(part: RecipePart) -> str | None:
     return part.guards[0].text if part.guards else None
 
 
-def conditional_list(parts: list[Part]) -> ListPart | None:
+def conditional_list(parts: list[RecipePart]) -> ListPart | None:
     """Return a key's values as one list with conditions; None where there is nothing."""
-    items = grouped_by_condition(items_with_all_conditions(parts))
+    items = grouped_by_condition(flattened_items_with_conditions(parts))
     if not items:
         return None
     above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
     return ListPart(number=parts[0].number, items=items, above=above)
 
 
-def conditional_list_or_text(parts: list[Part]) -> ListPart | ScalarPart | None:
+def conditional_list_or_text(parts: list[RecipePart]) -> ListPart | ScalarPart | None:
     """Return a key's values as a list with conditions where one of them is a list, else as one text."""
     return conditional_list(parts) if any(isinstance(part, ListPart) for part in parts) else conditional_text(parts)
 
 
-def conditional_text(parts: list[Part]) -> ScalarPart | None:
+def conditional_text(parts: list[RecipePart]) -> ScalarPart | None:
     """Return a key's text: of several with conditions, the last one whose condition holds, as in conda-build.
 
     Raises:
-        Refused: a list or a mapping stands in its place.
+        UnconvertiblePart: a list or a mapping stands in its place.
     """
     value: ConditionalValue | None = None
     texts = []
     for part in parts:
         if not isinstance(part, ScalarPart):
-            raise Refused(part.number, "a text is expected here")
+            raise UnconvertiblePart(part.number, "a text is expected here")
         if not part.pieces:
             continue
         texts.append(part)
-        value = value_after_assignment(value, conjunction(part.guards), part.expr)
+        value = value_after_assignment(value, conjunction(part.guards), part.as_expression)
     if value is None:
         return None
     last = texts[-1]
@@ -110,35 +110,37 @@ def conditional_text(parts: list[Part]) -> ScalarPart | None:
     if not last.guards:
         return replace(last, above=above)
     behind = "  ".join(item.behind for item in texts if item.behind)
-    return ScalarPart(number=texts[0].number, pieces=(value.expr,), above=above, behind=behind)
+    return ScalarPart(number=texts[0].number, pieces=(value.as_expression,), above=above, behind=behind)
 
 
-def require_unconditional(part: Part) -> None:
+def require_unconditional(part: RecipePart) -> None:
     """Refuse a part that has conditions.
 
     Raises:
-        Refused: it has.
+        UnconvertiblePart: it has.
     """
     if part.guards:
-        raise Refused(part.number, f"the condition {part.guards[0].text!r} is on something that has to stay whole")
+        raise UnconvertiblePart(
+            part.number, f"the condition {part.guards[0].text!r} is on something that has to stay whole"
+        )
 
 
 def unconditional_section(parent: DictPart, key: str) -> DictPart:
     """Return a section, empty where it is missing.
 
     Raises:
-        Refused: it is not a mapping, stands twice, or has conditions.
+        UnconvertiblePart: it is not a mapping, stands twice, or has conditions.
     """
     parts = [part for part in parent.values_of_key(key) if not (isinstance(part, ScalarPart) and not part.pieces)]
     if not parts:
         return DictPart()
     if len(parts) > 1 or not isinstance(parts[0], DictPart):
-        raise Refused(parts[-1].number, f"the section {key!r} is not one mapping")
+        raise UnconvertiblePart(parts[-1].number, f"the section {key!r} is not one mapping")
     require_unconditional(parts[0])
     return parts[0]
 
 
-def is_empty_part(part: Part | None) -> bool:
+def is_empty_part(part: RecipePart | None) -> bool:
     """Return whether a part says nothing."""
     return part is None or (isinstance(part, ScalarPart) and not part.pieces) or part in (ListPart(), DictPart())
 
@@ -148,13 +150,13 @@ def literal_text_part(value: str) -> ScalarPart:
     return ScalarPart(pieces=(value,))
 
 
-def scalar_as_expression(given: ScalarPart) -> Expr:
+def scalar_as_expression(given: ScalarPart) -> ExpressionText:
     """Return a text as an expression; a number that is not quoted stays a number."""
     is_number = given.plain and len(given.pieces) == 1 and str(given.pieces[0]).isdigit()
-    return literal_expression(int(str(given.pieces[0]))) if is_number else given.expr
+    return literal_expression(int(str(given.pieces[0]))) if is_number else given.as_expression
 
 
-def with_names_substituted(part: Part, values: Mapping[str, Expr], key: str) -> Part:
+def with_names_substituted(part: RecipePart, values: Mapping[str, ExpressionText], key: str) -> RecipePart:
     """Return a part with expressions in the place of names; a build string knows the build number itself."""
     if isinstance(part, DictPart):
         return replace(part, pairs=[(name, with_names_substituted(item, values, name)) for name, item in part.pairs])
@@ -168,7 +170,7 @@ def with_names_substituted(part: Part, values: Mapping[str, Expr], key: str) -> 
     def replacement_text(match: re.Match[str]) -> str:
         return known[match[1]].text_at_precedence(ATOM) if match[1] in known else match[1]
 
-    def with_names_replaced(piece: str | Expr) -> str | Expr:
+    def with_names_replaced(piece: str | ExpressionText) -> str | ExpressionText:
         if isinstance(piece, str):
             return piece
         whole = known.get(piece.text)

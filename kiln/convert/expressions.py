@@ -22,7 +22,7 @@ from kiln.convert.recipe_yaml_expressions import (
     PRODUCT,
     SUM,
     UNARY,
-    Expr,
+    ExpressionText,
     UnsupportedExpression,
     and_expression,
     conditional_expression,
@@ -87,7 +87,7 @@ class NameScope:
     ``values`` are all values of a key; ``hidden`` are names that the recipe sets, which selectors do not see.
     """
 
-    own: Callable[[str], Expr | None]
+    own: Callable[[str], ExpressionText | None]
     always: frozenset[str]
     values: Mapping[str, frozenset[str]]
     hidden: frozenset[str] = frozenset()
@@ -115,13 +115,13 @@ class ExpressionTranslator:
     def __init__(self, scope: NameScope) -> None:
         self.scope = scope
 
-    def translate(self, node: nodes.Node) -> Expr:
+    def translate(self, node: nodes.Node) -> ExpressionText:
         """Return the expression of a node.
 
         Raises:
             UnsupportedExpression: recipe.yaml has no notation for it.
         """
-        makers: dict[type[nodes.Node], Callable[[Any], Expr]] = {
+        makers: dict[type[nodes.Node], Callable[[Any], ExpressionText]] = {
             nodes.Const: lambda each: literal_expression(each.value),
             nodes.Name: self._translate_name,
             nodes.List: self._translate_list,
@@ -130,7 +130,7 @@ class ExpressionTranslator:
             nodes.And: lambda each: and_expression(self.translate(each.left), self.translate(each.right)),
             nodes.Or: self._translate_or,
             nodes.Not: lambda each: negation(self.translate(each.node)),
-            nodes.Neg: lambda each: Expr(f"-{self.translate(each.node).text_at_precedence(UNARY)}", UNARY),
+            nodes.Neg: lambda each: ExpressionText(f"-{self.translate(each.node).text_at_precedence(UNARY)}", UNARY),
             nodes.Concat: self._translate_concat,
             nodes.Compare: self._translate_comparison,
             nodes.Filter: self._translate_filter,
@@ -148,61 +148,63 @@ class ExpressionTranslator:
 
     # -- names ---------------------------------------------------------------------------------------------
 
-    def _translate_name(self, node: nodes.Name) -> Expr:
+    def _translate_name(self, node: nodes.Name) -> ExpressionText:
         own = None if self.scope.selector else self.scope.own(node.name)
         return own or self._defaulted_where_undefined(node.name, self._name_without_default(node.name))
 
-    def _name_without_default(self, name: str) -> Expr:
+    def _name_without_default(self, name: str) -> ExpressionText:
         if name == "undefined":
-            return Expr("false" if self.scope.selector else '""')
+            return ExpressionText("false" if self.scope.selector else '""')
         own = None if self.scope.selector else self.scope.own(name)
         if own is not None:
             return own
-        return Expr(*_NAMES[name]) if name in _NAMES else Expr(name)
+        return ExpressionText(*_NAMES[name]) if name in _NAMES else ExpressionText(name)
 
-    def _defaulted_where_undefined(self, name: str, value: Expr) -> Expr:
+    def _defaulted_where_undefined(self, name: str, value: ExpressionText) -> ExpressionText:
         """Return a name's value with a default where some config gives it none."""
         if name in self.scope.hidden and name not in self.scope.values and self.scope.selector:
-            return Expr("false")
+            return ExpressionText("false")
         known = self.scope.always | PLATFORM_NAMES | BUILD_NAMES | _NAMES.keys() | {"undefined"}
         if name in known or value.text != name:
             return value
-        return Expr(f"{name} | default({'false' if self.scope.selector else literal_expression('').text})", FILTER)
+        return ExpressionText(
+            f"{name} | default({'false' if self.scope.selector else literal_expression('').text})", FILTER
+        )
 
     # -- operators -----------------------------------------------------------------------------------------
 
-    def _translate_list(self, node: nodes.List | nodes.Tuple) -> Expr:
+    def _translate_list(self, node: nodes.List | nodes.Tuple) -> ExpressionText:
         items = [self.translate(item) for item in node.items]
         known = [item.constant for item in items] if all(item.is_constant for item in items) else None
-        return Expr(f"[{', '.join(item.text for item in items)}]", constant=known)
+        return ExpressionText(f"[{', '.join(item.text for item in items)}]", constant=known)
 
-    def _translate_conditional(self, node: nodes.CondExpr) -> Expr:
+    def _translate_conditional(self, node: nodes.CondExpr) -> ExpressionText:
         other = None if node.expr2 is None else self.translate(node.expr2)
         return conditional_expression(self.translate(node.test), self.translate(node.expr1), other)
 
-    def _translate_or(self, node: nodes.Or) -> Expr:
+    def _translate_or(self, node: nodes.Or) -> ExpressionText:
         right = self.translate(node.right)
         if isinstance(node.left, nodes.Name) and isinstance(node.right, nodes.Const):
             left = self._name_without_default(node.left.name)
             if isinstance(node.right.value, str):  # the value itself is meant, not whether it is true
-                return Expr(f"{left.text_at_precedence(FILTER)} | default({right.text}, true)", FILTER)
+                return ExpressionText(f"{left.text_at_precedence(FILTER)} | default({right.text}, true)", FILTER)
         left = self.translate(node.left)
-        return Expr(f"{left.text_at_precedence(OR)} or {right.text_at_precedence(OR)}", OR)
+        return ExpressionText(f"{left.text_at_precedence(OR)} or {right.text_at_precedence(OR)}", OR)
 
-    def _translate_concat(self, node: nodes.Concat) -> Expr:
+    def _translate_concat(self, node: nodes.Concat) -> ExpressionText:
         parts = [self.translate(part) for part in node.nodes]
-        return Expr(" ~ ".join(part.text_at_precedence(CONCAT) for part in parts), CONCAT)
+        return ExpressionText(" ~ ".join(part.text_at_precedence(CONCAT) for part in parts), CONCAT)
 
-    def _translate_binary(self, node: Any) -> Expr:
+    def _translate_binary(self, node: Any) -> ExpressionText:
         sign, level = _BINARY[type(node)]
         left, right = self.translate(node.left), self.translate(node.right)
         if sign == "%" and isinstance(left.constant, str):
             raise UnsupportedExpression("recipe.yaml formats no text with %")
         if sign == "+" and _are_addable_constants(left.constant, right.constant):
             return literal_expression(left.constant + right.constant)
-        return Expr(f"{left.text_at_precedence(level)} {sign} {right.text_at_precedence(level + 1)}", level)
+        return ExpressionText(f"{left.text_at_precedence(level)} {sign} {right.text_at_precedence(level + 1)}", level)
 
-    def _translate_comparison(self, node: nodes.Compare) -> Expr:
+    def _translate_comparison(self, node: nodes.Compare) -> ExpressionText:
         if len(node.ops) == 1:
             version = self._translate_version_comparison(node.expr, node.ops[0])
             if version is not None:
@@ -212,16 +214,16 @@ class ExpressionTranslator:
             f"{SIGNS[op.op]} {self._translate_comparison_operand(op.expr, [node.expr]).text_at_precedence(SUM)}"
             for op in node.ops
         ]
-        return Expr(" ".join([left.text_at_precedence(SUM), *rest]), COMPARE)
+        return ExpressionText(" ".join([left.text_at_precedence(SUM), *rest]), COMPARE)
 
-    def _translate_comparison_operand(self, node: nodes.Expr, others: list[nodes.Expr]) -> Expr:
+    def _translate_comparison_operand(self, node: nodes.Expr, others: list[nodes.Expr]) -> ExpressionText:
         """Return an operand of a comparison: a selector compares texts of digits as numbers, recipe.yaml as texts."""
         value = self.translate(node)
         if not self.scope.selector:
             return value
         is_numeric = isinstance(node, nodes.Name) and self._has_only_digit_values(node)
         if is_numeric and any(_is_integer_literal(other) for other in others):
-            return Expr(f"{value.text_at_precedence(FILTER)} | int", FILTER)
+            return ExpressionText(f"{value.text_at_precedence(FILTER)} | int", FILTER)
         if _is_integer_literal(node) and not any(self._has_only_digit_values(other) for other in others):
             return literal_expression(str(value.constant))
         return value
@@ -232,7 +234,7 @@ class ExpressionTranslator:
         every = self.scope.values.get(node.name, frozenset())
         return bool(every) and all(word.isdigit() for word in every)
 
-    def _translate_version_comparison(self, left: nodes.Expr, operand: nodes.Operand) -> Expr | None:
+    def _translate_version_comparison(self, left: nodes.Expr, operand: nodes.Operand) -> ExpressionText | None:
         """Return the comparison of ``py`` or ``np`` with a number, which recipe.yaml does by ``match()``."""
         names = {"py": "python", "np": "numpy"}
         if not (isinstance(left, nodes.Name) and left.name in names and _is_integer_literal(operand.expr)):
@@ -249,11 +251,11 @@ class ExpressionTranslator:
             "<=": f"<{_next_version(version)}",
             ">": f">={_next_version(version)}",
         }
-        return Expr(f'match({names[left.name]}, "{spec.get(sign, sign + version)}")')
+        return ExpressionText(f'match({names[left.name]}, "{spec.get(sign, sign + version)}")')
 
     # -- filters, tests, calls -----------------------------------------------------------------------------
 
-    def _translate_filter(self, node: nodes.Filter) -> Expr:
+    def _translate_filter(self, node: nodes.Filter) -> ExpressionText:
         if node.name == "default" and isinstance(node.node, nodes.Name):
             value = self._name_without_default(node.node.name)
             if self.scope.own(node.node.name) is not None:
@@ -263,16 +265,18 @@ class ExpressionTranslator:
             value = self.translate(node.node)
         return self._apply_filter(value, node.name, node)
 
-    def _apply_filter(self, value: Expr, name: str, node: nodes.Filter | nodes.Call) -> Expr:
+    def _apply_filter(self, value: ExpressionText, name: str, node: nodes.Filter | nodes.Call) -> ExpressionText:
         if name == "string":
-            return Expr(f'{value.text_at_precedence(CONCAT)} ~ ""', CONCAT)
+            return ExpressionText(f'{value.text_at_precedence(CONCAT)} ~ ""', CONCAT)
         if name not in FILTERS:
             raise UnsupportedExpression(f"recipe.yaml has no filter {name!r}")
         known = _constant_filter_result(name, value, [getattr(arg, "value", None) for arg in node.args])
         if known is not None:
             return known
         arguments = self._translate_arguments(node)
-        return Expr(f"{value.text_at_precedence(FILTER)} | {name}{f'({arguments})' if arguments else ''}", FILTER)
+        return ExpressionText(
+            f"{value.text_at_precedence(FILTER)} | {name}{f'({arguments})' if arguments else ''}", FILTER
+        )
 
     def _translate_arguments(self, node: nodes.Filter | nodes.Test | nodes.Call) -> str:
         if node.dyn_args is not None or node.dyn_kwargs is not None:
@@ -280,42 +284,44 @@ class ExpressionTranslator:
         named = [f"{keyword.key}={self.translate(keyword.value).text}" for keyword in node.kwargs]
         return ", ".join([*(self.translate(arg).text for arg in node.args), *named])
 
-    def _translate_test(self, node: nodes.Test) -> Expr:
+    def _translate_test(self, node: nodes.Test) -> ExpressionText:
         if node.name not in TESTS:
             raise UnsupportedExpression(f"recipe.yaml has no test {node.name!r}")
         named = isinstance(node.node, nodes.Name) and node.name in {"defined", "undefined"}
         value = self._name_without_default(node.node.name) if named else self.translate(node.node)  # type: ignore[attr-defined]
         arguments = self._translate_arguments(node)
-        return Expr(f"{value.text_at_precedence(ATOM)} is {node.name}{f'({arguments})' if arguments else ''}", FILTER)
+        return ExpressionText(
+            f"{value.text_at_precedence(ATOM)} is {node.name}{f'({arguments})' if arguments else ''}", FILTER
+        )
 
-    def _translate_call(self, node: nodes.Call) -> Expr:
+    def _translate_call(self, node: nodes.Call) -> ExpressionText:
         if isinstance(node.node, nodes.Name):
             return self._translate_function_call(node.node.name, node)
         if isinstance(node.node, nodes.Getattr):
             return self._translate_method_call(node.node, node)
         raise UnsupportedExpression("recipe.yaml calls functions by their names alone")
 
-    def _translate_function_call(self, name: str, node: nodes.Call) -> Expr:
+    def _translate_function_call(self, name: str, node: nodes.Call) -> ExpressionText:
         if name in _FUNCTIONS:
-            return Expr(f"{name}({self._translate_arguments(node)})")
+            return ExpressionText(f"{name}({self._translate_arguments(node)})")
         if name in _PINS:
-            return Expr(f"{name}({pin_arguments(name, node, lambda each: self.translate(each).text)})")
+            return ExpressionText(f"{name}({pin_arguments(name, node, lambda each: self.translate(each).text)})")
         if name == "str" and len(node.args) == 1:
             return self.translate(node.args[0])
         if name in _CASTS and len(node.args) == 1:
-            return Expr(f"{self.translate(node.args[0]).text_at_precedence(FILTER)} | {_CASTS[name]}", FILTER)
+            return ExpressionText(f"{self.translate(node.args[0]).text_at_precedence(FILTER)} | {_CASTS[name]}", FILTER)
         raise UnsupportedExpression(f"recipe.yaml has no function {name}()")
 
-    def _translate_method_call(self, target: nodes.Getattr, node: nodes.Call) -> Expr:
+    def _translate_method_call(self, target: nodes.Getattr, node: nodes.Call) -> ExpressionText:
         if target.attr in {"get", "getenv"} and _reads_environ(target):
             return self._translate_environment_variable(node)
         if target.attr == "join" and len(node.args) == 1:
             value, separator = self.translate(node.args[0]), self.translate(target.node)
             known = _constant_filter_result("join", value, [separator.constant])
-            return known or Expr(f"{value.text_at_precedence(FILTER)} | join({separator.text})", FILTER)
+            return known or ExpressionText(f"{value.text_at_precedence(FILTER)} | join({separator.text})", FILTER)
         value = self.translate(target.node)
         if target.attr in _METHOD_TESTS:
-            return Expr(
+            return ExpressionText(
                 f"{value.text_at_precedence(ATOM)} is {_METHOD_TESTS[target.attr]}({self._translate_arguments(node)})",
                 FILTER,
             )
@@ -323,17 +329,17 @@ class ExpressionTranslator:
             return self._apply_filter(value, _METHODS[target.attr], node)
         raise UnsupportedExpression(f"recipe.yaml has no method .{target.attr}()")
 
-    def _translate_environment_variable(self, node: nodes.Call) -> Expr:
+    def _translate_environment_variable(self, node: nodes.Call) -> ExpressionText:
         """Return a variable of the environment, in which conda-build has the variant's keys, too."""
         name = getattr(node.args[0], "value", "") if node.args else ""
         default = self.translate(node.args[1]) if len(node.args) > 1 else literal_expression("")
         if name in self.scope.always:
-            return Expr(str(name))
+            return ExpressionText(str(name))
         if name in self.scope.values:
-            return Expr(f"{name} | default({default.text})", FILTER)
-        return Expr(f"env.get({literal_expression(name).text}, default={default.text})")
+            return ExpressionText(f"{name} | default({default.text})", FILTER)
+        return ExpressionText(f"env.get({literal_expression(name).text}, default={default.text})")
 
-    def _translate_subscript(self, node: nodes.Getitem) -> Expr:
+    def _translate_subscript(self, node: nodes.Getitem) -> ExpressionText:
         if _reads_environ(node):
             raise UnsupportedExpression("recipe.yaml reads variables of the environment with env.get() alone")
         value = self.translate(node.node)
@@ -341,23 +347,23 @@ class ExpressionTranslator:
             index = self.translate(node.arg)
             if isinstance(value.constant, (str, list)) and isinstance(index.constant, int):
                 return _item_of_constant(value.constant, index.constant)
-            return Expr(f"{value.text_at_precedence(ATOM)}[{index.text}]")
+            return ExpressionText(f"{value.text_at_precedence(ATOM)}[{index.text}]")
         bounds = [node.arg.start, node.arg.stop, node.arg.step]
         parts = ["" if bound is None else self.translate(bound).text for bound in bounds]
-        return Expr(f"{value.text_at_precedence(ATOM)}[{':'.join(parts[: 3 if parts[2] else 2])}]")
+        return ExpressionText(f"{value.text_at_precedence(ATOM)}[{':'.join(parts[: 3 if parts[2] else 2])}]")
 
-    def _refuse_attribute(self, node: nodes.Getattr) -> Expr:
+    def _refuse_attribute(self, node: nodes.Getattr) -> ExpressionText:
         raise UnsupportedExpression(f"recipe.yaml has no attribute .{node.attr}")
 
 
-def _item_of_constant(value: Any, index: int) -> Expr:
+def _item_of_constant(value: Any, index: int) -> ExpressionText:
     try:
         return literal_expression(value[index])
     except IndexError as error:
         raise UnsupportedExpression(f"the index {index} is out of range") from error
 
 
-def _constant_filter_result(name: str, value: Expr, arguments: list[Any]) -> Expr | None:
+def _constant_filter_result(name: str, value: ExpressionText, arguments: list[Any]) -> ExpressionText | None:
     """Return the result of a filter on lists whose items are known: their names stand in loops that end here."""
     if name == "join" and isinstance(value.constant, list) and isinstance(arguments[0], str):
         return literal_expression(arguments[0].join(map(str, value.constant)))

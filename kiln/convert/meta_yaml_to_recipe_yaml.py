@@ -15,7 +15,7 @@ from kiln.convert.recipe import RecipeConverter
 from kiln.convert.sections import FeedstockFacts, SectionConverter
 from kiln.convert.specs import SpecConverter
 from kiln.convert.statements import expand_statements
-from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart, recipe_tree
+from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart, recipe_tree
 from kiln.errors import ConversionRefused, combined_error
 from kiln.model.source_position import Place
 
@@ -38,7 +38,7 @@ def recipe_yaml_text(meta: str, given: FeedstockFacts) -> str:
         ConversionRefused: parts of the recipe have no equivalent; each is named with its line.
     """
     lines = expand_statements(meta, given.always, given.values)
-    faults = [Refused(number, why) for number, why in lines.faults]
+    faults = [UnconvertiblePart(number, why) for number, why in lines.faults]
     try:
         tree = recipe_tree(lines)
         constants = {each.name: str(each.value.constant) for each in lines.settings if each.value.is_constant}
@@ -46,7 +46,7 @@ def recipe_yaml_text(meta: str, given: FeedstockFacts) -> str:
         converter = RecipeConverter(lines, tree, sections, PackageTestConverter(sections))
         recipe = converter.converted_recipe()
         faults += sections.faults
-    except Refused as refused:
+    except UnconvertiblePart as refused:
         raise _combined_refusal_error([*faults, refused]) from refused
     if faults:
         raise _combined_refusal_error(faults)
@@ -60,7 +60,7 @@ def _text_with_lost_comments(recipe: DictPart, comments: Iterable[str]) -> str:
     return serialize_recipe(replace(recipe, below=[*recipe.below, *lost])) if lost else text
 
 
-def _combined_refusal_error(faults: Iterable[Refused]) -> KilnError:
+def _combined_refusal_error(faults: Iterable[UnconvertiblePart]) -> KilnError:
     error = combined_error(
         ConversionRefused(
             "this cannot be carried over to recipe.yaml",
@@ -81,7 +81,7 @@ def serialize_recipe(recipe: DictPart) -> str:
     return f"{SCHEMA}\nschema_version: 1\n\n" + "\n\n".join(lines) + "\n"
 
 
-def _key_value_lines(key: str, value: Part, indent: str) -> Iterator[str]:
+def _key_value_lines(key: str, value: RecipePart, indent: str) -> Iterator[str]:
     yield from _indented_comments(value.above, indent)
     name = yaml_scalar_text(key, plain=True)
     if isinstance(value, ScalarPart):
@@ -94,7 +94,7 @@ def _key_value_lines(key: str, value: Part, indent: str) -> Iterator[str]:
     yield from inner
 
 
-def _mapping_or_list_lines(value: Part, indent: str) -> Iterator[str]:
+def _mapping_or_list_lines(value: RecipePart, indent: str) -> Iterator[str]:
     if isinstance(value, DictPart):
         for key, item in value.pairs:
             yield from _key_value_lines(key, item, indent)
@@ -103,7 +103,7 @@ def _mapping_or_list_lines(value: Part, indent: str) -> Iterator[str]:
             yield from _list_item_lines(item, indent)
 
 
-def _list_item_lines(value: Part, indent: str) -> Iterator[str]:
+def _list_item_lines(value: RecipePart, indent: str) -> Iterator[str]:
     yield from _indented_comments(value.above, indent)
     if isinstance(value, ScalarPart):
         yield from _scalar_lines(f"{indent}-", value, indent)
@@ -119,7 +119,7 @@ def _list_item_lines(value: Part, indent: str) -> Iterator[str]:
 
 
 def _condition_as_mapping(value: IfThenElsePart) -> DictPart:
-    branches: list[tuple[str, Part]] = [
+    branches: list[tuple[str, RecipePart]] = [
         ("if", ScalarPart(pieces=(value.condition,), behind=value.behind)),
         ("then", ListPart(items=value.then)),
     ]
@@ -132,7 +132,7 @@ def _indented_comments(lines: Iterable[str], indent: str) -> Iterator[str]:
 
 def _scalar_lines(head: str, value: ScalarPart, indent: str) -> Iterator[str]:
     behind = f"  {value.behind}" if value.behind else ""
-    setting = value.value
+    setting = value.template_text
     if setting.endswith("\n\n"):  # in a block it would depend on the lines that follow
         yield f"{head} {json.dumps(setting, ensure_ascii=False)}{behind}"
     elif "\n" in setting:

@@ -16,18 +16,18 @@ from kiln.convert.conditional_parts import (
     unconditional_section,
     with_names_substituted,
 )
-from kiln.convert.recipe_yaml_expressions import FILTER, Expr, conjunction, negation, unparenthesized
+from kiln.convert.recipe_yaml_expressions import FILTER, ExpressionText, conjunction, negation, unparenthesized
 from kiln.convert.sections import ConvertedPackage, SectionConverter, require_no_conditions
-from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
+from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TypeVar
 
+    from kiln.convert.expanded_recipe import ExpandedRecipe
     from kiln.convert.package_tests import PackageTestConverter
-    from kiln.convert.recipe_yaml_expressions import ExpandedRecipe
 
-    Kind = TypeVar("Kind", bound=Part)
+    Kind = TypeVar("Kind", bound=RecipePart)
 
 _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "about", "extra", "outputs"})
 _OUTPUT = keys.OUTPUT_BUILD | {"name", "version", "type", "script", "files", "build", "requirements", "test", "about"}
@@ -58,7 +58,9 @@ class RecipeConverter:
         """Return the tree of the recipe.yaml; what cannot be carried over is in the faults of the sections."""
         for name, part in self._tree.pairs:
             if name not in _SECTIONS:
-                self._faults.append(Refused(part.number, f"the section {name!r} has no equivalent in recipe.yaml"))
+                self._faults.append(
+                    UnconvertiblePart(part.number, f"the section {name!r} has no equivalent in recipe.yaml")
+                )
         result = DictPart(below=self._tree.below)
         if self._expanded.settings:
             result.pairs.append(("context", self._context_section()))
@@ -72,25 +74,25 @@ class RecipeConverter:
     # -- parts of both kinds --------------------------------------------------------------------------------
 
     def _context_section(self) -> DictPart:
-        pairs: list[tuple[str, Part]] = []
+        pairs: list[tuple[str, RecipePart]] = []
         for element in self._expanded.settings:
-            above = list(self._expanded.above.get(element.number, ()))
+            above = list(self._expanded.above.get(element.last_line_number, ()))
             value = element.value.constant
             if isinstance(value, list):
-                part: Part = ListPart(items=[literal_text_part(str(item)) for item in value], above=above)
+                part: RecipePart = ListPart(items=[literal_text_part(str(item)) for item in value], above=above)
             elif element.value.is_constant:
                 words = str(value).lower() if isinstance(value, bool) else str(value)
                 part = ScalarPart(pieces=(words,), plain=not isinstance(value, str), above=above)
             else:
                 part = ScalarPart(pieces=(element.value,), above=above)
-            part.behind = self._expanded.remarks.get(element.number, "")
+            part.behind = self._expanded.remarks.get(element.last_line_number, "")
             pairs.append((element.name, part))
         return DictPart(pairs=pairs)
 
     def _package_section(self, given: DictPart) -> DictPart:
         for name, part in given.pairs:
             if name not in {"name", "version"}:
-                self._faults.append(Refused(part.number, f"package/{name} has no equivalent in recipe.yaml"))
+                self._faults.append(UnconvertiblePart(part.number, f"package/{name} has no equivalent in recipe.yaml"))
         return replace(_name_and_version(given), above=given.above)
 
     def _with_package_variables_replaced(self, part: DictPart, whole: DictPart) -> DictPart:
@@ -108,21 +110,21 @@ class RecipeConverter:
         values = {}
         for name, alternatives in places.items():
             given = next((result for parts in alternatives if (result := conditional_text(parts))), None)
-            values[name] = Expr("0") if given is None else scalar_as_expression(given)
+            values[name] = ExpressionText("0") if given is None else scalar_as_expression(given)
         pairs = [
             (key, element if key == "outputs" else with_names_substituted(element, values, key))
             for key, element in part.pairs
         ]
         return replace(part, pairs=pairs)
 
-    def _default_script(self) -> list[Part]:
+    def _default_script(self) -> list[RecipePart]:
         """Return the file that conda-build runs where a recipe names no script."""
         has = [name for name in ("build.sh", "bld.bat") if name in self._facts.files]
         if len(has) == 2:
-            return [ScalarPart(pieces=(Expr('"bld.bat" if win else "build.sh"'),))]
+            return [ScalarPart(pieces=(ExpressionText('"bld.bat" if win else "build.sh"'),))]
         return [literal_text_part(has[0])] if has else []
 
-    def _top_level_script(self, build: DictPart) -> Part | None:
+    def _top_level_script(self, build: DictPart) -> RecipePart | None:
         """Return the script of the recipe's top level."""
         variables, lines = build.values_of_key("script_env"), build.values_of_key("script")
         own = any(not is_empty_part(part) for part in lines)
@@ -139,7 +141,7 @@ class RecipeConverter:
 
     # -- one package ----------------------------------------------------------------------------------------
 
-    def _single_package_sections(self) -> list[tuple[str, Part]]:
+    def _single_package_sections(self) -> list[tuple[str, RecipePart]]:
         tree, package = self._with_package_variables_replaced(self._tree, self._tree), ConvertedPackage()
         identity = unconditional_section(tree, "package")
         package.add(("package",), self._package_section(identity))
@@ -150,15 +152,17 @@ class RecipeConverter:
         self._sections.convert_requirements(tree.values_of_key("requirements"), package)
         package.add(("tests",), self._attempt(lambda: self._tests.convert(tree.values_of_key("test"), implicit=True)))
         package.add(("about",), self._sections.convert_about(unconditional_section(tree, "about")))
-        return _sections_in_usual_order(package, {"build": build, "requirements": tree.values_of_key("requirements")})
+        return _ordered_sections_with_comments(
+            package, {"build": build, "requirements": tree.values_of_key("requirements")}
+        )
 
     # -- outputs --------------------------------------------------------------------------------------------
 
-    def _multiple_output_sections(self, outputs: Part) -> list[tuple[str, Part]]:
+    def _multiple_output_sections(self, outputs: RecipePart) -> list[tuple[str, RecipePart]]:
         self._tree = tree = self._with_package_variables_replaced(self._tree, self._tree)
         top = ConvertedPackage()
         if not isinstance(outputs, ListPart):
-            raise Refused(outputs.number, "'outputs' is a list")
+            raise UnconvertiblePart(outputs.number, "'outputs' is a list")
         entries = [
             self._with_package_variables_replaced(self._require_convertible_output(element), tree)
             for element in outputs.items
@@ -183,11 +187,11 @@ class RecipeConverter:
         )
         if shares_about:
             top.add(("about",), self._sections.convert_about(whole_about))
-        parts: list[Part] = [] if staging is None else [staging]
+        parts: list[RecipePart] = [] if staging is None else [staging]
         parts.extend(
             self._convert_output(element, name, staging, None if shares_about else whole_about) for element in entries
         )
-        pairs = _sections_in_usual_order(top, {"build": build})
+        pairs = _ordered_sections_with_comments(top, {"build": build})
         about = [pair for pair in pairs if pair[0] == "about"]
         return [
             *(pair for pair in pairs if pair[0] != "about"),
@@ -195,15 +199,15 @@ class RecipeConverter:
             *about,
         ]
 
-    def _require_convertible_output(self, given: Part) -> DictPart:
+    def _require_convertible_output(self, given: RecipePart) -> DictPart:
         if not isinstance(given, DictPart):
-            raise Refused(given.number, "an output is a mapping")
+            raise UnconvertiblePart(given.number, "an output is a mapping")
         for name, part in given.pairs:
             if name not in _OUTPUT:
-                self._faults.append(Refused(part.number, f"outputs/{name} has no equivalent in recipe.yaml"))
+                self._faults.append(UnconvertiblePart(part.number, f"outputs/{name} has no equivalent in recipe.yaml"))
         kind = conditional_text(given.values_of_key("type"))
-        if kind is not None and kind.value not in {"conda", "conda_v2"}:
-            raise Refused(kind.number, f"an output of the type {kind.value!r} has no equivalent")
+        if kind is not None and kind.template_text not in {"conda", "conda_v2"}:
+            raise UnconvertiblePart(kind.number, f"an output of the type {kind.template_text!r} has no equivalent")
         return given
 
     def _staging_output(self, identity: DictPart, build: DictPart) -> DictPart | None:
@@ -224,9 +228,9 @@ class RecipeConverter:
         for key in ("ignore_run_exports", "ignore_run_exports_from"):
             result.add(keys.LISTS[key], conditional_list(build.values_of_key(key)))
         given = {"build": build, "requirements": self._tree.values_of_key("requirements")}
-        return DictPart(pairs=_sections_in_usual_order(result, given), above=[_ABOVE_STAGING])
+        return DictPart(pairs=_ordered_sections_with_comments(result, given), above=[_ABOVE_STAGING])
 
-    def _with_compile_keys_in_env(self, script: Part, identity: DictPart, build: DictPart) -> Part:
+    def _with_compile_keys_in_env(self, script: RecipePart, identity: DictPart, build: DictPart) -> RecipePart:
         """Return the script of a compile with the keys that it reads, which it would only have if they were counted."""
         if not self._facts.compile_keys:
             return script
@@ -245,10 +249,14 @@ class RecipeConverter:
         rest = [pair for pair in given.pairs if pair[0] != "env"]
         return DictPart(pairs=[*rest, ("env", DictPart(pairs=[*env.pairs, *pairs]))])
 
-    def _variant_key_expression(self, key: str) -> Part:
-        return ScalarPart(pieces=(Expr(key) if key in self._facts.always else Expr(f'{key} | default("")', FILTER),))
+    def _variant_key_expression(self, key: str) -> RecipePart:
+        return ScalarPart(
+            pieces=(
+                ExpressionText(key) if key in self._facts.always else ExpressionText(f'{key} | default("")', FILTER),
+            )
+        )
 
-    def _package_variable_text(self, parts: list[Part]) -> Part:
+    def _package_variable_text(self, parts: list[RecipePart]) -> RecipePart:
         """Return a variable of the package as text, as variables are; without a value it is 0, as a build number is."""
         value = conditional_text(parts)
         return literal_text_part("0") if value is None else replace(value, plain=False, above=[], behind="")
@@ -274,7 +282,7 @@ class RecipeConverter:
         package.add(("about",), self._output_about_section(entry, about, is_top=is_top))
         above = entry.above
         return DictPart(
-            pairs=_sections_in_usual_order(
+            pairs=_ordered_sections_with_comments(
                 package, {"build": build, "requirements": entry.values_of_key("requirements")}
             ),
             above=above,
@@ -306,7 +314,7 @@ class RecipeConverter:
             pairs = [*pairs, ("skip", ScalarPart(number=entry.number, pieces=("true",), guards=(test,)))]
         return DictPart(pairs=list(pairs), above=own.above)
 
-    def _output_script(self, entry: DictPart, build: DictPart) -> Part | None:
+    def _output_script(self, entry: DictPart, build: DictPart) -> RecipePart | None:
         named = [part for part in entry.values_of_key("script") if not is_empty_part(part)]
         variables = build.values_of_key("script_env")
         if named:
@@ -334,7 +342,7 @@ def _first_mapping_of_key(parent: DictPart, key: str) -> DictPart:
 
 def _package_name(given: DictPart) -> str:
     name = conditional_text(given.values_of_key("name"))
-    return "" if name is None else unparenthesized(name.value)
+    return "" if name is None else unparenthesized(name.template_text)
 
 
 def _name_and_version(given: DictPart) -> DictPart:
@@ -343,7 +351,7 @@ def _name_and_version(given: DictPart) -> DictPart:
     )
 
 
-def _output_files(parts: list[Part]) -> Part | None:
+def _output_files(parts: list[RecipePart]) -> RecipePart | None:
     """Return the files of an output: a list of globs, or lists of those to include and to exclude."""
     if len(parts) != 1 or not isinstance(parts[0], DictPart):
         return conditional_list(parts)
@@ -354,19 +362,19 @@ def _output_files(parts: list[Part]) -> Part | None:
     )
 
 
-def _with_only_keys(part: Part, names: tuple[str, ...]) -> Part:
+def _with_only_keys(part: RecipePart, names: tuple[str, ...]) -> RecipePart:
     return (
         replace(part, pairs=[pair for pair in part.pairs if pair[0] in names]) if isinstance(part, DictPart) else part
     )
 
 
-def _merged_requirements(own: list[Part], whole: list[Part]) -> DictPart:
+def _merged_requirements(own: list[RecipePart], whole: list[RecipePart]) -> DictPart:
     """Return an output's requirements with those sections of the top level that it has not."""
     parts = [part for part in (*own, *whole) if not is_empty_part(part)]
     result = DictPart()
     for part in parts:
         if not isinstance(part, DictPart):
-            raise Refused(part.number, "requirements are a mapping of sections")
+            raise UnconvertiblePart(part.number, "requirements are a mapping of sections")
         names = result.names
         result.pairs.extend((key, value) for key, value in part.pairs if key not in names)
     return result
@@ -386,12 +394,14 @@ _REQUIREMENTS = ("build", "host", "run", "run_constraints", "run_exports", "igno
 _ORDER = ("package", "recipe", "staging", "inherit", "source", "build", "requirements", "tests", "about")
 
 
-def _sections_in_usual_order(package: ConvertedPackage, given: Mapping[str, object]) -> list[tuple[str, Part]]:
+def _ordered_sections_with_comments(
+    package: ConvertedPackage, given: Mapping[str, object]
+) -> list[tuple[str, RecipePart]]:
     """Return the sections in their usual order, with the comments of the sections that they come from."""
     for name, part in package.root.pairs:
         source = given.get(name)
         parts = source if isinstance(source, list) else [source]
-        above = [comment for element in parts if isinstance(element, Part) for comment in element.above]
+        above = [comment for element in parts if isinstance(element, RecipePart) for comment in element.above]
         if name in given and isinstance(part, DictPart):
             part.above = [*above, *part.above]
         if name == "requirements" and isinstance(part, DictPart):

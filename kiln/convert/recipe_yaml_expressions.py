@@ -1,7 +1,4 @@
-"""A recipe without its statements, and values that depend on conditions.
-
-Expressions of recipe.yaml are text, put together with the parentheses that they need.
-"""
+"""Expressions of recipe.yaml as text, put together with the parentheses that they need, and choices by conditions."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from jinja2 import nodes
 
@@ -32,7 +29,7 @@ class UnsupportedExpression(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Expr:
+class ExpressionText:
     """An expression of recipe.yaml: its text, how tightly it binds, and its value if that is known."""
 
     text: str
@@ -49,40 +46,40 @@ class Expr:
         return self.text if self.level >= level else f"({self.text})"
 
 
-def literal_expression(value: Any) -> Expr:
+def literal_expression(value: Any) -> ExpressionText:
     """Return the expression of a value."""
     if isinstance(value, (list, tuple)):
-        return Expr(f"[{', '.join(literal_expression(item).text for item in value)}]", constant=list(value))
+        return ExpressionText(f"[{', '.join(literal_expression(item).text for item in value)}]", constant=list(value))
     if value is None:
-        return Expr("none")
+        return ExpressionText("none")
     if isinstance(value, str) and "\\" in value and '"' not in value and "'" not in value:
-        return Expr('"' + value.replace("\\", "\\\\") + '"', constant=value)
-    return Expr(json.dumps(value, ensure_ascii=False), constant=value)
+        return ExpressionText('"' + value.replace("\\", "\\\\") + '"', constant=value)
+    return ExpressionText(json.dumps(value, ensure_ascii=False), constant=value)
 
 
-def conditional_expression(test: Expr, yes: Expr, other: Expr | None) -> Expr:
+def conditional_expression(test: ExpressionText, yes: ExpressionText, other: ExpressionText | None) -> ExpressionText:
     """Return the expression that is one value where a test holds, and else another or nothing."""
     if other is None:
-        return Expr(f"{yes.text_at_precedence(OR)} if {test.text_at_precedence(OR)}", CHOICE)
-    return Expr(
+        return ExpressionText(f"{yes.text_at_precedence(OR)} if {test.text_at_precedence(OR)}", CHOICE)
+    return ExpressionText(
         f"{yes.text_at_precedence(OR)} if {test.text_at_precedence(OR)} else {other.text_at_precedence(CHOICE)}", CHOICE
     )
 
 
-def and_expression(one: Expr, other: Expr) -> Expr:
+def and_expression(one: ExpressionText, other: ExpressionText) -> ExpressionText:
     """Return the expression that holds where two do."""
-    return Expr(f"{one.text_at_precedence(AND)} and {other.text_at_precedence(AND)}", AND)
+    return ExpressionText(f"{one.text_at_precedence(AND)} and {other.text_at_precedence(AND)}", AND)
 
 
-def negation(test: Expr) -> Expr:
+def negation(test: ExpressionText) -> ExpressionText:
     """Return the expression that holds where another one does not."""
     if test.text.startswith("not ") and test.level == NOT:
-        return Expr(test.text[4:], COMPARE)
+        return ExpressionText(test.text[4:], COMPARE)
     if test.level == COMPARE:
         for sign, other in _OPPOSITE.items():
             if test.text.count(sign) == 1 and not any(word in test.text for word in (" < ", " > ", " in ")):
-                return Expr(test.text.replace(sign, other), COMPARE)
-    return Expr(f"not {test.text_at_precedence(COMPARE)}", NOT)
+                return ExpressionText(test.text.replace(sign, other), COMPARE)
+    return ExpressionText(f"not {test.text_at_precedence(COMPARE)}", NOT)
 
 
 def unparenthesized(text: str) -> str:
@@ -101,56 +98,19 @@ def _has_balanced_parentheses(text: str) -> bool:
     return depth == 0
 
 
-Guards = tuple[Expr, ...]  # conditions, all of which have to hold
-
-
-@dataclass(frozen=True, slots=True)
-class RecipeLine:
-    """A line of YAML: its number in meta.yaml (0 for an empty line), its text, and the conditions that it needs."""
-
-    number: int
-    text: str
-    guards: Guards = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ContextEntry:
-    """An entry of ``context``: its name, its value, and the lines that set it, the last of them last."""
-
-    name: str
-    value: Expr
-    numbers: tuple[int, ...]
-
-    @property
-    def number(self) -> int:
-        """The last line that sets it."""
-        return self.numbers[-1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpandedRecipe:
-    """A recipe without statements; ``faults`` are what has no equivalent, by line; ``comments`` are whole lines."""
-
-    lines: tuple[RecipeLine, ...]
-    expressions: tuple[Expr, ...]
-    settings: tuple[ContextEntry, ...]
-    raw: tuple[str, ...]
-    comments: Mapping[int, str]
-    above: Mapping[int, tuple[str, ...]]  # the comments directly above a setting
-    remarks: Mapping[int, str]  # comments that follow text
-    faults: tuple[tuple[int, str], ...]
+Guards = tuple[ExpressionText, ...]  # conditions, all of which have to hold
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionalValue:
     """A value that depends on conditions: the first case that holds counts, and otherwise another value or nothing."""
 
-    cases: tuple[tuple[Expr, Expr], ...]
-    otherwise: Expr | None
+    cases: tuple[tuple[ExpressionText, ExpressionText], ...]
+    otherwise: ExpressionText | None
     number: int = 0
 
     @property
-    def expr(self) -> Expr:
+    def as_expression(self) -> ExpressionText:
         """The value as one expression."""
         result = self.otherwise
         for test, value in reversed(self.cases):
@@ -159,7 +119,7 @@ class ConditionalValue:
 
 
 def value_after_assignment(
-    old: ConditionalValue | None, guard: Expr | None, value: Expr, number: int = 0
+    old: ConditionalValue | None, guard: ExpressionText | None, value: ExpressionText, number: int = 0
 ) -> ConditionalValue:
     """Return a value after an assignment, which may have a condition."""
     if guard is None:
@@ -169,15 +129,15 @@ def value_after_assignment(
     if len(old.cases) == 1 and old.otherwise is None and negation(guard).text == old.cases[0][0].text:
         return ConditionalValue(old.cases, value, number)
     if value.level == CHOICE:
-        value = Expr(f"({value.text})")
+        value = ExpressionText(f"({value.text})")
     return ConditionalValue(
         ((guard, value), *(case for case in old.cases if case[0].text != guard.text)), old.otherwise, number
     )
 
 
-def conjunction(guards: Guards) -> Expr | None:
+def conjunction(guards: Guards) -> ExpressionText | None:
     """Return the expression that holds where all conditions do; None for none."""
-    result: Expr | None = None
+    result: ExpressionText | None = None
     for guard in guards:
         result = guard if result is None else and_expression(result, guard)
     return result

@@ -11,14 +11,14 @@ from kiln.convert.conditional_parts import (
     conditional_list,
     conditional_list_or_text,
     conditional_text,
+    flattened_items_with_conditions,
     grouped_by_condition,
     is_empty_part,
-    items_with_all_conditions,
     literal_text_part,
     require_unconditional,
 )
-from kiln.convert.recipe_yaml_expressions import Expr, conjunction, negation, unparenthesized
-from kiln.convert.tree import DictPart, ListPart, Part, Refused, ScalarPart
+from kiln.convert.recipe_yaml_expressions import ExpressionText, conjunction, negation, unparenthesized
+from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
 from kiln.model.rendered import RUN_EXPORTS
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ConvertedPackage:
 
     root: DictPart = field(default_factory=DictPart)
 
-    def add(self, path: keys.Path, part: Part | None) -> None:
+    def add(self, path: keys.Path, part: RecipePart | None) -> None:
         """Put a part at its place; nothing is not put anywhere."""
         if part is None:
             return
@@ -82,23 +82,23 @@ class SectionConverter:
     def __init__(self, specs: SpecConverter, facts: FeedstockFacts) -> None:
         self._specs = specs
         self.facts = facts
-        self.faults: list[Refused] = []
+        self.faults: list[UnconvertiblePart] = []
 
     def try_conversion(self, convert: Callable[[], Result]) -> Result | None:
         """Return what a conversion returns; one that is refused is collected, so that all are reported at once."""
         try:
             return convert()
-        except Refused as refused:
+        except UnconvertiblePart as refused:
             self.faults.append(refused)
             return None
 
     # -- build ----------------------------------------------------------------------------------------------
 
-    def convert_build(self, given: DictPart, package: ConvertedPackage, script: Part | None) -> None:
+    def convert_build(self, given: DictPart, package: ConvertedPackage, script: RecipePart | None) -> None:
         """Convert a build section; ``script`` is the script's part, which may come from elsewhere.
 
         Raises:
-            Refused: a key has no equivalent.
+            UnconvertiblePart: a key has no equivalent.
         """
         names = given.names
         for name in sorted(names, key=lambda each: _ORDER.index(each) if each in _ORDER else len(_ORDER)):
@@ -109,8 +109,8 @@ class SectionConverter:
                 script = None
         package.add(("build", "script"), script)
 
-    def _convert_build_key(self, name: str, parts: list[Part], package: ConvertedPackage) -> None:
-        special: dict[str, Callable[[list[Part], ConvertedPackage], None]] = {
+    def _convert_build_key(self, name: str, parts: list[RecipePart], package: ConvertedPackage) -> None:
+        special: dict[str, Callable[[list[RecipePart], ConvertedPackage], None]] = {
             "skip": self._convert_skip,
             "run_exports": self._convert_run_exports,
             "track_features": self._convert_track_features,
@@ -128,59 +128,59 @@ class SectionConverter:
         elif not all(map(is_empty_part, parts)) and f"build/{name}" not in self.facts.leave_out:
             raise _unknown_key_error("build", name, parts)
 
-    def _convert_skip(self, parts: list[Part], package: ConvertedPackage) -> None:
+    def _convert_skip(self, parts: list[RecipePart], package: ConvertedPackage) -> None:
         tests = []
         for part in parts:
-            if not isinstance(part, ScalarPart) or (value := part.value.lower()) in _FALSE:
-                raise Refused(part.number, "only 'skip: true' can be carried over")
+            if not isinstance(part, ScalarPart) or (value := part.template_text.lower()) in _FALSE:
+                raise UnconvertiblePart(part.number, "only 'skip: true' can be carried over")
             test = conjunction(part.guards)
             if value not in _TRUE:
                 own = part.sole_expression
                 if own is None:
-                    raise Refused(part.number, "'skip' is neither true nor an expression")
+                    raise UnconvertiblePart(part.number, "'skip' is neither true nor an expression")
                 test = own if test is None else conjunction((*part.guards, own))
             condition = "true" if test is None else unparenthesized(test.text)
             tests.append(ScalarPart(number=part.number, pieces=(condition,), above=part.above, behind=part.behind))
         if tests:
             package.add(("build", "skip"), ListPart(items=list(tests)))
 
-    def _convert_noarch_python(self, parts: list[Part], package: ConvertedPackage) -> None:
+    def _convert_noarch_python(self, parts: list[RecipePart], package: ConvertedPackage) -> None:
         value = conditional_text(parts)
-        if value is not None and value.value.lower() in _TRUE:
+        if value is not None and value.template_text.lower() in _TRUE:
             package.add(("build", "noarch"), literal_text_part("python"))
-        elif value is not None and value.value.lower() not in _FALSE:
-            raise Refused(value.number, "'noarch_python' depends on conditions")
+        elif value is not None and value.template_text.lower() not in _FALSE:
+            raise UnconvertiblePart(value.number, "'noarch_python' depends on conditions")
 
-    def _convert_prefix_detection(self, parts: list[Part], package: ConvertedPackage) -> None:
+    def _convert_prefix_detection(self, parts: list[RecipePart], package: ConvertedPackage) -> None:
         value = conditional_text(parts)
         if value is None:
             return
-        words = value.value.lower()
+        words = value.template_text.lower()
         if words not in _TRUE | _FALSE:
             own = value.sole_expression
             if own is None:
-                raise Refused(value.number, "it is neither true nor false")
+                raise UnconvertiblePart(value.number, "it is neither true nor false")
             package.add(keys.DETECTION, replace(value, pieces=(negation(own),)))
         elif words in _FALSE:
             package.add(keys.DETECTION, replace(value, pieces=("true",)))
 
-    def _convert_track_features(self, parts: list[Part], package: ConvertedPackage) -> None:
+    def _convert_track_features(self, parts: list[RecipePart], package: ConvertedPackage) -> None:
         """Convert features, each of which makes solvers avoid the package: what counts is how many there are."""
-        items = items_with_all_conditions(parts)
+        items = flattened_items_with_conditions(parts)
         if not items:
             return
         tests = [conjunction(item.guards) for item in items]
         first = tests[0]
         if any((test and test.text) != (first and first.text) for test in tests):
-            raise Refused(items[0].number, "features under different conditions have no equivalent")
+            raise UnconvertiblePart(items[0].number, "features under different conditions have no equivalent")
         count = str(len(items))
         above = [comment for part in parts for comment in part.above]
         value = ScalarPart(
-            pieces=(count,) if first is None else (Expr(f"{count} if {first.text} else 0"),), above=above
+            pieces=(count,) if first is None else (ExpressionText(f"{count} if {first.text} else 0"),), above=above
         )
         package.add(("build", "variant", "down_prioritize_variant"), value)
 
-    def _convert_run_exports(self, parts: list[Part], package: ConvertedPackage) -> None:
+    def _convert_run_exports(self, parts: list[RecipePart], package: ConvertedPackage) -> None:
         path = ("requirements", "run_exports")
         mappings = [part for part in parts if isinstance(part, DictPart)]
         if not mappings:
@@ -190,19 +190,21 @@ class SectionConverter:
             require_unconditional(mapping)
             for kind in mapping.names:
                 if kind not in RUN_EXPORTS:
-                    raise Refused(
+                    raise UnconvertiblePart(
                         mapping.values_of_key(kind)[0].number, f"run exports of the kind {kind!r} have no equivalent"
                     )
                 package.add((*path, RUN_EXPORTS[kind]), self.convert_specs(mapping.values_of_key(kind), "run_exports"))
 
     # -- scripts --------------------------------------------------------------------------------------------
 
-    def convert_script(self, parts: list[Part], variables: list[Part], *, of_file: bool = False) -> Part | None:
+    def convert_script(
+        self, parts: list[RecipePart], variables: list[RecipePart], *, of_file: bool = False
+    ) -> RecipePart | None:
         """Return a script with its environment; ``of_file`` says that its text is the name of a file."""
         env = self._script_env_and_secrets(variables)
         if of_file:
             file = conditional_text(parts)
-            body: list[tuple[str, Part]] = [("file", file)] if file else []
+            body: list[tuple[str, RecipePart]] = [("file", file)] if file else []
         else:
             lines = conditional_list(parts)
             if lines is not None and not env:
@@ -210,12 +212,12 @@ class SectionConverter:
             body = [("content", lines)] if lines else []
         return DictPart(pairs=[*body, *env]) if body or env else None
 
-    def _script_env_and_secrets(self, parts: list[Part]) -> list[tuple[str, Part]]:
+    def _script_env_and_secrets(self, parts: list[RecipePart]) -> list[tuple[str, RecipePart]]:
         values, secrets = DictPart(), ListPart()
-        for part in items_with_all_conditions(parts):
-            name, equals, _ = part.value.partition("=") if isinstance(part, ScalarPart) else ("", "", "")
+        for part in flattened_items_with_conditions(parts):
+            name, equals, _ = part.template_text.partition("=") if isinstance(part, ScalarPart) else ("", "", "")
             if not isinstance(part, ScalarPart) or not name.isidentifier():
-                raise Refused(part.number, "'script_env' holds NAME or NAME=value")
+                raise UnconvertiblePart(part.number, "'script_env' holds NAME or NAME=value")
             if not equals:
                 require_unconditional(part)
                 secrets.items.append(part)
@@ -230,7 +232,7 @@ class SectionConverter:
 
     # -- requirements, about, source ------------------------------------------------------------------------
 
-    def convert_requirements(self, parts: list[Part], package: ConvertedPackage) -> None:
+    def convert_requirements(self, parts: list[RecipePart], package: ConvertedPackage) -> None:
         """Convert a requirements section; a bare list counts for host and run."""
         for part in parts:
             if isinstance(part, ListPart):
@@ -240,23 +242,23 @@ class SectionConverter:
                 require_unconditional(part)
                 self._convert_requirement_sections(part, package)
             elif not is_empty_part(part):
-                raise Refused(part.number, "requirements are a mapping of sections")
+                raise UnconvertiblePart(part.number, "requirements are a mapping of sections")
 
     def _convert_requirement_sections(self, given: DictPart, package: ConvertedPackage) -> None:
         for name in given.names:
             if name not in keys.REQUIREMENTS:
-                raise Refused(
+                raise UnconvertiblePart(
                     given.values_of_key(name)[0].number, f"requirements/{name} has no equivalent in recipe.yaml"
                 )
         for name, new in keys.REQUIREMENTS.items():
             package.add(("requirements", new), self.convert_specs(given.values_of_key(name), name))
 
-    def convert_specs(self, parts: list[Part], section: str) -> ListPart | None:
+    def convert_specs(self, parts: list[RecipePart], section: str) -> ListPart | None:
         """Return the requirements of a section, or of a test."""
         return self._converted_items(parts, lambda item: self._specs.convert(item, section))
 
-    def _converted_items(self, parts: list[Part], convert: Callable[[Part], Part]) -> ListPart | None:
-        tried = [self.try_conversion(partial(convert, item)) for item in items_with_all_conditions(parts)]
+    def _converted_items(self, parts: list[RecipePart], convert: Callable[[RecipePart], RecipePart]) -> ListPart | None:
+        tried = [self.try_conversion(partial(convert, item)) for item in flattened_items_with_conditions(parts)]
         items = [item for item in tried if item is not None]
         above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
         return ListPart(items=grouped_by_condition(items), above=above) if items else None
@@ -270,30 +272,30 @@ class SectionConverter:
                 result.pairs.append((keys.ABOUT[name], value))
         return result if result.pairs else None
 
-    def _convert_about_key(self, name: str, parts: list[Part]) -> Part | None:
+    def _convert_about_key(self, name: str, parts: list[RecipePart]) -> RecipePart | None:
         if name not in keys.ABOUT and f"about/{name}" in self.facts.leave_out:
             return None
         if name not in keys.ABOUT:
             raise _unknown_key_error("about", name, parts)
         value = conditional_list_or_text(parts)
         if isinstance(value, ListPart) and name != "license_file":
-            raise Refused(parts[0].number, f"about/{name} is one text in recipe.yaml")
+            raise UnconvertiblePart(parts[0].number, f"about/{name} is one text in recipe.yaml")
         return value
 
-    def convert_sources(self, parts: list[Part]) -> Part | None:
+    def convert_sources(self, parts: list[RecipePart]) -> RecipePart | None:
         """Convert the sources."""
         sources = self._converted_items(parts, self._convert_source)
         is_one = sources is not None and len(sources.items) == 1 and isinstance(sources.items[0], DictPart)
         return sources.items[0] if sources and is_one else sources
 
-    def _convert_source(self, given: Part) -> DictPart:
+    def _convert_source(self, given: RecipePart) -> DictPart:
         if not isinstance(given, DictPart):
-            raise Refused(given.number, "a source is a mapping")
+            raise UnconvertiblePart(given.number, "a source is a mapping")
         result = replace(given, pairs=[])
         for name in given.names:
             parts = given.values_of_key(name)
             if name not in keys.SOURCE:
-                raise Refused(parts[0].number, f"source/{name} has no equivalent in recipe.yaml")
+                raise UnconvertiblePart(parts[0].number, f"source/{name} has no equivalent in recipe.yaml")
             as_list_or_text = (
                 conditional_list
                 if name == "patches"
@@ -307,12 +309,12 @@ class SectionConverter:
         return result
 
 
-def _unknown_key_error(section: str, name: str, parts: list[Part]) -> Refused:
+def _unknown_key_error(section: str, name: str, parts: list[RecipePart]) -> UnconvertiblePart:
     hint = f"kiln convert --leave-out {section}/{name}, if the packages may do without"
-    return Refused(parts[0].number, f"{section}/{name} has no equivalent in recipe.yaml", hint)
+    return UnconvertiblePart(parts[0].number, f"{section}/{name} has no equivalent in recipe.yaml", hint)
 
 
-def require_no_conditions(parts: Iterable[Part]) -> Iterable[Part]:
+def require_no_conditions(parts: Iterable[RecipePart]) -> Iterable[RecipePart]:
     """Check that parts whose meaning recipe.yaml does not define have no conditions, deeply, and return them."""
     for part in parts:
         require_unconditional(part)

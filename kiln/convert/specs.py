@@ -10,14 +10,14 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from kiln.convert.recipe_yaml_expressions import Expr
-from kiln.convert.tree import Part, Refused, ScalarPart
+from kiln.convert.recipe_yaml_expressions import ExpressionText
+from kiln.convert.tree import RecipePart, ScalarPart, UnconvertiblePart
 from kiln.render.open_pins import pin_run_as_build_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Pieces = tuple[str | Expr, ...]
+    Pieces = tuple[str | ExpressionText, ...]
 
 _TOKEN = re.compile("\ue000\\d+\ue001")
 _EQUALS = re.compile(r"([^\s=<>!~]+)\s*=([^=\s]+)=(\S+)")
@@ -56,7 +56,7 @@ def _strict_version(part: str, section: str, plain: Callable[[str], bool], *, al
 
 def pieces_with_rewritten_text(pieces: Pieces, rewrite: Callable[[str], str]) -> Pieces:
     """Return pieces after a change of their text, in which numbered tokens stand for the expressions."""
-    exprs = [piece for piece in pieces if isinstance(piece, Expr)]
+    exprs = [piece for piece in pieces if isinstance(piece, ExpressionText)]
     numbers = count()
     text = "".join(piece if isinstance(piece, str) else f"\ue000{next(numbers)}\ue001" for piece in pieces)
     parts = enumerate(re.split("\ue000(\\d+)\ue001", rewrite(text)))
@@ -76,45 +76,45 @@ class SpecConverter:
         self._constants = constants
         self._run_pins = {name: pins for name, pins in run_pins.items() if name not in EXPORTING_LANGUAGES}
 
-    def convert(self, part: Part, section: str) -> Part:
+    def convert(self, part: RecipePart, section: str) -> RecipePart:
         """Return a requirement in recipe.yaml's notation.
 
         Raises:
-            Refused: it has no equivalent there.
+            UnconvertiblePart: it has no equivalent there.
         """
         if not isinstance(part, ScalarPart):
-            raise Refused(part.number, "a requirement is text")
+            raise UnconvertiblePart(part.number, "a requirement is text")
         if any("x.x" in piece.split() for piece in part.pieces if isinstance(piece, str)):
-            raise Refused(part.number, "the requirement 'name x.x' has no equivalent; write the version out")
+            raise UnconvertiblePart(part.number, "the requirement 'name x.x' has no equivalent; write the version out")
         first = part.pieces[0] if part.pieces else ""
-        if section == "run" and part.value in self._run_pins:
-            lower, upper = pin_run_as_build_bounds(self._run_pins[part.value])
+        if section == "run" and part.template_text in self._run_pins:
+            lower, upper = pin_run_as_build_bounds(self._run_pins[part.template_text])
             bounds = f'lower_bound="{lower}", upper_bound="{upper}"'
-            return replace(part, pieces=(Expr(f'pin_compatible("{part.value}", {bounds})'),))
-        if isinstance(first, Expr) and _PIN.match(first.text):
+            return replace(part, pieces=(ExpressionText(f'pin_compatible("{part.template_text}", {bounds})'),))
+        if isinstance(first, ExpressionText) and _PIN.match(first.text):
             return self._converted_pin(part, first)
         return self._converted_text_spec(part, section)
 
-    def _converted_pin(self, part: ScalarPart, pin: Expr) -> ScalarPart:
+    def _converted_pin(self, part: ScalarPart, pin: ExpressionText) -> ScalarPart:
         rest = [piece for piece in part.pieces[1:] if not isinstance(piece, str) or piece.strip()]
         if not rest:
             return replace(part, pieces=(pin,))
         stripped = tuple(piece.strip() if isinstance(piece, str) else piece for piece in rest)
-        build = ScalarPart(pieces=stripped).expr
+        build = ScalarPart(pieces=stripped).as_expression
         if any(isinstance(piece, str) and " " in piece for piece in stripped):
-            raise Refused(part.number, "a pin is followed by more than a build string")
+            raise UnconvertiblePart(part.number, "a pin is followed by more than a build string")
         argument = build.text if build.is_constant else f"({build.text}) or none"
-        return replace(part, pieces=(Expr(f"{pin.text[:-1]}, build={argument})"),))
+        return replace(part, pieces=(ExpressionText(f"{pin.text[:-1]}, build={argument})"),))
 
     def _converted_text_spec(self, part: ScalarPart, section: str) -> ScalarPart:
-        exprs = [piece for piece in part.pieces if isinstance(piece, Expr)]
+        exprs = [piece for piece in part.pieces if isinstance(piece, ExpressionText)]
         pieces = pieces_with_rewritten_text(
             part.pieces,
             lambda text: strict_match_spec(text, section, lambda token: self._is_bare_version(exprs[int(token[1:-1])])),
         )
         return replace(part, pieces=pieces)
 
-    def _is_bare_version(self, expr: Expr) -> bool:
+    def _is_bare_version(self, expr: ExpressionText) -> bool:
         """Return whether the values of an expression are bare versions, as far as they are known."""
         known = self._values.get(expr.text, frozenset())
         if expr.text in self._constants:

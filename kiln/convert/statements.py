@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
+from kiln.convert.expanded_recipe import ContextEntry, ExpandedRecipe, RecipeLine
 from kiln.convert.expressions import ExpressionTranslator, NameScope, parse_selector
 from kiln.convert.recipe_yaml_expressions import (
     ConditionalValue,
-    ContextEntry,
-    ExpandedRecipe,
-    Expr,
+    ExpressionText,
     Guards,
-    RecipeLine,
     UnsupportedExpression,
     conjunction,
     guards_without,
@@ -41,7 +39,7 @@ _SET = re.compile(r"\{%-?\s*set\s+([\w\s,]+?)\s*=")
 _ENVIRONMENT = jinja2.Environment(autoescape=False, keep_trailing_newline=True)  # noqa: S701 - nothing is rendered
 _MOST_LINES = 20_000
 
-Items = list[tuple[Expr, Guards]]
+Items = list[tuple[ExpressionText, Guards]]
 
 
 class _TooManyLines(Exception):
@@ -102,14 +100,14 @@ class StatementExpander:
         self._hidden = frozenset(w for entry in _SET.findall(text) for w in re.findall(r"\w+", entry)) - values.keys()
         self._versions: dict[str, list[ConditionalValue]] = {}
         self._lists: dict[str, Items] = {}
-        self._loops: dict[str, Expr] = {}
+        self._loops: dict[str, ExpressionText] = {}
         self._order: list[tuple[str, int]] = []
-        self._expressions: list[Expr] = []
+        self._expressions: list[ExpressionText] = []
         self._buffer = _LineBuffer()
         self._faults: list[tuple[int, str]] = []
 
     @property
-    def shared_conditions(self) -> dict[str, frozenset[str]]:
+    def common_conditions_by_name(self) -> dict[str, frozenset[str]]:
         """The conditions under which a name is set and used, each time: where they do not hold, it does not matter."""
         return {name: frozenset.intersection(*conditions) for name, conditions in self._uses.items()}
 
@@ -175,7 +173,7 @@ class StatementExpander:
             except UnsupportedExpression as error:
                 self._faults.append((self._buffer.number or part.lineno, str(error)))
 
-    def _write_placeholder(self, expr: Expr, guards: Guards) -> None:
+    def _write_placeholder(self, expr: ExpressionText, guards: Guards) -> None:
         if isinstance(expr.constant, (str, int)) and self._loops:
             self._buffer.write(str(expr.constant), guards)
             return
@@ -220,9 +218,9 @@ class StatementExpander:
         value = self._translator().translate(node.node)
         for index, target in enumerate(node.target.items):
             if isinstance(target, nodes.Name):
-                self._assign_name(target.name, Expr(f"({value.text})[{index}]"), guards, node.lineno)
+                self._assign_name(target.name, ExpressionText(f"({value.text})[{index}]"), guards, node.lineno)
 
-    def _assign_name(self, name: str, value: Expr, guards: Guards, number: int) -> None:
+    def _assign_name(self, name: str, value: ExpressionText, guards: Guards, number: int) -> None:
         self._record_use_of_name(name)
         guards = tuple(guard for guard in guards if guard.text not in self._shared.get(name, ()))
         self._lists.pop(name, None)
@@ -230,15 +228,15 @@ class StatementExpander:
         old = versions[-1] if versions else None
         guard = conjunction(guards)
         if guard is not None and old is None and name in self._values:
-            old = ConditionalValue((), Expr(name))
+            old = ConditionalValue((), ExpressionText(name))
         elif guard is not None and f"\ue010{name}\ue012" in value.text:
-            old = ConditionalValue((), self._version_reference(name))
+            old = ConditionalValue((), self._assignment_reference(name))
         versions.append(value_after_assignment(old, guard, value, number))
         self._order.append((name, len(versions) - 1))
 
-    def _version_reference(self, name: str) -> Expr:
+    def _assignment_reference(self, name: str) -> ExpressionText:
         version = len(self._versions[name]) - 1
-        return Expr(f"\ue010{name}\ue012{version}\ue011")
+        return ExpressionText(f"\ue010{name}\ue012{version}\ue011")
 
     def _assign_list(self, name: str, items: Items, guards: Guards) -> None:
         old = self._lists.get(name, [])
@@ -266,7 +264,7 @@ class StatementExpander:
         return None
 
     def _translator(self, assigned: str = "") -> ExpressionTranslator:
-        def value_of_set_name(name: str) -> Expr | None:
+        def value_of_set_name(name: str) -> ExpressionText | None:
             if name in self._loops:
                 return self._loops[name]
             if name in self._lists:
@@ -276,9 +274,9 @@ class StatementExpander:
             self._record_use_of_name(name)
             last = self._versions[name][-1]
             return (
-                last.expr
-                if name == assigned and not last.cases and last.expr.is_constant
-                else self._version_reference(name)
+                last.as_expression
+                if name == assigned and not last.cases and last.as_expression.is_constant
+                else self._assignment_reference(name)
             )
 
         return ExpressionTranslator(
@@ -288,11 +286,11 @@ class StatementExpander:
     def _record_use_of_name(self, name: str) -> None:
         self._uses.setdefault(name, []).append(frozenset(guard.text for guard in self._outer))
 
-    def _list_expression(self, name: str) -> Expr:
+    def _list_expression(self, name: str) -> ExpressionText:
         items = self._lists[name]
         if any(guards for _, guards in items):
             raise UnsupportedExpression(f"the list {name!r} depends on conditions, and is used other than in a loop")
-        return Expr(f"[{', '.join(item.text for item, _ in items)}]")
+        return ExpressionText(f"[{', '.join(item.text for item, _ in items)}]")
 
     def _selector_guards(self, number: int) -> Guards:
         line = self._lines[number - 1] if number else None
@@ -307,12 +305,12 @@ class StatementExpander:
 
     def _expanded_recipe(self, faults: list[tuple[int, str]]) -> ExpandedRecipe:
         lines = tuple(self._lines_with_selector_guards(faults))
-        references = _version_references(entry.text for entry in self._expressions) | _version_references(
+        references = _assignment_references(entry.text for entry in self._expressions) | _assignment_references(
             guard.text for line in lines for guard in line.guards
         )
         settings = list(self._context_entries(references))
         comments = {n: raw.strip() for n, raw in enumerate(self._raw, 1) if raw.lstrip().startswith("#")}
-        above = {entry.number: _comments_directly_above(comments, entry.numbers) for entry in settings}
+        above = {entry.last_line_number: _comments_directly_above(comments, entry.numbers) for entry in settings}
         for texts in above.values():
             for number in texts:
                 comments.pop(number, None)
@@ -339,23 +337,23 @@ class StatementExpander:
     def _context_entries(self, references: set[tuple[str, int]]) -> Iterator[ContextEntry]:
         for name, version in reversed(self._order):
             if (name, version) in references:
-                references |= _version_references([self._versions[name][version].expr.text])
+                references |= _assignment_references([self._versions[name][version].as_expression.text])
         numbers: dict[str, tuple[int, ...]] = {}
         for name, version in self._order:
             value = self._versions[name][version]
             last = version == len(self._versions[name]) - 1
             numbers[name] = (*numbers.get(name, ()), value.number)
-            if (name, version) not in references and not (last and value.expr.is_constant):
+            if (name, version) not in references and not (last and value.as_expression.is_constant):
                 continue
-            if last or not value.expr.is_constant:
-                yield ContextEntry(name if last else f"{name}_{version}", value.expr, numbers.pop(name))
+            if last or not value.as_expression.is_constant:
+                yield ContextEntry(name if last else f"{name}_{version}", value.as_expression, numbers.pop(name))
 
-    def _with_references_resolved(self, expr: Expr) -> Expr:
+    def _with_references_resolved(self, expr: ExpressionText) -> ExpressionText:
         def resolved_name(match: re.Match[str]) -> str:
             versions, version = self._versions[match[1]], int(match[2])
             if version == len(versions) - 1:
                 return match[1]
-            value = versions[version].expr
+            value = versions[version].as_expression
             return value.text if value.is_constant else f"{match[1]}_{version}"
 
         return replace(expr, text=_VERSION.sub(resolved_name, expr.text))
@@ -371,7 +369,7 @@ def expand_statements(text: str, always: frozenset[str], values: Mapping[str, fr
     """Return a recipe without its statements; ``always`` and ``values`` are as in NameScope."""
     first = StatementExpander(text, always, values)
     first.expand()
-    return StatementExpander(text, always, values, first.shared_conditions).expand()
+    return StatementExpander(text, always, values, first.common_conditions_by_name).expand()
 
 
 def _comment_without_selector(raw: str, line: SelectorLine) -> str:
@@ -381,7 +379,7 @@ def _comment_without_selector(raw: str, line: SelectorLine) -> str:
     return f"# {words}" if words else ""
 
 
-def _version_references(texts: Iterable[str]) -> set[tuple[str, int]]:
+def _assignment_references(texts: Iterable[str]) -> set[tuple[str, int]]:
     return {(name, int(version)) for text in texts for name, version in _VERSION.findall(text)}
 
 

@@ -8,20 +8,27 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.convert.recipe_yaml_expressions import CONCAT, Expr, guards_without, literal_expression, unparenthesized
+from kiln.convert.recipe_yaml_expressions import (
+    CONCAT,
+    ExpressionText,
+    guards_without,
+    literal_expression,
+    unparenthesized,
+)
 from kiln.convert.statements import CLOSE, OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, KeysView
 
-    from kiln.convert.recipe_yaml_expressions import ExpandedRecipe, Guards, RecipeLine
+    from kiln.convert.expanded_recipe import ExpandedRecipe, RecipeLine
+    from kiln.convert.recipe_yaml_expressions import Guards
 
 _PLACEHOLDER = re.compile(f"{OPEN}(\\d+){CLOSE}")
 _COMMENT = re.compile(r"\s*(?:\[|:)?\s*(#.*)")
 _MOST_NODES = 50_000
 
 
-class Refused(Exception):
+class UnconvertiblePart(Exception):
     """A part of the recipe that cannot be carried over, with its line."""
 
     def __init__(self, number: int, why: str, hint: str = "") -> None:
@@ -31,7 +38,7 @@ class Refused(Exception):
 
 
 @dataclass(kw_only=True)
-class Part:
+class RecipePart:
     """A part of a recipe: its line, the conditions under which it counts, and the comments above and behind it."""
 
     number: int = 0
@@ -42,56 +49,56 @@ class Part:
 
 
 @dataclass(kw_only=True)
-class ScalarPart(Part):
+class ScalarPart(RecipePart):
     """A scalar: its text in recipe.yaml's notation, in pieces that alternate with expressions."""
 
-    pieces: tuple[str | Expr, ...] = ()
+    pieces: tuple[str | ExpressionText, ...] = ()
     plain: bool = True
 
     @property
-    def value(self) -> str:
+    def template_text(self) -> str:
         """The text, with its expressions in ``${{ }}``."""
         return "".join(
             piece if isinstance(piece, str) else f"${{{{ {unparenthesized(piece.text)} }}}}" for piece in self.pieces
         )
 
     @property
-    def sole_expression(self) -> Expr | None:
+    def sole_expression(self) -> ExpressionText | None:
         """The expression that is all of the text, if one is."""
         pieces = [piece for piece in self.pieces if not isinstance(piece, str) or piece.strip()]
-        return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], Expr) else None
+        return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], ExpressionText) else None
 
     @property
-    def expr(self) -> Expr:
+    def as_expression(self) -> ExpressionText:
         """The text as an expression."""
         if len(self.pieces) == 1:
             piece = self.pieces[0]
-            return piece if isinstance(piece, Expr) else literal_expression(piece)
+            return piece if isinstance(piece, ExpressionText) else literal_expression(piece)
         if not self.pieces:
             return literal_expression("")
         parts = [literal_expression(item) if isinstance(item, str) else item for item in self.pieces]
-        return Expr(" ~ ".join(part.text_at_precedence(CONCAT + 1) for part in parts), CONCAT)
+        return ExpressionText(" ~ ".join(part.text_at_precedence(CONCAT + 1) for part in parts), CONCAT)
 
 
 @dataclass(kw_only=True)
-class ListPart(Part):
+class ListPart(RecipePart):
     """A list."""
 
-    items: list[Part] = field(default_factory=list)
+    items: list[RecipePart] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
-class DictPart(Part):
+class DictPart(RecipePart):
     """A mapping, in which a key may stand several times under different conditions."""
 
-    pairs: list[tuple[str, Part]] = field(default_factory=list)
+    pairs: list[tuple[str, RecipePart]] = field(default_factory=list)
 
     @property
     def names(self) -> KeysView[str]:
         """Every key once, in order."""
         return dict(self.pairs).keys()
 
-    def values_of_key(self, key: str) -> list[Part]:
+    def values_of_key(self, key: str) -> list[RecipePart]:
         """Return every value of a key."""
         return [value for name, value in self.pairs if name == key]
 
@@ -100,7 +107,7 @@ def recipe_tree(expanded: ExpandedRecipe) -> DictPart:
     """Return the tree of a recipe.
 
     Raises:
-        Refused: it is not YAML, or a condition covers a part of something that has to stay whole.
+        UnconvertiblePart: it is not YAML, or a condition covers a part of something that has to stay whole.
     """
     lines = expanded.lines
     text = "\n".join(line.text for line in lines) + "\n"
@@ -109,11 +116,11 @@ def recipe_tree(expanded: ExpandedRecipe) -> DictPart:
     except yaml.MarkedYAMLError as error:
         index = error.problem_mark.line if error.problem_mark else 0
         number = lines[min(index, len(lines) - 1)].number if lines else 0
-        raise Refused(number, f"not YAML once its Jinja is taken out: {error.problem}") from error
+        raise UnconvertiblePart(number, f"not YAML once its Jinja is taken out: {error.problem}") from error
     except yaml.YAMLError as error:
-        raise Refused(0, f"not YAML: {error}") from error
+        raise UnconvertiblePart(0, f"not YAML: {error}") from error
     if not isinstance(node, yaml.MappingNode):
-        raise Refused(0, "a recipe is a mapping of sections")
+        raise UnconvertiblePart(0, "a recipe is a mapping of sections")
     builder = _TreeBuilder(expanded)
     result = builder.build_mapping(node, ())
     result.below = builder.remaining_comments
@@ -137,13 +144,13 @@ class _TreeBuilder:
         inner = (*outer, *result.guards)
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise Refused(self._line_number(key), "a key that is not text")
+                raise UnconvertiblePart(self._line_number(key), "a key that is not text")
             if OPEN in key.value:
-                raise Refused(self._line_number(key), "a key that a template writes")
+                raise UnconvertiblePart(self._line_number(key), "a key that a template writes")
             result.pairs.append((str(key.value), self._build_pair_value(key, value, inner)))
         return result
 
-    def _build_pair_value(self, key: yaml.ScalarNode, value: yaml.Node, outer: Guards) -> Part:
+    def _build_pair_value(self, key: yaml.ScalarNode, value: yaml.Node, outer: Guards) -> RecipePart:
         above = self._pop_comments_above(key)
         guards = guards_without(self._line_of_node(key).guards, outer)
         part = self._build_part(value, (*outer, *guards))
@@ -153,10 +160,10 @@ class _TreeBuilder:
             part.behind = self._trailing_comment(key, key.end_mark)
         return part
 
-    def _build_part(self, node: yaml.Node, outer: Guards) -> Part:
+    def _build_part(self, node: yaml.Node, outer: Guards) -> RecipePart:
         self._count += 1
         if self._count > _MOST_NODES:
-            raise Refused(self._line_number(node), f"more than {_MOST_NODES:,} values")
+            raise UnconvertiblePart(self._line_number(node), f"more than {_MOST_NODES:,} values")
         if isinstance(node, yaml.MappingNode):
             return self.build_mapping(node, outer)
         if isinstance(node, yaml.SequenceNode):
@@ -198,9 +205,11 @@ class _TreeBuilder:
             line = self._lines[index]
             extra = guards_without(line.guards, outer)
             if extra and (block or index > indexes.start):
-                raise Refused(line.number, f"the condition {extra[0].text!r} is on one line of a text of several lines")
+                raise UnconvertiblePart(
+                    line.number, f"the condition {extra[0].text!r} is on one line of a text of several lines"
+                )
 
-    def _text_and_expression_pieces(self, text: str) -> Iterator[str | Expr]:
+    def _text_and_expression_pieces(self, text: str) -> Iterator[str | ExpressionText]:
         last = 0
         for match in _PLACEHOLDER.finditer(text):
             if match.start() > last:
@@ -230,7 +239,7 @@ class _TreeBuilder:
         in_list = self._line_of_node(node).text.lstrip().startswith("- ")
         if in_list and len(common) < len(first):
             why = "a condition on the first line of an item, which its other lines do not have"
-            raise Refused(self._line_number(node), why)
+            raise UnconvertiblePart(self._line_number(node), why)
         return common if in_list else ()
 
     # -- comments -------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.convert.expressions import ExpressionTranslator, NameScope, parse_selector
-from kiln.convert.recipe_yaml_expressions import Expr, UnsupportedExpression, negation, unparenthesized
+from kiln.convert.recipe_yaml_expressions import ExpressionText, UnsupportedExpression, negation, unparenthesized
 
 VALUES = {
     "python": frozenset({"3.12.* *_cpython"}),
@@ -17,7 +17,7 @@ ALWAYS = frozenset({"python", "cuda_compiler_version", "level"})
 
 
 def translated(text: str, *, selector: bool = True) -> str:
-    own = {"version": Expr("version"), "hidden": Expr("hidden")}
+    own = {"version": ExpressionText("version"), "hidden": ExpressionText("hidden")}
     scope = NameScope(own=own.get, always=ALWAYS, values=VALUES, hidden=frozenset({"hidden"}), selector=selector)
     return unparenthesized(ExpressionTranslator(scope).translate(parse_selector(text)).text)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.convert.recipe_yaml_expressions import Expr
+from kiln.convert.recipe_yaml_expressions import ExpressionText
 from kiln.convert.specs import SpecConverter, strict_match_spec
-from kiln.convert.tree import Refused, ScalarPart
+from kiln.convert.tree import ScalarPart, UnconvertiblePart
 
 
 @pytest.mark.parametrize(
@@ -40,24 +40,28 @@ SPECS = SpecConverter(
 @pytest.mark.parametrize(
     ("pieces", "section", "wanted"),
     [
-        (("cuda-version ", Expr("cuda")), "host", "cuda-version ${{ cuda }}.*"),
-        (("tool ", Expr("version")), "run_constrained", "tool ==${{ version }}"),
-        (("lib ", Expr("bounds")), "host", "lib ${{ bounds }}"),
-        (("tool >=", Expr("version"), ",<2"), "run", "tool >=${{ version }},<2"),
-        ((Expr('compiler("c")'),), "build", '${{ compiler("c") }}'),
+        (("cuda-version ", ExpressionText("cuda")), "host", "cuda-version ${{ cuda }}.*"),
+        (("tool ", ExpressionText("version")), "run_constrained", "tool ==${{ version }}"),
+        (("lib ", ExpressionText("bounds")), "host", "lib ${{ bounds }}"),
+        (("tool >=", ExpressionText("version"), ",<2"), "run", "tool >=${{ version }},<2"),
+        ((ExpressionText('compiler("c")'),), "build", '${{ compiler("c") }}'),
         (("zlib",), "host", "zlib"),
         (("zlib",), "run", '${{ pin_compatible("zlib", lower_bound="x.x.x.x.x.x.x", upper_bound="x.x") }}'),
-        ((Expr('pin_subpackage("a")'), " mpi_*"), "run", '${{ pin_subpackage("a", build="mpi_*") }}'),
-        ((Expr('pin_subpackage("a")'), " ", Expr("pin")), "run", '${{ pin_subpackage("a", build=(pin) or none) }}'),
+        ((ExpressionText('pin_subpackage("a")'), " mpi_*"), "run", '${{ pin_subpackage("a", build="mpi_*") }}'),
+        (
+            (ExpressionText('pin_subpackage("a")'), " ", ExpressionText("pin")),
+            "run",
+            '${{ pin_subpackage("a", build=(pin) or none) }}',
+        ),
     ],
 )
-def test_a_spec_with_expressions(pieces: tuple[str | Expr, ...], section: str, wanted: str) -> None:
+def test_a_spec_with_expressions(pieces: tuple[str | ExpressionText, ...], section: str, wanted: str) -> None:
     result = SPECS.convert(ScalarPart(pieces=pieces), section)
     assert isinstance(result, ScalarPart)
-    assert result.value == wanted
+    assert result.template_text == wanted
 
 
-@pytest.mark.parametrize("pieces", [("numpy x.x",), (Expr('pin_subpackage("a")'), " >1 b")])
-def test_a_spec_without_equivalent_is_refused(pieces: tuple[str | Expr, ...]) -> None:
-    with pytest.raises(Refused):
+@pytest.mark.parametrize("pieces", [("numpy x.x",), (ExpressionText('pin_subpackage("a")'), " >1 b")])
+def test_a_spec_without_equivalent_is_refused(pieces: tuple[str | ExpressionText, ...]) -> None:
+    with pytest.raises(UnconvertiblePart):
         SPECS.convert(ScalarPart(pieces=pieces, number=7), "run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.convert.statements import expand_statements
-from kiln.convert.tree import DictPart, ListPart, Refused, ScalarPart, recipe_tree
+from kiln.convert.tree import DictPart, ListPart, ScalarPart, UnconvertiblePart, recipe_tree
 
 
 def tree(text: str) -> DictPart:
@@ -30,13 +30,13 @@ def test_a_condition_on_all_lines_of_an_item_is_the_item_s() -> None:
 
 
 def test_a_condition_on_the_first_line_of_an_item_alone_is_refused() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UnconvertiblePart) as refused:
         tree("a:\n  - url: x  # [linux]\n    fn: y\n")
     assert refused.value.number == 2
 
 
 def test_a_condition_inside_a_text_is_refused() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UnconvertiblePart) as refused:
         tree("a: |\n  x\n  y  # [linux]\n")
     assert (refused.value.number, "linux" in str(refused.value)) == (3, True)
 
@@ -48,7 +48,7 @@ def test_a_key_may_stand_several_times() -> None:
 def test_text_keeps_its_expressions() -> None:
     result = tree("a: 'x{{ b ~ c }}y'\n").values_of_key("a")[0]
     assert isinstance(result, ScalarPart)
-    assert (result.value, result.plain) == ('x${{ b | default("") ~ c | default("") }}y', False)
+    assert (result.template_text, result.plain) == ('x${{ b | default("") ~ c | default("") }}y', False)
 
 
 def test_comments_stay_where_they_are() -> None:
@@ -64,6 +64,6 @@ def test_comments_stay_where_they_are() -> None:
     ("text", "line"), [("a: b: c\n", 1), ("- a\n", 0), ("a: 1\n{{ b }}: 2\n", 2), ("? {a: b}\n: c\n", 1)]
 )
 def test_what_is_no_recipe_is_refused(text: str, line: int) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UnconvertiblePart) as refused:
         tree(text)
     assert refused.value.number == line
