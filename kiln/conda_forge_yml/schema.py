@@ -131,7 +131,7 @@ def invalid_settings(settings: Any) -> Iterator[SettingFault]:
     yield from SchemaCheck().faults(settings)
 
 
-def unknown_settings(settings: Any) -> Iterator[SettingFault]:
+def unknown_settings_smithy_ignores(settings: Any) -> Iterator[SettingFault]:
     """Yield the unknown settings of a file that conda-smithy's linter ignores."""
     reported = {fault.path for fault in invalid_settings(settings)}
     yield from (fault for fault in SchemaCheck(strict=True).faults(settings) if fault.path not in reported)

@@ -34,7 +34,7 @@ def setting_faults(
 
 def settings_without_effect(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield unknown settings that conda-smithy's linter ignores, and those that kiln has no use for."""
-    yield from setting_faults(subject, find=schema.unknown_settings)
+    yield from setting_faults(subject, find=schema.unknown_settings_smithy_ignores)
     replaced = {fault.path for fault in schema.deprecated_settings(subject.settings)}
     for fault in schema.settings_without_use(subject.settings):
         if fault.path not in replaced:
