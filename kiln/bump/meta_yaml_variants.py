@@ -41,7 +41,7 @@ _RELEVANT = lazy_pattern(r"set\b|url|git_|fn:|version|number|://|" + "|".join(HA
 World = tuple["Recipe", Variant]
 
 
-class MetaYaml:
+class MetaYamlText:
     """The text of a meta.yaml, with its variants."""
 
     file = FILE

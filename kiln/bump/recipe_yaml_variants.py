@@ -28,7 +28,7 @@ _HASHES = ("sha256", "md5")
 World = tuple["Mapping[str, Any]", str, str]
 
 
-class RecipeYaml:
+class RecipeYamlText:
     """The text of a recipe.yaml, with its variants."""
 
     file = RECIPE
