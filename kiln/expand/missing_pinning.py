@@ -94,7 +94,7 @@ def keys_without_value(feedstock: Feedstock) -> tuple[KeyWithoutValue, ...]:
 
 def _keys_without_value_v1(feedstock: Feedstock, defined: frozenset[str]) -> tuple[KeyWithoutValue, ...]:
     """Return the same for a recipe.yaml, whose names need no search in a text."""
-    from kiln.recipe_v1.mentioned_variables import mentioned_keys, required_keys
+    from kiln.recipe_v1.mentioned_variables import mentioned_variant_keys, required_variant_keys
     from kiln.recipe_v1.recipe import RecipeV1
     from kiln.recipe_v1.variant_file import VariantFileV1
 
@@ -102,8 +102,10 @@ def _keys_without_value_v1(feedstock: Feedstock, defined: frozenset[str]) -> tup
     variants = feedstock.recipe / "variants.yaml"
     defined |= VariantFileV1(variants, "recipe/variants.yaml").keys if variants.is_file() else frozenset()
     existing = _undefined_values_in_ci_support(feedstock, defined)
-    used = mentioned_keys(recipe)
-    needs = {key: KeyWithoutValue(key=key, at=at) for key, at in required_keys(recipe).items() if key not in defined}
+    used = mentioned_variant_keys(recipe)
+    needs = {
+        key: KeyWithoutValue(key=key, at=at) for key, at in required_variant_keys(recipe).items() if key not in defined
+    }
     needs |= {need.key: need for need in _keys_needed_by_output_validation(feedstock, defined)}
     for key, (values, at) in existing.items():
         if key in ALWAYS or key in used:

@@ -23,7 +23,7 @@ _CONDITIONS = ("if", "skip")
 _SCRIPTS = ("script", "content")
 
 
-def mentioned_keys(recipe: RecipeV1) -> dict[str, Place]:
+def mentioned_variant_keys(recipe: RecipeV1) -> dict[str, Place]:
     """Return every key that a recipe may ask a variant for, and where it first stands."""
     own = _names_independent_of_variant(recipe)
     result: dict[str, Place] = {}
@@ -33,7 +33,7 @@ def mentioned_keys(recipe: RecipeV1) -> dict[str, Place]:
     return result
 
 
-def required_keys(recipe: RecipeV1) -> dict[str, Place]:
+def required_variant_keys(recipe: RecipeV1) -> dict[str, Place]:
     """Return the keys that a recipe cannot be evaluated without: written out, not compared or with a default.
 
     What stands in a script is the build's own affair, and a condition may be one of other platforms.
