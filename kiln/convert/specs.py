@@ -110,11 +110,13 @@ class SpecConverter:
         exprs = [piece for piece in part.pieces if isinstance(piece, ExpressionText)]
         pieces = pieces_with_rewritten_text(
             part.pieces,
-            lambda text: strict_match_spec(text, section, lambda token: self._is_bare_version(exprs[int(token[1:-1])])),
+            lambda text: strict_match_spec(
+                text, section, lambda token: self._has_bare_versions(exprs[int(token[1:-1])])
+            ),
         )
         return replace(part, pieces=pieces)
 
-    def _is_bare_version(self, expr: ExpressionText) -> bool:
+    def _has_bare_versions(self, expr: ExpressionText) -> bool:
         """Return whether the values of an expression are bare versions, as far as they are known."""
         known = self._values.get(expr.text, frozenset())
         if expr.text in self._constants:
