@@ -160,7 +160,7 @@ class _MatrixExpansion:
         initial = Variant(platform.default_variant(), {})
         package_parts = [
             PackagePart.from_metadata(part, package)
-            for part, variants in recipe.jobs(initial)
+            for part, variants in recipe.jobs_with_packages(initial)
             for package in variants
             if job.keep_noarch or not package.noarch
         ]

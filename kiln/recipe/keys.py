@@ -118,7 +118,7 @@ def _key_fault(path: KeyPath, kind: str, why: str, text: str, file: str) -> KeyF
 def _place_of_key(path: KeyPath, text: str, file: str) -> Place:
     """Return the place of a key in the recipe as written, else that of its section."""
     section = Place(file=file)
-    for number, column, keys in _keys_in_text(text.splitlines()):
+    for number, column, keys in _key_paths_with_positions(text.splitlines()):
         if keys == path:
             return Place(file=file, line=number, column=column)
         if keys == path[:1] and not section.line:
@@ -126,7 +126,7 @@ def _place_of_key(path: KeyPath, text: str, file: str) -> Place:
     return section
 
 
-def _keys_in_text(lines: Iterable[str]) -> Iterator[tuple[int, int, KeyPath]]:
+def _key_paths_with_positions(lines: Iterable[str]) -> Iterator[tuple[int, int, KeyPath]]:
     """Yield each key of a recipe's text: its line, its column, and the keys that it is below of, by indentation."""
     above: list[tuple[int, str]] = []
     for number, line in enumerate(lines, 1):

@@ -203,7 +203,7 @@ class Metadata:
         """Return the text that is searched for used keys."""
         if self.is_output and not top:
             return self._output_block(selected=selected)
-        return self._recipe_text(selected=selected).without_outputs + self._output_block(selected=selected)
+        return self._recipe_text(selected=selected).text_without_outputs + self._output_block(selected=selected)
 
     # -- used keys ---------------------------------------------------------------------------------------------
 

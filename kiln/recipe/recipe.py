@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, RecipeFault
 from kiln.model.source_position import Place
-from kiln.recipe.functions import NAMES, OF_SOURCE, VARYING, pin_functions, template_functions
 from kiln.recipe.metadata import Metadata
 from kiln.recipe.outputs import output_entries_with_values, output_names_and_types, output_type
 from kiln.recipe.source_files_for_templates import SourceFiles
+from kiln.recipe.template_functions import NAMES, OF_SOURCE, VARYING, pin_functions, template_functions
 from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_version_variable
 from kiln.recipe.used_variant_keys import UsedKeySearch, keys_in_batch_script, keys_in_shell_script
 from kiln.template.namespace import Namespace, RestrictedOs
@@ -268,7 +268,7 @@ class Recipe:
         top.listed = output_names_and_types(top, self.output_entries(values))
         return top
 
-    def jobs(self, initial: Variant | None = None) -> Iterator[tuple[Space, list[Metadata]]]:
+    def jobs_with_packages(self, initial: Variant | None = None) -> Iterator[tuple[Space, list[Metadata]]]:
         """Yield each job that the recipe's top distinguishes: the part of the space that it covers, and its packages.
 
         ``initial`` is the variant of the first rendering, by default the space's first. Skipped packages, and jobs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import KilnError, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
-from kiln.recipe import functions
+from kiln.recipe import template_functions
 from kiln.recipe.used_variant_keys import check_line_length
 from kiln.template.jinja import StepLimitedEnvironment, Template
 from kiln.template.selectors import BoundedDict, SelectableText, SelectedText
@@ -40,7 +40,7 @@ _KEY = lazy_pattern(r"[\s-]*['\"]?([^\s:'\"{]+)['\"]?\s*:")
 GIT_NAME = lazy_pattern(r"(?:GIT|HG)_[A-Z_0-9]+")  # names that are defined once the source is checked out
 _OF_REVISION = lazy_pattern(r"GIT_(?:DESCRIBE_|BUILD_STR|FULL_HASH)")  # the names that git answers
 _PACKAGE = frozenset({"PKG_NAME", "PKG_VERSION", "PKG_BUILDNUM", "PKG_HASH", "PKG_BUILD_STRING"})
-_EVERY = functions.NAMES | _BUILD_NAMES.keys() | _PACKAGE
+_EVERY = template_functions.NAMES | _BUILD_NAMES.keys() | _PACKAGE
 _LANGUAGE = {
     "CONDA_PY": "python", "PY3K": "python", "PY_VER": "python", "NPY_VER": "numpy", "CONDA_NPY": "numpy",
     "PERL_VER": "perl", "CONDA_PERL": "perl", "LUA_VER": "lua", "CONDA_LUA": "lua", "R_VER": "r_base",
@@ -93,7 +93,9 @@ class RecipeSource:
     def _included_file_text(self, name: str) -> str:
         """Return the text of an included file, with selectors applied as in the recipe."""
         assert self._names is not None
-        return SelectableText(functions.read_recipe_file(self.path.parent, name), name).select(self._names).text
+        return (
+            SelectableText(template_functions.read_recipe_file(self.path.parent, name), name).select(self._names).text
+        )
 
     def compiled_template(self, selected: SelectedText) -> Template:
         """Return the compiled template of a selected text."""

@@ -81,25 +81,25 @@ class UsedKeySearch:
 
     def keys_in_selectors(self, text: str) -> Used:
         """Return the keys that the selectors of a text use."""
-        return self._keys_in_text(text, 0)
+        return self._used_keys_in_text(text, 0)
 
     def keys_outside_selectors(self, text: str) -> Used:
         """Return the keys that a text uses outside selectors."""
-        return self._keys_in_text(text, 1)
+        return self._used_keys_in_text(text, 1)
 
-    def _keys_in_text(self, text: str, kind: int) -> Used:
+    def _used_keys_in_text(self, text: str, kind: int) -> Used:
         memory = self._in_text[kind]
         keys = memory.get(text)
         if keys is None:
             used: set[str] = set()
             for line in text.splitlines():
-                used |= self._keys_in_line(line, kind)
+                used |= self._used_keys_in_line(line, kind)
             if self._sysroot and used & {"c_stdlib", "c_compiler", "cxx_compiler"}:
                 used.add(_SYSROOT)
             keys = memory[text] = frozenset(used)
         return keys
 
-    def _keys_in_line(self, line: str, kind: int) -> Used:
+    def _used_keys_in_line(self, line: str, kind: int) -> Used:
         memory = self._in_line[kind]
         keys = memory.get(line)
         if keys is None:
@@ -166,7 +166,7 @@ class RecipeTextRegions:
         return tuple(_BLOCK.findall(self.outputs_section))
 
     @cached_property
-    def without_outputs(self) -> str:
+    def text_without_outputs(self) -> str:
         """The text with the ``outputs:`` section taken out."""
         outputs = self.outputs_section.strip()
         return self.text.replace(outputs, "") if outputs else self.text

@@ -167,7 +167,7 @@ def _variant_file_keys(path: Path, _stamp: tuple[int, ...]) -> frozenset[str]:
 
 def _distinct_packages(recipe: Recipe) -> Iterator[Metadata]:
     distinct: dict[object, Metadata] = {}
-    for _, packages in recipe.jobs():
+    for _, packages in recipe.jobs_with_packages():
         for package in packages:
             if package.kind in {None, "conda", "conda_v2"}:
                 choice = recipe.used_varying_values(package.variant, package.used_keys())

@@ -98,8 +98,8 @@ test:
 def test_a_recipes_regions() -> None:
     result = text_regions(RECIPE)
     assert [block.strip().split("\n")[0] for block in result.output_blocks] == ["- name: one", "- name: two"]
-    assert "one" not in result.without_outputs
-    assert "run" in result.without_outputs
+    assert "one" not in result.text_without_outputs
+    assert "run" in result.text_without_outputs
     assert result.has_hash_in_build_string
     assert result.has_numpy_in_build_string
     assert not text_regions(result.output_blocks[1]).has_hash_in_build_string

@@ -34,8 +34,8 @@ def test_a_recipe_is_divided_into_its_top_and_its_outputs() -> None:
     assert text.outputs_section.startswith("outputs:")
     assert text.outputs_section.endswith("[true]\n")
     assert [block.strip().splitlines()[0] for block in text.output_blocks] == ["- name: one", "- name: two"]
-    assert "- name: one" not in text.without_outputs
-    assert "about:" in text.without_outputs
+    assert "- name: one" not in text.text_without_outputs
+    assert "about:" in text.text_without_outputs
 
 
 def test_the_requirements_of_the_top_are_not_those_of_an_output() -> None:
