@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lint import (
-    about_rules,
     conda_forge_only,
     conda_forge_yml_rules,
+    package_metadata_rules,
+    recipe_validity_rules,
     requirement_rules,
     section_rules,
     text_rules,
-    value_type_rules,
 )
 from kiln.lint.linted_feedstock import LintedFeedstock, LintedRecipe, read_settings, recipe_files
 from kiln.lint.rule_model import LintMessage, Problem, Rule, Severity
@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 RULES: tuple[Rule, ...] = (
-    *value_type_rules.RULES,
+    *recipe_validity_rules.RULES,
     *section_rules.RULES,
-    *value_type_rules.KEY_RULES,
-    *about_rules.RULES,
+    *recipe_validity_rules.KEY_RULES,
+    *package_metadata_rules.RULES,
     *section_rules.TEST_RULES,
     *requirement_rules.RULES,
     *text_rules.RULES,

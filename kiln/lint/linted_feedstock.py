@@ -150,7 +150,7 @@ class LintedRecipe:
         return [output for output in list_or_empty(self.root.get("outputs")) if isinstance(output, dict)]
 
     @cached_property
-    def requirements(self) -> dict[str, Any]:
+    def top_level_requirements(self) -> dict[str, Any]:
         """The outermost requirements; for recipe.yaml with the items of all branches, and exports as mappings."""
         section = self.section("requirements")
         return section if self.version == 0 else requirements_of_all_branches(section)
@@ -159,12 +159,12 @@ class LintedRecipe:
         """Return the texts in a list, in a recipe.yaml those of all branches of its conditions."""
         return branch_texts(value) if self.version else texts_in_list(value)
 
-    def requirements_of_kind(self, name: str) -> list[str]:
+    def top_level_requirements_of_kind(self, name: str) -> list[str]:
         """Return the outermost requirements of one kind, such as ``host``."""
-        return texts_in_list(self.requirements.get(name))
+        return texts_in_list(self.top_level_requirements.get(name))
 
     @cached_property
-    def tests(self) -> list[dict[Any, Any]]:
+    def recipe_yaml_tests(self) -> list[dict[Any, Any]]:
         """The outermost tests of a recipe.yaml, of all branches."""
         return [
             test

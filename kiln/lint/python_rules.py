@@ -42,7 +42,7 @@ _SELF_BUILT = frozenset({"hatchling", "pdm-backend", "setuptools"})
 _CROSS_PYTHON = lazy_pattern(r"cross-python(?:_|\s|$)")
 
 
-class PythonPackage(NamedTuple):
+class RecipePackage(NamedTuple):
     """A package that the recipe makes: its name, sections, requirements (all branches) and tests."""
 
     name: str
@@ -54,7 +54,7 @@ class PythonPackage(NamedTuple):
     tests: Any
 
 
-def packages_of_recipe(recipe: LintedRecipe) -> list[PythonPackage]:
+def packages_of_recipe(recipe: LintedRecipe) -> list[RecipePackage]:
     """Return the packages of a recipe: its outputs, or if there are none, the recipe itself."""
     tests = "tests" if recipe.version else "test"
     if not recipe.outputs:
@@ -70,10 +70,10 @@ def packages_of_recipe(recipe: LintedRecipe) -> list[PythonPackage]:
     ]
 
 
-def _package_of_section(recipe: LintedRecipe, name: str, holder: Mapping[Any, Any], tests: Any) -> PythonPackage:
+def _package_of_section(recipe: LintedRecipe, name: str, holder: Mapping[Any, Any], tests: Any) -> RecipePackage:
     value = holder.get("requirements")
     requirements = {"run": value} if isinstance(value, list) else mapping_or_empty(value)
-    return PythonPackage(
+    return RecipePackage(
         name=name,
         node=requirements or holder,
         build=mapping_or_empty(holder.get("build")),
@@ -160,7 +160,7 @@ def untested_latest_python(subject: LintedFeedstock, *, noarch: bool) -> Iterato
             return
 
 
-def _tests_latest_python(package: PythonPackage) -> bool:
+def _tests_latest_python(package: RecipePackage) -> bool:
     """Return whether all Python tests use the latest Python, or the package has an upper bound of it."""
     if any(_first_word(spec) == "python" and "<" in spec for spec in package.run):
         return True

@@ -35,7 +35,7 @@ _STDLIBS = (
 
 def _top_level_specs(recipe: LintedRecipe) -> Iterator[tuple[str, str]]:
     """Yield the section and the text of each outermost requirement, exports included."""
-    for section, value in recipe.requirements.items():
+    for section, value in recipe.top_level_requirements.items():
         kinds = value
         if recipe.version and section == "ignore_run_exports":
             kinds = mapping_or_empty(value).get("from_package")
@@ -88,7 +88,7 @@ def specs_without_separated_fields(subject: LintedFeedstock) -> Iterator[Problem
 
 def _specs_of_meta_yaml(subject: LintedFeedstock) -> Iterator[tuple[str, str]]:
     recipe = subject.recipe
-    top = recipe.requirements
+    top = recipe.top_level_requirements
     for section, value in top.items():
         yield from ((f"requirements/{section}", spec) for spec in texts_in_list(value))
     yield from (("test/requires", spec) for spec in texts_in_list(recipe.section("test").get("requires")))
@@ -111,7 +111,7 @@ def _specs_of_meta_yaml(subject: LintedFeedstock) -> Iterator[tuple[str, str]]:
 
 def deprecated_requirement(subject: LintedFeedstock, *, name: str, text: str) -> Iterator[Problem]:
     """Yield a requirement of the build that is deprecated."""
-    for spec in subject.recipe.requirements_of_kind("build"):
+    for spec in subject.recipe.top_level_requirements_of_kind("build"):
         if spec == name:
             yield Problem(text=text, at=subject.recipe.place_of(spec))
 
@@ -119,7 +119,7 @@ def deprecated_requirement(subject: LintedFeedstock, *, name: str, text: str) ->
 def licenses_not_collected(subject: LintedFeedstock, *, language: str, tool: str) -> Iterator[Problem]:
     """Yield the compiler of a language without the tool that collects the licenses of dependencies."""
     recipe = subject.recipe
-    build = recipe.requirements_of_kind("build")
+    build = recipe.top_level_requirements_of_kind("build")
     compiler = f"{'$' * recipe.version}{{{{ compiler('{language}') }}}}"
     for spec in build:
         if spec == compiler and tool not in build and recipe.package_name[0] != tool:
@@ -134,7 +134,7 @@ def _language_specs(recipe: LintedRecipe) -> Iterator[tuple[str, list[str], list
     if recipe.noarch is None and not recipe.root.get("outputs"):
         for language in LANGUAGES:
             host, run = (
-                [spec for spec in recipe.requirements_of_kind(section) if spec.partition(" ")[0] == language]
+                [spec for spec in recipe.top_level_requirements_of_kind(section) if spec.partition(" ")[0] == language]
                 for section in ("host", "run")
             )
             yield language, host, run
@@ -174,7 +174,7 @@ def missing_python_bound(subject: LintedFeedstock) -> Iterator[Problem]:
     recipe = subject.recipe
     if recipe.noarch != "python" or recipe.root.get("outputs"):
         return
-    run = recipe.requirements_of_kind("run")
+    run = recipe.top_level_requirements_of_kind("run")
     if not any(spec.split()[:1] == ["python"] and spec != "python" for spec in run):
         spec = next((spec for spec in run if spec == "python"), None)
         at = recipe.place_of(spec) if spec else recipe.place_of_key(recipe.section("requirements"), "run")
@@ -249,7 +249,7 @@ def missing_stdlib(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield outputs that use a compiler without the C standard library."""
     recipe = subject.recipe
     compiler, stdlib = _COMPILERS[recipe.version], _STDLIBS[recipe.version]
-    for build in (recipe.requirements_of_kind("build"), *_requirements_of_outputs(subject, "build")):
+    for build in (recipe.top_level_requirements_of_kind("build"), *_requirements_of_outputs(subject, "build")):
         first = next((spec for spec in build if compiler.match(spec)), None)
         if first is not None and not any(stdlib.match(spec) for spec in build):
             text = "a compiler is used without stdlib('c')"
@@ -258,7 +258,9 @@ def missing_stdlib(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def direct_sysroot_requirement(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield requirements on the sysroot, which stdlib replaces."""
-    for spec in chain(subject.recipe.requirements_of_kind("build"), *_requirements_of_outputs(subject, "build")):
+    for spec in chain(
+        subject.recipe.top_level_requirements_of_kind("build"), *_requirements_of_outputs(subject, "build")
+    ):
         if spec.startswith("sysroot_linux"):
             yield Problem(text=f"{str(spec)!r} is required directly", at=subject.recipe.place_of(spec))
 
@@ -266,7 +268,9 @@ def direct_sysroot_requirement(subject: LintedFeedstock) -> Iterator[Problem]:
 def direct_macos_constraint(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield constraints on the version of macOS, which stdlib replaces."""
     for kind in ("run", "run_constraints" if subject.recipe.version else "run_constrained"):
-        for spec in chain(subject.recipe.requirements_of_kind(kind), *_requirements_of_outputs(subject, kind)):
+        for spec in chain(
+            subject.recipe.top_level_requirements_of_kind(kind), *_requirements_of_outputs(subject, kind)
+        ):
             if spec.startswith("__osx >"):
                 yield Problem(text=f"{str(spec)!r} is required directly", at=subject.recipe.place_of(spec))
 
@@ -301,8 +305,8 @@ def possible_noarch_package(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a package that is installed with pip, needs no compiler, and has no selectors: it could be noarch."""
     recipe = subject.recipe
     build = (
-        list(chain(recipe.requirements_of_kind("build"), *_requirements_of_outputs(subject, "build")))
-        if recipe.requirements_of_kind("build")
+        list(chain(recipe.top_level_requirements_of_kind("build"), *_requirements_of_outputs(subject, "build")))
+        if recipe.top_level_requirements_of_kind("build")
         else []
     )
     if recipe.noarch is not None or "pip" not in build or any(COMPILER in spec for spec in build):

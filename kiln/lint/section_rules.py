@@ -227,11 +227,11 @@ RULES = (
 )
 
 
-def _tests_and_untested_outputs(subject: LintedFeedstock) -> tuple[bool, list[dict[Any, Any]]]:
+def _has_tests_and_untested_outputs(subject: LintedFeedstock) -> tuple[bool, list[dict[Any, Any]]]:
     """Return whether anything is tested, and the outputs that are not, if the recipe has no test of its own."""
     recipe = subject.recipe
     if recipe.version:
-        if recipe.tests:
+        if recipe.recipe_yaml_tests:
             return True, []
         packages = [output for output in recipe.outputs if "package" in output or "staging" not in output]
         untested = [output for output in packages if not output.get("tests")]
@@ -251,7 +251,7 @@ def _has_output_tests(output: Mapping[Any, Any]) -> bool:
 
 def no_tests(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a recipe without any test."""
-    tested, _ = _tests_and_untested_outputs(subject)
+    tested, _ = _has_tests_and_untested_outputs(subject)
     if not tested:
         at = subject.recipe.place_of_key(subject.recipe.root, "test", "tests", "outputs")
         yield Problem(text="the recipe has no test", at=at)
@@ -259,7 +259,7 @@ def no_tests(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def untested_outputs(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield outputs without a test, in a recipe that tests others."""
-    tested, outputs = _tests_and_untested_outputs(subject)
+    tested, outputs = _has_tests_and_untested_outputs(subject)
     for output in outputs if tested else ():
         name = mapping_or_empty(output.get("package")).get("name") if subject.recipe.version else output.get("name")
         yield Problem(text=f"the output {str(name or '?')!r} has no test", at=subject.recipe.place_of(output))

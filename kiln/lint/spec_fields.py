@@ -45,10 +45,10 @@ def has_separated_fields(spec: str) -> bool:
     if "{{" in spec or spec.startswith(PIN_STUBS):
         return True
     count = len(spec.split())
-    return 0 < count <= 3 and field_count(spec) == count
+    return 0 < count <= 3 and match_spec_strictness(spec) == count
 
 
-def field_count(spec: str) -> int | None:
+def match_spec_strictness(spec: str) -> int | None:
     """Return 1 for a name, 2 for a name and a version, 3 for all else, None for an invalid spec.
 
     conda calls this the strictness of a spec.
@@ -65,7 +65,7 @@ def spec_fields(spec: str) -> SpecFields | None:
         return SpecFields(name="*", versioned=False, more=True)
     if spec.endswith(_ARCHIVES) or len(spec) > _MAX_LENGTH:
         return None
-    rest, keys = _without_brackets(spec.partition(" if ")[0])
+    rest, keys = _spec_and_bracket_keys(spec.partition(" if ")[0])
     if keys is None:
         return None
     if parentheses := _PARENTHESES.match(rest):
@@ -81,7 +81,7 @@ def spec_fields(spec: str) -> SpecFields | None:
     return SpecFields(name=match[1].lower(), versioned=bool(version or "version" in keys), more=more)
 
 
-def _without_brackets(spec: str) -> tuple[str, set[str] | None]:
+def _spec_and_bracket_keys(spec: str) -> tuple[str, set[str] | None]:
     """Return a spec without its brackets, and the keys in them; None for an invalid key."""
     match = _BRACKETS.match(spec)
     if not match:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.lint.spec_fields import field_count, has_separated_fields, spec_fields
+from kiln.lint.spec_fields import has_separated_fields, match_spec_strictness, spec_fields
 
 # The strictness that conda (August 2026) gives each spec; None where it refuses one.
 COUNTS = [
@@ -37,7 +37,7 @@ COUNTS = [
 
 @pytest.mark.parametrize(("spec", "count"), COUNTS)
 def test_fields_are_counted_as_conda_does(spec: str, count: int | None) -> None:
-    assert field_count(spec) == count
+    assert match_spec_strictness(spec) == count
 
 
 @pytest.mark.parametrize(

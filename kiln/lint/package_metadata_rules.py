@@ -44,7 +44,7 @@ def missing_about_items(subject: LintedFeedstock) -> Iterator[Problem]:
             )
 
 
-def unknown_license(subject: LintedFeedstock) -> Iterator[Problem]:
+def license_called_unknown(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a license that is called unknown."""
     if _license_text(subject).strip().lower() == "unknown":
         yield Problem(text="the license is 'unknown'", at=_place_in_about(subject, "license"))
@@ -162,7 +162,7 @@ RULES = (
     lint_rule("R-003", no_maintainers, "list GitHub user names under extra: recipe-maintainers:"),
     lint_rule("R-004", maintainers_not_a_list, "write one '- name' a line", fixable=True),
     lint_rule("R-039", feedstock_name_with_suffix, "remove the suffix, which is added by itself", fixable=True),
-    lint_rule("R-007", unknown_license, _SPDX_CURE),
+    lint_rule("R-007", license_called_unknown, _SPDX_CURE),
     lint_rule("R-010", license_word_in_license_name, _SPDX_CURE),
     lint_rule("R-013", missing_license_file, "add license_file: with the path of the license's text in the source"),
     lint_rule("schema", invalid_license_family, "remove license_family"),

@@ -1,6 +1,6 @@
-"""The rule for the types of values: sections are mappings, requirements are lists of texts.
+"""Rules for what makes a recipe invalid: types of values, unknown and repeated keys, malformed expressions.
 
-conda-smithy has no message for most of these, and stops with a Python error instead.
+conda-smithy has no message for most wrong types, and stops with a Python error instead.
 """
 
 from __future__ import annotations
