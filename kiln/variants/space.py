@@ -114,7 +114,7 @@ def _substrings_of_lengths(text: str, lengths: set[int]) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedPart:
+class FixedDimensions:
     """The part that all subspaces share: settings, zipped groups, and the dimensions with a single row."""
 
     settings: Mapping[str, Any]
@@ -134,7 +134,7 @@ class FixedPart:
 class Space:
     """All variants of a specification, or a part of them; ``varying`` dimensions vary in the whole space."""
 
-    frame: FixedPart
+    frame: FixedDimensions
     varying: tuple[Dimension, ...]
 
     @classmethod
@@ -152,7 +152,9 @@ class Space:
         present = filter(None, (tuple(key for key in group if key in spec) for group in groups))
         tied = [Dimension(keys=group, rows=_zipped_rows(group, spec)) for group in present]
         dimensions = [dimension for dimension in (*single, *tied) if dimension.rows]
-        frame = FixedPart(settings=settings, groups=groups, single=tuple(d for d in dimensions if len(d.rows) == 1))
+        frame = FixedDimensions(
+            settings=settings, groups=groups, single=tuple(d for d in dimensions if len(d.rows) == 1)
+        )
         return cls(frame=frame, varying=tuple(d for d in dimensions if len(d.rows) > 1))
 
     @cached_property
@@ -199,7 +201,9 @@ class Space:
         fixed = tuple(dimension for dimension in self.varying if len(dimension.rows) == 1)
         if not fixed:
             return self
-        frame = FixedPart(settings=self.frame.settings, groups=self.frame.groups, single=(*self.frame.single, *fixed))
+        frame = FixedDimensions(
+            settings=self.frame.settings, groups=self.frame.groups, single=(*self.frame.single, *fixed)
+        )
         return Space(frame=frame, varying=tuple(d for d in self.varying if len(d.rows) > 1))
 
     def variants(self) -> Iterator[Variant]:
