@@ -117,7 +117,7 @@ class ActionsSettings:
         Raises:
             RecipeFault: jobs of a chain would have no time to compile, or the chain is longer than a run may be.
         """
-        hours = self._value_of_first_key("build_hours", _setting_keys_of_group(group))
+        hours = self._value_of_first_matching_key("build_hours", _setting_keys_of_group(group))
         if not hours:
             return 1
         minutes = 60 * int(str(hours))
@@ -147,15 +147,15 @@ class ActionsSettings:
         if group.startswith("cpu"):
             return ""
         keys = [key for key in _setting_keys_of_group(group) if ("-" in key) == ("-" in group)]
-        return str(self._value_of_first_key("gpu_runners", keys) or "")
+        return str(self._value_of_first_matching_key("gpu_runners", keys) or "")
 
-    def _value_of_first_key(self, name: str, keys: Iterable[str]) -> Any:
+    def _value_of_first_matching_key(self, name: str, keys: Iterable[str]) -> Any:
         """Return the value of the first of the keys that a setting has, or the setting's one value for all."""
         value = self._own.get(name)
         return next((value[key] for key in keys if key in value), None) if isinstance(value, dict) else value
 
     @property
-    def skipped_paths(self) -> tuple[str, ...]:
+    def skip_render_paths(self) -> tuple[str, ...]:
         """The files and folders that the feedstock keeps itself."""
         return tuple(name for name in self.whole.get_list("skip_render", []) if name.strip("./"))
 
@@ -172,7 +172,7 @@ class ActionsSettings:
             )
         return triggers or (["push"] if self.self_hosted else ["push", "pull_request"])
 
-    def free_disk_space(self, platform: str) -> str:
+    def free_disk_space_mode(self, platform: str) -> str:
         """Return how much to remove from the runner's disk before the build: ``skip``, ``quick`` or ``max``.
 
         Source: ``_load_forge_config`` of conda-smithy, also for the former setting.

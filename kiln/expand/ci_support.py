@@ -116,12 +116,12 @@ def matrix_difference(feedstock: Feedstock) -> str:
     of the process that compares them is used up.
     """
     try:
-        return limits.run_bounded(lambda: _unbounded_matrix_difference(feedstock))
+        return limits.run_bounded(lambda: _compute_matrix_difference(feedstock))
     except (KilnError, MemoryError, limits.OutOfTime):
         return ""
 
 
-def _unbounded_matrix_difference(feedstock: Feedstock) -> str:
+def _compute_matrix_difference(feedstock: Feedstock) -> str:
     own_pinning = matrix_settings.exclusive_config_file(feedstock)
     if own_pinning is None and missing_pinning.keys_without_value(feedstock):
         return _keys_with_changed_values(feedstock)

@@ -49,7 +49,7 @@ PYTHON_MIN = lazy_pattern(r".*\{\{ python_min \}\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackagePart:
+class PackageKeyUsage:
     """A package's part in the matrix: the part of the space that its job covers, and the keys that it uses."""
 
     part: Space
@@ -61,7 +61,7 @@ class PackagePart:
     used_with_top: frozenset[str]
 
     @classmethod
-    def from_metadata(cls, part: Space, package: Metadata) -> PackagePart:
+    def from_metadata(cls, part: Space, package: Metadata) -> PackageKeyUsage:
         """Return the package of some metadata, without a reference to the metadata's values."""
         return cls(
             part=part,
@@ -74,7 +74,7 @@ class PackagePart:
         )
 
     @classmethod
-    def from_recipe_v1(cls, part: Space, package: PackageAtVariant) -> PackagePart:
+    def from_recipe_v1(cls, part: Space, package: PackageAtVariant) -> PackageKeyUsage:
         """The package of a recipe.yaml; a feedstock that extra does not name is ``None`` to conda-smithy there."""
         used = package.used - ({"target_platform"} if package.noarch else set())
         return cls(
@@ -93,7 +93,7 @@ class PlatformPackages:
     """A platform's packages, and the whole space."""
 
     space: Space
-    packages: Sequence[PackagePart]
+    packages: Sequence[PackageKeyUsage]
     recipe_text: str
     pins_numpy: bool = False
 

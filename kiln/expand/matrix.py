@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import PinningNeeded, VariantFault
 from kiln.expand import matrix_settings
-from kiln.expand.collapse import PackagePart, PlatformPackages, job_variants
+from kiln.expand.collapse import PackageKeyUsage, PlatformPackages, job_variants
 from kiln.expand.missing_pinning import HINT
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.matrix_config import BuildConfig
@@ -151,7 +151,7 @@ class _MatrixExpansion:
             from kiln.recipe_v1.variant_exploration import packages_with_variant_subspaces
 
             result = (
-                PackagePart.from_recipe_v1(part, package)
+                PackageKeyUsage.from_recipe_v1(part, package)
                 for part, package in packages_with_variant_subspaces(self.recipe, space, platform.subdir)
             )
             package_parts = [package for package in result if job.keep_noarch or not package.noarch]
@@ -159,7 +159,7 @@ class _MatrixExpansion:
         recipe = Recipe(self.recipe, platform, space)
         initial = Variant(platform.default_variant(), {})
         package_parts = [
-            PackagePart.from_metadata(part, package)
+            PackageKeyUsage.from_metadata(part, package)
             for part, variants in recipe.jobs_with_packages(initial)
             for package in variants
             if job.keep_noarch or not package.noarch

@@ -78,13 +78,13 @@ def keys_without_value(feedstock: Feedstock) -> tuple[KeyWithoutValue, ...]:
     if is_v1(feedstock):
         return _keys_without_value_v1(feedstock, defined)
     text = read_text(feedstock.meta, RECIPE)
-    existing = _undefined_values_in_ci_support(feedstock, defined)
+    existing = _undefined_keys_in_ci_support(feedstock, defined)
     limits.record_place(RECIPE)
     existing_needs = _keys_needed_by_ci_support(existing, feedstock.recipe, text)
     needs = {
         need.key: need
         for need in (
-            *_undefined_names(feedstock, text, defined),
+            *_keys_needed_by_templates(feedstock, text, defined),
             *_keys_needed_by_output_validation(feedstock, defined),
             *existing_needs,
         )
@@ -101,7 +101,7 @@ def _keys_without_value_v1(feedstock: Feedstock, defined: frozenset[str]) -> tup
     recipe = RecipeV1.read(feedstock.recipe_v1)
     variants = feedstock.recipe / "variants.yaml"
     defined |= VariantFileV1(variants, "recipe/variants.yaml").keys if variants.is_file() else frozenset()
-    existing = _undefined_values_in_ci_support(feedstock, defined)
+    existing = _undefined_keys_in_ci_support(feedstock, defined)
     used = mentioned_variant_keys(recipe)
     needs = {
         key: KeyWithoutValue(key=key, at=at) for key, at in required_variant_keys(recipe).items() if key not in defined
@@ -120,7 +120,7 @@ def _defined_keys(feedstock: Feedstock) -> frozenset[str]:
     return frozenset[str]().union(*(load_variant_file(path, path.name).keys for path in files if path.is_file()))
 
 
-def _undefined_values_in_ci_support(
+def _undefined_keys_in_ci_support(
     feedstock: Feedstock, defined: frozenset[str]
 ) -> dict[str, tuple[tuple[str, ...], Place]]:
     """Return the values of each key in .ci_support that has no default, and the place of its first occurrence."""
@@ -193,7 +193,7 @@ def _keys_needed_by_output_validation(feedstock: Feedstock, defined: frozenset[s
         )
 
 
-def _undefined_names(feedstock: Feedstock, text: str, defined: frozenset[str]) -> Iterator[KeyWithoutValue]:
+def _keys_needed_by_templates(feedstock: Feedstock, text: str, defined: frozenset[str]) -> Iterator[KeyWithoutValue]:
     """Yield the needs of a recipe's templates: names that are written out, and standard libraries."""
     always = _names_defined_without_variant_file(feedstock)
     limits.record_place(RECIPE)

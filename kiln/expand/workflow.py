@@ -77,20 +77,20 @@ def planned_workflow(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Pl
     settings = ActionsSettings(feedstock.conda_forge_yml)
     configs = list(configs)
     jobs = workflow_jobs(feedstock, configs, settings)
-    if any(Path(NAME).is_relative_to(name) for name in settings.skipped_paths):
+    if any(Path(NAME).is_relative_to(name) for name in settings.skip_render_paths):
         return PlannedWorkflow(keep=True, why=f"{NAME} is left alone: skip_render in conda-forge.yml names it")
     existing = _existing_workflow_text(feedstock)
     if existing is not None and not existing.startswith(MARKER):
         return PlannedWorkflow(keep=True, why=f"{NAME} is left alone: kiln did not write it; name it under skip_render")
     if not jobs:
-        return PlannedWorkflow(skips=settings.skipped_paths)  # GitHub runs no config
+        return PlannedWorkflow(skips=settings.skip_render_paths)  # GitHub runs no config
     if reason := _no_workflow_reason(feedstock):
-        return PlannedWorkflow(why=f"no {NAME}: {reason}", skips=settings.skipped_paths)
+        return PlannedWorkflow(why=f"no {NAME}: {reason}", skips=settings.skip_render_paths)
     others = {config.name for config in configs} - {job.config for job in jobs}
     texts = workflow_text.workflow_texts(jobs, settings, others=others)
     folder = Path(NAME).parent
     paths = {(folder / name).as_posix(): text for name, text in texts.items()}
-    workflow = PlannedWorkflow(text=paths.pop(NAME), more=paths, skips=settings.skipped_paths)
+    workflow = PlannedWorkflow(text=paths.pop(NAME), more=paths, skips=settings.skip_render_paths)
     for name in workflow.more.keys() - set(workflow.skips):
         if not (_existing_workflow_text(feedstock, name) or MARKER).startswith(MARKER):
             raise RecipeFault(
@@ -180,7 +180,7 @@ def workflow_jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings
             config=config.name,
             name=names[config.name],
             runner=_runner_label(config, runners[config.platform], default_label),
-            free=settings.free_disk_space(config.platform),
+            free=settings.free_disk_space_mode(config.platform),
             swap=settings.swap_size(config.platform),
             keep=settings.stores_packages_as_artifact(config.platform)
             or bool(settings.gpu_runner_label(_compile_group_of_config(config)) or settings.publication),

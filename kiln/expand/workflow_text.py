@@ -74,7 +74,7 @@ def workflow_texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, ot
             max_parallel=_max_parallel_jobs(settings.max_parallel, parts),
             publish_needs=_yaml_list(needs),
             publish_condition=_needs_succeeded_condition(needs, chained_parts=_called_workflows_with_chains(parts)),
-            listed_artifacts=_listed_artifact_count(jobs),
+            listed_artifacts=_max_listed_artifacts(jobs),
         )
         for number, title in enumerate(("build", *called))
     }
@@ -122,7 +122,7 @@ def _called_workflows_with_chains(parts: Sequence[Sequence[WorkflowJob]]) -> lis
     return [f"build-{number}" for number, part in enumerate(parts[1:], 2) if CHAIN in _build_job_names(part)]
 
 
-def _listed_artifact_count(jobs: Sequence[WorkflowJob]) -> int:
+def _max_listed_artifacts(jobs: Sequence[WorkflowJob]) -> int:
     """Return how many artifacts the publishing job must list, with those of further attempts; 0 for the default."""
     count = sum(2 * job.links + 1 for job in jobs)  # each job's logs and what it hands on, and the packages
     return MANY * count if FEW * count > ci_limits.limit_of_service(GITHUB, "listed artifacts").value else 0
