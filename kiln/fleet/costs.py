@@ -200,13 +200,13 @@ def _names_of_requestable_workers(
     """Return the names of the workers that may still be requested, by their machine types."""
     names: dict[MachineType, list[str]] = {}
     more = max_workers - len(inventory.alive_builders)
-    existing = [queue.machine_type_of(worker.name) for worker in inventory.alive_builders]
+    existing = [queue.worker_machine_type(worker.name) for worker in inventory.alive_builders]
     for kind, count in run_config.max_workers_by_type.items():
         numbers = range(min(more, count - existing.count(kind.type)))
         names[kind] = [f"{run_config.id} more {kind.type} {number}" for number in numbers]
         more -= len(names[kind])
         for name in names[kind]:
-            queue.set_machine_type(name, kind.type)
+            queue.set_worker_machine_type(name, kind.type)
     return names
 
 

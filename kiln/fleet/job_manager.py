@@ -71,7 +71,7 @@ class JobManager:
             worker.uncollected[estimate.config] = 0
             return True
         estimate = dataclasses.replace(
-            estimate, type=self.state.queue.machine_type_of(worker.name) if estimate.type else ""
+            estimate, type=self.state.queue.worker_machine_type(worker.name) if estimate.type else ""
         )
         worker.assignment, worker.is_building = estimate, True
         self.state.queue.resume_build(worker.name, estimate, job.started)

@@ -111,7 +111,7 @@ class FleetState:
             self.executor.submit(command)
         elif command.workers:
             builders = [name for name in command.workers if self.inventory.workers[name].builds_configs]
-            types = {name: self.queue.machine_type_of(name) for name in builders}
+            types = {name: self.queue.worker_machine_type(name) for name in builders}
             sizes = {machine_type: self._largest_job_size(machine_type) for machine_type in set(types.values())}
             needs = {name: sizes[machine_type] for name, machine_type in types.items()}
             self.executor.submit(dataclasses.replace(command, needs=needs))

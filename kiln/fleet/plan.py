@@ -13,7 +13,7 @@ from kiln.fleet import machine_choice
 from kiln.fleet.quotas import fits_quotas
 from kiln.scheduling import shared_compile_pool_simulation
 from kiln.scheduling.queue import BuildQueue
-from kiln.scheduling.simulation import simulate_queue
+from kiln.scheduling.queue_simulation import simulate_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from kiln.fleet.quotas import Quota
     from kiln.model.fleet import MachineType
     from kiln.model.job_estimate import JobEstimate
+    from kiln.scheduling.queue_simulation import Placement
     from kiln.scheduling.shared_compile_pool_simulation import PoolCores
-    from kiln.scheduling.simulation import Placement
 
 MOST_TRIED = 16  # numbers of workers that are compared, besides the maximum
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kiln.fleet.run_terms import RunTerms
     from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import RunCost
-    from kiln.scheduling.simulation import Placement
+    from kiln.scheduling.queue_simulation import Placement
 
 WIDTH = 48  # characters of the bars of the schedule
 ON_WORKER = frozenset({JobState.REQUESTED, JobState.RUNNING})

@@ -137,7 +137,9 @@ class Supervisor:
             self.workers.request_count = len(previous.workers)
             self.workers.reclaim_count = sum(job.reclaimed for job in previous.jobs)
         for worker in inventory:
-            state.queue.set_machine_type(worker.name, state.run_config.planned_type_replaced_by(worker.record.type))
+            state.queue.set_worker_machine_type(
+                worker.name, state.run_config.planned_type_replaced_by(worker.record.type)
+            )
         for estimate in self.state.run_config.estimates:
             if not self.jobs.resume_job(estimate):
                 self.state.queue.add(estimate)

@@ -123,14 +123,14 @@ class SilentWorkerManager:
             return
         run_config, inventory, queue = self.state.run_config, self.state.inventory, self.state.queue
         kinds = list(run_config.max_workers_by_type)
-        kind = next((kind for kind in kinds if kind.type == queue.machine_type_of(worker.name)), kinds[0])
+        kind = next((kind for kind in kinds if kind.type == queue.worker_machine_type(worker.name)), kinds[0])
         offer = self.workers.offers.first_available_offer(now, run_config.offers_of_machine_type(kind))
         if offer is None or self.workers.builder_count() >= self.workers.max_workers:
             return
         self.workers.request_count = inventory.next_free_worker_number(self.workers.request_count + 1)
         witness = inventory.add_requested_worker(run_config.worker_name(self.workers.request_count), offer, now=now)
         witness.is_witness = worker.has_witness = True
-        queue.set_machine_type(witness.name, kind.type)
+        queue.set_worker_machine_type(witness.name, kind.type)
         self.state.submit_command(inventory.provision_command([witness.name]))
         if worker.assignment is not None:
             text = f"{worker.name} does not answer, and no other worker is left to compare: requesting {witness.name}"

@@ -285,7 +285,8 @@ class WorkerManager:
             if self.cache is not None and self.pool.is_ready and not queue.is_group_held(worker.assignment):
                 self.jobs.start_build(worker, worker.assignment, now, cache=self.cache)
         elif not (worker.uncollected or worker.handover or worker.is_witness) and (
-            worker.is_retired or not (queue.has_work(queue.machine_type_of(worker.name)) or self._is_only_collecting())
+            worker.is_retired
+            or not (queue.has_work(queue.worker_machine_type(worker.name)) or self._is_only_collecting())
         ):
             self._terminate_worker(worker)
 
@@ -368,9 +369,9 @@ class WorkerManager:
         """Return the offer of the next worker: of a type that a config waits for, and of which there may be more."""
         run_config, queue, inventory = self.state.run_config, self.state.queue, self.state.inventory
         builders = [worker.name for worker in inventory.alive_builders if not worker.is_reclaimed]
-        types = list(map(queue.machine_type_of, builders))
+        types = list(map(queue.worker_machine_type, builders))
         for kind, count in run_config.max_workers_by_type.items():
-            queue.set_machine_type(name, kind.type)
+            queue.set_worker_machine_type(name, kind.type)
             offer = self.offers.first_available_offer(now, run_config.offers_of_machine_type(kind))
             free = offer is not None and types.count(kind.type) < count
             if free and queue.next(name, now + run_config.startup) is not None:

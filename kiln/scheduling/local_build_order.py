@@ -9,7 +9,7 @@ from kiln.model.job_estimate import JobEstimate
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.scheduling.estimates import expected_build_seconds
 from kiln.scheduling.queue import BuildQueue
-from kiln.scheduling.simulation import simulate_queue
+from kiln.scheduling.queue_simulation import simulate_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -67,11 +67,11 @@ class BuildQueue:
     def __iter__(self) -> Iterator[JobEstimate]:
         return (job for groups in (self._waiting, self._held) for jobs in groups.values() for job in jobs)
 
-    def set_machine_type(self, worker: str, machine_type: str) -> None:
+    def set_worker_machine_type(self, worker: str, machine_type: str) -> None:
         """Record the machine type of a worker, which gets the configs of that type, and those of none."""
         self._worker_types[worker] = machine_type
 
-    def machine_type_of(self, worker: str) -> str:
+    def worker_machine_type(self, worker: str) -> str:
         """Return the machine type of a worker, empty if it was not recorded."""
         return self._worker_types.get(worker, "")
 
@@ -213,7 +213,7 @@ class BuildQueue:
 
     def record_compile_on_disk(self, worker: str, group: str) -> None:
         """Record that a worker's disk holds a group's compile."""
-        typed = _group_of_machine_type(group, self._worker_types.get(worker, ""))
+        typed = _group_name_on_machine_type(group, self._worker_types.get(worker, ""))
         self._store_compile_on_disk(worker, typed if typed in self._group_types else group)
 
     def _store_compile_on_disk(self, worker: str, group: str) -> None:
@@ -242,13 +242,15 @@ class BuildQueue:
 
     def _compile_group(self, job: JobEstimate) -> str:
         """Return the group whose compile a config reuses: the config itself when that saves nothing."""
-        group = _group_of_machine_type(job.group if self._always_share or job.warm < job.cold else job.config, job.type)
+        group = _group_name_on_machine_type(
+            job.group if self._always_share or job.warm < job.cold else job.config, job.type
+        )
         self._group_types.setdefault(group, job.type)
         return group
 
     def _waiting_groups(self, worker: str) -> list[str]:
         """Return the groups that wait, among those that the worker's machine type builds."""
-        types = {"", self.machine_type_of(worker)}
+        types = {"", self.worker_machine_type(worker)}
         return [group for group, jobs in self._waiting.items() if jobs and self._group_types[group] in types]
 
     def _queue_cold_group(self, group: str) -> None:
@@ -275,9 +277,9 @@ class BuildQueue:
     def _next_warm_group(self, worker: str) -> str | None:
         own = self._reach.get(worker, ())
         groups = [group for group in self._waiting_groups(worker) if group in own or group in self._cached]
-        return min(groups, key=self._warm_group_order, default=None)
+        return min(groups, key=self._warm_group_sort_key, default=None)
 
-    def _warm_group_order(self, group: str) -> tuple[float, str]:
+    def _warm_group_sort_key(self, group: str) -> tuple[float, str]:
         return -self._waiting[group][0].warm, self._waiting[group][0].config
 
     def _group_worth_recompiling(self, worker: str, now: float) -> str | None:
@@ -286,7 +288,7 @@ class BuildQueue:
             waits = self._wait_for_cold and not self._dependent
             others = [] if waits else self._waiting_groups(worker)
             return min(others, key=lambda group: (-len(self._waiting[group]), group), default=None)
-        machine_type = self.machine_type_of(worker)
+        machine_type = self.worker_machine_type(worker)
         if machine_type not in self._last_ends:
             work = [
                 (group, self._workers_with_compile(group), len(jobs), jobs[0].warm)
@@ -323,5 +325,5 @@ class BuildQueue:
         return compiling | on_disk if compiling and on_disk else compiling or on_disk or frozenset()
 
 
-def _group_of_machine_type(group: str, machine_type: str) -> str:
+def _group_name_on_machine_type(group: str, machine_type: str) -> str:
     return f"{group} on {machine_type}" if machine_type else group

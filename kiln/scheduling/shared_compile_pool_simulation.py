@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.scheduling.simulation import Placement
+from kiln.scheduling.queue_simulation import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def simulate_builds_in_pool(
     ``types`` are the machine types of the workers, if the queue distinguishes them.
     """
     for worker, machine_type in enumerate(types):
-        queue.set_machine_type(str(worker), machine_type)
+        queue.set_worker_machine_type(str(worker), machine_type)
     unused, idle = list(range(len(workers))), []  # type: list[int], list[int]
     running: list[_BuildInProgress] = []
     done: list[Placement] = []

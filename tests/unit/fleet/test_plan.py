@@ -19,8 +19,8 @@ from kiln.fleet.plan import (
     worker_counts_to_compare,
 )
 from kiln.model.job_estimate import JobEstimate, JobSize
+from kiln.scheduling.queue_simulation import Placement
 from kiln.scheduling.shared_compile_pool_simulation import PoolCores
-from kiln.scheduling.simulation import Placement
 from tests.fleets import HOUR, MACHINE, estimates
 
 FREE = WorkerOverheads(startup=0.0, collect=0.0, teardown=0.0)

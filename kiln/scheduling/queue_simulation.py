@@ -33,7 +33,7 @@ def simulate_queue(
     """
     new: dict[str, list[int]] = {}  # the workers that were not requested yet
     for worker, machine_type in enumerate(types or [""] * workers):
-        queue.set_machine_type(str(worker), machine_type)
+        queue.set_worker_machine_type(str(worker), machine_type)
         new.setdefault(machine_type, []).append(worker)
     idle: list[int] = []
     building: list[tuple[float, int]] = []
