@@ -8,8 +8,8 @@ from kiln.variants.varying_keys import config_labels
 if TYPE_CHECKING:
     from kiln.report.junit import as_junit
     from kiln.report.package_summary import built_packages_text
-    from kiln.report.page import INDEX, page_name, run_index_html, run_page_html
     from kiln.report.result_table import run_table_markdown, run_table_text
+    from kiln.report.web_pages import INDEX, page_name, run_index_html, run_page_html
 
 __all__ = [
     "INDEX",
@@ -28,7 +28,7 @@ __getattr__ = lazy_exports(
     {
         "junit": "as_junit",
         "package_summary": "built_packages_text",
-        "page": "INDEX page_name run_index_html run_page_html",
+        "web_pages": "INDEX page_name run_index_html run_page_html",
         "result_table": "run_table_markdown run_table_text",
     },
 )

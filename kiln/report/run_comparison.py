@@ -51,7 +51,7 @@ class RunComparison:
         kinds = dict.fromkeys(KINDS, 0)
         for change in self.changes:
             kinds[change.kind] += 1
-        return ", ".join(f"{count} {_change_kind_in_number(kind, count)}" for kind, count in kinds.items() if count)
+        return ", ".join(f"{count} {_pluralized_change_kind(kind, count)}" for kind, count in kinds.items() if count)
 
 
 KINDS = ("new failure", "fixed", "still fails", "slower", "faster")
@@ -127,7 +127,7 @@ def _package_hashes(config: ConfigRun) -> list[str]:
     return sorted(package.artifact.sha256 for package in config.packages)
 
 
-def _change_kind_in_number(kind: str, count: int) -> str:
+def _pluralized_change_kind(kind: str, count: int) -> str:
     if kind == "still fails":
         return kind if count == 1 else "still fail"
     return "new failures" if kind == "new failure" and count != 1 else kind

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln.model.run import ConfigState
 from kiln.report import run_index_html
 from tests import runs
-from tests.unit.report.test_page import EVIL, Elements
+from tests.unit.report.test_web_pages import EVIL, Elements
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -124,7 +124,7 @@ def _headline_figures(report: MatrixReport, now: float) -> list[tuple[str, str, 
         (
             "configs",
             str(len(report.configs)),
-            _with_unbroken_counts(state_count_text(report.configs)),
+            _counts_with_nonbreaking_spaces(state_count_text(report.configs)),
         ),
         ("so far" if totals.is_running(report) else "took", template_environment.short_duration(elapsed), slots),
         (
@@ -182,6 +182,6 @@ def _failed_configs_and_log_flags(report: MatrixReport) -> list[tuple[ConfigRun,
     return [(config, index < TAILS) for index, config in enumerate(configs)]
 
 
-def _with_unbroken_counts(counts: str) -> str:
+def _counts_with_nonbreaking_spaces(counts: str) -> str:
     """Return counts that wrap only after a comma."""
     return ", ".join(count.replace(" ", "\N{NO-BREAK SPACE}") for count in counts.split(", "))
