@@ -33,7 +33,7 @@ class ProcessOutcome:
     starved: bool
 
 
-def message_mark(task: JobContext) -> str:
+def job_message_prefix(task: JobContext) -> str:
     """Return the first character of the build process's messages; empty for another engine, which sends none."""
     return "" if task.uses_other_engine else MARK
 

@@ -15,7 +15,7 @@ from kiln.container.container import Container
 from kiln.container.engine import Engine, choose_engine
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env, engine_injection, mounts, network_isolation
-from kiln.executor.build_process_outcome import ProcessOutcome, build_process_error, message_mark
+from kiln.executor.build_process_outcome import ProcessOutcome, build_process_error, job_message_prefix
 from kiln.executor.mounts import MountedFolders
 from kiln.image.build_container_image import ENGINE_HOME
 from kiln.job.messages import StepReporter
@@ -191,7 +191,7 @@ class ContainerExecutor:
     def _run_containers(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerProgramResult:
         """Run the engine's container, and with a queue for scripts in parallel one without the network for these."""
         queue, engine_container = self.script_queue, Container(engine, plan)
-        mark = message_mark(self.task)
+        mark = job_message_prefix(self.task)
         if queue is None:
             return run_and_remove_container(engine_container, log, mark=mark)
         with network_isolation.shared_script_queue(queue) as close, ThreadPoolExecutor(1) as pool:

@@ -39,7 +39,7 @@ def wheel_machine_name(subdir: str) -> str:
     return MACHINES.get(architecture, architecture)
 
 
-def locked_requirements(lock: str, python: str, subdir: str) -> str:
+def lock_entries_for_python(lock: str, python: str, subdir: str) -> str:
     """Return the entries of a lock for a Python: pip would evaluate conditions for the Python that runs pip."""
     from packaging.markers import Marker  # most images have the engine
 
@@ -95,7 +95,7 @@ def fetch_engine_wheels(
     engines.mkdir(parents=True, exist_ok=True)
     files.remove_part_files(engines)
     lock = engines / f"{folder.name}.txt"
-    files.write_text(lock, locked_requirements(REQUIREMENTS.read_text(encoding="utf-8"), python, subdir))
+    files.write_text(lock, lock_entries_for_python(REQUIREMENTS.read_text(encoding="utf-8"), python, subdir))
     with files.full_disk_as_kiln_error(engines), files.atomic_replacement(folder) as part:
         result = process_runner.run(pip_install_command(python, part, lock, subdir), env=env, on_line=on_line)
         if not result.ok:

@@ -13,7 +13,7 @@ from kiln import process_runner
 from kiln.build import conda_build_command
 from kiln.errors import MissingTool
 from kiln.executor import conda_forge_env
-from kiln.executor.build_process_outcome import ProcessOutcome, build_process_error, message_mark
+from kiln.executor.build_process_outcome import ProcessOutcome, build_process_error, job_message_prefix
 from kiln.process_table import kill_descendants, oom_kill_count, process_tree_memory
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LOOK = 1.0  # seconds between two measurements of memory
 
 
-class MemoryMonitor:
+class MemoryLimitMonitor:
     """Measures the memory of this process's descendants every second, and kills them beyond ``limit`` bytes.
 
     It bounds memory where no container does; a build may exceed the limit for up to a second.
@@ -37,9 +37,9 @@ class MemoryMonitor:
         self.limit = limit
         self.exceeded = False
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch_memory, daemon=True)
+        self._thread = threading.Thread(target=self._kill_beyond_memory_limit, daemon=True)
 
-    def _watch_memory(self) -> None:
+    def _kill_beyond_memory_limit(self) -> None:
         while not self._over.wait(LOOK):
             size = process_tree_memory(os.getpid())
             self.most = max(self.most, size)
@@ -47,7 +47,7 @@ class MemoryMonitor:
                 self.exceeded = True
                 kill_descendants(os.getpid())
 
-    def __enter__(self) -> MemoryMonitor:
+    def __enter__(self) -> MemoryLimitMonitor:
         self._thread.start()
         return self
 
@@ -95,13 +95,13 @@ class HostExecutor:
         """
         environment = {**self.environment, **self.task.caller_script_variables, **self.task.compile_secrets}
         kills = oom_kill_count()
-        with MemoryMonitor(self.task.job.memory) as monitor:
+        with MemoryLimitMonitor(self.task.job.memory) as monitor:
             result = process_runner.run(
                 words,
                 env=environment,
                 cwd=conda_forge_env.PACKAGE_ROOT,
                 on_line=log.record_line,
-                own=message_mark(self.task),
+                own=job_message_prefix(self.task),
             )
         if self.task.uses_other_engine and result.exit_code == conda_build_command.NO_ENGINE:
             raise missing_engine_error(self.task.job.options.engine, environment["PATH"])

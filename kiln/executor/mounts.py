@@ -99,7 +99,7 @@ def _paths_outside_recipe(feedstock: Feedstock, rendered: RenderedConfig) -> dic
     """Return the paths outside its own folder that the recipe names, by their paths in the container."""
     root, recipe = feedstock.root.resolve(), feedstock.recipe.resolve()
     places: dict[Path, Path] = {}
-    for name in _paths_of_recipe(rendered):
+    for name in _paths_named_by_recipe(rendered):
         place = (recipe / name).resolve()
         if not place.is_relative_to(recipe) and place.exists():
             _require_inside_feedstock(place, feedstock, name, rendered.file)
@@ -107,7 +107,7 @@ def _paths_outside_recipe(feedstock: Feedstock, rendered: RenderedConfig) -> dic
     return places
 
 
-def _paths_of_recipe(rendered: RenderedConfig) -> Iterator[str]:
+def _paths_named_by_recipe(rendered: RenderedConfig) -> Iterator[str]:
     """Yield the paths that a recipe names, relative to itself."""
     for source in rendered.sources:
         yield from (*([] if source.path is None else [source.path]), *source.patches)

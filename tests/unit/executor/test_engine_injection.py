@@ -11,7 +11,7 @@ import pytest
 from kiln.executor.engine_injection import (
     PRINT_OFFER,
     engine_folder,
-    locked_requirements,
+    lock_entries_for_python,
     pip_install_command,
     python_of_image,
 )
@@ -41,7 +41,7 @@ b==2 ; python_full_version < '3.14' \\
 
 @pytest.mark.parametrize(("python", "has"), [("3.13", True), ("3.14", False)])
 def test_requirements_of_other_pythons_are_omitted(python: str, *, has: bool) -> None:
-    answer = locked_requirements(LOCK, python, "linux-64")
+    answer = lock_entries_for_python(LOCK, python, "linux-64")
     assert "a==1 \\\n    --hash=sha256:1 \\\n    --hash=sha256:2" in answer
     assert ("b==2 \\\n    --hash=sha256:3" in answer) is has
     assert ";" not in answer
@@ -61,5 +61,5 @@ def test_an_emulated_image_gets_the_wheels_of_its_platform() -> None:
     engines = Path("/engines")
     assert engine_folder("3.12", engines, "linux-aarch64") != engine_folder("3.12", engines, "linux-64")
     condition = "a==1 ; platform_machine == 'aarch64' \\\n    --hash=sha256:1\n"
-    assert "a==1" in locked_requirements(condition, "3.12", "linux-aarch64")
-    assert "a==1" not in locked_requirements(condition, "3.12", "linux-64")
+    assert "a==1" in lock_entries_for_python(condition, "3.12", "linux-aarch64")
+    assert "a==1" not in lock_entries_for_python(condition, "3.12", "linux-64")
