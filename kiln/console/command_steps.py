@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.text import fit_to_width, one_line
+from kiln.console.text import fit_to_width, unindented_terminal_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ class CommandStep:
 
     def show_output_line(self, text: str) -> None:
         """Show a line of the step's output, on a terminal only."""
-        if self._status is not None and (line := one_line(text)):
+        if self._status is not None and (line := unindented_terminal_line(text)):
             from rich.markup import escape
 
             self._status.update(f"{escape(self.title)} [dim]{escape(fit_to_width(line, LIVE_WIDTH).rstrip())}[/dim]")

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 from kiln.console.plain import compile_summary, config_state_line, failure_lines
 from kiln.console.progress_lines import state_count_text
 from kiln.console.run_state import RunState
-from kiln.console.text import cost_text, one_line, sanitized_line
+from kiln.console.text import cost_text, sanitized_line, unindented_terminal_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -78,7 +78,7 @@ class GitHubView(AbstractContextManager["GitHubView"]):
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""
-        if text := self._state.update_progress(config, progress):
+        if text := self._state.store_progress_and_log_line(config, progress):
             self._print_lines(_disable_legacy_commands(sanitized_line(f"{self._state.config_label(config)}: {text}")))
 
     def run_cost(self, cost: RunCost) -> None:
@@ -100,7 +100,9 @@ class GitHubView(AbstractContextManager["GitHubView"]):
     def _log_group(self, title: str) -> Iterator[None]:
         """Put output into a fold and disable commands in it; the word that enables them again cannot be guessed."""
         word = secrets.token_hex(16)
-        self._print_lines(f"::group::{_escape_command_data(one_line(title))}", f"::stop-commands::{word}")
+        self._print_lines(
+            f"::group::{_escape_command_data(unindented_terminal_line(title))}", f"::stop-commands::{word}"
+        )
         try:
             yield
         finally:

@@ -81,7 +81,7 @@ class LiveView(AbstractContextManager["LiveView"]):
     def config_progress(self, config: str, progress: Progress) -> None:
         """Store the progress of a compile, which is shown instead of the last line."""
         with self._lock:
-            self._state.update_progress(config, progress)
+            self._state.store_progress_and_log_line(config, progress)
 
     def run_cost(self, cost: RunCost) -> None:
         """Store the cost of a run on workers."""
@@ -104,7 +104,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         with self._lock:
             lines = frame_lines(self._state, now=self._now(), width=width, height=None if whole else height)
         if lines != self._frame:
-            rows = sum(_terminal_rows(line, columns) for line in self._frame)
+            rows = sum(_wrapped_row_count(line, columns) for line in self._frame)
             up = f"\x1b[{rows}A" if rows else ""
             body = "".join(f"{_ansi_styled(line, color=self._color)}\x1b[K\n" for line in lines)
             self._stream.write(f"{_BEGIN}\r{up}{body}\x1b[J{_END}")
@@ -133,7 +133,7 @@ def _terminal_size(stream: IO[str]) -> tuple[int, int]:
     return columns or 100, lines or 30
 
 
-def _terminal_rows(line: Line, columns: int) -> int:
+def _wrapped_row_count(line: Line, columns: int) -> int:
     """Return the rows that a line takes now; the terminal may have become narrower since it was drawn."""
     from rich.cells import cell_len
 

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 from kiln.console.expected_time_text import expected_config_period_text, expected_starts_text, time_of_day_text
 from kiln.console.progress_lines import SIGNS, state_count_text
 from kiln.console.run_state import RunState
-from kiln.console.text import cost_text, duration, one_line, sanitized_line
+from kiln.console.text import cost_text, duration, sanitized_line, unindented_terminal_line
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
@@ -76,14 +76,14 @@ class PlainView(AbstractContextManager["PlainView"]):
         self._state.add_output_line(config, step, line)
         if step and (output is None or output.step != step):
             self._print_unless_quiet(
-                f"{SIGNS[ConfigState.RUNNING]} {self._state.config_label(config)}: {one_line(step)}"
+                f"{SIGNS[ConfigState.RUNNING]} {self._state.config_label(config)}: {unindented_terminal_line(step)}"
             )
         if line and self._verbosity is Verbosity.VERBOSE:
             self._print_unless_quiet(f"  {self._state.config_label(config)} | {sanitized_line(line).rstrip()}")
 
     def config_progress(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""
-        if text := self._state.update_progress(config, progress):
+        if text := self._state.store_progress_and_log_line(config, progress):
             self._print_progress(config, text)
 
     def run_cost(self, cost: RunCost) -> None:
@@ -135,7 +135,7 @@ def config_state_line(run: RunState, config: ConfigRun, now: float) -> str:
     expected = f", about {duration(config.estimate)}" if config.estimate and config.state is ConfigState.RUNNING else ""
     if expected and (period := expected_config_period_text(run.cost, config, now)):
         expected += f", {period}"
-    why = f" ({one_line(config.reason.partition(chr(10))[0])})" if config.reason else ""
+    why = f" ({unindented_terminal_line(config.reason.partition(chr(10))[0])})" if config.reason else ""
     return f"{SIGNS[config.state]} {run.config_label(config.config)}: {config.state.value}{elapsed}{expected}{why}"
 
 
@@ -148,7 +148,7 @@ def compile_summary(previous: ConfigRun, config: ConfigRun) -> str:
 def failure_lines(run: RunState, config: ConfigRun) -> Iterator[str]:
     """Yield a failure's reason, the last lines of the step unless the reason has them, and the log's path."""
     yield f"{SIGNS[config.state]} {run.config_label(config.config)}: {config.state.value}"
-    reason = [one_line(line) for line in config.reason.splitlines()]
+    reason = [unindented_terminal_line(line) for line in config.reason.splitlines()]
     yield from (f"  {line}" for line in reason if line)
     tail = run.last_output_lines(config.config)
     if tail and tail[-1].strip() not in config.reason:

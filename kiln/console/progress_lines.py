@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kiln.console.text import duration, one_line
+from kiln.console.text import duration, unindented_terminal_line
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def state_count_text(configs: Iterable[ConfigRun]) -> str:
 def progress_text(progress: Progress) -> str:
     """Return the progress of a compile in one line: ``1,234 of 5,678 actions, about 42 min left: Compiling a.cc``."""
     if progress.stalled:
-        return one_line(f"stalled at {_action_counts(progress)}: {progress.stalled}")
+        return unindented_terminal_line(f"stalled at {_action_counts(progress)}: {progress.stalled}")
     remaining = "" if not progress.left else f", about {duration(max(1.0, round(progress.left)))} left"
     current = f": {progress.current}" if progress.current else ""
-    return one_line(f"{_action_counts(progress)}{remaining}{current}")
+    return unindented_terminal_line(f"{_action_counts(progress)}{remaining}{current}")
 
 
 def _action_counts(progress: Progress) -> str:

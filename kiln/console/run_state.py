@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.console.progress_lines import ProgressLineSelector, progress_text
-from kiln.console.text import line_as_terminal_shows, one_line
+from kiln.console.text import line_as_terminal_shows, unindented_terminal_line
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.run import BAD, GOOD, OPEN, ConfigState
 
@@ -87,7 +87,7 @@ class RunState:
                 output.drop_lines_before_script()
             output.lines.append(line)
 
-    def update_progress(self, config: str, progress: Progress) -> str:
+    def store_progress_and_log_line(self, config: str, progress: Progress) -> str:
         """Store the progress of a compile; return a line for a log, usually an empty text."""
         output = self.outputs.setdefault(config, ConfigOutput())
         output.progress = progress
@@ -99,14 +99,18 @@ class RunState:
 
     def latest_step(self, config: str) -> str:
         """Return the latest step of a config."""
-        return one_line(self.outputs[config].step) if config in self.outputs else ""
+        return unindented_terminal_line(self.outputs[config].step) if config in self.outputs else ""
 
     def progress_or_last_line(self, config: str) -> str:
         """Return the progress of the compile, or else the last nonempty line of output."""
         output = self.outputs.get(config)
         if output and output.progress:
             return progress_text(output.progress)
-        return next((text for line in reversed(output.lines) if (text := one_line(line))), "") if output else ""
+        return (
+            next((text for line in reversed(output.lines) if (text := unindented_terminal_line(line))), "")
+            if output
+            else ""
+        )
 
     def last_output_lines(self, config: str) -> list[str]:
         """Return the last lines of the config's step, indented as they were."""

@@ -38,7 +38,7 @@ def line_as_terminal_shows(text: str) -> str:
     return sanitized_line(parts[-1]).rstrip() if parts else ""
 
 
-def one_line(text: str) -> str:
+def unindented_terminal_line(text: str) -> str:
     """Return a line as a terminal would finally show it, without its indentation."""
     return line_as_terminal_shows(text).strip()
 

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from kiln.console.text import one_line, sanitized_line
+from kiln.console.text import sanitized_line, unindented_terminal_line
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import BAD, ConfigState
 from kiln.report import totals
@@ -31,13 +31,13 @@ def as_junit(report: MatrixReport, now: float) -> str:
 
 def _test_suite_element(report: MatrixReport, config: ConfigRun, end: float) -> ET.Element:
     """Return the suite of a config: its steps, its packages' tests, and the config as a whole."""
-    name = one_line(config.config)
+    name = unindented_terminal_line(config.config)
     suite = ET.Element("testsuite", name=name)
     moment = datetime.fromtimestamp(config.started or report.started, tz=timezone.utc)
     suite.set("timestamp", moment.strftime("%Y-%m-%dT%H:%M:%S"))
-    suite.set("hostname", one_line(config.worker or report.machine))
+    suite.set("hostname", unindented_terminal_line(config.worker or report.machine))
     for step in config.steps:
-        _add_test_case(suite, name, one_line(step.title), step.seconds)
+        _add_test_case(suite, name, unindented_terminal_line(step.title), step.seconds)
     for package in config.packages:
         _add_package_tests(suite, name, package)
     _add_config_result(suite, name, config, end)
@@ -53,20 +53,22 @@ def _add_test_case(suite: ET.Element, config: str, name: str, seconds: float) ->
 
 def _add_package_tests(suite: ET.Element, config: str, package: PackageReport) -> None:
     tests, artifact = package.tests, package.artifact
-    name = one_line(f"tests of {artifact.name} {artifact.version} {artifact.build_string}")
+    name = unindented_terminal_line(f"tests of {artifact.name} {artifact.version} {artifact.build_string}")
     case = _add_test_case(suite, config, name, tests.install_seconds + tests.seconds)
     if tests.verdict is TestVerdict.FAILED:
         ET.SubElement(case, "failure", message="the package's tests fail").text = _xml_safe_text("\n".join(tests.notes))
     elif tests.verdict is TestVerdict.NONE:
         ET.SubElement(case, "skipped", message="the package has no tests")
     elif tests.verdict is TestVerdict.SKIPPED:
-        ET.SubElement(case, "skipped", message=one_line("; ".join(tests.notes)) or "the tests were skipped")
+        ET.SubElement(
+            case, "skipped", message=unindented_terminal_line("; ".join(tests.notes)) or "the tests were skipped"
+        )
 
 
 def _add_config_result(suite: ET.Element, name: str, config: ConfigRun, end: float) -> None:
     """Add the config's own case, with the reason of its failure and the end of its log."""
     case = _add_test_case(suite, name, "build", totals.elapsed_seconds(config, end) or 0.0)
-    message = one_line(config.reason.partition("\n")[0]) or config.state.value
+    message = unindented_terminal_line(config.reason.partition("\n")[0]) or config.state.value
     if config.state in BAD:
         log = end_of_log(config.log) if config.log is not None else ""
         failure = ET.SubElement(case, "failure", type=config.state.value, message=message)

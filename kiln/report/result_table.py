@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.console.expected_time_text import expected_config_period_text
 from kiln.console.progress_lines import SIGNS, state_count_text
-from kiln.console.text import cost_text, duration, one_line, table
+from kiln.console.text import cost_text, duration, table, unindented_terminal_line
 from kiln.lazy_pattern import lazy_pattern
 from kiln.report import totals
 from kiln.report.tail import cut_to_width
@@ -67,7 +67,7 @@ def _config_rows(report: MatrixReport, variants: Variants) -> list[tuple[str, ..
 def _config_row(config: ConfigRun, name: str, end: float, expected: str) -> tuple[str, ...]:
     seconds = totals.elapsed_seconds(config, end)
     return (
-        one_line(name),
+        unindented_terminal_line(name),
         f"{SIGNS[config.state]} {config.state.value}",
         "" if seconds is None else duration(seconds),
         "" if config.peak_memory is None else files.human_readable_size(config.peak_memory),
@@ -77,7 +77,7 @@ def _config_row(config: ConfigRun, name: str, end: float, expected: str) -> tupl
         else "",
         str(totals.config_test_totals(config)),
         expected,
-        cut_to_width(one_line(config.reason.partition("\n")[0]), 80),
+        cut_to_width(unindented_terminal_line(config.reason.partition("\n")[0]), 80),
     )
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from kiln import files
 from kiln.console.progress_lines import SIGNS
-from kiln.console.text import duration, elapsed_text, one_line
+from kiln.console.text import duration, elapsed_text, unindented_terminal_line
 from kiln.report import totals
 from kiln.report.tail import cut_to_width, end_of_log
 
@@ -57,7 +57,7 @@ def _jinja_environment() -> Environment:
     )
     environment.globals |= {"SIGNS": SIGNS, "totals": totals, "commit_url": commit_url}
     environment.filters |= {
-        "clean": lambda text: cut_to_width(one_line(str(text))),
+        "clean": lambda text: cut_to_width(unindented_terminal_line(str(text))),
         "reason": _reason_text,
         "clock": elapsed_text,
         "duration": duration,
@@ -100,7 +100,10 @@ def short_duration(seconds: float) -> str:
 def _reason_text(text: str) -> str:
     """Return a reason of several lines, escaped and of limited length."""
     lines = [
-        one_line(line.expandtabs(4)) if not line[:1].isspace() else "  " + one_line(line) for line in text.splitlines()
+        unindented_terminal_line(line.expandtabs(4))
+        if not line[:1].isspace()
+        else "  " + unindented_terminal_line(line)
+        for line in text.splitlines()
     ]
     return cut_to_width("\n".join(lines), LONGEST)
 

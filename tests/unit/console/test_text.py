@@ -14,8 +14,8 @@ from kiln.console.text import (
     elapsed_text,
     fit_to_width,
     hanging_indent_lines,
-    one_line,
     table,
+    unindented_terminal_line,
     wrapped_lines,
 )
 
@@ -35,21 +35,21 @@ from kiln.console.text import (
     ],
 )
 def test_escapes_and_hidden_characters_are_removed(line: str, text: str) -> None:
-    assert one_line(line) == text
+    assert unindented_terminal_line(line) == text
 
 
 @given(st.text())
 def test_no_line_controls_the_terminal(line: str) -> None:
-    text = one_line(line)
+    text = unindented_terminal_line(line)
     assert not any(ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0 for letter in text)
     text.encode()
 
 
 def test_a_long_line_is_cut() -> None:
-    assert len(one_line("x" * 10_000_000)) <= 4096
+    assert len(unindented_terminal_line("x" * 10_000_000)) <= 4096
 
 
-@given(st.text().map(one_line), st.integers(min_value=0, max_value=60))
+@given(st.text().map(unindented_terminal_line), st.integers(min_value=0, max_value=60))
 def test_text_fits_exactly_with_wide_characters(text: str, width: int) -> None:
     assert cell_len(fit_to_width(text, width)) == width
 
