@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         answer_completion_request()
     from kiln.cli import run
-    from kiln.cli.masked_streams import print_masked_traceback
+    from kiln.cli.masked_and_escaped_streams import print_masked_traceback
     from kiln.operating_system import home_fallback
     from kiln.operating_system.shell_quoting import use_utf8_output
 

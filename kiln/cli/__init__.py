@@ -165,7 +165,7 @@ def dispatch(arguments: Sequence[str]) -> int:
             )
         parser, command = command_parser_and_module(top.command, top.called)
         options = parser.parse_args(top.rest)
-        with limits_from_environment(os.environ):
+        with apply_limits_from_environment(os.environ):
             return command.run(options, root)
     except KilnError as error:
         from kiln.cli import pasteable_commands
@@ -174,7 +174,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         raise
 
 
-def limits_from_environment(environment: Mapping[str, str]) -> AbstractContextManager[None]:
+def apply_limits_from_environment(environment: Mapping[str, str]) -> AbstractContextManager[None]:
     """Return a context that applies the limits in KILN_LIMITS, if it is set; raises UsageError."""
     if not environment.get("KILN_LIMITS"):
         return contextlib.nullcontext()
@@ -185,7 +185,7 @@ def limits_from_environment(environment: Mapping[str, str]) -> AbstractContextMa
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; print errors, with secrets masked."""
-    from kiln.cli.masked_streams import masked_output
+    from kiln.cli.masked_and_escaped_streams import masked_output
 
     with masked_output(os.environ, arguments):
         return run_command_line(arguments)
@@ -193,7 +193,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def run_command_line(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; print errors."""
-    from kiln.cli.masked_streams import escaped_output
+    from kiln.cli.masked_and_escaped_streams import escaped_output
 
     with escaped_output():
         try:

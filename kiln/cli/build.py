@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import print_error
 from kiln.cli.build_arguments import add_arguments
-from kiln.cli.run_view import print_line, print_notes
+from kiln.cli.run_views_and_printing import print_line, print_notes
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from kiln.model.run import MatrixReport
     from kiln.run import RunOptions, RunPlan
 
-__all__ = ["add_arguments", "build_configs", "execute_plan", "exit_code", "failure_advice", "make_run_plan", "run"]
+__all__ = [
+    "add_arguments",
+    "build_configs",
+    "execute_plan",
+    "failure_advice",
+    "plan_run_and_print_notes",
+    "print_advice_and_return_exit_code",
+    "run",
+]
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -45,10 +53,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
 def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     """Build or rehearse configs, and return the exit code."""
     from kiln import run
-    from kiln.cli import ci_job_handover, failed_run
+    from kiln.cli import ci_job_handover, failed_run_error
     from kiln.cli.build_options import run_options
     from kiln.cli.config_selection import selected_configs
-    from kiln.cli.run_view import print_folded
+    from kiln.cli.run_views_and_printing import print_folded
 
     if options.from_step is not None and options.rebuild:
         raise UsageError("--rebuild and --from-step exclude each other", hint="remove one of them")
@@ -61,7 +69,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
         print_line(line)
         return 0
     request = run_options(feedstock, options, configs)
-    plan = make_run_plan(feedstock, request, options)
+    plan = plan_run_and_print_notes(feedstock, request, options)
     if options.dry_run:
         print_folded(run.plan_as_text(plan))
         return 0
@@ -76,14 +84,16 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
 
         print(json.dumps(report_json_with_errors(report_as_json(report), errors), indent=2))
     elif options.verbosity != "quiet":
-        from kiln.cli.run_view import terminal_width
+        from kiln.cli.run_views_and_printing import terminal_width
         from kiln.report import built_packages_text
 
         print(built_packages_text(report, terminal_width(sys.stdout)), end="", flush=True)
     if chain is not None and (error := ci_job_handover.hand_over_to_next_job(chain, report, errors, options)):
         return print_error(error)
-    code = exit_code(report, errors)
-    return code if code == 0 else print_error(failed_run.failed_run_error(report, errors, options, exit_code=code))
+    code = print_advice_and_return_exit_code(report, errors)
+    return (
+        code if code == 0 else print_error(failed_run_error.failed_run_error(report, errors, options, exit_code=code))
+    )
 
 
 def report_json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError]) -> dict[str, Any]:
@@ -100,7 +110,7 @@ def report_json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError
     return data
 
 
-def make_run_plan(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:
+def plan_run_and_print_notes(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:
     """Return the plan of a run, and print its notes."""
     from kiln import run
     from kiln.cli.allowed_environment_variables import host_machine_from_options
@@ -133,7 +143,7 @@ def execute_plan(
     """Execute a plan, and show its progress on standard error."""
     from kiln import expand, run, signals
     from kiln.cli import pasteable_commands
-    from kiln.cli.run_view import append_job_summary, run_view_for_stream
+    from kiln.cli.run_views_and_printing import append_job_summary, run_view_for_stream
     from kiln.report import config_labels
 
     configs = [entry.config for entry in plan.configs]
@@ -150,7 +160,7 @@ def execute_plan(
     return report, errors
 
 
-def exit_code(report: MatrixReport, errors: Mapping[str, KilnError]) -> int:
+def print_advice_and_return_exit_code(report: MatrixReport, errors: Mapping[str, KilnError]) -> int:
     """Return 0, the exit code common to all failures, or BuildFailed's."""
     from kiln.model.run import GOOD
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import build, config_selection
 from kiln.cli.build_options import run_options
-from kiln.cli.run_view import print_line
+from kiln.cli.run_views_and_printing import print_line
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run_debug_shell(options: argparse.Namespace, feedstock: Feedstock) -> int:
         build=dataclasses.replace(request.build, debug=pattern),
         caller_variables={**request.caller_variables, **variables},
     )
-    plan = build.make_run_plan(feedstock, request, options)
+    plan = build.plan_run_and_print_notes(feedstock, request, options)
     if options.dry_run:
         print(run.plan_as_text(plan))
         return 0

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli.run_view import print_folded
+from kiln.cli.run_views_and_printing import print_folded
 from kiln.errors import IncompatibleVersions, UsageError
 
 if TYPE_CHECKING:
@@ -64,17 +64,17 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """Check a log, a config, a combination or this machine; the exit code reports incompatibilities."""
     names = (*OPTIONS, "gpu", "cc", "built_for")
     versions = {name: value for name in names if (value := getattr(options, name)) is not None}
-    require_one_question(options, versions)
+    require_at_most_one_question(options, versions)
     if options.log is not None or options.error is not None:
-        return show_known_failures(options)
+        return diagnose_log_or_error_text(options)
     if versions:
         return print_results([combination_result(versions, here=options.here)], as_json=options.json)
     if options.config is not None:
         return print_config_results(root, options)
-    return show_machine(root, as_json=options.json)
+    return show_machine_and_runnable_versions(root, as_json=options.json)
 
 
-def require_one_question(options: argparse.Namespace, versions: dict[str, str]) -> None:
+def require_at_most_one_question(options: argparse.Namespace, versions: dict[str, str]) -> None:
     """Refuse more than one question.
 
     Raises:
@@ -139,7 +139,7 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
     ]
 
 
-def show_machine(root: Path, *, as_json: bool) -> int:
+def show_machine_and_runnable_versions(root: Path, *, as_json: bool) -> int:
     """Print this machine's properties, and what runs and builds on it."""
     from kiln.compat import probe, runnable_versions, virtual_cuda_arch
     from kiln.operating_system.file_operations import nearest_existing_path
@@ -259,7 +259,7 @@ def machine_property_lines(facts: MachineFacts, arch: str | None, cores: int, me
     yield from (f"note: {note}" for note in facts.notes)
 
 
-def show_known_failures(options: argparse.Namespace) -> int:
+def diagnose_log_or_error_text(options: argparse.Namespace) -> int:
     """Print the known failures in a log or an error text.
 
     Raises:
@@ -280,12 +280,12 @@ def show_known_failures(options: argparse.Namespace) -> int:
     print(
         json.dumps([failure.as_data() for failure in matches], indent=2)
         if options.json
-        else "\n\n".join(known_failure_texts(matches))
+        else "\n\n".join(matched_failure_texts(matches))
     )
     return 0
 
 
-def known_failure_texts(matches: tuple[LogFailure, ...]) -> Iterator[str]:
+def matched_failure_texts(matches: tuple[LogFailure, ...]) -> Iterator[str]:
     """Yield the text of each known failure."""
     if not matches:
         yield "no known failure found; kiln/compat/data/failures.ini lists the known ones"

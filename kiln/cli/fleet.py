@@ -17,14 +17,14 @@ from kiln.cli import (
     fleet_controller_type_and_charge,
     fleet_detach_to_controller,
     fleet_detached_runs,
-    fleet_detached_status,
+    fleet_detached_status_and_logs,
     fleet_down,
     fleet_gpu_tests,
     fleet_offers_and_run_terms,
     fleet_prices,
     fleet_quotas,
     fleet_remote_execution,
-    fleet_slurm_options,
+    fleet_slurm,
     fleet_sweep,
     fleet_test,
     fleet_unrecorded_runs,
@@ -37,9 +37,9 @@ from kiln.cli.fleet_ansible_settings import (
     worker_build_options,
 )
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, add_arguments, planned_worker_loss_limits
-from kiln.cli.fleet_plan_inputs import (
+from kiln.cli.fleet_planning import (
     UP_TO_DATE,
-    config_sizes,
+    config_resource_needs,
     fleet_plan_of_configs,
     plan_with_job_sizes,
     require_known_machine_types,
@@ -69,11 +69,11 @@ __all__ = ["add_arguments", "run"]
 
 DETACHED = {
     "attach": fleet_detached_runs.attach_to_run,
-    "logs": fleet_detached_status.show_run_or_config_log,
+    "logs": fleet_detached_status_and_logs.show_run_or_config_log,
     "collect": fleet_detached_runs.collect_ended_run,
 }
 BY_KEY = {
-    "status": fleet_detached_status.show_detached_run_status,
+    "status": fleet_detached_status_and_logs.show_detached_run_status,
     "down": fleet_detached_runs.tear_down_run_of_key,
 }  # with --key
 
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.action == "prices":  # needs no feedstock
         return fleet_prices.run(options)
     if options.action in {"plan", "run", "test"}:
-        fleet_slurm_options.check_options(options)
+        fleet_slurm.check_options(options)
         fleet_offers_and_run_terms.check_options(options)
         fleet_detach_to_controller.check_options(options)
         fleet_remote_execution.check_options(options, os.environ)
@@ -118,14 +118,12 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         tests = fleet_gpu_tests.gpu_test_plan(stage, selection.cached, configs)
         quotas = fleet_quotas.account_quotas(options, feedstock)
         plan = fleet_plan_of_configs(options, feedstock, configs, ledger, tests, quotas)
-    if options.provider == fleet_slurm_options.SLURM:
-        plan = plan_with_job_sizes(plan, config_sizes(feedstock, [config.config for config in configs]))
+    if options.provider == fleet_slurm.SLURM:
+        plan = plan_with_job_sizes(plan, config_resource_needs(feedstock, [config.config for config in configs]))
     if options.detach:
         fleet_detach_to_controller.check_credential_expiry(options, plan, begins=False)
     terms = (
-        None
-        if options.provider == fleet_slurm_options.SLURM
-        else fleet_offers_and_run_terms.run_terms_of_plan(options, plan)
+        None if options.provider == fleet_slurm.SLURM else fleet_offers_and_run_terms.run_terms_of_plan(options, plan)
     )
     print(
         json.dumps(plan_status_output.plan_as_json(plan, terms), indent=2)
@@ -180,14 +178,14 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
 def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Build configs on many workers, and return the exit code of what failed."""
     from kiln import files, process_runner, signals
-    from kiln.cli.run_view import run_view_of_configs
+    from kiln.cli.run_views_and_printing import run_view_of_configs
     from kiln.fleet import run as fleet
     from kiln.fleet.slurm.client import PROGRAMS as SLURM_PROGRAMS
     from kiln.ledger.fleet import FleetLedger
     from kiln.report.run_report_as_json import report_as_json
 
     layout = artifact_layout(feedstock)
-    for program in SLURM_PROGRAMS if options.provider == fleet_slurm_options.SLURM else fleet_test.PROGRAMS:
+    for program in SLURM_PROGRAMS if options.provider == fleet_slurm.SLURM else fleet_test.PROGRAMS:
         process_runner.find_program(program, env=os.environ)
     if options.detach:
         return start_detached_run(options, feedstock)
@@ -201,7 +199,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
             if previous is not None:
                 fleet_down.tear_down_at_provider(options, feedstock, ledger, previous.id, previous.provider)
             return 0
-        previous = fleet_gpu_tests.resumable_run(
+        previous = fleet_gpu_tests.resumable_run_or_tear_down(
             previous,
             builds=bool(selection.configs),
             ledger=ledger,
@@ -221,7 +219,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
             )
     if options.json:
         print(json.dumps(report_as_json(report), indent=2))
-    return build.exit_code(report, errors)
+    return build.print_advice_and_return_exit_code(report, errors)
 
 
 def selection_and_run_to_resume(
@@ -297,7 +295,7 @@ def run_config_and_site(
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, pool_type_and_size
 
-    is_slurm = options.provider == fleet_slurm_options.SLURM
+    is_slurm = options.provider == fleet_slurm.SLURM
     if previous is not None and not is_slurm:
         options.types = list(previous.types)
         options.cache = options.cache or cache_worker_type(previous)
@@ -350,8 +348,8 @@ def run_config_and_site(
         tests=tests,
     )
     if is_slurm:
-        sizes = config_sizes(feedstock, [config.config for config in selection.all])
-        return run_config, fleet_slurm_options.slurm_run_site(options, feedstock, run_id, sizes)
+        sizes = config_resource_needs(feedstock, [config.config for config in selection.all])
+        return run_config, fleet_slurm.slurm_run_site(options, feedstock, run_id, sizes)
     return run_config, playbook_site(options, feedstock, run_id, options.provider, run_config=run_config)
 
 
@@ -366,8 +364,8 @@ def show_run_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger import damage_repair
     from kiln.ledger.fleet import FleetLedger
 
-    if options.ask == fleet_slurm_options.SLURM:
-        print(fleet_slurm_options.slurm_jobs_as_json())
+    if options.ask == fleet_slurm.SLURM:
+        print(fleet_slurm.slurm_jobs_as_json())
         return 0
     if options.ask:
         print(json.dumps(fleet.list_existing_workers(playbook_site(options, feedstock, "look", options.ask)), indent=4))
@@ -375,7 +373,7 @@ def show_run_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
         runs = [run for run in ledger.fleet_runs() if options.run in {None, run.id}]
         if options.run and not runs and fleet_detached_runs.is_detached(feedstock, options.run):
-            return fleet_detached_status.show_detached_run_status(options, feedstock.root)
+            return fleet_detached_status_and_logs.show_detached_run_status(options, feedstock.root)
         reports = {run.id: ledger.run_report(run.number) for run in runs}
         costs = fleet_costs.recorded_run_costs(runs, reports, time.time())
         backups = damage_repair.kept_damaged_files(ledger.path)
@@ -385,6 +383,6 @@ def show_run_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
         raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint="kiln fleet status lists all runs")
     text = json.dumps(plan_status_output.status_as_json(runs, costs), indent=2) if options.json else ""
     print(text or make_pasteable(plan_status_output.status_as_text(runs, costs), feedstock.root))
-    for line in () if options.json or options.run else fleet_detached_status.detached_run_lines(feedstock):
+    for line in () if options.json or options.run else fleet_detached_status_and_logs.detached_run_lines(feedstock):
         print(make_pasteable(line, feedstock.root))
     return 0

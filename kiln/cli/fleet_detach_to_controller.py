@@ -31,7 +31,7 @@ from kiln.cli.fleet_controller_type_and_charge import (
     controller_type_row,
 )
 from kiln.cli.fleet_offers_and_run_terms import CLOUDS
-from kiln.cli.fleet_plan_inputs import priced_controller_type
+from kiln.cli.fleet_planning import priced_controller_type
 from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
@@ -164,7 +164,7 @@ def controller_settings(
 
     variables, certificates = settings_sent_to_controller.credentials_to_send(options.provider, os.environ)
     names = decrypted_playbook_variables.variables_read_by_playbooks(ANSIBLE, options.provider)
-    vault = decrypted_playbook_variables.VaultDecryption(ansible_vault_program)
+    vault = decrypted_playbook_variables.VaultDecryption(ansible_vault_and_environment)
     host = existing_controller_host(options) if options.controller is not None else {}
     place = (str(host["address"]), int(host.get("port", 22))) if host else None
     texts = decrypted_playbook_variables.variable_files_to_send(options.vars, names, vault, controller=place)
@@ -191,7 +191,7 @@ def controller_settings(
     )
 
 
-def ansible_vault_program() -> tuple[Path, Mapping[str, str]]:
+def ansible_vault_and_environment() -> tuple[Path, Mapping[str, str]]:
     """Return the program that decrypts variables, and its environment, in which it finds the password."""
     from kiln import bootstrap
 

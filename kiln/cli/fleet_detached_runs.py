@@ -40,7 +40,7 @@ UNANSWERED = 10  # looks in a row without an answer: the controller is gone
 OVER = frozenset({"ended", "failed"})
 
 
-def find_run_key(options: argparse.Namespace, root: Path) -> tuple[RunKey, Feedstock | None]:
+def run_key_and_feedstock(options: argparse.Namespace, root: Path) -> tuple[RunKey, Feedstock | None]:
     """Return the key of the run of a command line, and the feedstock of its folder, if it has one."""
     from kiln import feedstock_loader
     from kiln.fleet.detached import attach_key
@@ -70,10 +70,10 @@ def is_run_of_feedstock(feedstock: Feedstock, key: RunKey) -> bool:
 
 def attach_to_run(options: argparse.Namespace, root: Path) -> int:
     """Show a detached run until it is over, then collect its packages; Ctrl-C leaves it as it is."""
-    from kiln.cli.run_view import run_view_for_stream
+    from kiln.cli.run_views_and_printing import run_view_for_stream
     from kiln.fleet.detached import controller_client, follow
 
-    key, feedstock = find_run_key(options, root)
+    key, feedstock = run_key_and_feedstock(options, root)
     with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
         with contextlib.ExitStack() as stack:
 
@@ -103,7 +103,11 @@ def provider_lists_controller(options: argparse.Namespace, feedstock: Feedstock 
     """Return whether the provider lists a run's controller; None when it cannot be asked from here."""
     from kiln.fleet import run as fleet
 
-    site = None if feedstock is None or key.provider not in CLOUDS else local_controller_site(options, feedstock, key)
+    site = (
+        None
+        if feedstock is None or key.provider not in CLOUDS
+        else site_of_controller_started_here(options, feedstock, key)
+    )
     if site is None:
         return None
     try:
@@ -118,7 +122,7 @@ def collect_ended_run(options: argparse.Namespace, root: Path) -> int:
     """Collect the packages, logs and report of a detached run that is over, and end its controller."""
     from kiln.fleet.detached import controller_client
 
-    key, feedstock = find_run_key(options, root)
+    key, feedstock = run_key_and_feedstock(options, root)
     with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
         state = connection.run_state()
         if state["process"] not in OVER:
@@ -240,7 +244,7 @@ def end_controller(
         return None
     site = None
     if feedstock is not None and (folder := run_folder(feedstock, key.run)).exists():
-        site = local_controller_site(options, feedstock, key)
+        site = site_of_controller_started_here(options, feedstock, key)
         if site is not None:
             try:  # besides the machine, which ends itself: groups and keys at the provider
                 remove_controller(site, key.run)
@@ -257,7 +261,9 @@ def end_controller(
     return None
 
 
-def local_controller_site(options: argparse.Namespace, feedstock: Feedstock, key: RunKey) -> PlaybookSite | None:
+def site_of_controller_started_here(
+    options: argparse.Namespace, feedstock: Feedstock, key: RunKey
+) -> PlaybookSite | None:
     """Return the site of a controller that was started from this folder; None elsewhere."""
     from kiln.fleet.detached import start as starting
 
@@ -306,7 +312,7 @@ def tear_down_run_of_key(options: argparse.Namespace, root: Path) -> int:
     """
     from kiln import files, signals
 
-    key, feedstock = find_run_key(options, root)
+    key, feedstock = run_key_and_feedstock(options, root)
     if set(options.runs) - {key.run}:
         raise UsageError(
             f"--key is that of the fleet run {key.run}, and cannot be used for {', '.join(options.runs)}",
@@ -337,7 +343,7 @@ def tear_down_detached_run(options: argparse.Namespace, feedstock: Feedstock | N
             run = stop_run_and_wait(connection).get("fleet")
             left = end_controller(connection, key, feedstock, options)
     except MachinesUnknown as error:
-        site = None if feedstock is None else local_controller_site(options, feedstock, key)
+        site = None if feedstock is None else site_of_controller_started_here(options, feedstock, key)
         if feedstock is None or site is None:
             raise
         print(f"{error}", file=sys.stderr)

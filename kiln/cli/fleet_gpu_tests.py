@@ -167,7 +167,7 @@ def record_cached_as_passed(stage: GpuTestStage | None, cached: Sequence[ConfigR
     )
 
 
-def resumable_run(
+def resumable_run_or_tear_down(
     previous: FleetRun | None, *, builds: bool, ledger: FleetLedger, tear_down: Callable[[FleetRun], None]
 ) -> FleetRun | None:
     """Return the run to resume: one that has no workers of another stage, and whose machine types are those to use."""

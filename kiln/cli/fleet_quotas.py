@@ -50,7 +50,7 @@ def account_quotas(options: argparse.Namespace, feedstock: Feedstock) -> tuple[Q
     environment to ask.
     """
     from kiln import bootstrap
-    from kiln.cli.fleet_plan_inputs import priced_controller_type
+    from kiln.cli.fleet_planning import priced_controller_type
     from kiln.fleet.playbook_runner import PlaybookRunner
     from kiln.fleet.quotas import Quota
 

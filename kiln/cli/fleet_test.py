@@ -21,7 +21,7 @@ from kiln.cli.fleet_ansible_settings import (
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, worker_loss_limits
 from kiln.cli.fleet_detach_to_controller import new_run_id
 from kiln.cli.fleet_offers_and_run_terms import comma_separated_words
-from kiln.cli.fleet_plan_inputs import config_sizes, default_machine_types, priced_machine_types
+from kiln.cli.fleet_planning import config_resource_needs, default_machine_types, priced_machine_types
 from kiln.console.text import duration_seconds
 from kiln.errors import FleetLimit, UsageError
 
@@ -46,7 +46,7 @@ PROGRAMS = ("ssh", "ssh-keygen", "rsync")  # that a run with workers needs here
 def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Test the packages of the selected configs on a worker; return the exit code of what failed."""
     from kiln import files, process_runner, signals
-    from kiln.cli.run_view import run_view_of_configs
+    from kiln.cli.run_views_and_printing import run_view_of_configs
     from kiln.errors import BuildFailed
     from kiln.fleet import costs, worker_tests
     from kiln.ledger.fleet import FleetLedger
@@ -131,7 +131,7 @@ def packages_to_test(feedstock: Feedstock, packages: Mapping[str, Sequence[Path]
     """Return the packages to test, with the time that the tests of each config may take."""
     from kiln.fleet.worker_test_executor import TestedPackages
 
-    sizes = config_sizes(feedstock, tuple(packages))
+    sizes = config_resource_needs(feedstock, tuple(packages))
     return TestedPackages(
         channel=artifact_layout(feedstock).root.absolute(),
         packages={name: tuple(path.absolute() for path in paths) for name, paths in packages.items()},

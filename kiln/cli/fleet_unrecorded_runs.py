@@ -30,8 +30,8 @@ def recover_or_end_unrecorded_runs(
         TeardownIncomplete: when workers of such a run remain.
         AlreadyRunning: when another computer has started workers for the same builds.
     """
-    from kiln.cli.fleet_plan_inputs import priced_machine_types
-    from kiln.cli.fleet_slurm_options import SLURM
+    from kiln.cli.fleet_planning import priced_machine_types
+    from kiln.cli.fleet_slurm import SLURM
     from kiln.fleet import run as fleet
     from kiln.fleet import unrecorded_run_recovery
 

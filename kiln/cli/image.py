@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
-from kiln.cli.run_view import print_line
+from kiln.cli.run_views_and_printing import print_line
 
 if TYPE_CHECKING:
     import argparse
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a disk of a fleet worker as a virtual machine (QEMU)",
         description="Make a disk with the system of a worker and its own kernel; requires no container engine.",
     )
-    _add_suite_arguments(disk)
+    _add_debian_suite_arguments(disk)
     _add_container_image_arguments(base, "localhost/kiln-base:SUITE")
     _add_container_image_arguments(worker, "localhost/kiln-worker:SUITE")
     for name, summary in KINDS.items():
@@ -54,10 +54,10 @@ def _add_container_image_arguments(parser: argparse.ArgumentParser, tag: str) ->
     parser.add_argument(
         "--container", metavar="ENGINE", choices=("docker", "podman"), help="make the image for this engine"
     )
-    _add_suite_arguments(parser)
+    _add_debian_suite_arguments(parser)
 
 
-def _add_suite_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_debian_suite_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", default="bookworm", help="use this release of Debian (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="make it again, with Debian's latest updates")
 
@@ -132,7 +132,7 @@ def _make_container_image(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
-    from kiln.cli import run_view
+    from kiln.cli import run_views_and_printing
     from kiln.container import images
     from kiln.image import slim_image, slim_image_kinds
 
@@ -146,7 +146,7 @@ def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
         debian=tuple(options.extra),
         cuda=options.cuda,
     )
-    steps = run_view.command_steps_view()
+    steps = run_views_and_printing.command_steps_view()
     result = slim_image.make_slim_image(
         request,
         options.output,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import pinning_selection
 from kiln.cli.allowed_environment_variables import git_and_pip_environment, git_output_or_empty
-from kiln.cli.failed_run import kiln_command_words
+from kiln.cli.failed_run_error import kiln_command_words
 from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import KilnError, UsageError
 from kiln.operating_system.shell_quoting import joined_command_line
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """Make or complete a feedstock."""
     from kiln import init
 
-    if options.name is None and (only := _option_for_new_feedstock(options)):
+    if options.name is None and (only := _option_that_needs_new_feedstock(options)):
         raise UsageError(f"{only} needs the name of a new package", hint=f"kiln init NAME {only}")
     variables = git_and_pip_environment(os.environ, "XDG_CONFIG_HOME")
     if options.requirement:
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def _option_for_new_feedstock(options: argparse.Namespace) -> str:
+def _option_that_needs_new_feedstock(options: argparse.Namespace) -> str:
     values = {
         "--pypi": options.pypi,
         "--version": options.version,

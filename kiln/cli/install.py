@@ -66,20 +66,20 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
         ProvenanceBroken: naming each package to install that no required signer attests.
     """
     from kiln import signals
-    from kiln.cli import run_view
+    from kiln.cli import run_views_and_printing
     from kiln.console.text import count_text
     from kiln.install import attested_packages, install
 
-    steps, rules = run_view.command_steps_view(), required_signers(options)
+    steps, rules = run_views_and_printing.command_steps_view(), required_signers(options)
     with signals.termination_as_interrupt():
         with steps.step("solve"):
             plan = install.plan_install(install_request(options))
         if plan.packages_without_sha256:
             more = f" and {len(plan.packages_without_sha256) - 1} more" if len(plan.packages_without_sha256) > 1 else ""
-            run_view.print_notes(
+            run_views_and_printing.print_notes(
                 [f"the index has an MD5 alone, or no hash, of {plan.packages_without_sha256[0]}{more}"]
             )
-        run_view.print_notes(plan.notes)
+        run_views_and_printing.print_notes(plan.notes)
         if not options.json:
             print("\n".join(package_change_lines(plan)))
         if rules is not None and plan.packages_to_link:
@@ -129,12 +129,14 @@ def required_signers(options: argparse.Namespace) -> RequiredSigners | None:
     channels = options.channels or ["conda-forge"]
     return RequiredSigners.parse(
         options.require_attestation,
-        channel_of=lambda text: next((name for name in channels if name in {text, channel_or_empty(text)}), None),
+        channel_of=lambda text: next(
+            (name for name in channels if name in {text, parsed_channel_or_empty(text)}), None
+        ),
         signers=lambda text: common_arguments.trusted_attestation_signers(options, [text]),
     )
 
 
-def channel_or_empty(text: str) -> str:
+def parsed_channel_or_empty(text: str) -> str:
     """Return a channel as ``--from`` takes it; empty for a text that it refuses."""
     try:
         return option_value_parsers.parse_channel(text)

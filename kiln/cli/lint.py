@@ -53,7 +53,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     feedstock = feedstock_loader.load(root)
     if options.settings:
-        print(setting_uses_text(feedstock, as_json=options.json))
+        print(setting_effects_text(feedstock, as_json=options.json))
         return 0
     result = check_feedstock(feedstock, of_conda_forge=options.conda_forge, fix=options.fix)
     print(lint_result_as_json(result) if options.json else "\n".join(lint_result_lines(result)))
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def setting_uses_text(feedstock: Feedstock, *, as_json: bool) -> str:
+def setting_effects_text(feedstock: Feedstock, *, as_json: bool) -> str:
     """Return what kiln does with each setting of a feedstock, as text or as JSON."""
     from kiln import conda_forge_yml, limits
 

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
     feedstock = feedstock_loader.load(root)
     name = options.config.removesuffix(".yaml").removeprefix(".ci_support/")
-    number, config, path = recorded_log(feedstock, name, options.number)
+    number, config, path = recorded_config_and_log_path(feedstock, name, options.number)
     with tail.open_log(path) as file:
         if options.json:
             text = file.read().decode(errors="replace")
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def recorded_log(feedstock: Feedstock, name: str, number: int | None) -> tuple[int, ConfigRun, Path]:
+def recorded_config_and_log_path(feedstock: Feedstock, name: str, number: int | None) -> tuple[int, ConfigRun, Path]:
     """Return a run, a config's record in it, and its log: of the last run that has a log of it, or of one run.
 
     Raises:
@@ -56,11 +56,11 @@ def recorded_log(feedstock: Feedstock, name: str, number: int | None) -> tuple[i
         UnknownConfig: no run has the config.
     """
     from kiln.cli.report import recorded_run
-    from kiln.cli.runs import recorded_runs
+    from kiln.cli.runs import latest_runs_and_total
     from kiln.store.layout import ArtifactLayout
 
     reports = (recorded_run(feedstock, number),)
-    runs = _runs_with_config(reports if number is not None else recorded_runs(feedstock, None)[0], name)
+    runs = _runs_with_config(reports if number is not None else latest_runs_and_total(feedstock, None)[0], name)
     layout = ArtifactLayout.for_feedstock(feedstock)
     for run_number, config in runs:
         places = (config.log, layout.log_file(run_number, name))  # the second, where the feedstock was moved

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kiln.cli import pinning_selection
 from kiln.cli.allowed_environment_variables import git_output
 from kiln.cli.pasteable_commands import make_pasteable
-from kiln.cli.run_view import print_notes
+from kiln.cli.run_views_and_printing import print_notes
 from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate, UnsupportedPython, UsageError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
             )
             if earlier is None:
                 notes += (
-                    pinning_selection.unused_pinning_note(before, f" at {options.diff}")
+                    pinning_selection.keys_without_value_notes(before, f" at {options.diff}")
                     if not options.no_pinning
                     else []
                 )
@@ -93,7 +93,7 @@ def matrix_text_and_note(
     ``or_existing`` takes the configs in .ci_support when the recipe cannot be expanded, unless no pinning would help.
     """
     from kiln import expand, feedstock_loader
-    from kiln.cli.run_view import terminal_width
+    from kiln.cli.run_views_and_printing import terminal_width
 
     feedstock, note = feedstock_loader.load(root), ""
     try:

@@ -86,7 +86,7 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
 def unfetched_pinning_notes(root: Path, error: PinningNeeded) -> list[str]:
     """Return the notes about keys without a value, since the pinning cannot be fetched."""
     reason = f" ({error.why})" if error.why else ""
-    return [f"{note}{reason}" for note in unused_pinning_note(root)] or [f"{error.what}{reason}"]
+    return [f"{note}{reason}" for note in keys_without_value_notes(root)] or [f"{error.what}{reason}"]
 
 
 def pinning_file_by_name(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
@@ -109,7 +109,7 @@ def pinning_file_by_name(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
     return _print_pinning_version(pinning_package.pinning_of_version(_pinning_cache_folder(), channel, name)).file
 
 
-def unused_pinning_note(root: Path, where: str = "") -> list[str]:
+def keys_without_value_notes(root: Path, where: str = "") -> list[str]:
     """Return a note about keys without a value when no pinning is used; the matrix of a CI with one differs."""
     from kiln import expand, feedstock_loader, limits
 

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Write the page or JUnit's XML, and print the run as a table with the page's path; or print JSON."""
     from kiln import feedstock_loader, report
-    from kiln.cli.run_view import terminal_width
+    from kiln.cli.run_views_and_printing import terminal_width
     from kiln.report.run_report_as_json import report_as_json
     from kiln.store.layout import ArtifactLayout
 
@@ -71,9 +71,9 @@ def write_page_and_index(
         DiskFull: if the disk is full; nothing is written then.
     """
     from kiln import files, report
-    from kiln.cli.runs import recorded_runs
+    from kiln.cli.runs import latest_runs_and_total
 
-    recorded, total = recorded_runs(feedstock, INDEXED)
+    recorded, total = latest_runs_and_total(feedstock, INDEXED)
     has_index, name = path.parent == folder, feedstock.root.name
     page = report.run_page_html(
         matrix_report, variants, name=name, folder=path.parent, earlier=recorded, has_index=has_index

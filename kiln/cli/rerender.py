@@ -9,7 +9,7 @@ from kiln import __version__
 from kiln.cli import pinning_selection
 from kiln.cli.allowed_environment_variables import git_output
 from kiln.cli.pasteable_commands import make_pasteable
-from kiln.cli.run_view import print_notes
+from kiln.cli.run_views_and_printing import print_notes
 from kiln.errors import MatrixDrift, UsageError
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.last < 1:
         raise UsageError(f"--last is {options.last}", hint="a number from 1, or --all")
     feedstock = feedstock_loader.load(root)
-    reports, total = recorded_runs(feedstock, None if options.all else options.last)
+    reports, total = latest_runs_and_total(feedstock, None if options.all else options.last)
     now = time.time()
     if options.json:
         print(json.dumps([run_as_json(report, now) for report in reports], indent=2))
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def recorded_runs(feedstock: Feedstock, most: int | None) -> tuple[tuple[MatrixReport, ...], int]:
+def latest_runs_and_total(feedstock: Feedstock, most: int | None) -> tuple[tuple[MatrixReport, ...], int]:
     """Return the latest runs of the ledger, the latest first, and the number of all runs."""
     from kiln.ledger import Ledger
     from kiln.store.layout import ArtifactLayout
@@ -81,7 +81,7 @@ def run_as_json(report: MatrixReport, now: float) -> dict[str, Any]:
 
 def runs_as_table(reports: Sequence[MatrixReport], now: float) -> str:
     """Return the runs as a table."""
-    from kiln.cli.run_view import terminal_width
+    from kiln.cli.run_views_and_printing import terminal_width
     from kiln.console.progress_lines import state_count_text
     from kiln.console.text import duration, table
     from kiln.report import totals

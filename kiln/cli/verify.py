@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import common_arguments
-from kiln.cli.run_view import print_notes
+from kiln.cli.run_views_and_printing import print_notes
 
 NAME_SIGNER = "; --require-attestation SIGNER names a signer"
 LONGEST = 1000  # characters of a fact that are shown
@@ -115,9 +115,9 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     if link is None and attested:
         facts = (f"the file is the attested one, by its hash {own['sha256']}",)
     if link and attested and options.require_attestation:
-        facts = (*facts, *same_record_fact(link.record, provenance_record(attested, own)))
+        facts = (*facts, *require_same_record_as_attested(link.record, record_from_attestation(attested, own)))
     return VerifiedPackage(
-        record=link.record if link else provenance_record(attested, own),
+        record=link.record if link else record_from_attestation(attested, own),
         facts=(
             *facts,
             *(attested_fact_lines(attested) if attested else ()),
@@ -233,7 +233,7 @@ def attestation_signer_lines(attestations: Sequence[ListedAttestation], *, verif
     return [one.description(len(attestations)) for one in attestations if one.verified is verified]
 
 
-def same_record_fact(chained: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[str, ...]:
+def require_same_record_as_attested(chained: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the fact that the chain's record is the attested one, where kiln wrote that.
 
     Raises:
@@ -294,7 +294,7 @@ def attested_fact_lines(attested: AttestedFacts) -> list[str]:
     return [*attested.fact_lines, *(slsa.build_fact_lines(attested.provenance) if attested.provenance else ())]
 
 
-def provenance_record(attested: AttestedFacts | None, own: Mapping[str, str]) -> dict[str, Any]:
+def record_from_attestation(attested: AttestedFacts | None, own: Mapping[str, str]) -> dict[str, Any]:
     """Return the record that the provenance of an attestation has, where kiln wrote it; else only the file's facts."""
     from kiln.provenance import slsa
 

@@ -61,7 +61,9 @@ def _add_package_tests(suite: ET.Element, config: str, package: PackageReport) -
         ET.SubElement(case, "skipped", message="the package has no tests")
     elif tests.verdict is TestVerdict.SKIPPED:
         ET.SubElement(
-            case, "skipped", message=unindented_terminal_line("; ".join(tests.notes)) or "the tests were skipped"
+            case,
+            "skipped",
+            message=unindented_terminal_line("; ".join(tests.notes)) or "the tests were skipped",
         )
 
 

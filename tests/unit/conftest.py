@@ -42,7 +42,12 @@ if sys.platform == "win32":
     collect_ignore = [
         *("bazel", "build", "builder", "container", "executor", "fleet", "image", "job", "package_test", "rehearse"),
         *("run", "scheduling", "store", "test_emulation.py", "test_limits.py", "test_processes.py", "test_signals.py"),
-        *("operating_system/test_user_environment.py", "cli/test_run_view.py", "feedstock", "test_guard.py"),
+        *(
+            "operating_system/test_user_environment.py",
+            "cli/test_run_views_and_printing.py",
+            "feedstock",
+            "test_guard.py",
+        ),
         *("test_limits_in_process.py", "test_playbook_modules.py", "ledger/test_read_only.py"),
     ]
 

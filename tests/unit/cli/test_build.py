@@ -32,7 +32,7 @@ def code(states: Mapping[str, ConfigState], errors: Mapping[str, KilnError]) -> 
         container="none",
         configs=tuple(ConfigRun(config=config, state=state, group="g") for config, state in states.items()),
     )
-    return build.exit_code(report, errors)
+    return build.print_advice_and_return_exit_code(report, errors)
 
 
 def test_the_exit_code_is_that_of_what_failed() -> None:
@@ -68,7 +68,7 @@ def test_a_quiet_build_prints_no_notes(
     plan = SimpleNamespace(notes=("be careful",))
     monkeypatch.setattr("kiln.run.plan_run", lambda *_, **__: plan)
     options = cli.command_parser_and_module("build")[0].parse_args(words)
-    build.make_run_plan(Feedstock(root=tmp_path), RunOptions(configs=(), command=""), options)
+    build.plan_run_and_print_notes(Feedstock(root=tmp_path), RunOptions(configs=(), command=""), options)
     assert capsys.readouterr().err == notes
 
 

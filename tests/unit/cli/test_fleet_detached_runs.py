@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from kiln import cli, folder_lock
-from kiln.cli import fleet_detached_runs, fleet_detached_status
+from kiln.cli import fleet_detached_runs, fleet_detached_status_and_logs
 from kiln.errors import AlreadyRunning, BrokenPackage, MachinesUnknown, TeardownIncomplete, UsageError
 from kiln.fleet import run as fleet
 from kiln.fleet.detached import attach_key, controller_client
@@ -69,7 +69,7 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what is removed at the provider, in its order."""
     names: list[str] = []
     monkeypatch.setattr(fleet_detached_runs, "LOOK", 0.0)
-    monkeypatch.setattr(fleet_detached_runs, "local_controller_site", lambda *_: "site")
+    monkeypatch.setattr(fleet_detached_runs, "site_of_controller_started_here", lambda *_: "site")
     monkeypatch.setattr(fleet_detached_runs, "playbook_site", lambda *words: words[3])
     monkeypatch.setattr(fleet_detached_runs, "remove_controller", lambda _, run: names.append(f"controller of {run}"))
     monkeypatch.setattr(fleet, "tear_down_run", lambda site, run: names.append(f"workers of {run} at {site}"))
@@ -182,7 +182,7 @@ def test_a_log_cannot_change_what_the_terminal_shows(
     connect(monkeypatch, Connection())
     key_of().write_key_file(tmp_path / "key.json")
     options: Any = SimpleNamespace(key=tmp_path / "key.json", run="a", config=None)
-    assert fleet_detached_status.show_run_or_config_log(options, tmp_path) == 0
+    assert fleet_detached_status_and_logs.show_run_or_config_log(options, tmp_path) == 0
     output = capsys.readouterr().out
     assert "\x1b" not in output
     assert output == "a: \\x1b]0;title\\x07 it builds\n"
@@ -225,14 +225,16 @@ def test_the_status_of_a_detached_run_has_its_cost(monkeypatch: pytest.MonkeyPat
     connect(monkeypatch, cast("Any", SimpleNamespace(run_state=lambda: state)))
     options: Any = SimpleNamespace(json=False, key=None)
     monkeypatch.setattr(time, "time", lambda: 8200.0)
-    text = fleet_detached_status.detached_run_status_text(key_of(), options)
+    text = fleet_detached_status_and_logs.detached_run_status_text(key_of(), options)
     expected = "cost 2.00 EUR\nwith 0.500 EUR an hour for the controller, a small, until its packages are collected"
     assert expected in text, "an hour of the run, and an hour that its packages wait"
     state["until"] = 8200.0 + 10 * 3600
-    text = fleet_detached_status.detached_run_status_text(key_of(), options)
+    text = fleet_detached_status_and_logs.detached_run_status_text(key_of(), options)
     assert "(the wait costs 0.500 an hour, 5.00 EUR more at most)" in text
     data = json.loads(
-        fleet_detached_status.detached_run_status_text(key_of(), cast("Any", SimpleNamespace(json=True, key=None)))
+        fleet_detached_status_and_logs.detached_run_status_text(
+            key_of(), cast("Any", SimpleNamespace(json=True, key=None))
+        )
     )
     assert data["fleet"]["cost"] == data["report"]["cost"]
     assert (data["fleet"]["cost"]["spent"], data["process"]) == (pytest.approx(2.0), "ended")
@@ -269,7 +271,7 @@ def test_the_provider_is_asked_whether_a_controller_still_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"name": "m", "ended": False}]
-    monkeypatch.setattr(fleet_detached_runs, "local_controller_site", lambda *_: "site")
+    monkeypatch.setattr(fleet_detached_runs, "site_of_controller_started_here", lambda *_: "site")
     monkeypatch.setattr(fleet, "list_existing_workers", lambda _: rows)
     options, feedstock = cast("Any", None), Feedstock(root=tmp_path)
     assert fleet_detached_runs.provider_lists_controller(options, feedstock, key_of()) is True

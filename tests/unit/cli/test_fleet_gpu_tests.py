@@ -14,7 +14,7 @@ import pytest
 from kiln import bootstrap, cli
 from kiln.cli import fleet_gpu_tests, fleet_test
 from kiln.cli.fleet_arguments import add_arguments
-from kiln.cli.fleet_plan_inputs import priced_machine_types
+from kiln.cli.fleet_planning import priced_machine_types
 from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
 from kiln.fleet import costs, worker_tests
 from kiln.fleet import run as fleet
@@ -251,7 +251,9 @@ def test_a_run_that_is_killed_during_its_tests_is_done_only_after_the_others(run
             for config in report.configs
         ]
         torn_down: list[Any] = []
-        resumed = fleet_gpu_tests.resumable_run(previous, builds=False, ledger=ledger, tear_down=torn_down.append)
+        resumed = fleet_gpu_tests.resumable_run_or_tear_down(
+            previous, builds=False, ledger=ledger, tear_down=torn_down.append
+        )
         assert (resumed, torn_down) == (previous, [])
         begun = run.tested()
         report, errors = run.execute(ledger, None, cached, previous)
@@ -312,11 +314,13 @@ def test_workers_of_another_stage_are_terminated_first(run: Run) -> None:
         def tear_down(torn: Any) -> None:
             ledger.end_fleet(torn.id)
 
-        again = fleet_gpu_tests.resumable_run(previous, builds=True, ledger=ledger, tear_down=tear_down)
+        again = fleet_gpu_tests.resumable_run_or_tear_down(previous, builds=True, ledger=ledger, tear_down=tear_down)
         assert again is not None
         assert {worker.state.value for worker in again.workers} == {"terminated"}
         only = dataclasses.replace(previous, workers=previous.workers[-1:])
-        assert fleet_gpu_tests.resumable_run(only, builds=False, ledger=ledger, tear_down=tear_down) is only
+        assert (
+            fleet_gpu_tests.resumable_run_or_tear_down(only, builds=False, ledger=ledger, tear_down=tear_down) is only
+        )
 
 
 def test_a_refused_worker_leaves_the_packages_untested(run: Run) -> None:

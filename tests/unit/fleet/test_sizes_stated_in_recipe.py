@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, feedstock_loader
-from kiln.cli.fleet_plan_inputs import config_sizes
+from kiln.cli.fleet_planning import config_resource_needs
 from kiln.errors import MalformedYaml
 from kiln.fleet import declared_config_sizes
 from kiln.model.job_estimate import JobSize
@@ -49,7 +49,7 @@ def small(tmp_path: Path) -> Path:
 
 def sizes(root: Path) -> dict[str, JobSize]:
     feedstock = feedstock_loader.load(root)
-    return config_sizes(feedstock, feedstock.config_names)
+    return config_resource_needs(feedstock, feedstock.config_names)
 
 
 def test_each_config_has_the_sizes_that_its_recipe_renders(small: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln import masking
-from kiln.cli.masked_streams import (
+from kiln.cli.masked_and_escaped_streams import (
     MaskedStream,
     escaped_output,
     masked_output,

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln.cli.allowed_environment_variables import container_client_variables
-from kiln.cli.fleet_detached_runs import find_run_key, fleet_action_command
+from kiln.cli.fleet_detached_runs import fleet_action_command, run_key_and_feedstock
 from kiln.cli.pasteable_commands import make_pasteable
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def show_run_or_config_log(options: argparse.Namespace, root: Path) -> int:
 
     if options.key is not None and options.run is not None and options.config is None:
         options.run, options.config = None, options.run  # with a key, the only name is a config's
-    key, _ = find_run_key(options, root)
+    key, _ = run_key_and_feedstock(options, root)
     with controller_client.controller_connection(key, container_client_variables(os.environ)) as connection:
         if options.config is None:
             print_untrusted_text("\n".join(connection.run_state()["output"]))
@@ -45,7 +45,7 @@ def print_untrusted_text(text: str) -> None:
 
 def show_detached_run_status(options: argparse.Namespace, root: Path) -> int:
     """Print the status of a detached run."""
-    key, _ = find_run_key(options, root)
+    key, _ = run_key_and_feedstock(options, root)
     print(make_pasteable(detached_run_status_text(key, options), root))
     return 0
 

@@ -26,7 +26,7 @@ def run_view_for_stream(
 
     ``verbosity`` is the value of a `kiln.console.Verbosity`.
     """
-    from kiln.cli.masked_streams import unescaped_stream
+    from kiln.cli.masked_and_escaped_streams import unescaped_stream
     from kiln.console.github import GitHubView
     from kiln.console.live import LiveView
     from kiln.console.plain import PlainView, Verbosity
@@ -54,7 +54,7 @@ def run_view_of_configs(feedstock: Feedstock, configs: Sequence[str]) -> GitHubV
 
 def command_steps_view() -> CommandStepsView:
     """Return the view of a command's steps on standard error."""
-    from kiln.cli.masked_streams import unescaped_stream
+    from kiln.cli.masked_and_escaped_streams import unescaped_stream
     from kiln.console.command_steps import CommandStepsView
 
     return CommandStepsView(

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import fleet_controller_type_and_charge, fleet_slurm_options
+from kiln.cli import fleet_controller_type_and_charge, fleet_slurm
 from kiln.cli.fleet_ansible_settings import playbook_variable_value
 from kiln.cli.fleet_arguments import DEFAULT_TYPE
 from kiln.cli.fleet_prices import MACHINE_TYPES, merged_price_table, price_region
@@ -56,8 +56,8 @@ def fleet_plan_of_configs(
     if not configs:
         raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
     assumptions, history = Assumptions.read(), ledger.last_build_durations()
-    is_slurm = options.provider == fleet_slurm_options.SLURM
-    sizes = config_sizes(feedstock, [config.config for config in configs])
+    is_slurm = options.provider == fleet_slurm.SLURM
+    sizes = config_resource_needs(feedstock, [config.config for config in configs])
     requests = [
         JobEstimate(
             config=config.config,
@@ -70,7 +70,7 @@ def fleet_plan_of_configs(
     cache: MachineType | None = None
     pool: PoolShape | None = None
     if is_slurm:
-        types = [fleet_slurm_options.slurm_job_settings(options, Path()).machine_type]
+        types = [fleet_slurm.slurm_job_settings(options, Path()).machine_type]
     else:
         types, cache = worker_and_cache_types(options, sizes)
         pool = requested_worker_pool(options, types, assumptions)
@@ -228,7 +228,7 @@ def worker_count_limit(options: argparse.Namespace, configs: int) -> int:
     """Return the number of workers at most; a scheduler with a queue of its own takes all configs at once."""
     if options.workers is not None:
         return int(options.workers)
-    return configs if options.provider == fleet_slurm_options.SLURM else WORKERS
+    return configs if options.provider == fleet_slurm.SLURM else WORKERS
 
 
 def plan_with_job_sizes(plan: FleetPlan, sizes: Mapping[str, JobSize]) -> FleetPlan:
@@ -240,7 +240,7 @@ def plan_with_job_sizes(plan: FleetPlan, sizes: Mapping[str, JobSize]) -> FleetP
     return dataclasses.replace(plan, estimates=tuple(estimates))
 
 
-def config_sizes(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSize]:
+def config_resource_needs(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSize]:
     """Return what each config needs of a worker; the recipe is rendered only if it may say so."""
     from kiln import expand
     from kiln.fleet import declared_config_sizes
