@@ -67,17 +67,17 @@ class TerminalLossTolerantView:
         """Show a config's new state."""
         self._show_unless_lost(lambda: self._view.config_changed(config))
 
-    def config_line(self, config: str, step: str, line: str) -> None:
+    def output_line_received(self, config: str, step: str, line: str) -> None:
         """Show a line of output."""
-        self._show_unless_lost(lambda: self._view.config_line(config, step, line))
+        self._show_unless_lost(lambda: self._view.output_line_received(config, step, line))
 
-    def config_progress(self, config: str, progress: Progress) -> None:
+    def compile_progress_changed(self, config: str, progress: Progress) -> None:
         """Show the progress of a compile."""
-        self._show_unless_lost(lambda: self._view.config_progress(config, progress))
+        self._show_unless_lost(lambda: self._view.compile_progress_changed(config, progress))
 
-    def run_cost(self, cost: RunCost) -> None:
+    def run_cost_changed(self, cost: RunCost) -> None:
         """Show the cost."""
-        self._show_unless_lost(lambda: self._view.run_cost(cost))
+        self._show_unless_lost(lambda: self._view.run_cost_changed(cost))
 
     def run_ended(self, report: MatrixReport) -> None:
         """Show that the run is over."""

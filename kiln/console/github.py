@@ -64,7 +64,7 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         else:
             self._print_lines(_disable_legacy_commands(line))
 
-    def config_line(self, config: str, step: str, line: str) -> None:
+    def output_line_received(self, config: str, step: str, line: str) -> None:
         """Print a line, in the fold of its step."""
         output = self._state.outputs.get(config)
         self._state.add_output_line(config, step, line)
@@ -76,12 +76,12 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         if line:
             self._print_lines(sanitized_line(line).rstrip())
 
-    def config_progress(self, config: str, progress: Progress) -> None:
+    def compile_progress_changed(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""
         if text := self._state.store_progress_and_log_line(config, progress):
             self._print_lines(_disable_legacy_commands(sanitized_line(f"{self._state.config_label(config)}: {text}")))
 
-    def run_cost(self, cost: RunCost) -> None:
+    def run_cost_changed(self, cost: RunCost) -> None:
         """Store the cost of a run on workers, which is printed at the end."""
         self._state.cost = cost
 

@@ -73,17 +73,17 @@ class LiveView(AbstractContextManager["LiveView"]):
         with self._lock:
             self._state.update_config(config)
 
-    def config_line(self, config: str, step: str, line: str) -> None:
+    def output_line_received(self, config: str, step: str, line: str) -> None:
         """Store a line of output."""
         with self._lock:
             self._state.add_output_line(config, step, line)
 
-    def config_progress(self, config: str, progress: Progress) -> None:
+    def compile_progress_changed(self, config: str, progress: Progress) -> None:
         """Store the progress of a compile, which is shown instead of the last line."""
         with self._lock:
             self._state.store_progress_and_log_line(config, progress)
 
-    def run_cost(self, cost: RunCost) -> None:
+    def run_cost_changed(self, cost: RunCost) -> None:
         """Store the cost of a run on workers."""
         with self._lock:
             self._state.cost = cost

@@ -70,7 +70,7 @@ class PlainView(AbstractContextManager["PlainView"]):
                 f"{SIGNS[ConfigState.RUNNING]} {self._state.config_label(config.config)}: {summary}"
             )
 
-    def config_line(self, config: str, step: str, line: str) -> None:
+    def output_line_received(self, config: str, step: str, line: str) -> None:
         """Print a step when it begins, and its output if that is wanted."""
         output = self._state.outputs.get(config)
         self._state.add_output_line(config, step, line)
@@ -81,12 +81,12 @@ class PlainView(AbstractContextManager["PlainView"]):
         if line and self._verbosity is Verbosity.VERBOSE:
             self._print_unless_quiet(f"  {self._state.config_label(config)} | {sanitized_line(line).rstrip()}")
 
-    def config_progress(self, config: str, progress: Progress) -> None:
+    def compile_progress_changed(self, config: str, progress: Progress) -> None:
         """Print each tenth of a compile, and a stall."""
         if text := self._state.store_progress_and_log_line(config, progress):
             self._print_progress(config, text)
 
-    def run_cost(self, cost: RunCost) -> None:
+    def run_cost_changed(self, cost: RunCost) -> None:
         """Print the first forecast, and then each tenth of the cost that is spent and each end that differs by much."""
         previous, self._state.cost = self._state.cost, cost
         if not cost.config_ends:

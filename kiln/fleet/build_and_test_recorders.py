@@ -84,17 +84,17 @@ class _RunRecorder:
         """Show a config's new state."""
         self.observer.config_changed(self._config_with_test_state(config))
 
-    def config_line(self, config: str, step: str, line: str) -> None:
+    def output_line_received(self, config: str, step: str, line: str) -> None:
         """Show a line of output of a config's step."""
-        self.observer.config_line(config_of_job(config), step, line)
+        self.observer.output_line_received(config_of_job(config), step, line)
 
-    def config_progress(self, config: str, progress: Progress) -> None:
+    def compile_progress_changed(self, config: str, progress: Progress) -> None:
         """Show the progress of the compile in a config's step."""
-        self.observer.config_progress(config, progress)
+        self.observer.compile_progress_changed(config, progress)
 
-    def run_cost(self, cost: RunCost) -> None:
+    def run_cost_changed(self, cost: RunCost) -> None:
         """Show the cost of a run on workers."""
-        self.observer.run_cost(self._cost_of_builds_and_tests(cost))
+        self.observer.run_cost_changed(self._cost_of_builds_and_tests(cost))
 
     def run_ended(self, report: MatrixReport) -> None:
         """Show that the run is over."""

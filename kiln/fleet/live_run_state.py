@@ -130,7 +130,7 @@ class FleetState:
         """Store the cost of the run, and show it."""
         self.cost = cost
         self.store.update_cost(self.number, cost)
-        self.observer.run_cost(cost)
+        self.observer.run_cost_changed(cost)
 
     def update_config(self, name: str, **changes: object) -> None:
         """Change and store the state of a config, and show it."""

@@ -153,7 +153,7 @@ class Supervisor:
     def _handle_event(self, event: executor_protocol.Event) -> None:
         state = self.state
         if isinstance(event, executor_protocol.LogLine):
-            state.observer.config_line(event.config, event.step, event.text)
+            state.observer.output_line_received(event.config, event.step, event.text)
         elif isinstance(event, executor_protocol.ControllerDiskFull):
             self._on_disk_full(event)
         elif isinstance(event, executor_protocol.CommandUndelivered):
@@ -186,7 +186,7 @@ class Supervisor:
         state.postponed.append((now + RETRY, event.command))
         for config in [config for config in state.configs.values() if _is_command_about(event.command, config.config)]:
             text = f"waiting for space on this computer's disk: {event.reason}"
-            state.observer.config_line(config.config, text, "")
+            state.observer.output_line_received(config.config, text, "")
 
     def _postpone_undelivered_command(self, event: executor_protocol.CommandUndelivered) -> None:
         """Postpone a command: an unreachable worker is not yet a lost one."""

@@ -22,13 +22,13 @@ class RunObserver(Protocol):
     def config_changed(self, config: ConfigRun) -> None:
         """Show a config's new state; all fields are current."""
 
-    def config_line(self, config: str, step: str, line: str) -> None:
+    def output_line_received(self, config: str, step: str, line: str) -> None:
         """Show a line of output of a config's step; it is empty when the step begins."""
 
-    def config_progress(self, config: str, progress: Progress) -> None:
+    def compile_progress_changed(self, config: str, progress: Progress) -> None:
         """Show the progress of the compile in a config's step, twice a second at most."""
 
-    def run_cost(self, cost: RunCost) -> None:
+    def run_cost_changed(self, cost: RunCost) -> None:
         """Show the cost of a run on workers, which changes all the time."""
 
     def run_ended(self, report: MatrixReport) -> None:

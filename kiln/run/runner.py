@@ -162,7 +162,7 @@ class MatrixRun:
             return
         message = parse_message(event)
         if message is None:
-            self.watcher.config_line(config, config_run.step, event)
+            self.watcher.output_line_received(config, config_run.step, event)
         else:
             self._apply_process_message(config, config_run, message)
 
@@ -175,9 +175,9 @@ class MatrixRun:
                     self._signal_processes(signal.SIGTERM)
             case "step":
                 config_run.step = str(message["title"])
-                self.watcher.config_line(config, config_run.step, "")
+                self.watcher.output_line_received(config, config_run.step, "")
             case "progress":
-                self.watcher.config_progress(config, run_records_as_json.progress_from_json(message))
+                self.watcher.compile_progress_changed(config, run_records_as_json.progress_from_json(message))
             case "done":
                 step = run_records_as_json.record_from_json(
                     StepReport, {name: value for name, value in message.items() if name != "kind"}

@@ -56,7 +56,7 @@ def share_of_core(watcher: RunObserver) -> float:
     while (passed := time.monotonic() - began) < SECONDS:
         while told < passed * LINES:
             for config in configs:
-                watcher.config_line(
+                watcher.output_line_received(
                     config.config, "compile", f"[{told} / 9,999] Compiling \x1b[32msome/long/path/{told}.cc"
                 )
             told += 1

@@ -65,7 +65,7 @@ class RunFollower:
             case "config":
                 self._update_config(record_from_json(ConfigRun, message["config"]), *message.get("expected", NEVER))
             case "line" if self._view is not None:
-                self._view.config_line(str(message["config"]), str(message["step"]), str(message["text"]))
+                self._view.output_line_received(str(message["config"]), str(message["step"]), str(message["text"]))
             case "shown" if self._view is None and self._report is not None:
                 self._view = self._make_view(self.last["labels"])
                 self._view.run_began(self._current_report())
@@ -90,7 +90,7 @@ class RunFollower:
         cost = None if self._report is None else self._current_report().cost
         if self._view is not None and cost is not None and cost != self._shown_cost:
             self._shown_cost = cost
-            self._view.run_cost(cost)
+            self._view.run_cost_changed(cost)
 
     def _update_config(self, config: ConfigRun, start: float | None, end: float | None) -> None:
         for times, moment in ((self._starts, start), (self._ends, end)):

@@ -188,7 +188,7 @@ def test_what_is_built_is_done_when_its_tests_have_passed(run: Run) -> None:
 
 def test_the_price_of_the_tests_is_in_the_cost_in_the_end_and_in_the_budget(run: Run) -> None:
     costs_shown: list[Any] = []
-    run.shown.run_cost = costs_shown.append  # type: ignore[assignment, method-assign]
+    run.shown.run_cost_changed = costs_shown.append  # type: ignore[assignment, method-assign]
     with ledger_of(run) as ledger:
         plan = fleet_gpu_tests.gpu_test_plan(run.stage(ledger), (), [Namespace(config=name) for name in CONFIGS])  # type: ignore[misc]
         assert plan is not None

@@ -54,7 +54,7 @@ class View:
         self.fault = fault
         self.calls = 0
 
-    def config_line(self, *_: object) -> None:
+    def output_line_received(self, *_: object) -> None:
         self.calls += 1
         raise self.fault
 
@@ -66,7 +66,7 @@ def test_a_view_that_cannot_write_is_given_up(monkeypatch: pytest.MonkeyPatch) -
         view = View(OSError(number, "gone"))
         observer = TerminalLossTolerantView(view)  # type: ignore[arg-type]
         for _ in range(2):
-            observer.config_line("a", "b", "c")
+            observer.output_line_received("a", "b", "c")
         assert view.calls == 1
     assert silenced == [[2], [2]]
 

@@ -28,9 +28,9 @@ def play(view: RunObserver, *, lines: int = 3, jobs: int = 2) -> None:
     view.run_began(a_run(*waiting, jobs=jobs))
     for config, after in zip("ab", ended, strict=True):
         view.config_changed(a_config(config, ConfigState.RUNNING))
-        view.config_line(config, "compile", "")
+        view.output_line_received(config, "compile", "")
         for number in range(lines):
-            view.config_line(config, "compile", f"{config}: line {number}")
+            view.output_line_received(config, "compile", f"{config}: line {number}")
         view.config_changed(after)
     view.run_ended(a_run(*ended, jobs=jobs, finished=BEGAN + 300))
 
@@ -80,7 +80,7 @@ def test_a_verbose_view_prints_the_output_with_its_indentation_and_without_escap
     stream = io.StringIO()
     with PlainView(stream, labels={"a": "CPU"}, verbosity=Verbosity.VERBOSE) as view:
         play(view, lines=1)
-        view.config_line("a", "compile", "    \x1b[31mindented\x1b[0m\r")
+        view.output_line_received("a", "compile", "    \x1b[31mindented\x1b[0m\r")
     lines = re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", stream.getvalue()).splitlines()
     assert lines[1:5] == ["▸ CPU: running", "▸ CPU: compile", "  CPU | a: line 0", "✓ CPU: done after 2 min 00 s"]
     assert lines[-1] == "  CPU |     indented"
@@ -104,9 +104,9 @@ def test_the_cost_of_a_run_on_workers_is_in_its_last_line(view: type[PlainView |
     shown = PlainView(stream, now=lambda: BEGAN) if view is PlainView else view(stream)
     shown.run_began(a_run(a_config("a", ConfigState.RUNNING)))
     for spent in (0.0, 0.1, 1.7, 1.8):
-        shown.run_cost(dataclasses.replace(COST, spent=spent))
+        shown.run_cost_changed(dataclasses.replace(COST, spent=spent))
     final = dataclasses.replace(COST, spent=16.2, config_ends={})
-    shown.run_cost(final)
+    shown.run_cost_changed(final)
     shown.run_ended(dataclasses.replace(a_run(a_config("a", ConfigState.DONE)), cost=final))
     assert stream.getvalue().endswith("run 7 ended: 1 done; 16.20 USD\n")
     if view is PlainView:
@@ -122,7 +122,7 @@ def test_plain_lines_say_when_configs_and_the_end_are_expected_and_when_that_dif
         COST, expected=0.0, config_ends={"a": BEGAN + 60, "b": BEGAN + 7200}, config_starts={"b": BEGAN + 60}
     )
     for shift in (0.0, 600.0, 1200.0, 1300.0, -60.0):
-        view.run_cost(dataclasses.replace(free, end=BEGAN + 7200 + shift))
+        view.run_cost_changed(dataclasses.replace(free, end=BEGAN + 7200 + shift))
     view.config_changed(a_config("b", ConfigState.RUNNING, estimate=60.0))
     first, later, earlier, begun = (line.split(" ", 1)[1] for line in stream.getvalue().splitlines()[1:])
     begin, end = (time.strftime("%H:%M", time.localtime(BEGAN + seconds)) for seconds in (60, 7200))
@@ -175,7 +175,7 @@ def test_a_build_cannot_send_commands_to_githubs_runner(jobs: int) -> None:
     with GitHubView(stream) as view:
         view.run_began(a_run(a_config("a", ConfigState.RUNNING), a_config("b", ConfigState.WAITING), jobs=jobs))
         for line in (evil, "##[add-path]/evil", "::stop-commands::", "::endgroup::"):
-            view.config_line("a", f"step\n{evil}", line)
+            view.output_line_received("a", f"step\n{evil}", line)
         bad = a_config("a", ConfigState.FAILED, reason=f"{evil}\n{evil}\n##[add-path]/evil")
         view.config_changed(bad)
         view.run_ended(a_run(bad, jobs=jobs))

@@ -33,7 +33,7 @@ class Recorder(NullObserver):
     def __init__(self) -> None:
         self.costs: list[RunCost] = []
 
-    def run_cost(self, cost: RunCost) -> None:
+    def run_cost_changed(self, cost: RunCost) -> None:
         self.costs.append(cost)
 
 

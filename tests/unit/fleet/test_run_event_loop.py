@@ -221,7 +221,7 @@ def test_what_one_zone_refuses_is_taken_in_the_next_or_on_demand(monkeypatch: py
     simulation = Simulation(FOUR, faults=faults)
     run = supervisor(simulation, type_offers={MACHINE: OFFERS}, spot=True)
     lines: list[str] = []
-    monkeypatch.setattr(run.state.observer, "config_line", lambda _config, step, _line: lines.append(step))
+    monkeypatch.setattr(run.state.observer, "output_line_received", lambda _config, step, _line: lines.append(step))
     report = run.execute_run()
     assert all_done(report)
     texts = [f"requesting kiln-r1-{number} as {offer}" for number, offer in zip((3, 5), OFFERS[1:], strict=True)]
@@ -255,7 +255,7 @@ def test_the_next_request_is_announced_with_a_time_that_is_not_nothing() -> None
     lines: list[str] = []
 
     class Lines(NullObserver):
-        def config_line(self, config: str, step: str, line: str) -> None:
+        def output_line_received(self, config: str, step: str, line: str) -> None:
             lines.append(step)
 
     simulation = Simulation(FOUR, faults=Faults(scarce={offer.key: (0.0, HOUR / 2) for offer in OFFERS}))

@@ -58,7 +58,7 @@ class Lines(NullObserver):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def config_line(self, config: str, step: str, line: str) -> None:
+    def output_line_received(self, config: str, step: str, line: str) -> None:
         self.lines.append(step)
 
 

@@ -81,7 +81,13 @@ def test_the_view_begins_with_all_configs_and_then_sees_each_change_once() -> No
     first, second = state(WAITING, OTHER), state(RUNNING, OTHER, cost=cost)
     line = {"kind": "line", "config": "a", "step": "compile", "text": "compiling"}
     events, lines = followed([*sent(first, second, second), line, {"kind": "pulse"}, {"kind": "over"}])
-    assert [event[0] for event in events] == ["run_began", "config_changed", "run_cost", "config_line", "run_ended"]
+    assert [event[0] for event in events] == [
+        "run_began",
+        "config_changed",
+        "run_cost_changed",
+        "output_line_received",
+        "run_ended",
+    ]
     assert events[0][1].configs == (WAITING, OTHER)
     assert events[1][1] == RUNNING
     assert events[2][1] == cost
@@ -104,7 +110,7 @@ def test_the_expected_times_of_200_configs_arrive_in_lines_that_are_passed_on_wh
     follower = RunFollower(lambda _: view, lambda _: None)
     for message in messages:
         follower.show_controller_message(message)
-    assert [event[0] for event in view.events] == ["run_began", "run_cost"]
+    assert [event[0] for event in view.events] == ["run_began", "run_cost_changed"]
     assert view.events[0][1].cost == cost
     assert view.events[1][1] == later
 
