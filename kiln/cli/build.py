@@ -85,7 +85,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
         print(json.dumps(report_json_with_errors(report_as_json(report), errors), indent=2))
     elif options.verbosity != "quiet":
         from kiln.cli.run_views_and_printing import terminal_width
-        from kiln.report import built_packages_text
+        from kiln.report.package_summary import built_packages_text
 
         print(built_packages_text(report, terminal_width(sys.stdout)), end="", flush=True)
     if chain is not None and (error := ci_job_handover.hand_over_to_next_job(chain, report, errors, options)):
@@ -144,11 +144,10 @@ def execute_plan(
     from kiln import expand, run, signals
     from kiln.cli import pasteable_commands
     from kiln.cli.run_views_and_printing import append_job_summary, run_view_for_stream
-    from kiln.report import config_labels
+    from kiln.variants.varying_keys import config_labels
 
     configs = [entry.config for entry in plan.configs]
-    pairs = zip(configs, expand.read_configs(feedstock, configs), strict=True)
-    variants = {name: config.variant for name, config in pairs}
+    variants = {config.name: config.variant for config in expand.read_configs(feedstock, configs)}
     observer = run_view_for_stream(
         sys.stderr, os.environ, config_labels(configs, variants), verbosity=options.verbosity
     )

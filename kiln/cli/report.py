@@ -40,9 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Write the page or JUnit's XML, and print the run as a table with the page's path; or print JSON."""
-    from kiln import feedstock_loader, report
+    from kiln import feedstock_loader
     from kiln.cli.run_views_and_printing import terminal_width
+    from kiln.report.result_table import run_table_text
     from kiln.report.run_report_as_json import report_as_json
+    from kiln.report.web_pages import page_name
     from kiln.store.layout import ArtifactLayout
 
     feedstock = feedstock_loader.load(root)
@@ -51,12 +53,12 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.json:
         print(json.dumps(report_as_json(matrix_report), indent=2))
     else:
-        print(report.run_table_text(matrix_report, variants, terminal_width(sys.stdout)))
+        print(run_table_text(matrix_report, variants, terminal_width(sys.stdout)))
     if options.junit:
         write_junit(matrix_report, options.junit)
     if options.out or not (options.json or options.junit):
         folder = ArtifactLayout.for_feedstock(feedstock).safe_path("reports")
-        path = (options.out or folder / report.page_name(matrix_report.run)).absolute()
+        path = (options.out or folder / page_name(matrix_report.run)).absolute()
         write_page_and_index(feedstock, matrix_report, variants, path, folder=folder.absolute())
         print(f"page: {path}", file=sys.stderr if options.json else sys.stdout)
     return 0
@@ -70,18 +72,19 @@ def write_page_and_index(
     Raises:
         DiskFull: if the disk is full; nothing is written then.
     """
-    from kiln import files, report
+    from kiln import files
     from kiln.cli.runs import latest_runs_and_total
+    from kiln.report import web_pages
 
     recorded, total = latest_runs_and_total(feedstock, INDEXED)
     has_index, name = path.parent == folder, feedstock.root.name
-    page = report.run_page_html(
+    page = web_pages.run_page_html(
         matrix_report, variants, name=name, folder=path.parent, earlier=recorded, has_index=has_index
     )
     files.write_text(files.safe_path_inside(path, folder) if has_index else path, page)
     if has_index:
-        index = report.run_index_html(recorded, name=name, folder=folder, omitted=total - len(recorded))
-        files.write_text(files.safe_path_inside(folder / report.INDEX, folder), index)
+        index = web_pages.run_index_html(recorded, name=name, folder=folder, omitted=total - len(recorded))
+        files.write_text(files.safe_path_inside(folder / web_pages.INDEX, folder), index)
 
 
 def write_junit(matrix_report: MatrixReport, path: Path) -> None:
@@ -90,9 +93,10 @@ def write_junit(matrix_report: MatrixReport, path: Path) -> None:
     Raises:
         DiskFull: if the disk is full; nothing is written then.
     """
-    from kiln import files, report
+    from kiln import files
+    from kiln.report.junit import as_junit
 
-    files.write_text(path.absolute(), report.as_junit(matrix_report, time.time()))
+    files.write_text(path.absolute(), as_junit(matrix_report, time.time()))
 
 
 def recorded_run(feedstock: Feedstock, number: int | None) -> MatrixReport:

@@ -44,12 +44,10 @@ def run_view_for_stream(
 def run_view_of_configs(feedstock: Feedstock, configs: Sequence[str]) -> GitHubView | LiveView | PlainView:
     """Return the view of a run of configs on standard error, with their labels."""
     from kiln import expand
-    from kiln.report import config_labels
+    from kiln.variants.varying_keys import config_labels
 
-    pairs = zip(configs, expand.read_configs(feedstock, configs), strict=True)
-    return run_view_for_stream(
-        sys.stderr, os.environ, config_labels(configs, {config: entry.variant for config, entry in pairs})
-    )
+    variants = {config.name: config.variant for config in expand.read_configs(feedstock, configs)}
+    return run_view_for_stream(sys.stderr, os.environ, config_labels(configs, variants))
 
 
 def command_steps_view() -> CommandStepsView:
@@ -96,7 +94,7 @@ def are_colors_allowed(environment: Mapping[str, str]) -> bool:
 
 def append_job_summary(report: MatrixReport, variants: Variants, environment: Mapping[str, str]) -> None:
     """Append the run's table to the job summary of GitHub Actions, if there is one."""
-    from kiln.report import run_table_markdown
+    from kiln.report.result_table import run_table_markdown
 
     if path := environment.get("GITHUB_STEP_SUMMARY"):
         with Path(path).open("a", encoding="utf-8") as file:

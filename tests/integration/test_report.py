@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.model.run import ConfigState
-from kiln.report import run_index_html, run_page_html
+from kiln.report.web_pages import run_index_html, run_page_html
 from tests import runs
 
 if TYPE_CHECKING:

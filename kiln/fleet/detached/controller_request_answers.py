@@ -21,9 +21,9 @@ from kiln.fleet.playbook_runner import read_json_object
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
 from kiln.name_rules import escaped_for_terminal
-from kiln.report import config_labels
 from kiln.serialization import to_json
 from kiln.store.layout import ArtifactLayout
+from kiln.variants.varying_keys import config_labels
 
 if TYPE_CHECKING:
     from kiln.model.fleet import FleetRun

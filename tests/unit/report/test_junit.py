@@ -10,7 +10,7 @@ import pytest
 
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import ConfigState
-from kiln.report import as_junit
+from kiln.report.junit import as_junit
 from tests import runs
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.run import ConfigState
-from kiln.report import built_packages_text
+from kiln.report.package_summary import built_packages_text
 from tests.unit.console.run import a_config, a_run
 
 CHANNEL = Path("/feedstock/build_artifacts")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.model.run import ConfigState
-from kiln.report import run_index_html
+from kiln.report.web_pages import run_index_html
 from tests import runs
 from tests.unit.report.test_web_pages import EVIL, Elements
 

@@ -12,9 +12,10 @@ import pytest
 
 from kiln.console.expected_time_text import expected_period_text
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
-from kiln.report import run_page_html, run_table_markdown, run_table_text
+from kiln.report.result_table import run_table_markdown, run_table_text
 from kiln.report.tail import LINES, WIDTH, end_of_log
 from kiln.report.timeline import step_bars
+from kiln.report.web_pages import run_page_html
 from kiln.serialization import to_json
 from tests import runs
 
