@@ -179,7 +179,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Build configs on many workers, and return the exit code of what failed."""
     from kiln import files, process_runner, signals
     from kiln.cli.run_views_and_printing import run_view_of_configs
-    from kiln.fleet import run as fleet
+    from kiln.fleet import run_and_removal as fleet
     from kiln.fleet.slurm.client import PROGRAMS as SLURM_PROGRAMS
     from kiln.ledger.fleet import FleetLedger
     from kiln.report.run_report_as_json import report_as_json
@@ -226,7 +226,7 @@ def selection_and_run_to_resume(
     options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger
 ) -> tuple[FleetConfigSelection, FleetRun | None]:
     """Return the selected configs, and the run to resume, whose configs are among them."""
-    from kiln.fleet import run as fleet
+    from kiln.fleet import run_and_removal as fleet
     from kiln.fleet.build_and_test_recorders import config_of_job
 
     selection = select_configs(options, feedstock)
@@ -360,7 +360,7 @@ def show_run_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Print the fleet runs of the ledger, or the workers that a provider lists."""
     from kiln.fleet import costs as fleet_costs
     from kiln.fleet import plan_status_output
-    from kiln.fleet import run as fleet
+    from kiln.fleet import run_and_removal as fleet
     from kiln.ledger import damage_repair
     from kiln.ledger.fleet import FleetLedger
 

@@ -115,7 +115,7 @@ def check_credential_expiry(options: argparse.Namespace, plan: FleetPlan, *, beg
 def start_controller_run(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:
     """Start a run on a controller of its own; return as soon as it runs there."""
     from kiln import signals
-    from kiln.fleet import run as fleet
+    from kiln.fleet import run_and_removal as fleet
     from kiln.fleet.detached import attach_key
     from kiln.fleet.detached import start as starting
     from kiln.fleet.detached.attach_key import ConfigInputHashes
@@ -266,7 +266,7 @@ def existing_controller_host(options: argparse.Namespace) -> dict[str, Any]:
 def remove_controller(site: PlaybookSite, run: str) -> None:
     """Terminate, or release, the machine of a controller and what else it has at its provider."""
     from kiln import files
-    from kiln.fleet import run as fleet
+    from kiln.fleet import run_and_removal as fleet
     from kiln.fleet.detached import start as starting
 
     fleet.tear_down_run(site, starting.controller_run_name(run))

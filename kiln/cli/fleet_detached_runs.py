@@ -101,7 +101,7 @@ def attach_to_run(options: argparse.Namespace, root: Path) -> int:
 
 def provider_lists_controller(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> bool | None:
     """Return whether the provider lists a run's controller; None when it cannot be asked from here."""
-    from kiln.fleet import run as fleet
+    from kiln.fleet import run_and_removal as fleet
 
     site = (
         None
@@ -364,7 +364,7 @@ def terminate_workers_without_controller(
 
     Existing machines are claimed in the controller's folder alone: they are released when their leases end.
     """
-    from kiln.fleet import run as fleet
+    from kiln.fleet import run_and_removal as fleet
 
     provider = options.provider or provider or key.provider
     if feedstock is not None and provider in CLOUDS:

@@ -62,7 +62,7 @@ def tear_down_at_provider(
     options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str
 ) -> None:
     """Remove all that a run has at its provider, and store that."""
-    from kiln.fleet import run as fleet
+    from kiln.fleet import run_and_removal as fleet
 
     site = (
         fleet_slurm.slurm_site_of_stored_settings(feedstock, run)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class BuildStage(Protocol):
-    """The builds of a run; see `kiln.fleet.run.execute_fleet_run`."""
+    """The builds of a run; see `kiln.fleet.run_and_removal.execute_fleet_run`."""
 
     def __call__(self, *, ledger: RunStore, observer: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:
         """Build the configs of a run."""
@@ -54,14 +54,14 @@ class GpuTestStage:
 
     def untested_packages(self, entries: Iterable[ConfigRun]) -> dict[str, tuple[Path, ...]]:
         """Return the packages of configs that are built and have not passed their tests."""
-        from kiln.fleet.worker_test_executor import TestedPackages
+        from kiln.fleet.worker_test_executor import PackagesToTest
 
         packages = {
             entry.config: tuple(item.artifact.path for item in entry.packages if not item.artifact.is_wheel)
             for entry in entries
             if entry.config in self.configs and entry.state in GOOD
         }
-        tested = TestedPackages(channel=Path(), packages=packages, gpu=True)
+        tested = PackagesToTest(channel=Path(), packages=packages, gpu=True)
         return {
             config: paths
             for config, paths in packages.items()
@@ -198,7 +198,7 @@ def build_and_test(
     observer: RunObserver,
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build, unless all configs are ``cached``, then test; return the report of both, and the errors of configs."""
-    from kiln.fleet.build_and_test_recorders import UntestedBuildRecorder
+    from kiln.fleet.build_and_test_recorders import BuildBeforeTestsRecorder
 
     if build is None:
         assert stage is not None, "there is something to build or to test"
@@ -206,11 +206,11 @@ def build_and_test(
     if stage is None:
         return build(ledger=ledger, observer=observer)
     passed = {entry.config for entry in cached} - stage.untested_packages(cached).keys()
-    records = UntestedBuildRecorder(ledger, observer, set(stage.configs) - passed)
+    records = BuildBeforeTestsRecorder(ledger, observer, set(stage.configs) - passed)
     try:
         report, errors = build(ledger=records, observer=records)
         packages = stage.untested_packages(report.configs)
-        records.mark_passed_configs_done(packages)
+        records.mark_earlier_tested_configs_done(packages)
     except BaseException:
         records.end_run_without_tests()
         raise

@@ -127,7 +127,7 @@ def requested_worker_pool(
             f"--pool needs machine types with known cores, and those of {unknown[0]} are unknown",
             hint="kiln_static_hosts in a file for --vars may have the cores of each host",
         )
-    cores = assumptions.pool_cores(options.pool * kind.cores)
+    cores = assumptions.pool_cores_with_assumptions(options.pool * kind.cores)
     return PoolShape(machine_type=kind, workers=options.pool, cores=cores)
 
 

@@ -149,14 +149,16 @@ def slurm_program_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def slurm_jobs_as_json() -> str:
     """Return the jobs of all of the user's runs as JSON."""
-    from kiln.fleet.slurm import removal
+    from kiln.fleet.slurm import job_removal_and_listing
 
-    return json.dumps(removal.jobs_as_json(slurm_program_environment(os.environ)), indent=4)
+    return json.dumps(job_removal_and_listing.jobs_as_json(slurm_program_environment(os.environ)), indent=4)
 
 
 def cancel_abandoned_slurm_jobs(*, everything: bool) -> None:
     """Cancel the jobs of runs that nobody will continue, or of all runs, and print them."""
-    from kiln.fleet.slurm import removal
+    from kiln.fleet.slurm import job_removal_and_listing
 
-    for run in removal.sweep_abandoned_runs(slurm_program_environment(os.environ), everything=everything):
+    for run in job_removal_and_listing.sweep_abandoned_runs(
+        slurm_program_environment(os.environ), everything=everything
+    ):
         print(f"{run}: all jobs are cancelled", file=sys.stderr)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def sweep_expired_workers(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Remove the user's expired workers of all runs; with ``--all`` everybody's, once that was confirmed."""
-    from kiln.fleet import run as fleet
+    from kiln.fleet import run_and_removal as fleet
 
     if options.user == "":  # to the playbook that is everybody: an unset variable of a script is not meant so
         raise UsageError("--user needs a name", hint="leave it out for your own workers; --all is for everybody's")

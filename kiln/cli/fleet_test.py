@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.plan import WorkerTestPlan
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.fleet.worker_test_executor import ConfigTestResult, TestedPackages
+    from kiln.fleet.worker_test_executor import ConfigTestResult, PackagesToTest
     from kiln.fleet.worker_tests import WorkerTestInputs
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
@@ -127,12 +127,12 @@ def interrupted_tests_to_resume(runs: Iterable[FleetRun], provider: str) -> Flee
     return previous
 
 
-def packages_to_test(feedstock: Feedstock, packages: Mapping[str, Sequence[Path]], *, gpu: bool) -> TestedPackages:
+def packages_to_test(feedstock: Feedstock, packages: Mapping[str, Sequence[Path]], *, gpu: bool) -> PackagesToTest:
     """Return the packages to test, with the time that the tests of each config may take."""
-    from kiln.fleet.worker_test_executor import TestedPackages
+    from kiln.fleet.worker_test_executor import PackagesToTest
 
     sizes = config_resource_needs(feedstock, tuple(packages))
-    return TestedPackages(
+    return PackagesToTest(
         channel=artifact_layout(feedstock).root.absolute(),
         packages={name: tuple(path.absolute() for path in paths) for name, paths in packages.items()},
         limits={name: size.time_limit for name, size in sizes.items() if size.time_limit},
@@ -146,7 +146,7 @@ def run_config_of_tests(
     *,
     offers: Sequence[Offer],
     plan: WorkerTestPlan,
-    tested: TestedPackages,
+    tested: PackagesToTest,
     previous: FleetRun | None,
     passed: Iterable[tuple[str, str]],
     key: str = "",

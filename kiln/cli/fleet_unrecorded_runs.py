@@ -32,7 +32,7 @@ def recover_or_end_unrecorded_runs(
     """
     from kiln.cli.fleet_planning import priced_machine_types
     from kiln.cli.fleet_slurm import SLURM
-    from kiln.fleet import run as fleet
+    from kiln.fleet import run_and_removal as fleet
     from kiln.fleet import unrecorded_run_recovery
 
     key, known = configs[0].inputs.shared, [run.id for run in ledger.fleet_runs()]
@@ -92,7 +92,7 @@ def _require_no_workers_elsewhere(
     options: argparse.Namespace, feedstock: Feedstock, key: str, known: Sequence[str]
 ) -> None:
     """Refuse to start workers where another computer has some for the same builds."""
-    from kiln.fleet import run as fleet
+    from kiln.fleet import run_and_removal as fleet
     from kiln.fleet import unrecorded_run_recovery
 
     machines: Sequence[Mapping[str, Any]] = ()

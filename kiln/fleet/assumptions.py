@@ -30,7 +30,7 @@ class Assumptions(CompileAssumptions):
         rows = yaml_values.load(ASSUMED.read_text(encoding="utf-8"))
         return cls(**{row["name"]: float(row["value"]) for row in rows})
 
-    def pool_cores(self, cores: float) -> PoolCores:
+    def pool_cores_with_assumptions(self, cores: float) -> PoolCores:
         """Return a pool of so many cores."""
         return PoolCores(cores=cores, parallel=self.parallel, transfer=self.transfer)
 

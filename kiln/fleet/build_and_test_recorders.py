@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PENDING = "built; its packages wait for their tests on a worker"
 
 
-class _RunRecorder:
+class _LedgerAndObserverProxy:
     """A run's store and observer, which hand on what they are given, with configs and cost as they make them."""
 
     def __init__(self, ledger: FleetLedger, observer: RunObserver) -> None:
@@ -37,7 +37,7 @@ class _RunRecorder:
     def _config_with_test_state(self, config: ConfigRun) -> ConfigRun:
         raise NotImplementedError
 
-    def _cost_of_builds_and_tests(self, cost: RunCost) -> RunCost:
+    def _cost_with_config_names(self, cost: RunCost) -> RunCost:
         return cost
 
     def begin_run(self, report: MatrixReport) -> int:
@@ -50,7 +50,7 @@ class _RunRecorder:
 
     def update_cost(self, run: int, cost: RunCost) -> None:
         """Store the cost of a run so far and in the end."""
-        self.ledger.update_cost(run, self._cost_of_builds_and_tests(cost))
+        self.ledger.update_cost(run, self._cost_with_config_names(cost))
 
     def end_run(self, run: int) -> None:
         """Store that a run is over."""
@@ -94,14 +94,14 @@ class _RunRecorder:
 
     def run_cost_changed(self, cost: RunCost) -> None:
         """Show the cost of a run on workers."""
-        self.observer.run_cost_changed(self._cost_of_builds_and_tests(cost))
+        self.observer.run_cost_changed(self._cost_with_config_names(cost))
 
     def run_ended(self, report: MatrixReport) -> None:
         """Show that the run is over."""
         self.observer.run_ended(self.combined_run_report(report))
 
 
-class UntestedBuildRecorder(_RunRecorder):
+class BuildBeforeTestsRecorder(_LedgerAndObserverProxy):
     """The records of a run's builds, whose ``tested`` configs then wait for their tests: the run goes on."""
 
     def __init__(self, ledger: FleetLedger, observer: RunObserver, tested: Collection[str]) -> None:
@@ -122,7 +122,7 @@ class UntestedBuildRecorder(_RunRecorder):
         """Keep the report until the run is closed."""
         self._report = report
 
-    def mark_passed_configs_done(self, untested: Collection[str]) -> None:
+    def mark_earlier_tested_configs_done(self, untested: Collection[str]) -> None:
         """Store and show that all but the ``untested`` configs are done: the same packages have passed before."""
         passed, self._tested = set(self._tested).difference(untested), untested
         for config in () if self._report is None else self._report.configs:
@@ -142,7 +142,7 @@ class UntestedBuildRecorder(_RunRecorder):
         return dataclasses.replace(config, state=ConfigState.WAITING, reason=PENDING, is_built=True)
 
 
-class WorkerTestRecorder(_RunRecorder):
+class WorkerTestRecorder(_LedgerAndObserverProxy):
     """The records of a run's tests, as states of its configs.
 
     ``report`` is that of the builds, whose run has begun if it has a number; without one, there is nothing but jobs.
@@ -174,7 +174,7 @@ class WorkerTestRecorder(_RunRecorder):
         configs = tuple(states.get(config.config, config) for config in built.configs)
         machine = built.machine if built.machine == tests.machine else f"{built.machine}; tests: {tests.machine}"
         machine = tests.machine if not built.machine else machine
-        cost = tests.cost and self._cost_of_builds_and_tests(tests.cost)
+        cost = tests.cost and self._cost_with_config_names(tests.cost)
         finished = tests.finished
         return dataclasses.replace(built, run=tests.run, configs=configs, cost=cost, finished=finished, machine=machine)
 
@@ -217,7 +217,7 @@ class WorkerTestRecorder(_RunRecorder):
         if not self._has_begun:
             super().run_began(report)
 
-    def _cost_of_builds_and_tests(self, cost: RunCost) -> RunCost:
+    def _cost_with_config_names(self, cost: RunCost) -> RunCost:
         """Return a cost with the configs' own names; it is unknown where that of the builds is."""
         ends = {config_of_job(name): end for name, end in cost.config_ends.items()}
         workers = () if self._previous is None else self._previous.workers

@@ -211,7 +211,7 @@ class BuildStarted(_BuildMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildDequeued(_BuildMessage):
+class QueuedBuildStarted(_BuildMessage):
     """A build that waited in the provider's own queue has begun, ``at`` this time."""
 
     at: float
@@ -350,7 +350,7 @@ WorkerEvent: TypeAlias = (
 )
 BuildEvent: TypeAlias = (
     BuildStarted
-    | BuildDequeued
+    | QueuedBuildStarted
     | Heartbeat
     | LeaseRenewed
     | ReclaimNotice

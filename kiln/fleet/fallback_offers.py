@@ -60,7 +60,7 @@ class OffersWithRefusals:
         first = self.first_available_offer(now, among)
         return first is not None and first.key not in self._tried
 
-    def current_zone(self, now: float) -> str:
+    def first_available_zone(self, now: float) -> str:
         """Return the zone of a worker of another type, such as the cache's, that is requested now."""
         return (self.first_available_offer(now) or self._offers[0]).zone
 

@@ -33,7 +33,7 @@ from kiln.model.rendered import COMPILE
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_protocol import BuildDequeued, BuildFinished, CollectFailed
+    from kiln.fleet.executor_protocol import BuildFinished, CollectFailed, QueuedBuildStarted
     from kiln.fleet.live_run_state import FleetState
     from kiln.fleet.run_workers_and_jobs import Worker
     from kiln.model.job_estimate import JobEstimate
@@ -145,7 +145,7 @@ class JobManager:
         log = self.state.run_config.build_log_path(config, self.state.inventory.attempt_count(config))
         self.state.submit_command(FollowBuild(worker=worker.name, config=config, log=log))
 
-    def on_build_started(self, worker: Worker, event: BuildStarted | BuildDequeued) -> None:
+    def on_build_started(self, worker: Worker, event: BuildStarted | QueuedBuildStarted) -> None:
         """Follow a build that was started; store when it has begun, if until then it waited in the provider's queue."""
         if isinstance(event, BuildStarted):
             self.state.inventory.update_job(event.config, state=JobState.RUNNING)
@@ -164,7 +164,7 @@ class JobManager:
         worker.handover = ""
         what = "is handed on" if isinstance(event, ResultsCollected) else f"is lost: {event.reason}"
         reason = f"the provider takes the worker back; what it has built {what}"
-        self.requeue_config(self.state.estimates[event.config], worker, reason)
+        self.requeue_or_fail_config(self.state.estimates[event.config], worker, reason)
 
     def on_build_finished(self, worker: Worker, event: BuildFinished) -> None:
         """Free a worker for its next config; what it has built is collected in parallel."""
@@ -185,7 +185,9 @@ class JobManager:
             event = dataclasses.replace(event, exit_code=None, reason="the provider takes the worker back")
         if event.exit_code is None:
             error = FleetLimit if event.overdue else WorkersLost
-            self.requeue_config(self.state.estimates[event.config], worker, event.reason or "its build is gone", error)
+            self.requeue_or_fail_config(
+                self.state.estimates[event.config], worker, event.reason or "its build is gone", error
+            )
             return
         worker.is_retired |= event.exit_code == DiskFull.exit_code
         job = self.state.inventory.update_job(
@@ -209,7 +211,7 @@ class JobManager:
         code = 0 if job is None or job.exit_code is None else job.exit_code
         if code == DiskFull.exit_code:
             reason = ": ".join(("its disk is full", *filter(None, (event.reason,))))
-            self.requeue_config(self.state.estimates[event.config], worker, reason, error=DiskFull)
+            self.requeue_or_fail_config(self.state.estimates[event.config], worker, reason, error=DiskFull)
             return
         state = JobState.FAILED if code else JobState.COLLECTED
         traffic = sum(package.artifact.size for package in event.packages)
@@ -218,7 +220,7 @@ class JobManager:
         reason = "" if code == 0 else limit or event.reason or f"kiln ended with exit code {code} on {worker.name}"
         if code:
             self.state.errors[event.config] = error_class_of_exit_code(code)(reason)
-            self._release_held_group(self.state.estimates[event.config], event)
+            self._release_or_drop_held_group(self.state.estimates[event.config], event)
         self.state.update_config(
             event.config,
             state=_config_state_of_exit_code(code),
@@ -230,7 +232,7 @@ class JobManager:
             log=event.log or self.state.configs[event.config].log,
         )
 
-    def _release_held_group(self, estimate: JobEstimate, event: ResultsCollected) -> None:
+    def _release_or_drop_held_group(self, estimate: JobEstimate, event: ResultsCollected) -> None:
         """Build the configs that were held back for a failed cold build, unless their compile has failed."""
         queue = self.state.queue
         if not queue.is_group_held(estimate):
@@ -261,7 +263,7 @@ class JobManager:
         worker.uncollected[event.config] += 1
         if event.foreign:
             del worker.uncollected[event.config]
-            self.requeue_config(self.state.estimates[event.config], worker, event.reason)
+            self.requeue_or_fail_config(self.state.estimates[event.config], worker, event.reason)
         elif worker.uncollected[event.config] < TRIES:
             worker.retries[event.config] = self.state.executor.now() + RETRY
         elif event.corrupt:
@@ -273,7 +275,7 @@ class JobManager:
             return True
         return False
 
-    def requeue_config(
+    def requeue_or_fail_config(
         self, estimate: JobEstimate, worker: Worker, reason: str, error: type[KilnError] = WorkersLost
     ) -> None:
         """Queue a config again, or fail it after its last attempt."""
@@ -308,8 +310,8 @@ class JobManager:
         if run_config.is_strict:
             return True
         inventory, others = self.state.inventory, self.state.estimates.keys() - {config}
-        count, seconds = inventory.lost_builds_and_seconds({config}, now)
-        others_count, others_seconds = inventory.lost_builds_and_seconds(others, now)
+        count, seconds = inventory.lost_count_and_build_seconds({config}, now)
+        others_count, others_seconds = inventory.lost_count_and_build_seconds(others, now)
         mean = seconds * (others_count + 1) / (others_seconds + ASSUMED)
         chance = math.exp(count * math.log(max(mean, 1e-9)) - mean - math.lgamma(count + 1)) if count > mean else 1.0
         return chance * (len(others) + 1) < IMPROBABLE
@@ -328,7 +330,7 @@ class JobManager:
         worker.assignment, worker.is_building = None, False
         self.state.queue.remove_worker(worker.name)
         if estimate is not None and was_building:
-            self.requeue_config(estimate, worker, reason)
+            self.requeue_or_fail_config(estimate, worker, reason)
         elif estimate is not None:
             self.state.queue.add(estimate)
 

@@ -90,7 +90,7 @@ class WorkerArrangement:
         return all(kind.is_priced for kind in (*self.worker_types, *others))
 
     @property
-    def total_seconds(self) -> float:
+    def total_machine_seconds(self) -> float:
         """The time of all machines together, those that do not build included."""
         others = (0 if self.cache is None else 1) + (0 if self.pool is None else self.pool.workers)
         return sum(self.worker_seconds) + others * self.seconds

@@ -147,7 +147,7 @@ def _arrangement_row(name: str, way: WorkerArrangement) -> tuple[str, ...]:
         cache = f"{way.pool.workers} + server, {_machine_type_text(way.pool.machine_type, 0, spot=way.spot)}"
     time, worker_time = (
         duration(way.seconds),
-        duration(sum(way.worker_seconds if way.pool is None else (way.total_seconds,))),
+        duration(sum(way.worker_seconds if way.pool is None else (way.total_machine_seconds,))),
     )
     return (name, str(way.worker_count), " + ".join(texts), cache, time, worker_time, way.cost_text)
 

@@ -86,13 +86,15 @@ class MachineAudit:
         """
         before, found = self.doubtful, {}
         if event.machines is not None and not self.state.run_config.is_scheduled:
-            found = self._compare_with_workers(event.machines, event.answers)
+            found = self._terminate_unwanted_find_missing(event.machines, event.answers)
         missing = {name: reason for name, reason in found.items() if name not in event.answers}
         gone = {name: reason for name, reason in missing.items() if is_probe and name in before}
         self.doubtful = {name: reason for name, reason in missing.items() if name not in gone}
         return gone
 
-    def _compare_with_workers(self, machines: Iterable[ListedMachine], answers: frozenset[str]) -> dict[str, str]:
+    def _terminate_unwanted_find_missing(
+        self, machines: Iterable[ListedMachine], answers: frozenset[str]
+    ) -> dict[str, str]:
         """Terminate the machines that no worker needs; return the workers without one, with the reasons.
 
         Where a worker answers whose machine is not listed, another of its name is not needed either.

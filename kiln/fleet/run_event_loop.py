@@ -184,7 +184,9 @@ class Supervisor:
         state, now = self.state, self.state.executor.now()
         state.disk_full_since = now if state.disk_full_since is None else state.disk_full_since
         state.postponed.append((now + RETRY, event.command))
-        for config in [config for config in state.configs.values() if _is_command_about(event.command, config.config)]:
+        for config in [
+            config for config in state.configs.values() if _is_command_about_config(event.command, config.config)
+        ]:
             text = f"waiting for space on this computer's disk: {event.reason}"
             state.observer.output_line_received(config.config, text, "")
 
@@ -237,7 +239,7 @@ class Supervisor:
         match event:
             case executor_protocol.WorkerUnreachable():
                 worker.silent_since = self.state.executor.now() if worker.silent_since is None else worker.silent_since
-            case executor_protocol.BuildStarted() | executor_protocol.BuildDequeued() if _is_assigned_config(
+            case executor_protocol.BuildStarted() | executor_protocol.QueuedBuildStarted() if _is_assigned_config(
                 worker, event.config
             ):
                 self.jobs.on_build_started(worker, event)
@@ -364,7 +366,7 @@ def _is_assigned_config(worker: Worker, config: str) -> bool:
     return worker.assignment is not None and worker.assignment.config == config
 
 
-def _is_command_about(command: executor_protocol.Command, config: str) -> bool:
+def _is_command_about_config(command: executor_protocol.Command, config: str) -> bool:
     return (
         isinstance(
             command, executor_protocol.StartBuild | executor_protocol.FollowBuild | executor_protocol.CollectResults

@@ -165,19 +165,19 @@ class Inventory:
     @property
     def present_workers(self) -> tuple[Worker, ...]:
         """The workers that exist or may exist: neither terminated nor refused."""
-        return (self._lists or self._list_workers()).present
+        return (self._lists or self._refresh_worker_lists()).present
 
     @property
     def alive_workers(self) -> tuple[Worker, ...]:
         """The workers that exist or are being provisioned, and are not given up."""
-        return (self._lists or self._list_workers()).alive
+        return (self._lists or self._refresh_worker_lists()).alive
 
     @property
     def alive_builders(self) -> tuple[Worker, ...]:
         """The workers that are alive and build."""
-        return (self._lists or self._list_workers()).builders
+        return (self._lists or self._refresh_worker_lists()).builders
 
-    def _list_workers(self) -> _CachedWorkerLists:
+    def _refresh_worker_lists(self) -> _CachedWorkerLists:
         alive = tuple(worker for worker in self._present.values() if worker.is_alive)
         builders = tuple(worker for worker in alive if worker.builds_configs)
         self._lists = _CachedWorkerLists(present=tuple(self._present.values()), alive=alive, builders=builders)
@@ -274,7 +274,7 @@ class Inventory:
         """Return the number of builds of a config that were begun."""
         return self._attempts.get(config, 0)
 
-    def lost_builds_and_seconds(self, configs: Container[str], now: float) -> tuple[int, float]:
+    def lost_count_and_build_seconds(self, configs: Container[str], now: float) -> tuple[int, float]:
         """Return how many builds of configs were lost, and the seconds that all their builds have taken."""
         jobs = [job for job in self._jobs.values() if job.config in configs]
         ends = [now if job.state in RUNNING else job.finished or job.started for job in jobs]

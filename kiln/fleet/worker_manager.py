@@ -61,7 +61,7 @@ class WorkerManager:
         if worker.is_prepared and identity != worker.record.id:
             worker.is_prepared, worker.is_building = False, False
             for config in tuple(worker.uncollected):
-                self.jobs.requeue_config(self.state.estimates[config], worker, "the worker was gone")
+                self.jobs.requeue_or_fail_config(self.state.estimates[config], worker, "the worker was gone")
             worker.uncollected.clear()
         now = worker.exists_since = self.state.executor.now()
         self.offers.record_acceptance(worker.record.offer_key)
@@ -126,10 +126,10 @@ class WorkerManager:
             return False
         seconds = max(0.0, self.offers.next_available_time(offers) - now)
         text = f"no worker is left, and the provider refuses others; asking again {_delay_text(seconds)}"
-        self._report_waiting_configs(f"{text}: {event.reason}")
+        self._report_to_waiting_configs(f"{text}: {event.reason}")
         return True
 
-    def _report_waiting_configs(self, text: str) -> None:
+    def _report_to_waiting_configs(self, text: str) -> None:
         """Report why no worker is requested for the waiting configs."""
         for config in self.state.configs.values():
             if config.state is ConfigState.WAITING:
@@ -139,7 +139,7 @@ class WorkerManager:
         """Report that workers were lost together again, and that the next ones are requested later."""
         if now < self.losses.wait_until:
             moment = _delay_text(self.losses.wait_until - now)
-            self._report_waiting_configs(f"workers were lost together again; the next are requested {moment}")
+            self._report_to_waiting_configs(f"workers were lost together again; the next are requested {moment}")
 
     def _offers_of_awaited_types(self) -> list[Offer]:
         """Return the offers of the machine types that configs wait for."""
@@ -202,7 +202,7 @@ class WorkerManager:
         worker.retries.clear()
         self.jobs.requeue_assigned_config(worker, reason)
         for config in uncollected:
-            self.jobs.requeue_config(self.state.estimates[config], worker, reason)
+            self.jobs.requeue_or_fail_config(self.state.estimates[config], worker, reason)
         if worker.is_cache_worker:
             self.continue_without_cache(reason)
             return
@@ -225,7 +225,7 @@ class WorkerManager:
             return
         worker.is_retired = worker.is_reclaimed = True
         worker.reclaimed_at = at
-        replaced = self._count_reclaim()
+        replaced = self._count_reclaim_and_check_limit()
         if worker.is_pool_worker:
             self.pool.on_worker_reclaimed(worker, max(0.0, at - self.state.executor.now()), replaced=replaced)
             return
@@ -239,7 +239,7 @@ class WorkerManager:
         elif self.state.queue.expected_end(worker.name) > at - COLLECTION:
             self.jobs.request_build_handover(worker, config, reason)
 
-    def _count_reclaim(self) -> bool:
+    def _count_reclaim_and_check_limit(self) -> bool:
         """Replace workers that are taken back a limited number of times, so that the cost of a run has a bound.
 
         Return whether this one is. Otherwise no more spot workers are requested: those on demand, where the user allows
@@ -337,7 +337,7 @@ class WorkerManager:
         self._stop_if_all_reclaimed()
         run_config, inventory = self.state.run_config, self.state.inventory
         names: list[str] = []
-        name, cache, zone = run_config.worker_name(None), run_config.cache, self.offers.current_zone(now)
+        name, cache, zone = run_config.worker_name(None), run_config.cache, self.offers.first_available_zone(now)
         if cache is not None and self.cache is None and name not in inventory.workers:
             names.append(inventory.add_requested_worker(name, Offer(machine_type=cache, zone=zone), now=now).name)
         is_waiting = now < self.losses.wait_until

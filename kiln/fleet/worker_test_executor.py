@@ -80,14 +80,12 @@ class ConfigTestResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestedPackages:
+class PackagesToTest:
     """The packages to test: files below ``channel``, by config.
 
     With ``gpu`` the worker must have a GPU, and the tests are refused without one. ``limits`` are the seconds that the
     tests of configs may take.
     """
-
-    __test__ = False  # pytest would take it for a class of tests
 
     channel: Path
     packages: Mapping[str, Sequence[Path]]
@@ -119,7 +117,7 @@ def _cached_package_digest(path: Path, _changed: int) -> str:
 class WorkerTestExecutor(AnsibleExecutor):
     """Executes commands on real machines; a config's job tests its packages, of which nothing is fetched."""
 
-    def __init__(self, site: PlaybookSite, tested: TestedPackages) -> None:
+    def __init__(self, site: PlaybookSite, tested: PackagesToTest) -> None:
         """``tested`` are the packages of all configs."""
         super().__init__(site, keep=lambda _, packages: tuple(packages))
         self.tested = tested

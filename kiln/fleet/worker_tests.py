@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.errors import WorkersLost
-from kiln.fleet import run as fleet
+from kiln.fleet import run_and_removal as fleet
 from kiln.fleet.build_and_test_recorders import WorkerTestRecorder, config_of_job
 from kiln.fleet.worker_test_executor import SUFFIX, ConfigTestResult, WorkerTestExecutor, stored_test_result
 from kiln.model.fleet import JobState
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import WorkerExecutor
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.fleet.worker_test_executor import TestedPackages
+    from kiln.fleet.worker_test_executor import PackagesToTest
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.fleet import FleetRun
     from kiln.model.observer import RunObserver
@@ -41,7 +41,7 @@ class WorkerTestInputs:
 
     run_config: FleetRunConfig
     site: PlaybookSite
-    tested: TestedPackages
+    tested: PackagesToTest
     report: MatrixReport | None = None
 
 
@@ -51,7 +51,7 @@ def run_tests_on_worker(
     """Test the packages of all configs on a worker, and terminate it, however that ends.
 
     Return the report of the run with the configs as their tests make them, and the errors of those that failed. Raises
-    the errors of `kiln.fleet.run.execute_fleet_run`.
+    the errors of `kiln.fleet.run_and_removal.execute_fleet_run`.
     """
     run_config = tests.run_config
     records = WorkerTestRecorder(
@@ -72,7 +72,7 @@ def run_tests_on_worker(
 
 
 def jobs_for_tests(
-    tested: TestedPackages, *, seconds: float, passed: Iterable[tuple[str, str]] = ()
+    tested: PackagesToTest, *, seconds: float, passed: Iterable[tuple[str, str]] = ()
 ) -> list[JobEstimate]:
     """Return the jobs that test the packages of configs, without those that have ``passed``, as config and key."""
     keys, done = {config: tested.inputs_hash(config) for config in tested.packages}, set(passed)

@@ -71,7 +71,11 @@ def pooled() -> Iterator[Row]:
         alone = estimates(CONFIGS, hours=HOURS, warm=WARM, groups=groups)
         clients = estimates(CONFIGS, hours=HOURS * slower, warm=WARM, groups=groups)
         for workers in POOLS:
-            pool = PoolShape(machine_type=large, workers=workers, cores=assumptions.pool_cores(workers * large.cores))
+            pool = PoolShape(
+                machine_type=large,
+                workers=workers,
+                cores=assumptions.pool_cores_with_assumptions(workers * large.cores),
+            )
             both = plan_fleet(
                 {small: clients},
                 overheads=OVERHEADS,

@@ -122,7 +122,7 @@ def variable_files_to_send(
             if not table["kiln_static_hosts"]:
                 raise UsageError(f"kiln_static_hosts in {path} has no host besides the controller", hint=ANOTHER)
         for host in table.get("kiln_static_hosts") or ():
-            add_private_key(host, files, path)
+            add_private_key_of_host(host, files, path)
         files[f"vars/{number}.yml"] = json.dumps(table, default=str)
     return files
 
@@ -178,7 +178,7 @@ def _is_host_at_address(host: Any, place: tuple[str, int] | None) -> bool:
     return (host.get("address"), str(host.get("port", 22))) == (place[0], str(place[1]))
 
 
-def add_private_key(host: Any, files: dict[str, str], path: Path) -> None:
+def add_private_key_of_host(host: Any, files: dict[str, str], path: Path) -> None:
     """Send the private key of an existing host along, and point the host at it."""
     if not isinstance(host, dict) or not isinstance(host.get("key"), str):
         raise UsageError(f"a host of kiln_static_hosts in {path} has no key", hint="key: the path of a private key")

@@ -26,7 +26,7 @@ from kiln.fleet.executor_protocol import (
     WorkerPrepared,
 )
 from kiln.fleet.executor_shared_state import EventSession
-from kiln.fleet.slurm import follow, removal, submit
+from kiln.fleet.slurm import follow_and_collect, job_removal_and_listing, submit
 from kiln.fleet.slurm.client import SlurmClient, program_environment
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ QUERIES = 3  # of the states of files for one of squeue, which burdens Slurm's c
 HANDLERS: Mapping[type, Handler] = {
     ProvisionWorkers: submit.prepare_cluster_for_jobs,
     PrepareWorker: lambda _, command: WorkerPrepared(worker=command.worker),
-    QueryJobs: follow.query_jobs_of_run,
+    QueryJobs: follow_and_collect.query_jobs_of_run,
     StartBuild: submit.submit_build_job,
-    FollowBuild: follow.follow_build,
+    FollowBuild: follow_and_collect.follow_build,
     RenewLease: lambda _, command: LeaseRenewed(worker=command.worker),  # a job lives without its controller
-    ProbeWorkers: removal.probe_slurm,
-    TerminateWorker: removal.cancel_jobs_of_worker,
-    TearDownRun: removal.tear_down_run,
+    ProbeWorkers: job_removal_and_listing.probe_slurm,
+    TerminateWorker: job_removal_and_listing.cancel_jobs_of_worker,
+    TearDownRun: job_removal_and_listing.tear_down_run,
     WatchService: lambda *_: None,  # the cache is a folder
     StopBuild: lambda *_: None,  # Slurm has the jobs' time limits
 }
@@ -79,7 +79,9 @@ class SlurmExecutor(CommandThreads):
         client = SlurmClient(program_environment(site.environment), interval=QUERIES * site.poll)
         self.session = SlurmSession(site=site, client=client)
         super().__init__(
-            self.session, site.folder, {**HANDLERS, CollectResults: partial(follow.fetch_results, keep=keep)}
+            self.session,
+            site.folder,
+            {**HANDLERS, CollectResults: partial(follow_and_collect.fetch_results, keep=keep)},
         )
 
     def submit(self, command: Command) -> None:

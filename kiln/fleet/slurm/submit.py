@@ -16,9 +16,9 @@ from kiln.fleet.executor_protocol import (
     ProvisionWorkers,
     WorkerProvisioned,
 )
-from kiln.fleet.slurm import job_files
+from kiln.fleet.slurm import job_files_and_options
 from kiln.fleet.slurm.client import LATER
-from kiln.fleet.slurm.job_files import AttemptFolder
+from kiln.fleet.slurm.job_files_and_options import AttemptFolder
 from kiln.model.job_estimate import JobSize
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def prepare_cluster_for_jobs(session: SlurmSession, command: ProvisionWorkers) -
             return
         if session.project is None:
             session.task_reporter(*workers)("copy kiln to the shared folder")
-            session.project = job_files.install_kiln(session.site)
+            session.project = job_files_and_options.install_kiln(session.site)
     for worker in workers:
         session.events.put(WorkerProvisioned(worker=worker, id=ID))
 
@@ -53,7 +53,9 @@ def _job_refusal_reason(session: SlurmSession) -> str:
         name = f"kiln-{session.site.run}-check"
         sizes = {size: config for config, size in session.site.sizes.items()} or {JobSize(): ""}
         for config in sizes.values():
-            options = job_files.sbatch_options(session.site, attempt, worker=name, config=config, number=0, after="")
+            options = job_files_and_options.sbatch_options(
+                session.site, attempt, worker=name, config=config, number=0, after=""
+            )
             result = session.client.run_program("sbatch", "--test-only", *options, str(attempt.script_path))
             if not result.ok:
                 reason = result.tail[-500:] or "sbatch did not answer"
@@ -84,7 +86,7 @@ def submit_build_job(session: SlurmSession, command: StartBuild) -> Event:
 
 def _submit_job_once(session: SlurmSession, command: StartBuild) -> tuple[Event, str]:
     """Return what became of a submission, and the number of the job, empty without one."""
-    after = _job_number(session, command.after)
+    after = _job_number_once_submitted(session, command.after)
     if command.after and not after:
         return CommandUndelivered(command=command, reason=f"the job of {command.after} is not submitted yet"), ""
     with session.submitting:
@@ -108,7 +110,7 @@ def _submit_job_once(session: SlurmSession, command: StartBuild) -> tuple[Event,
             after=command.after,
         )
         active = {job.id for job in jobs if job.is_active}
-        options = job_files.sbatch_options(
+        options = job_files_and_options.sbatch_options(
             session.site,
             attempt,
             worker=command.worker,
@@ -127,7 +129,7 @@ def _submit_job_once(session: SlurmSession, command: StartBuild) -> tuple[Event,
         return begun, number
 
 
-def _job_number(session: SlurmSession, config: str) -> str:
+def _job_number_once_submitted(session: SlurmSession, config: str) -> str:
     """Return the number of a config's job, which is being submitted or was, by this process of the run or another."""
     if future := session.submitted.get(config):
         return future.result() if futures.wait((future,), timeout=AWAIT_SECONDS).done else ""

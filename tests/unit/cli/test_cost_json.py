@@ -12,7 +12,7 @@ import pytest
 from kiln import cli, process_runner
 from kiln.cli import fleet_test
 from kiln.fleet import plan_status_output
-from kiln.fleet import run as fleet_run
+from kiln.fleet import run_and_removal as fleet_run
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState

@@ -17,7 +17,7 @@ from kiln.cli.fleet_ansible_settings import artifact_layout
 from kiln.cli.fleet_arguments import add_arguments
 from kiln.errors import AlreadyRunning, MachinesUnknown, UsageError
 from kiln.feedstock_loader import load
-from kiln.fleet import run as fleet
+from kiln.fleet import run_and_removal as fleet
 from kiln.fleet.detached import start as starting
 from kiln.fleet.detached.attach_key import RunKey
 from kiln.model.feedstock import Feedstock

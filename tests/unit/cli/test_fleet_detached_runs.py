@@ -15,7 +15,7 @@ import pytest
 from kiln import cli, folder_lock
 from kiln.cli import fleet_detached_runs, fleet_detached_status_and_logs
 from kiln.errors import AlreadyRunning, BrokenPackage, MachinesUnknown, TeardownIncomplete, UsageError
-from kiln.fleet import run as fleet
+from kiln.fleet import run_and_removal as fleet
 from kiln.fleet.detached import attach_key, controller_client
 from kiln.fleet.detached.attach_key import RunKey
 from kiln.model.feedstock import Feedstock

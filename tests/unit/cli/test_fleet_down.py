@@ -8,7 +8,7 @@ from kiln import cli
 from kiln.cli import fleet_down
 from kiln.cli.fleet_ansible_settings import artifact_layout
 from kiln.errors import CredentialsRefused
-from kiln.fleet import run as fleet
+from kiln.fleet import run_and_removal as fleet
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
 from kiln.model.fleet import FleetRun

@@ -17,7 +17,7 @@ from kiln.cli.fleet_arguments import add_arguments
 from kiln.cli.fleet_planning import priced_machine_types
 from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
 from kiln.fleet import costs, worker_tests
-from kiln.fleet import run as fleet
+from kiln.fleet import run_and_removal as fleet
 from kiln.fleet.build_and_test_recorders import PENDING
 from kiln.fleet.executor_protocol import Event, ResultsCollected, StartBuild
 from kiln.fleet.fleet_run_settings import FleetRunConfig
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kiln.cli.fleet_gpu_tests import GpuTestStage
-    from kiln.fleet.worker_test_executor import TestedPackages
+    from kiln.fleet.worker_test_executor import PackagesToTest
 
 ROOT = Path(__file__).parents[3]
 CUDA = sorted(path.stem for path in (ROOT / ".ci_support").glob("*.yaml") if "versionNone" not in path.name)[:3]
@@ -106,7 +106,7 @@ class Run:
         monkeypatch.setattr(fleet_test, "playbook_site_of_tests", lambda *_: self.site)
         monkeypatch.setattr(worker_tests, "WorkerTestExecutor", self._executor)
 
-    def _executor(self, _: PlaybookSite, tested: TestedPackages) -> Simulation:
+    def _executor(self, _: PlaybookSite, tested: PackagesToTest) -> Simulation:
         if self.tests is None:
             self.tests = Simulation(
                 worker_tests.jobs_for_tests(tested, seconds=600.0), faults=Faults(**self.faults), home=0.1

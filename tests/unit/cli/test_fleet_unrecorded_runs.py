@@ -10,7 +10,7 @@ import pytest
 
 from kiln.cli import fleet_unrecorded_runs
 from kiln.errors import AlreadyRunning, MachinesUnknown
-from kiln.fleet import run as fleet
+from kiln.fleet import run_and_removal as fleet
 from kiln.fleet import unrecorded_run_recovery
 from kiln.fleet.detached.attach_key import ConfigInputHashes, RunKey
 from kiln.ledger.fleet import FleetLedger

@@ -68,7 +68,7 @@ def test_a_pool_is_planned_beside_the_same_machines_without_it() -> None:
     assert way.cost == pytest.approx(builders + 5 * worker_cost(0.8, way.seconds, billed=1)), (
         "its workers and its server"
     )
-    assert way.total_seconds == pytest.approx(sum(way.worker_seconds) + 5 * way.seconds)
+    assert way.total_machine_seconds == pytest.approx(sum(way.worker_seconds) + 5 * way.seconds)
     first = next(job for job in both.estimates if job.config == way.placements[0].config)
     assert (first.cold, first.warm) == pytest.approx((cold, cold * 0.2)), "as the run expects them"
     assert both.without_cache is None

@@ -25,7 +25,6 @@ from kiln.errors import (
 )
 from kiln.fleet.costs import workers_cost
 from kiln.fleet.executor_protocol import (
-    BuildDequeued,
     BuildFinished,
     CollectFailed,
     CollectResults,
@@ -35,6 +34,7 @@ from kiln.fleet.executor_protocol import (
     PrepareWorker,
     ProbeWorkers,
     ProvisionWorkers,
+    QueuedBuildStarted,
     RenewLease,
     StartBuild,
     StopBuild,
@@ -1219,7 +1219,7 @@ def test_a_build_that_waited_in_a_queue_began_when_its_provider_says() -> None:
     def watched(name: str, config: str) -> Any:
         if run.state.configs[config].started != begun:
             simulation._soon(1.0, lambda: original(name, config))
-            return BuildDequeued(worker=name, config=config, at=begun)
+            return QueuedBuildStarted(worker=name, config=config, at=begun)
         return original(name, config)
 
     simulation._watched = watched  # type: ignore[method-assign]

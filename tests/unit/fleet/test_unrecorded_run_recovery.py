@@ -12,7 +12,7 @@ import pytest
 
 from kiln.container.owner_labels import OwnerProcess
 from kiln.errors import AlreadyRunning, MachinesUnknown
-from kiln.fleet import run as fleet
+from kiln.fleet import run_and_removal as fleet
 from kiln.fleet import unrecorded_run_recovery
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.run_event_loop import Supervisor

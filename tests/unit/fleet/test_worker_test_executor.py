@@ -26,7 +26,7 @@ from kiln.fleet.executor_protocol import (
     WorkerUnreachable,
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
-from kiln.fleet.worker_test_executor import SUFFIX, TestedPackages, WorkerTestExecutor, stored_test_result
+from kiln.fleet.worker_test_executor import SUFFIX, PackagesToTest, WorkerTestExecutor, stored_test_result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +83,7 @@ def executor(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) 
     (channel / "linux-64").mkdir(parents=True, exist_ok=True)
     path = channel / "linux-64" / "one.conda"
     path.write_text("package")
-    tested = TestedPackages(channel=channel, packages={"one": (path,)}, limits={"one": 90.0}, gpu=True)
+    tested = PackagesToTest(channel=channel, packages={"one": (path,)}, limits={"one": 90.0}, gpu=True)
     return WorkerTestExecutor(cast("Any", session.site), tested)
 
 
@@ -136,7 +136,7 @@ def test_a_result_of_other_packages_does_not_count(tmp_path: Path, monkeypatch: 
     (path,) = run.tested.packages["one"]
     path.write_text("another package")
     assert run.tested.inputs_hash("one") != before
-    assert TestedPackages(channel=tmp_path, packages=run.tested.packages).inputs_hash("one") != run.tested.inputs_hash(
+    assert PackagesToTest(channel=tmp_path, packages=run.tested.packages).inputs_hash("one") != run.tested.inputs_hash(
         "one"
     ), "no GPU"
     assert stored_test_result(session.site.folder, "one", key=run.tested.inputs_hash("one")) is None

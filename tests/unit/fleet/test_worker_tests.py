@@ -12,7 +12,7 @@ from kiln.fleet import costs, worker_tests
 from kiln.fleet.executor_protocol import ProvisionWorkers, StartBuild
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.playbook_runner import PlaybookSite
-from kiln.fleet.worker_test_executor import SUFFIX, TestedPackages
+from kiln.fleet.worker_test_executor import SUFFIX, PackagesToTest
 from kiln.fleet.worker_tests import WorkerTestInputs
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import FleetRun, JobRecord, JobState, Offer, WorkerRecord, WorkerState
@@ -32,14 +32,14 @@ CONFIGS = ("first", "second", "third")
 SECONDS = 600.0
 
 
-def packages(tmp_path: Path) -> TestedPackages:
+def packages(tmp_path: Path) -> PackagesToTest:
     folder = tmp_path / "channel" / "linux-64"
     folder.mkdir(parents=True, exist_ok=True)
     for name in CONFIGS:
         if not (folder / f"{name}.conda").exists():
             (folder / f"{name}.conda").write_text(name)
     paths = {name: (folder / f"{name}.conda",) for name in CONFIGS}
-    return TestedPackages(channel=tmp_path / "channel", packages=paths, gpu=True)
+    return PackagesToTest(channel=tmp_path / "channel", packages=paths, gpu=True)
 
 
 def inputs(tmp_path: Path, *, report: MatrixReport | None = None, passed: Any = (), **more: Any) -> WorkerTestInputs:

@@ -12,19 +12,19 @@ from kiln import files
 from kiln.errors import NotWritable
 from kiln.fleet import collect
 from kiln.fleet.executor_protocol import (
-    BuildDequeued,
     BuildFinished,
     CollectFailed,
     CommandUndelivered,
     Heartbeat,
     JobsListed,
     LogLine,
+    QueuedBuildStarted,
     ResultsCollected,
     WorkerUnreachable,
 )
 from kiln.fleet.log_stream import LogStream
 from kiln.fleet.playbook_runner import LITTLE
-from kiln.fleet.slurm.job_files import AttemptFolder, has_result
+from kiln.fleet.slurm.job_files_and_options import AttemptFolder, has_result
 from kiln.fleet.slurm.outcome import NEVER, is_job_over, job_outcome
 from kiln.model.job_estimate import JobSize
 from kiln.name_rules import is_channel_subdir
@@ -157,7 +157,7 @@ class BuildFollower:
         started = state.get("started")
         if isinstance(started, float) and started != self._started:
             self._started = started
-            self._session.events.put(BuildDequeued(worker=worker, config=config, at=started))
+            self._session.events.put(QueuedBuildStarted(worker=worker, config=config, at=started))
 
 
 def fetch_results(

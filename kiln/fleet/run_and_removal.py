@@ -11,7 +11,7 @@ from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
 from kiln.fleet.playbook_runner import PlaybookRunner, is_removal_confirmed, removal_failure_reason
 from kiln.fleet.provider_operations import CREDENTIALS
 from kiln.fleet.run_event_loop import Supervisor
-from kiln.fleet.slurm import removal
+from kiln.fleet.slurm import job_removal_and_listing
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.site import SlurmSite
 
@@ -90,7 +90,7 @@ def tear_down_run(site: PlaybookSite | SlurmSite, run: str) -> None:
     """
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if isinstance(site, SlurmSite):
-        removal.cancel_and_require_run_removed(site)
+        job_removal_and_listing.cancel_and_require_run_removed(site)
         unrecorded_run_recovery.remove_run_note(site.folder)
         return
     playbooks = PlaybookRunner(site)
