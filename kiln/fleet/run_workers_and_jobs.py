@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from kiln.fleet import costs
@@ -129,22 +130,6 @@ class Worker:
         """True for a worker that builds configs."""
         return not (self.is_cache_worker or self.is_pool_worker)
 
-    def pop_due_retries(self, now: float) -> list[str]:
-        """Remove and return the keys of the retries that are due."""
-        keys = [key for key, time in self.retries.items() if time <= now]
-        for key in keys:
-            del self.retries[key]
-        return keys
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CachedWorkerLists:
-    """The workers of an inventory until one of them changes: see the properties of the same names."""
-
-    present: tuple[Worker, ...]
-    alive: tuple[Worker, ...]
-    builders: tuple[Worker, ...]
-
 
 class Inventory:
     """All workers and jobs of a run."""
@@ -154,7 +139,6 @@ class Inventory:
         self._store = store
         self.workers: dict[str, Worker] = {}
         self._present: dict[str, Worker] = {}
-        self._lists: _CachedWorkerLists | None = None  # they are read after every event
         self._terminated: tuple[WorkerRecord, ...] = ()  # by an earlier process of the run
         self._jobs: dict[tuple[str, int], JobRecord] = {}
         self._attempts: dict[str, int] = {}
@@ -162,26 +146,25 @@ class Inventory:
     def __iter__(self) -> Iterator[Worker]:
         return iter(tuple(self.workers.values()))
 
-    @property
+    @cached_property
     def present_workers(self) -> tuple[Worker, ...]:
         """The workers that exist or may exist: neither terminated nor refused."""
-        return (self._lists or self._refresh_worker_lists()).present
+        return tuple(self._present.values())
 
-    @property
+    @cached_property
     def alive_workers(self) -> tuple[Worker, ...]:
         """The workers that exist or are being provisioned, and are not given up."""
-        return (self._lists or self._refresh_worker_lists()).alive
+        return tuple(worker for worker in self.present_workers if worker.is_alive)
 
-    @property
+    @cached_property
     def alive_builders(self) -> tuple[Worker, ...]:
         """The workers that are alive and build."""
-        return (self._lists or self._refresh_worker_lists()).builders
+        return tuple(worker for worker in self.alive_workers if worker.builds_configs)
 
-    def _refresh_worker_lists(self) -> _CachedWorkerLists:
-        alive = tuple(worker for worker in self._present.values() if worker.is_alive)
-        builders = tuple(worker for worker in alive if worker.builds_configs)
-        self._lists = _CachedWorkerLists(present=tuple(self._present.values()), alive=alive, builders=builders)
-        return self._lists
+    def _forget_cached_worker_lists(self) -> None:
+        """Have the lists, which are read after every event, made anew when they are read next."""
+        for name in ("present_workers", "alive_workers", "alive_builders"):
+            self.__dict__.pop(name, None)
 
     def total_cost_until(self, now: float) -> float:
         """Return the cost of all workers, of what was fetched from them, and of the controller, until ``now``."""
@@ -252,7 +235,7 @@ class Inventory:
                 is_prepared = record.state is WorkerState.READY
                 worker = Worker(record=record, is_prepared=is_prepared, renewed_at=now)
                 self.workers[record.name] = self._present[record.name] = worker
-        self._lists = None
+        self._forget_cached_worker_lists()
         for job in previous.jobs:
             self._register_job(job)
 
@@ -262,7 +245,7 @@ class Inventory:
         self._store.store_worker(self._run_config.id, worker.record)
         if worker.record.state in GONE:
             self._present.pop(worker.name, None)
-        self._lists = None
+        self._forget_cached_worker_lists()
 
     # Jobs
 

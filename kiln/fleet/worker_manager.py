@@ -326,7 +326,8 @@ class WorkerManager:
 
     def retry_due_commands(self, worker: Worker, now: float) -> None:
         """Submit the failed commands again that are due."""
-        for config in worker.pop_due_retries(now):
+        for config in [config for config, time in worker.retries.items() if time <= now]:
+            del worker.retries[config]
             if config:
                 self.jobs.collect_results(worker, config)
             else:
