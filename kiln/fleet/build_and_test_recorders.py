@@ -24,7 +24,10 @@ PENDING = "built; its packages wait for their tests on a worker"
 
 
 class _LedgerAndObserverProxy:
-    """A run's store and observer, which hand on what they are given, with configs and cost as they make them."""
+    """A run's store and observer, which hand on what they are given, with configs and cost as they make them.
+
+    Nothing but the jobs is stored of a run without a number: tests that are no part of one.
+    """
 
     def __init__(self, ledger: FleetLedger, observer: RunObserver) -> None:
         self.ledger = ledger
@@ -46,15 +49,18 @@ class _LedgerAndObserverProxy:
 
     def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config."""
-        self.ledger.update_config(run, self._config_with_test_state(config))
+        if run:
+            self.ledger.update_config(run, self._config_with_test_state(config))
 
     def update_cost(self, run: int, cost: RunCost) -> None:
         """Store the cost of a run so far and in the end."""
-        self.ledger.update_cost(run, self._cost_with_config_names(cost))
+        if run:
+            self.ledger.update_cost(run, self._cost_with_config_names(cost))
 
     def end_run(self, run: int) -> None:
         """Store that a run is over."""
-        self.ledger.end_run(run)
+        if run:
+            self.ledger.end_run(run)
 
     def fleet_run(self, run: str) -> FleetRun | None:
         """Return a fleet run with its workers and jobs, or None."""
@@ -184,24 +190,9 @@ class WorkerTestRecorder(_LedgerAndObserverProxy):
             return 0
         if self._has_begun:
             for config in report.configs:
-                super().update_config(self._report.run, config)
+                self.update_config(self._report.run, config)
             return self._report.run
         return super().begin_run(report)
-
-    def update_config(self, run: int, config: ConfigRun) -> None:
-        """Store the state of a config, as that of its tests makes it."""
-        if run:
-            super().update_config(run, config)
-
-    def update_cost(self, run: int, cost: RunCost) -> None:
-        """Store the cost of a run so far and in the end."""
-        if run:
-            super().update_cost(run, cost)
-
-    def end_run(self, run: int) -> None:
-        """Store that a run is over."""
-        if run:
-            super().end_run(run)
 
     def begin_fleet(self, run: FleetRun) -> None:
         """Store that a fleet run begins or is resumed; the machine types are those of its builds."""
