@@ -50,7 +50,7 @@ def execute_fleet_run(
     supervisor = Supervisor(run_config, executor=executor, store=ledger, observer=observer)
     unrecorded_run_recovery.write_run_note(supervisor.state.fleet_run_record(), site.folder)
     try:
-        return supervisor.execute_run(), supervisor.config_errors
+        return supervisor.execute_run(), supervisor.state.errors
     finally:
         run = ledger.fleet_run(run_config.id)
         if run is not None and run.finished is not None:

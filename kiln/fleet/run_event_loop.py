@@ -14,9 +14,6 @@ from kiln.fleet.worker_manager import WorkerManager
 from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kiln.errors import KilnError
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.run_workers_and_jobs import RunStore, Worker
     from kiln.model.observer import RunObserver
@@ -64,11 +61,6 @@ class Supervisor:
         self._forecast_at = 0.0
         self._forecast_for: list[tuple[str, ConfigState, str]] = []
         self.teardown = TearDownPhase(self.state, self.workers, handle=self._handle_event)
-
-    @property
-    def config_errors(self) -> Mapping[str, KilnError]:
-        """The errors of the configs that failed."""
-        return self.state.errors
 
     def execute_run(self) -> MatrixReport:
         """Build all configs, collect their packages and terminate all workers; return the state of every config.
@@ -184,11 +176,12 @@ class Supervisor:
         state, now = self.state, self.state.executor.now()
         state.disk_full_since = now if state.disk_full_since is None else state.disk_full_since
         state.postponed.append((now + RETRY, event.command))
-        for config in [
-            config for config in state.configs.values() if _is_command_about_config(event.command, config.config)
-        ]:
+        if isinstance(
+            event.command,
+            executor_protocol.StartBuild | executor_protocol.FollowBuild | executor_protocol.CollectResults,
+        ):
             text = f"waiting for space on this computer's disk: {event.reason}"
-            state.observer.output_line_received(config.config, text, "")
+            state.observer.output_line_received(event.command.config, text, "")
 
     def _postpone_undelivered_command(self, event: executor_protocol.CommandUndelivered) -> None:
         """Postpone a command: an unreachable worker is not yet a lost one."""
@@ -364,12 +357,3 @@ class Supervisor:
 
 def _is_assigned_config(worker: Worker, config: str) -> bool:
     return worker.assignment is not None and worker.assignment.config == config
-
-
-def _is_command_about_config(command: executor_protocol.Command, config: str) -> bool:
-    return (
-        isinstance(
-            command, executor_protocol.StartBuild | executor_protocol.FollowBuild | executor_protocol.CollectResults
-        )
-        and command.config == config
-    )

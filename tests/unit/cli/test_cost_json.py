@@ -63,7 +63,7 @@ def test_all_commands_have_the_documented_shape(
             store=ledger,
             observer=observer,  # type: ignore[arg-type]
         )
-        return supervisor.execute_run(), supervisor.config_errors
+        return supervisor.execute_run(), supervisor.state.errors
 
     def look(ledger: FleetLedger, number: int, cost: RunCost) -> None:
         """Ask for the state of the run by the other commands, once configs run and others wait."""

@@ -158,8 +158,8 @@ def test_a_config_whose_workers_all_die_fails_after_its_last_attempt() -> None:
     run = supervisor(simulation, attempts=2, replacements=9)
     report = run.execute_run()
     assert states(report) == {"config00": ConfigState.FAILED}
-    assert isinstance(run.config_errors["config00"], WorkersLost)
-    assert "2 workers" in str(run.config_errors["config00"])
+    assert isinstance(run.state.errors["config00"], WorkersLost)
+    assert "2 workers" in str(run.state.errors["config00"])
     assert_nothing_left(run, simulation)
 
 
@@ -617,7 +617,7 @@ def test_a_config_that_does_not_compile_fails_alone() -> None:
         "config02": ConfigState.FAILED,
         "config03": ConfigState.DONE,
     }
-    assert type(run.config_errors["config02"]) is BuildFailed
+    assert type(run.state.errors["config02"]) is BuildFailed
     assert {command.config for command in commands(simulation, CollectResults)} == {
         estimate.config for estimate in FOUR
     }
@@ -646,7 +646,7 @@ def test_a_config_that_fills_two_disks_is_at_fault_itself() -> None:
     simulation = Simulation(estimates(1), faults=Faults(full=frozenset({ONE, TWO, "kiln-r1-3"})))
     run = supervisor(simulation)
     assert states(run.execute_run()) == {"config00": ConfigState.DISK_FULL}
-    assert type(run.config_errors["config00"]) is DiskFull
+    assert type(run.state.errors["config00"]) is DiskFull
     assert len(commands(simulation, StartBuild)) == 2
     assert_nothing_left(run, simulation)
 
@@ -695,7 +695,7 @@ def test_corrupt_packages_are_collected_again_and_then_fail(times: int, state: C
     result = states(run.execute_run())
     assert result.pop("config01") is state
     assert set(result.values()) == {ConfigState.DONE}
-    assert {type(error) for error in run.config_errors.values()} == (
+    assert {type(error) for error in run.state.errors.values()} == (
         {HashMismatch} if state is ConfigState.FAILED else set()
     )
     assert_nothing_left(run, simulation)
@@ -1141,7 +1141,7 @@ def test_a_compile_that_failed_is_not_repeated_by_the_configs_that_share_it(
         assert configs[name].state is ConfigState.WAITING
         assert configs[name].reason == "not compiled: config00 failed in the compile that both share"
     assert {command.config for command in commands(simulation, StartBuild)}.isdisjoint({"config02", "config04"})
-    assert set(run.config_errors) == {"config00"}
+    assert set(run.state.errors) == {"config00"}
     assert_nothing_left(run, simulation)
 
 
@@ -1241,7 +1241,7 @@ def test_a_build_that_takes_longer_than_it_may_is_stopped_and_fails_alone() -> N
     assert config.finished is not None
     assert config.started is not None
     assert config.finished - config.started == pytest.approx(2 * HOUR, abs=60)
-    assert isinstance(run.config_errors[limited.config], FleetLimit)
+    assert isinstance(run.state.errors[limited.config], FleetLimit)
     assert Counter(states(report).values())[ConfigState.DONE] == 2
     assert len(commands(simulation, StopBuild)) == 1
     assert_nothing_left(run, simulation)
@@ -1261,7 +1261,7 @@ def test_a_build_that_a_scheduler_ends_at_its_time_limit_is_repeated_and_fails_a
 
     simulation._watched = watched  # type: ignore[method-assign]
     run.execute_run()
-    error = run.config_errors["config00"]
+    error = run.state.errors["config00"]
     assert isinstance(error, FleetLimit)
     count = "once" if attempts == 1 else "2 times"
     assert error.what == f"config00 was submitted {count}, and not built"
