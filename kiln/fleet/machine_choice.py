@@ -76,33 +76,22 @@ def candidate_assignments(
         UsageError: when no type is large enough for a config; the message has its need.
     """
     _require_fitting_type_for_each(estimates)
-    result: dict[tuple[str, ...], MachineTypesOfConfigs] = {}
-    for kind, jobs in estimates.items():
-        if all(job.size.fits(kind) for job in jobs):
-            _add_assignment_if_new(
-                result,
-                MachineTypesOfConfigs.from_estimates(
-                    (dataclasses.replace(job, type=kind.type) for job in jobs), [kind]
-                ),
-            )
+    tables = {kind: {job.config: job for job in jobs} for kind, jobs in estimates.items()}
+    names = _config_names(tables)
+    choices = [dict.fromkeys(names, kind) for kind in _types_that_fit_all(tables, names)]
     if len(estimates) > 1:
-        tables = {kind: {job.config: job for job in jobs} for kind, jobs in estimates.items()}
-        choices = [_cheapest_or_fastest_types(tables, order, spot=spot) for order in ("cost", "time")]
+        choices += [_cheapest_or_fastest_types(tables, order, spot=spot) for order in ("cost", "time")]
         if any(kind.limit for kind in estimates):
             choices += [
                 _load_balanced_types(tables, _compile_groups(tables)),
-                _load_balanced_types(tables, [(config,) for config in _config_names(tables)]),
+                _load_balanced_types(tables, [(config,) for config in names]),
             ]
-        for choice in choices:
-            jobs = [dataclasses.replace(tables[kind][name], type=kind.type) for name, kind in choice.items()]
-            _add_assignment_if_new(result, MachineTypesOfConfigs.from_estimates(jobs, estimates))
+    result: dict[tuple[str, ...], MachineTypesOfConfigs] = {}
+    for choice in choices:
+        jobs = [dataclasses.replace(tables[kind][name], type=kind.type) for name, kind in choice.items()]
+        assignment = MachineTypesOfConfigs.from_estimates(jobs, estimates)
+        result.setdefault(tuple(job.type for job in jobs), assignment)
     return tuple(result.values())
-
-
-def _add_assignment_if_new(
-    result: dict[tuple[str, ...], MachineTypesOfConfigs], assignment: MachineTypesOfConfigs
-) -> None:
-    result.setdefault(tuple(job.type for job in assignment.estimates), assignment)
 
 
 def _config_names(tables: Tables) -> list[str]:
