@@ -117,7 +117,8 @@ def forecast_run_cost(
 
     Free workers take their next configs by the rule of the run itself, and are terminated after their last.
     """
-    types = _machine_type_by_config(run_config)
+    kinds = {kind.type: kind for kind in run_config.max_workers_by_type}
+    types = {job.config: kinds.get(job.type, run_config.machine_type) for job in run_config.estimates}
     starts = _expected_starts_of_assigned_configs(inventory, queue, now)
     ends, first, last = _simulate_remaining_builds(run_config, inventory, queue.copy(), max_workers, now, starts)
     after = run_config.collect + run_config.teardown
@@ -186,12 +187,6 @@ def _simulate_remaining_builds(
         ends[config] = last[name] = moment
         queue.end_build(name)
         idle.append(name)
-
-
-def _machine_type_by_config(run_config: FleetRunConfig) -> Mapping[str, MachineType]:
-    """Return the machine type that builds each config."""
-    kinds = {kind.type: kind for kind in run_config.max_workers_by_type}
-    return {estimate.config: kinds.get(estimate.type, run_config.machine_type) for estimate in run_config.estimates}
 
 
 def _names_of_requestable_workers(

@@ -154,11 +154,6 @@ class JobManager:
         self.state.inventory.update_job(event.config, started=event.at)
         self.state.update_config(event.config, started=event.at)
 
-    def request_build_handover(self, worker: Worker, config: str, reason: str) -> None:
-        """Have a build stopped in order, so that another worker continues it."""
-        until = worker.reclaimed_at
-        self.state.submit_command(StopBuild(worker=worker.name, config=config, reason=reason, until=until))
-
     def on_handover(self, worker: Worker, event: ResultsCollected | CollectFailed) -> None:
         """Queue a config again whose build has handed over what it made, or could not."""
         worker.handover = ""

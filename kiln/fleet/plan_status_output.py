@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.plan import FleetPlan, PoolShape, WorkerArrangement, WorkerTestPlan
     from kiln.fleet.run_terms import RunTerms
-    from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
+    from kiln.model.fleet import FleetRun, MachineType, WorkerRecord
     from kiln.model.run import RunCost
     from kiln.scheduling.queue_simulation import Placement
 
@@ -49,7 +49,13 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
     now, controller = time.time(), None if terms is None else terms.controller
 
     def optional_arrangement_as_json(way: WorkerArrangement | None) -> dict[str, Any] | None:
-        return None if way is None else _arrangement_as_json(way, controller, now, plan.bounds.tests)
+        if way is None:
+            return None
+        data = {**to_json(way), "worker_types": [kind.type for kind in way.worker_types]}
+        data["machine_types"] = to_json(way.machine_types)
+        collect, tests = Assumptions.read().collect, plan.bounds.tests
+        cost = fleet_costs.planned_cost(way, controller, now, collect=collect, tests=tests)
+        return {**data, "workers": way.worker_count, "cost": cost_as_json(cost, start=now, running={})}
 
     return {
         "estimates": to_json(plan.estimates),
@@ -68,15 +74,6 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
         "bound": greatest_cost_text(plan.selection),
         "terms": to_json(terms),
     }
-
-
-def _arrangement_as_json(
-    way: WorkerArrangement, controller: MachineType | None, now: float, tests: WorkerTestPlan | None
-) -> dict[str, Any]:
-    data = {**to_json(way), "worker_types": [kind.type for kind in way.worker_types]}
-    data["machine_types"] = to_json(way.machine_types)
-    cost = fleet_costs.planned_cost(way, controller, now, collect=Assumptions.read().collect, tests=tests)
-    return {**data, "workers": way.worker_count, "cost": cost_as_json(cost, start=now, running={})}
 
 
 def _schedule_table(plan: FleetPlan) -> Iterator[str]:
@@ -282,7 +279,7 @@ def _job_table_rows(run: FleetRun, cost: RunCost | None) -> list[tuple[str, ...]
         (
             *(job.config, job.state.value, job.worker, str(job.attempt)),
             expected_period_text(None, ends.get(config_of_job(job.config)), now) if job.state in ON_WORKER else "",
-            _job_failure_text(job),
+            job.reason.partition("\n")[0] if job.state in {JobState.LOST, JobState.FAILED} else "",
         )
         for job in run.jobs
     ]
@@ -292,11 +289,6 @@ def _job_table_rows(run: FleetRun, cost: RunCost | None) -> list[tuple[str, ...]
         (config, "waiting", "", "", expected_period_text(starts.get(config), ends[config], now), "")
         for _, config in waiting
     ]
-
-
-def _job_failure_text(job: JobRecord) -> str:
-    """Return why a build was lost or failed."""
-    return job.reason.partition("\n")[0] if job.state in {JobState.LOST, JobState.FAILED} else ""
 
 
 def worker_offer_text(worker: WorkerRecord) -> str:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from kiln.fleet.executor_protocol import CollectResults, Event, StartBuild
     from kiln.fleet.executor_shared_state import PlaybookSession
-    from kiln.model.handover import HandoverRecord
 
 JOBS = "/var/lib/kiln/jobs"  # on a worker
 FOLDER, NOTICE = "handover", "notice"  # of a config, in its folder there
@@ -47,7 +46,9 @@ def send_handover_to_worker(session: PlaybookSession, request: StartBuild) -> pr
     """Remove an earlier handover from a worker, and send what is here: the record last."""
     worker, config, folder = request.worker, request.config, handover_folder(session, request.config)
     result = session.ssh(worker, f"sudo kiln-job clear {shlex.quote(config)}")
-    record = _read_handover_record(folder)
+    record = None
+    with contextlib.suppress(KilnError, OSError):
+        record = unfinished_build_handover.read_handover_record(folder)
     if not result.ok or record is None or record.archive is None:
         return result
     session.report_step(config, f"send what was built before to {worker}")
@@ -101,12 +102,6 @@ def _unusable_handover_reason(folder: Path) -> str:
     if path.is_symlink() or not path.is_file() or files.sha256(path) != record.archive.sha256:
         return "what the worker has handed over is damaged"
     return ""
-
-
-def _read_handover_record(folder: Path) -> HandoverRecord | None:
-    with contextlib.suppress(KilnError, OSError):
-        return unfinished_build_handover.read_handover_record(folder)
-    return None
 
 
 def remove_handover(session: PlaybookSession, config: str) -> None:

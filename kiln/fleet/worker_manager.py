@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kiln.errors import ProvisionRefused, WorkersLost
-from kiln.fleet.executor_protocol import PrepareWorker, QueryJobs, RenewLease, TerminateWorker, WatchService
+from kiln.fleet.executor_protocol import PrepareWorker, QueryJobs, RenewLease, StopBuild, TerminateWorker, WatchService
 from kiln.fleet.fallback_offers import OffersWithRefusals
 from kiln.fleet.live_run_state import RETRY, TRIES
 from kiln.fleet.lost_worker_limits import LostWorkerLimits
@@ -237,7 +237,7 @@ class WorkerManager:
         if not worker.is_building:
             self.jobs.requeue_assigned_config(worker, reason)
         elif self.state.queue.expected_end(worker.name) > at - COLLECTION:
-            self.jobs.request_build_handover(worker, config, reason)
+            self.state.submit_command(StopBuild(worker=worker.name, config=config, reason=reason, until=at))
 
     def _count_reclaim_and_check_limit(self) -> bool:
         """Replace workers that are taken back a limited number of times, so that the cost of a run has a bound.

@@ -38,13 +38,15 @@ class ControllerClient:
         """Have the results gathered for `fetch_exported_files`, and return the state of the run."""
         return self._request_json("export")
 
-    def send_request(self, what: str) -> None:
-        """Have something done, such as the run stopped (``stop``)."""
-        self._run_request(what)
+    def send_request(self, request: str) -> process_runner.ProcessResult:
+        """Have something done, such as the run stopped (``stop``), and return the answer; raises MachinesUnknown."""
+        return self._require_success(
+            process_runner.capture((*self.words, request), env=self.environment, timeout=SECONDS)
+        )
 
     def confirm_collected(self) -> bool:
         """Say that all is collected, which ends the controller; return whether it waits for others who fetch it."""
-        return json_messages.decode(self._run_request("collected").stdout.strip() or "{}") == {"waits": True}
+        return json_messages.decode(self.send_request("collected").stdout.strip() or "{}") == {"waits": True}
 
     def is_answering(self) -> bool:
         """Return whether the controller still lets the run's key in."""
@@ -80,18 +82,13 @@ class ControllerClient:
 
     def _request_json(self, request: str) -> dict[str, Any]:
         try:
-            answer = json.loads(self._run_request(request).stdout)
+            answer = json.loads(self.send_request(request).stdout)
         except ValueError as error:
             what = f"the controller of the run {self.key.run} sent an invalid answer"
             raise BrokenPackage(what, why=str(error)) from error
         if not isinstance(answer, dict):
             raise BrokenPackage(f"the controller of the run {self.key.run} sent an invalid answer")
         return answer
-
-    def _run_request(self, request: str) -> process_runner.ProcessResult:
-        return self._require_success(
-            process_runner.capture((*self.words, request), env=self.environment, timeout=SECONDS)
-        )
 
     def _require_success(self, result: process_runner.ProcessResult) -> process_runner.ProcessResult:
         if result.ok:

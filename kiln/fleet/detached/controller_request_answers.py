@@ -121,7 +121,8 @@ class RunReporter:
             if changes:
                 sent, pulse = lines, time.monotonic()
                 send_line(json_messages.encode({"kind": "shown"}))
-            for config in building_configs(state):
+            configs = () if state["report"] is None else state["report"]["configs"]
+            for config in [item["config"] for item in configs if item["state"] == "running"]:
                 for step, text in self._new_log_lines(config, logs):
                     send_line(json_messages.encode({"kind": "line", "config": config, "step": step, "text": text}))
             if state["process"] in OVER:
@@ -218,12 +219,6 @@ def state_messages(state: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         name = config["config"]
         items.append((name, {**message, "expected": [starts.get(name), ends.get(name)]}))
     return items
-
-
-def building_configs(state: dict[str, Any]) -> list[str]:
-    """Return the configs that are being built."""
-    report = state["report"]
-    return [] if report is None else [item["config"] for item in report["configs"] if item["state"] == "running"]
 
 
 def send_line(line: str) -> None:

@@ -81,7 +81,7 @@ class RunFollower:
         self.last = dict(message)
         if message.get("report") is None:
             lines = message.get("output") or [f"the controller is {message['process']}"]
-            self._show_line_once(str(lines[-1]))
+            self.show_line_once(str(lines[-1]))
             return
         self._report = record_from_json(MatrixReport, message["report"])
 
@@ -110,14 +110,11 @@ class RunFollower:
             cost = dataclasses.replace(cost, config_starts=starts, config_ends=ends)
         return dataclasses.replace(self._report, configs=tuple(self._configs.values()), cost=cost)
 
-    def _show_line_once(self, text: str) -> None:
+    def show_line_once(self, text: str) -> None:
+        """Show a line that is not part of the view, unless it was the last one."""
         if text != self._said:
             self._said = text
             self._say(text)
-
-    def report_lost_connection(self, reason: str) -> None:
-        """Say that the connection is lost."""
-        self._show_line_once(f"no connection to the controller, trying again: {reason}")
 
 
 def follow_run_with_reconnects(
@@ -153,7 +150,7 @@ def follow_run_with_reconnects(
                 raise _controller_gone_error(controller.key)
             if not was_heard or clock() - since >= LONGEST:
                 raise _controller_unreachable_error(controller.key, lines[-1])
-        follower.report_lost_connection(lines[-1][:200])
+        follower.show_line_once(f"no connection to the controller, trying again: {lines[-1][:200]}")
         pause(PAUSE)
 
 

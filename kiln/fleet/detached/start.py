@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from kiln import process_runner
@@ -106,13 +105,7 @@ def start_run_on_controller(site: PlaybookSite, settings: ControllerSettings) ->
         MachinesUnknown: when the controller cannot be reached.
     """
     name = controller_machine_name(settings.run)
-    words = (
-        "ssh",
-        "-F",
-        str(ssh_config_file(site.folder, name)),
-        name,
-        shlex.join(("sudo", "kiln-controller", "install")),
-    )
+    words = ("ssh", "-F", str(ssh_config_file(site.folder, name)), name, "sudo kiln-controller install")
     secrets = (*site.secrets, *settings.secrets)
     result = process_runner.run(
         words, env=site.marked_environment, stdin=settings.as_json(), timeout=SECONDS, secrets=secrets
