@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from kiln.ledger.fleet import FleetLedger
-    from kiln.model.compile_report import Progress
-    from kiln.model.fleet import FleetRun, JobRecord, WorkerRecord
+    from kiln.model.fleet import FleetRun, JobRecord
     from kiln.model.observer import RunObserver
     from kiln.model.run import RunCost
 
@@ -32,6 +31,10 @@ class _LedgerAndObserverProxy:
     def __init__(self, ledger: FleetLedger, observer: RunObserver) -> None:
         self.ledger = ledger
         self.observer = observer
+        self.fleet_run = ledger.fleet_run
+        self.end_fleet = ledger.end_fleet
+        self.store_worker = ledger.store_worker
+        self.compile_progress_changed = observer.compile_progress_changed
 
     def combined_run_report(self, report: MatrixReport) -> MatrixReport:
         """Return the report of the run that is stored and shown."""
@@ -62,21 +65,9 @@ class _LedgerAndObserverProxy:
         if run:
             self.ledger.end_run(run)
 
-    def fleet_run(self, run: str) -> FleetRun | None:
-        """Return a fleet run with its workers and jobs, or None."""
-        return self.ledger.fleet_run(run)
-
     def begin_fleet(self, run: FleetRun) -> None:
         """Store that a fleet run begins or is resumed."""
         self.ledger.begin_fleet(run)
-
-    def end_fleet(self, run: str) -> None:
-        """Store that nothing of a fleet run remains."""
-        self.ledger.end_fleet(run)
-
-    def store_worker(self, run: str, worker: WorkerRecord) -> None:
-        """Store the state of a worker."""
-        self.ledger.store_worker(run, worker)
 
     def store_job(self, run: str, job: JobRecord) -> None:
         """Store the state of a job."""
@@ -93,10 +84,6 @@ class _LedgerAndObserverProxy:
     def output_line_received(self, config: str, step: str, line: str) -> None:
         """Show a line of output of a config's step."""
         self.observer.output_line_received(config_of_job(config), step, line)
-
-    def compile_progress_changed(self, config: str, progress: Progress) -> None:
-        """Show the progress of the compile in a config's step."""
-        self.observer.compile_progress_changed(config, progress)
 
     def run_cost_changed(self, cost: RunCost) -> None:
         """Show the cost of a run on workers."""
