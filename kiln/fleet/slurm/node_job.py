@@ -39,20 +39,17 @@ class NodeJob:
     def run_job(self) -> int:
         """Build, and return the exit code of the job."""
         signal.signal(signal.SIGTERM, self._on_terminate)
-        if self.restarts > RESTARTS:
-            self._write_state_file(
-                state="ended", ended=time.time(), result=f"restarted {self.restarts} times", exit_code=None
-            )
-            return 1
-        self._write_state_file(state="running", ended=None, result=None, exit_code=None)
-        code = self._run_build_command()
-        if self.terminated or code < 0:
-            result = "terminated" if self.terminated else f"signal {-code}"
-            self._write_state_file(state="ended", ended=time.time(), result=result, exit_code=None)
-            return 1
-        result = "success" if code == 0 else "exit-code"
+        code: int | None = None
+        result = f"restarted {self.restarts} times"
+        if self.restarts <= RESTARTS:
+            self._write_state_file(state="running", ended=None, result=None, exit_code=None)
+            status = self._run_build_command()
+            if self.terminated or status < 0:
+                result = "terminated" if self.terminated else f"signal {-status}"
+            else:
+                code, result = status, "success" if status == 0 else "exit-code"
         self._write_state_file(state="ended", ended=time.time(), result=result, exit_code=code)
-        return code
+        return 1 if code is None else code
 
     def _run_build_command(self) -> int:
         """Run the build, and return its exit code, negative for a signal."""
