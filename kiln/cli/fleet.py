@@ -317,7 +317,7 @@ def run_config_and_site(
         max_workers=min(worker_count_limit(options, n), n) if is_slurm else plan.selection.worker_count,
         type_workers={}
         if is_slurm
-        else {kind: plan.selection.count_of_type(kind) for kind in plan.selection.machine_types},
+        else {kind: plan.selection.worker_types.count(kind) for kind in plan.selection.machine_types},
         type_offers=offers,
         capacity_timeout=duration_seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
         lifetime=fleet_offers_and_run_terms.worker_lifetime(options, plan),

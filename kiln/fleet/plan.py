@@ -100,10 +100,6 @@ class WorkerArrangement:
         """The cost, for people."""
         return f"{self.cost:.2f} {self.machine_type.currency}" if self.is_priced else "price unknown"
 
-    def count_of_type(self, machine_type: MachineType) -> int:
-        """Return the number of workers of a machine type."""
-        return self.worker_types.count(machine_type)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTestPlan:
@@ -261,15 +257,10 @@ def plan_fleet(
     if cache is not None:  # which is on demand
         _require_prices([cache], bounds, spot=False, optimize=optimize)
     assignments = machine_choice.candidate_assignments(estimates, spot=spot)
-    arrange = functools.partial(schedule_builds, overheads=overheads, spot=spot, dependent=dependent, pool=pool)
     caches = [(cache, True)] if pool else [(None, True), *([(cache, True), (cache, False)] if cache else [])]
+    arrange = functools.partial(schedule_builds, overheads=overheads, spot=spot, dependent=dependent, pool=pool)
     arrangements = [
-        arrange(
-            assignment.estimates,
-            types=types,
-            cache=kind,
-            wait_for_cold=wait_for_cold,
-        )
+        arrange(assignment.estimates, types=types, cache=kind, wait_for_cold=wait_for_cold)
         for assignment in assignments
         for kind, wait_for_cold in caches
         for workers in worker_counts_to_compare(len(assignment.estimates), bounds.workers)

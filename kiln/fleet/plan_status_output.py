@@ -137,7 +137,7 @@ def _arrangement_table(plan: FleetPlan) -> Iterator[str]:
 def _arrangement_row(name: str, way: WorkerArrangement) -> tuple[str, ...]:
     kinds = way.machine_types
     texts = [
-        _machine_type_text(kind, way.count_of_type(kind) if len(kinds) > 1 else 0, spot=way.spot) for kind in kinds
+        _machine_type_text(kind, way.worker_types.count(kind) if len(kinds) > 1 else 0, spot=way.spot) for kind in kinds
     ]
     cache = "" if way.cache is None else way.cache.name
     if way.pool is not None:

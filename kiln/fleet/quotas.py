@@ -118,7 +118,7 @@ def quota_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]] = ()) -> I
         what = f"limits this plan to {way.worker_count} workers; for {wanted.worker_count}"
         wishes.append((what, machines_of_arrangement(wanted)))
     for first, *others in offers:
-        planned, count = (first.machine_type, way.spot), way.count_of_type(first.machine_type)
+        planned, count = (first.machine_type, way.spot), way.worker_types.count(first.machine_type)
         for kind, spot in dict.fromkeys((offer.machine_type, offer.spot) for offer in others):
             mixed = [(kind, spot) if machine == planned else machine for machine in machines[: way.worker_count]]
             name = Offer(machine_type=kind, spot=spot)  # zones have no quotas of their own
