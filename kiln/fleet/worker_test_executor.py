@@ -208,7 +208,9 @@ class WorkerTestExecutor(AnsibleExecutor):
         output = self.session.ssh(worker, f"sudo runuser -u kiln -- sh -c {shlex.quote(OUTPUT)}").stdout
         files.write_text(log, f"{result.tail}\n{result.stdout}\n{output}")
         answer = self._test_result(config, result)
-        _store_test_result(folder, answer, self.tested.inputs_hash(config))
+        place = _test_result_path(folder, config)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        files.write_text(place, json.dumps({"key": self.tested.inputs_hash(config), **dataclasses.asdict(answer)}))
         return answer
 
     def _test_result(self, config: str, result: process_runner.ProcessResult) -> ConfigTestResult:
@@ -233,12 +235,6 @@ def _test_log_path(folder: Path, config: str) -> Path:
 
 def _test_result_path(folder: Path, config: str) -> Path:
     return folder / "tests" / f"{config}.json"
-
-
-def _store_test_result(folder: Path, result: ConfigTestResult, key: str) -> None:
-    place = _test_result_path(folder, result.config)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(place, json.dumps({"key": key, **dataclasses.asdict(result)}))
 
 
 def stored_test_result(folder: Path, config: str, *, key: str) -> ConfigTestResult | None:
