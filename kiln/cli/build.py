@@ -36,7 +36,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln import feedstock_loader
     from kiln.cli import debug
 
-    if debug.is_debug_shell_requested(options, os.environ) and not options.rehearsal:
+    is_shell_requested = options.shell or os.environ.get("BUILD_WITH_CONDA_DEBUG") == "1"  # conda-forge's variable
+    if is_shell_requested and not options.rehearsal:
         return debug.run_debug_shell(options, feedstock_loader.load(root))
     if options.rehearsal and options.shell:
         raise UsageError(
@@ -53,9 +54,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
 def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     """Build or rehearse configs, and return the exit code."""
     from kiln import run
-    from kiln.cli import ci_job_handover, failed_run_error
+    from kiln.cli import ci_job_handover
     from kiln.cli.build_options import run_options
     from kiln.cli.config_selection import selected_configs
+    from kiln.cli.failed_run_error import failed_run_error
     from kiln.cli.run_views_and_printing import print_folded
 
     if options.from_step is not None and options.rebuild:
@@ -74,9 +76,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
         print_folded(run.plan_as_text(plan))
         return 0
     plan = ci_job_handover.take_over_from_previous_job(chain, feedstock, plan, options)
-    report, errors = (
-        execute_and_write_junit(feedstock, plan, options) if options.junit else execute_plan(feedstock, plan, options)
-    )
+    report, errors = execute_plan(feedstock, plan, options)
     if options.json:
         import json
 
@@ -91,9 +91,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if chain is not None and (error := ci_job_handover.hand_over_to_next_job(chain, report, errors, options)):
         return print_error(error)
     code = print_advice_and_return_exit_code(report, errors)
-    return (
-        code if code == 0 else print_error(failed_run_error.failed_run_error(report, errors, options, exit_code=code))
-    )
+    return code if code == 0 else print_error(failed_run_error(report, errors, options, exit_code=code))
 
 
 def report_json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError]) -> dict[str, Any]:
@@ -122,27 +120,13 @@ def plan_run_and_print_notes(feedstock: Feedstock, request: RunOptions, options:
     return plan
 
 
-def execute_and_write_junit(
-    feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
-) -> tuple[MatrixReport, Mapping[str, KilnError]]:
-    """Execute a plan, and write its report as JUnit's XML, also when the run is interrupted."""
-    from kiln.cli.report import recorded_run, write_junit
-
-    try:
-        report, errors = execute_plan(feedstock, plan, options)
-    except KeyboardInterrupt:
-        write_junit(recorded_run(feedstock, None), options.junit)
-        raise
-    write_junit(report, options.junit)
-    return report, errors
-
-
 def execute_plan(
     feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
-    """Execute a plan, and show its progress on standard error."""
+    """Execute a plan, and show its progress on standard error; write JUnit's XML, also when the run is interrupted."""
     from kiln import expand, run, signals
     from kiln.cli import pasteable_commands
+    from kiln.cli.report import recorded_run, write_junit
     from kiln.cli.run_views_and_printing import append_job_summary, run_view_for_stream
     from kiln.variants.varying_keys import config_labels
 
@@ -151,11 +135,18 @@ def execute_plan(
     observer = run_view_for_stream(
         sys.stderr, os.environ, config_labels(configs, variants), verbosity=options.verbosity
     )
-    with signals.termination_as_interrupt(), observer:
-        report, errors = run.build_planned_configs(feedstock, plan, observer)
+    try:
+        with signals.termination_as_interrupt(), observer:
+            report, errors = run.build_planned_configs(feedstock, plan, observer)
+    except KeyboardInterrupt:
+        if options.junit:
+            write_junit(recorded_run(feedstock, None), options.junit)
+        raise
     for error in errors.values():
         pasteable_commands.make_hints_pasteable(error, feedstock.root)
     append_job_summary(report, variants, os.environ)
+    if options.junit:
+        write_junit(report, options.junit)
     return report, errors
 
 

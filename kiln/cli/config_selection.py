@@ -33,8 +33,12 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
         from kiln import run
 
         return failed_configs(names, run.last_config_states(feedstock, rehearsal=options.rehearsal))
+    from kiln.run import platforms
+
     containers = getattr(options, "container", None) != "none"
-    names = buildable_configs(feedstock, names, rehearsal=options.rehearsal, containers=containers)
+    names, note = platforms.buildable_configs(feedstock, names, rehearsal=options.rehearsal, containers=containers)
+    if note:
+        print(note, file=sys.stderr)
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):
         from kiln.builder.rehearsal_input_choice import cpu_config_for_machine
 
@@ -47,18 +51,6 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
             hint="name a CONFIG (kiln matrix lists them), or use --all",
         )
     return (prompt_for_config(names, default_menu_config(feedstock, names)),)
-
-
-def buildable_configs(
-    feedstock: Feedstock, names: tuple[str, ...], *, rehearsal: bool, containers: bool
-) -> tuple[str, ...]:
-    """Return the configs that this machine can build, and print a line about the others."""
-    from kiln.run import platforms
-
-    buildable, note = platforms.buildable_configs(feedstock, names, rehearsal=rehearsal, containers=containers)
-    if note:
-        print(note, file=sys.stderr)
-    return buildable
 
 
 def failed_configs(names: tuple[str, ...], states: Mapping[str, ConfigState]) -> tuple[str, ...]:

@@ -14,16 +14,10 @@ from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
 
     from kiln.model.feedstock import Feedstock
 
 TERMINAL_VARIABLES = ("TERM", "COLORTERM", "LINES", "COLUMNS")
-
-
-def is_debug_shell_requested(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
-    """Return whether a shell is requested, by the option or by conda-forge's variable."""
-    return bool(options.shell) or environment.get("BUILD_WITH_CONDA_DEBUG") == "1"
 
 
 def run_debug_shell(options: argparse.Namespace, feedstock: Feedstock) -> int:
