@@ -96,6 +96,7 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     """Return the verified record of a package, and the verified facts."""
     from kiln import files
     from kiln.errors import ProvenanceBroken, UsageError
+    from kiln.provenance import slsa
     from kiln.publish.channel_file_reader import channel_reader
     from kiln.publish.channel_provenance import CHAIN
 
@@ -120,7 +121,8 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
         record=link.record if link else record_from_attestation(attested, own),
         facts=(
             *facts,
-            *(attested_fact_lines(attested) if attested else ()),
+            *(attested.fact_lines if attested else ()),
+            *(slsa.build_fact_lines(attested.provenance) if attested and attested.provenance else ()),
             *attestation_signer_lines(attestations, verified=True),
         ),
         notes=(*notes, *attestation_signer_lines(attestations, verified=False)),
@@ -285,13 +287,6 @@ def channel_url_without_credentials(channel: str) -> str:
         if "://" in channel
         else Path(channel).absolute().as_uri()
     )
-
-
-def attested_fact_lines(attested: AttestedFacts) -> list[str]:
-    """Return the facts of an attestation in words: who published it, who built it from what."""
-    from kiln.provenance import slsa
-
-    return [*attested.fact_lines, *(slsa.build_fact_lines(attested.provenance) if attested.provenance else ())]
 
 
 def record_from_attestation(attested: AttestedFacts | None, own: Mapping[str, str]) -> dict[str, Any]:
