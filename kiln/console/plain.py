@@ -66,18 +66,14 @@ class PlainView(AbstractContextManager["PlainView"]):
         if previous is None or previous.state is not config.state:
             self._print_unless_quiet(config_state_line(self._state, config, self._now()))
         elif summary := compile_summary(previous, config):
-            self._print_unless_quiet(
-                f"{SIGNS[ConfigState.RUNNING]} {self._state.config_label(config.config)}: {summary}"
-            )
+            self._print_progress(config.config, summary)
 
     def output_line_received(self, config: str, step: str, line: str) -> None:
         """Print a step when it begins, and its output if that is wanted."""
         output = self._state.outputs.get(config)
         self._state.add_output_line(config, step, line)
         if step and (output is None or output.step != step):
-            self._print_unless_quiet(
-                f"{SIGNS[ConfigState.RUNNING]} {self._state.config_label(config)}: {unindented_terminal_line(step)}"
-            )
+            self._print_progress(config, unindented_terminal_line(step))
         if line and self._verbosity is Verbosity.VERBOSE:
             self._print_unless_quiet(f"  {self._state.config_label(config)} | {sanitized_line(line).rstrip()}")
 
