@@ -7,6 +7,7 @@ multiprocessing timing anomalies, 1969).
 
 from __future__ import annotations
 
+import copy
 import heapq
 import math
 from bisect import insort
@@ -164,21 +165,13 @@ class BuildQueue:
 
     def copy(self) -> BuildQueue:
         """Return a copy, for a simulation of what follows."""
-        copy = BuildQueue(
-            (),
-            cache=self._cache,
-            wait_for_cold=self._wait_for_cold,
-            always_share=self._always_share,
-            dependent=self._dependent,
-        )
-        copy._held = {group: [*jobs] for group, jobs in self._held.items()}
-        copy._waiting = {group: [*jobs] for group, jobs in self._waiting.items()}
-        copy._cold_groups = {kind: [*groups] for kind, groups in self._cold_groups.items()}
-        copy._group_types, copy._worker_types = {**self._group_types}, {**self._worker_types}
-        for name in ("_compiling", "_on_disk", "_reach"):
-            setattr(copy, name, {key: {*values} for key, values in getattr(self, name).items()})
-        copy._cached, copy._busy, copy._count = {*self._cached}, {**self._busy}, self._count
-        return copy
+        duplicate = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict):  # of lists, sets, and what never changes
+                setattr(duplicate, name, {key: copy.copy(item) for key, item in value.items()})
+            elif isinstance(value, set):
+                setattr(duplicate, name, {*value})
+        return duplicate
 
     def expected_job_seconds(self, worker: str, job: JobEstimate) -> float:
         """Return the expected duration of a config on a worker."""
@@ -277,10 +270,8 @@ class BuildQueue:
     def _next_warm_group(self, worker: str) -> str | None:
         own = self._reach.get(worker, ())
         groups = [group for group in self._waiting_groups(worker) if group in own or group in self._cached]
-        return min(groups, key=self._warm_group_sort_key, default=None)
-
-    def _warm_group_sort_key(self, group: str) -> tuple[float, str]:
-        return -self._waiting[group][0].warm, self._waiting[group][0].config
+        firsts = {group: self._waiting[group][0] for group in groups}
+        return min(groups, key=lambda group: (-firsts[group].warm, firsts[group].config), default=None)
 
     def _group_worth_recompiling(self, worker: str, now: float) -> str | None:
         """Return the group whose compile should be repeated on a worker rather than waited for."""
