@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,10 +49,8 @@ class RunComparison:
     @property
     def summary(self) -> str:
         """The number of changes of each kind: ``1 new failure, 2 fixed``; empty without changes."""
-        kinds = dict.fromkeys(KINDS, 0)
-        for change in self.changes:
-            kinds[change.kind] += 1
-        return ", ".join(f"{count} {_pluralized_change_kind(kind, count)}" for kind, count in kinds.items() if count)
+        counts = Counter(change.kind for change in self.changes)  # changes are in the order of KINDS
+        return ", ".join(f"{count} {_pluralized_change_kind(kind, count)}" for kind, count in counts.items())
 
 
 KINDS = ("new failure", "fixed", "still fails", "slower", "faster")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from kiln.model.run import ConfigRun, MatrixReport, RunCost
+    from kiln.model.run import MatrixReport, RunCost
     from kiln.variants.varying_keys import Variants
 
 TAILS = 24  # number of failed configs with the end of their log; the others have a link
@@ -66,7 +66,8 @@ def run_page_html(
         grid=lay_out_grid([config.config for config in report.configs], variants),
         chart=lay_out_timeline(report, moment),
         step_bars=step_bars,
-        failures=_failed_configs_and_log_flags(report),
+        failures=[config for config in report.configs if config.state in BAD],
+        tails_shown=TAILS,
         figures=_headline_figures(report, moment),
         history=compare_runs(report, earlier),
         page_of=lambda run: folder / page_name(run),
@@ -174,12 +175,6 @@ def _passed_tests_figure(report: MatrixReport) -> tuple[str, str]:
     return str(tests.passed), f"of {tests.run} tested packages pass" + (
         f"; {tested} of {len(configs)} configs have results" if untested else ""
     )
-
-
-def _failed_configs_and_log_flags(report: MatrixReport) -> list[tuple[ConfigRun, bool]]:
-    """Return the failed configs, each with whether the page shows the end of its log."""
-    configs = [config for config in report.configs if config.state in BAD]
-    return [(config, index < TAILS) for index, config in enumerate(configs)]
 
 
 def _counts_with_nonbreaking_spaces(counts: str) -> str:
