@@ -109,9 +109,3 @@ def config_test_totals(config: ConfigRun) -> TestTotals:
     if not any(step.failed for step in steps):
         return TestTotals(passed=0, run=0)  # it failed before its tests were over: none of them has a result
     return TestTotals(passed=sum(not step.failed for step in steps), run=len(steps))
-
-
-def run_test_totals(configs: Iterable[ConfigRun]) -> TestTotals:
-    """Return the totals of the tests of several configs."""
-    totals = [config_test_totals(config) for config in configs]
-    return TestTotals(passed=sum(total.passed for total in totals), run=sum(total.run for total in totals))

@@ -167,14 +167,14 @@ def _cost_figure(cost: RunCost) -> tuple[str, str, str]:
 
 def _passed_tests_figure(report: MatrixReport) -> tuple[str, str]:
     """Return the number of passed tests and a remark, which says of how many configs where not all have results."""
-    tests, configs = totals.run_test_totals(report.configs), report.configs
-    if not tests.run:
+    results = [(config, totals.config_test_totals(config)) for config in report.configs]
+    run, passed = sum(tests.run for _, tests in results), sum(tests.passed for _, tests in results)
+    if not run:
         return "0", "no results"
-    tested = sum(totals.config_test_totals(config).run > 0 for config in configs)
-    untested = any(config.state in BAD and not totals.config_test_totals(config).run for config in configs)
-    return str(tests.passed), f"of {tests.run} tested packages pass" + (
-        f"; {tested} of {len(configs)} configs have results" if untested else ""
-    )
+    tested = sum(tests.run > 0 for _, tests in results)
+    untested = any(config.state in BAD and not tests.run for config, tests in results)
+    note = f"; {tested} of {len(results)} configs have results" if untested else ""
+    return str(passed), f"of {run} tested packages pass{note}"
 
 
 def _counts_with_nonbreaking_spaces(counts: str) -> str:
