@@ -67,22 +67,20 @@ def fleet_plan_of_configs(
         )
         for config in configs
     ]
-    cache: MachineType | None = None
-    pool: PoolShape | None = None
-    if is_slurm:
-        types = [fleet_slurm.slurm_job_settings(options, Path()).machine_type]
-    else:
-        types, cache = worker_and_cache_types(options, sizes)
-        pool = requested_worker_pool(options, types, assumptions)
 
     def estimates_on_cores(cores: float) -> tuple[JobEstimate, ...]:
         return estimate_jobs(requests, history, cores=cores, assumptions=assumptions)
 
+    cache: MachineType | None = None
+    pool: PoolShape | None = None
     if is_slurm:
-        job_cores = [sizes[job.config].cores or types[0].cores for job in requests]
+        kind = fleet_slurm.slurm_job_settings(options, Path()).machine_type
+        job_cores = [sizes[job.config].cores or kind.cores for job in requests]
         by_cores = {cores: estimates_on_cores(cores) for cores in set(job_cores)}
-        estimates = {types[0]: tuple(by_cores[cores][number] for number, cores in enumerate(job_cores))}
+        estimates = {kind: tuple(by_cores[cores][number] for number, cores in enumerate(job_cores))}
     else:
+        types, cache = worker_and_cache_types(options, sizes)
+        pool = requested_worker_pool(options, types, assumptions)
         estimates = {kind: estimates_on_cores(kind.cores) for kind in types}
     bounds = plan.FleetLimits(
         workers=worker_count_limit(options, len(configs)),
@@ -159,12 +157,12 @@ def priced_machine_types(options: argparse.Namespace, names: Sequence[str]) -> l
     table = machine_type_table(options)
     prices, region = merged_price_table(options.prices, os.environ), price_region(options, os.environ)
 
-    def with_prices(kinds: Sequence[MachineType]) -> list[MachineType]:
-        return [prices.with_regional_prices(kind, region=region) for kind in kinds]
-
-    if names:
-        return with_prices(machine_types.select_types_by_name(table, provider=options.provider, types=names))
-    return with_prices([kind for kind in table if kind.provider == options.provider])
+    kinds = (
+        machine_types.select_types_by_name(table, provider=options.provider, types=names)
+        if names
+        else [kind for kind in table if kind.provider == options.provider]
+    )
+    return [prices.with_regional_prices(kind, region=region) for kind in kinds]
 
 
 def priced_controller_type(options: argparse.Namespace) -> MachineType | None:
