@@ -156,22 +156,13 @@ def show_machine_and_runnable_versions(root: Path, *, as_json: bool) -> int:
     answers = runnable_versions.newest_tensorflow_results(facts)
     cudas = runnable_versions.cuda_verdicts(facts)
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "machine": {
-                        **to_json(facts),
-                        "cuda_arch": arch,
-                        "cores": resources.cores,
-                        "memory": resources.memory,
-                        "disk_free": disk,
-                    },
-                    "cudas": {cuda: verdict.value for cuda, verdict in cudas.items()},
-                    "answers": {purpose: answer.as_data() for purpose, answer in answers.items()},
-                },
-                indent=2,
-            )
-        )
+        measured = {"cuda_arch": arch, "cores": resources.cores, "memory": resources.memory, "disk_free": disk}
+        data = {
+            "machine": {**to_json(facts), **measured},
+            "cudas": {cuda: verdict.value for cuda, verdict in cudas.items()},
+            "answers": {purpose: answer.as_data() for purpose, answer in answers.items()},
+        }
+        print(json.dumps(data, indent=2))
     else:
         lines = machine_property_lines(facts, arch, resources.cores, resources.memory, disk)
         ranges = runnable_versions.verdict_ranges(cudas)
