@@ -19,49 +19,38 @@ if TYPE_CHECKING:
     from kiln.variants.varying_keys import Variants
 
 EXPECTED = "expected"
-HEADER = ("config", "state", "took", "memory", "cached", "packages", "tests", EXPECTED, "why")
+HEADER: tuple[str, ...] = ("config", "state", "took", "memory", "cached", "packages", "tests", EXPECTED, "why")
 _RIGHT = (2, 3, 4, 5)
 _MARKED = lazy_pattern(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
 
 
 def run_table_text(report: MatrixReport, variants: Variants, width: int | None = None) -> str:
     """Return a run as a table for a terminal of a width, with the total."""
-    return "\n".join(
-        [
-            table(_column_titles(report), _config_rows(report, variants), right=_RIGHT, width=width),
-            "",
-            _total_line(report),
-        ]
-    )
+    titles, *rows = _titles_and_config_rows(report, variants)
+    return "\n".join([table(titles, rows, right=_RIGHT, width=width), "", _total_line(report)])
 
 
 def run_table_markdown(report: MatrixReport, variants: Variants) -> str:
     """Return a run as Markdown for the job summary of GitHub Actions; it ends in an empty line."""
-    header = _column_titles(report)
+    header, *configs = _titles_and_config_rows(report, variants)
     lines = [header, tuple("--:" if column in _RIGHT else "---" for column in range(len(header)))]
-    lines += [tuple(_MARKED.sub(r"\\\1", item) for item in row) for row in _config_rows(report, variants)]
+    lines += [tuple(_MARKED.sub(r"\\\1", item) for item in row) for row in configs]
     rows = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([f"### {_total_line(report)}", "", *rows, "", ""])
 
 
-def _column_titles(report: MatrixReport) -> tuple[str, ...]:
-    """Return the titles of the columns: that of expected times is for a run on workers in progress alone."""
-    return HEADER if _has_forecast(report) else tuple(title for title in HEADER if title != EXPECTED)
-
-
-def _has_forecast(report: MatrixReport) -> bool:
-    return totals.is_running(report) and report.cost is not None and bool(report.cost.config_ends)
-
-
-def _config_rows(report: MatrixReport, variants: Variants) -> list[tuple[str, ...]]:
+def _titles_and_config_rows(report: MatrixReport, variants: Variants) -> list[tuple[str, ...]]:
+    """Return the titles and a row for each config; expected times are for a run on workers in progress alone."""
     names = config_labels([config.config for config in report.configs], variants)
     now, column = time.time(), HEADER.index(EXPECTED)
     end = totals.end_or_last_recorded_time(report, now)
-    rows = [
+    rows = [HEADER]
+    rows += [
         _config_row(config, names[config.config], end, expected_config_period_text(report.cost, config, now))
         for config in report.configs
     ]
-    return rows if _has_forecast(report) else [row[:column] + row[column + 1 :] for row in rows]
+    has_forecast = totals.is_running(report) and report.cost is not None and report.cost.config_ends
+    return rows if has_forecast else [row[:column] + row[column + 1 :] for row in rows]
 
 
 def _config_row(config: ConfigRun, name: str, end: float, expected: str) -> tuple[str, ...]:
