@@ -12,7 +12,6 @@ from kiln import signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
 
     from kiln.model.compile_report import Progress
     from kiln.model.observer import RunObserver
@@ -29,11 +28,8 @@ def survive_hangup() -> Iterator[None]:
     """
     is_main = threading.current_thread() is threading.main_thread()
     terminals = [descriptor for descriptor in (0, 1, 2) if _is_terminal(descriptor)]
-
-    def redirect_terminals(_number: int, _frame: FrameType | None) -> None:
-        redirect_to_dev_null(terminals)
-
-    with signals.temporary_signal_handler(signals.hangup_signals() if is_main else (), redirect_terminals):
+    hangups = signals.hangup_signals() if is_main else ()
+    with signals.temporary_signal_handler(hangups, lambda *_: redirect_to_dev_null(terminals)):
         yield
 
 
