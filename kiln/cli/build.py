@@ -20,15 +20,7 @@ if TYPE_CHECKING:
     from kiln.model.run import MatrixReport
     from kiln.run import RunOptions, RunPlan
 
-__all__ = [
-    "add_arguments",
-    "build_configs",
-    "execute_plan",
-    "failure_advice",
-    "plan_run_and_print_notes",
-    "print_advice_and_return_exit_code",
-    "run",
-]
+__all__ = ["add_arguments", "run"]
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -151,7 +143,7 @@ def execute_plan(
 
 
 def print_advice_and_return_exit_code(report: MatrixReport, errors: Mapping[str, KilnError]) -> int:
-    """Return 0, the exit code common to all failures, or BuildFailed's."""
+    """Print what to try; return 0, the exit code common to all failures, or BuildFailed's."""
     from kiln.model.run import GOOD
 
     logs = {entry.config: entry.log for entry in report.configs}

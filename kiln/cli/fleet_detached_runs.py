@@ -87,9 +87,8 @@ def attach_to_run(options: argparse.Namespace, root: Path) -> int:
                 )
             except KeyboardInterrupt:
                 stack.close()
-                text = (
-                    f"\nthe fleet run {key.run} goes on: {fleet_action_command('attach', options, key)} shows it again"
-                )
+                command = fleet_action_command("attach", options, key)
+                text = f"\nthe fleet run {key.run} goes on: {command} shows it again"
                 print(make_pasteable(text, root), file=sys.stderr)
                 return Interrupted.exit_code
         if follower.last.get("process") == "failed":
@@ -103,12 +102,9 @@ def provider_lists_controller(options: argparse.Namespace, feedstock: Feedstock 
     """Return whether the provider lists a run's controller; None when it cannot be asked from here."""
     from kiln.fleet import run_and_removal as fleet
 
-    site = (
-        None
-        if feedstock is None or key.provider not in CLOUDS
-        else site_of_controller_started_here(options, feedstock, key)
-    )
-    if site is None:
+    if feedstock is None or key.provider not in CLOUDS:
+        return None
+    if (site := site_of_controller_started_here(options, feedstock, key)) is None:
         return None
     try:
         machines = fleet.list_existing_workers(site)

@@ -66,20 +66,18 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
         ProvenanceBroken: naming each package to install that no required signer attests.
     """
     from kiln import signals
-    from kiln.cli import run_views_and_printing
+    from kiln.cli.run_views_and_printing import command_steps_view, print_notes
     from kiln.console.text import count_text
     from kiln.install import attested_packages, install
 
-    steps, rules = run_views_and_printing.command_steps_view(), required_signers(options)
+    steps, rules = command_steps_view(), required_signers(options)
     with signals.termination_as_interrupt():
         with steps.step("solve"):
             plan = install.plan_install(install_request(options))
         if plan.packages_without_sha256:
             more = f" and {len(plan.packages_without_sha256) - 1} more" if len(plan.packages_without_sha256) > 1 else ""
-            run_views_and_printing.print_notes(
-                [f"the index has an MD5 alone, or no hash, of {plan.packages_without_sha256[0]}{more}"]
-            )
-        run_views_and_printing.print_notes(plan.notes)
+            print_notes([f"the index has an MD5 alone, or no hash, of {plan.packages_without_sha256[0]}{more}"])
+        print_notes(plan.notes)
         if not options.json:
             print("\n".join(package_change_lines(plan)))
         if rules is not None and plan.packages_to_link:

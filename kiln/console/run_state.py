@@ -104,13 +104,11 @@ class RunState:
     def progress_or_last_line(self, config: str) -> str:
         """Return the progress of the compile, or else the last nonempty line of output."""
         output = self.outputs.get(config)
-        if output and output.progress:
+        if output is None:
+            return ""
+        if output.progress:
             return progress_text(output.progress)
-        return (
-            next((text for line in reversed(output.lines) if (text := unindented_terminal_line(line))), "")
-            if output
-            else ""
-        )
+        return next((text for line in reversed(output.lines) if (text := unindented_terminal_line(line))), "")
 
     def last_output_lines(self, config: str) -> list[str]:
         """Return the last lines of the config's step, indented as they were."""

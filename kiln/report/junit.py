@@ -60,11 +60,8 @@ def _add_package_tests(suite: ET.Element, config: str, package: PackageReport) -
     elif tests.verdict is TestVerdict.NONE:
         ET.SubElement(case, "skipped", message="the package has no tests")
     elif tests.verdict is TestVerdict.SKIPPED:
-        ET.SubElement(
-            case,
-            "skipped",
-            message=unindented_terminal_line("; ".join(tests.notes)) or "the tests were skipped",
-        )
+        reason = unindented_terminal_line("; ".join(tests.notes)) or "the tests were skipped"
+        ET.SubElement(case, "skipped", message=reason)
 
 
 def _add_config_result(suite: ET.Element, name: str, config: ConfigRun, end: float) -> None:
