@@ -72,12 +72,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
                 if options.was
                 else variant_file
             )
-            if earlier is None:
-                notes += (
-                    pinning_selection.keys_without_value_notes(before, f" at {options.diff}")
-                    if not options.no_pinning
-                    else []
-                )
+            if earlier is None and not options.no_pinning:
+                notes += pinning_selection.keys_without_value_notes(before, f" at {options.diff}")
             trees = MatrixSource(root=before, pinning=earlier), MatrixSource(root=root, pinning=variant_file)
             text = limits.run_bounded(lambda: matrix_difference_text(options, *trees))
     print_notes(make_pasteable(note, root) for note in notes)

@@ -269,9 +269,7 @@ def read_attestation_sidecar(package: Path, channel: str, read: Callable[[str], 
     if not is_channel_subdir(subdir):
         return None
     index = read(f"{subdir}/repodata.json")
-    if index is None:
-        return read(f"{subdir}/{package.name}.sigs")
-    record = index_from_repodata(subdir, index).records.get(package.name, {})
+    record = {} if index is None else index_from_repodata(subdir, index).records.get(package.name, {})
     named = record.get("attestations_sha256")
     if named is None:
         return read(f"{subdir}/{package.name}.sigs")
