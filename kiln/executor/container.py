@@ -61,7 +61,7 @@ class ContainerExecutor:
     @property
     def package_cache(self) -> Path:
         """The cache of fetched packages: the config's own where scripts run in parallel, and could write it."""
-        return self.task.folder / "cache" if self.script_queue is None else self.task.layout.container_package_cache
+        return self.task.folder / "cache" if self.script_queue_folder is None else self.task.layout.container_package_cache
 
     @property
     def compile_cache(self) -> Path:
@@ -74,7 +74,7 @@ class ContainerExecutor:
         return None if self.task.job.options.distdir is None else conda_forge_env.DISTDIR_INSIDE
 
     @property
-    def script_queue(self) -> Path | None:
+    def script_queue_folder(self) -> Path | None:
         """The folder that passes on scripts, where the engine needs the network and scripts have none."""
         task, job = self.task, self.task.job
         if task.uses_other_engine or job.options.rehearsal or job.options.network == "always":
@@ -190,7 +190,7 @@ class ContainerExecutor:
 
     def _run_containers(self, engine: Engine, plan: ContainerRun, log: BuildLog) -> ContainerProgramResult:
         """Run the engine's container, and with a queue for scripts in parallel one without the network for these."""
-        queue, engine_container = self.script_queue, Container(engine, plan)
+        queue, engine_container = self.script_queue_folder, Container(engine, plan)
         mark = job_message_prefix(self.task)
         if queue is None:
             return run_and_remove_container(engine_container, log, mark=mark)

@@ -62,7 +62,7 @@ class HostExecutor:
 
     task: JobContext
     on_host: ClassVar[bool] = True
-    script_queue: ClassVar[None] = None  # all scripts run where the engine runs
+    script_queue_folder: ClassVar[None] = None  # all scripts run where the engine runs
 
     @property
     def package_cache(self) -> Path:

@@ -63,7 +63,7 @@ def make_build_job(task: JobContext, executor: Executor, shared_packages: tuple[
         python=Path(job.python) if job.python and (executor.on_host or job.python_home) else None,
         rehearsal_plan=job.rehearsal_plan,
         image=job.image,
-        queue=None if executor.script_queue is None else inside(executor.script_queue),
+        queue=None if executor.script_queue_folder is None else inside(executor.script_queue_folder),
     )
 
 
