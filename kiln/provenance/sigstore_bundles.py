@@ -80,11 +80,13 @@ def serialize_sidecar(bundles: Iterable[bytes]) -> bytes:
 
 
 def sidecar_with_added_bundles(existing: bytes, bundles: Iterable[bytes]) -> bytes:
-    """Return a sidecar with more bundles; the bytes of the existing ones stay.
+    """Return a sidecar with more bundles, or a new one where none exists; the bytes of the existing ones stay.
 
     Raises:
         ProvenanceBroken: when it is not a sidecar.
     """
+    if not existing:
+        return serialize_sidecar(bundles)
     parse_sidecar(existing)
     return existing.rstrip()[:-1] + b"," + b",".join(bundles) + b"]"
 

@@ -148,20 +148,14 @@ def remove_sidecars(store: Store, path: str) -> None:
 def _add_own_attestations(store: Store, entry: IndexEntry, attestation: ReleaseAttestations | None) -> IndexEntry:
     """Write the sidecar of a new package: the attestations of others, then the own ones."""
     before = store.read(f"{entry.path}{ENDING}")
-    others = _bundles_about_file(before, entry.file, entry.sha256) if before is not None else []
-    data = (
-        before
-        if before is not None and _has_only_statements_about_file(before, entry.file, entry.sha256)
-        else _serialized_bundles(others)
-    )
+    others = _bundles_about_file(before or b"", entry.file, entry.sha256)
+    data = sigstore_bundles.serialize_sidecar(json.dumps(one).encode() for one in others) if others else b""
+    if before is not None and _has_only_statements_about_file(before, entry.file, entry.sha256):
+        data = before  # its bytes stay
     if attestation and attestation.bundles and not (data and attestation.is_own(entry.sha256, data)):
         own = attestation.bundles(entry.sha256)
         if own:
-            data = (
-                sigstore_bundles.sidecar_with_added_bundles(data, own)
-                if data
-                else sigstore_bundles.serialize_sidecar(own)
-            )
+            data = sigstore_bundles.sidecar_with_added_bundles(data, own)
             _require_readable_sidecar(data, entry.path)
     if not data:
         return entry
@@ -191,12 +185,6 @@ def _require_readable_sidecar(data: bytes, path: str) -> None:
             why=error.why,
             hint="remove attestations of others from that file that you do not need",
         ) from error
-
-
-def _serialized_bundles(values: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return the sidecar of some bundles; empty without any."""
-    texts = [json.dumps(value).encode() for value in values]
-    return sigstore_bundles.serialize_sidecar(texts) if texts else b""
 
 
 def _bundles_about_file(data: bytes, file: str, sha256: str) -> list[dict[str, Any]]:
