@@ -120,13 +120,11 @@ class _PackageInspection:
                 if is_metadata and secret.what == BUILD_PATH:
                     continue
                 if secret.needle in installed and (offset := _forbidden_text_offset(secret, installed)) is not None:
-                    remedy = (
-                        build_path_leak_hints.path_at_offset(installed, offset) if secret.what == BUILD_PATH else ""
-                    )
-                    cure = (
-                        build_path_leak_hints.HINTS[kind] if secret.what == BUILD_PATH else build_path_leak_hints.SECRET
-                    )
-                    leak = ContentLeak(file=name, what=secret.what, offset=start + offset, text=remedy, cure=cure)
+                    path, cure = "", build_path_leak_hints.SECRET
+                    if secret.what == BUILD_PATH:
+                        path = build_path_leak_hints.path_at_offset(installed, offset)
+                        cure = build_path_leak_hints.HINTS[kind]
+                    leak = ContentLeak(file=name, what=secret.what, offset=start + offset, text=path, cure=cure)
                     self.leaks.setdefault((name, secret.what), leak)
             start, rest = start + len(text), text[-max(OVERLAP, len(placeholder)) :]
             start -= len(rest)
