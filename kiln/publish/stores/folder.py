@@ -140,18 +140,15 @@ class FolderStore:
         new = _next_generation_folder(index)
         with files.atomic_replacement(new) as generation:
             for subdir, contents in forms.items():
-                self._write_subdir_of_generation(generation / subdir, subdir, contents)
+                names = _non_shard_file_names(contents)
+                files.write_files(generation / subdir, {name: contents[name] for name in names})
+                self._write_shards(subdir, contents)
         _replace_link(index / "current", new.name)
         self._remove_old_generations(index, forms)
 
     def url(self, path: str) -> str:
         """Return a folder of the channel as a URL."""
         return (self.root / path).absolute().as_uri()
-
-    def _write_subdir_of_generation(self, folder: Path, subdir: str, contents: Mapping[str, bytes]) -> None:
-        """Write one subdir's files; shards, named by their content, are shared by all generations."""
-        files.write_files(folder, {name: contents[name] for name in _non_shard_file_names(contents)})
-        self._write_shards(subdir, contents)
 
     def _replace_files_one_by_one(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         """Replace the index files, links among them too, in an order in which each is consistent."""
@@ -163,7 +160,7 @@ class FolderStore:
             self._remove_unneeded_shards(subdir, contents)
 
     def _write_shards(self, subdir: str, contents: Mapping[str, bytes]) -> None:
-        """Write the shards that are not there yet."""
+        """Write the shards that are not there yet; named by their content, they are shared by all generations."""
         shards = self.root / subdir / SHARDS
         existing = {file.name for file in shards.glob("*.zst")}
         needed = {name.split("/")[1]: data for name, data in contents.items() if name.startswith(f"{SHARDS}/")}
