@@ -60,7 +60,8 @@ class ConfigsAndRuns:
         untested: Iterable[str] = (),
     ) -> Release:
         """Return the release of all configs' packages, or of the named ones, whatever made them."""
-        searched = package_inspection.forbidden_texts(self._paths_forbidden_in_packages(), tokens)
+        build_paths = (self.feedstock.root, conda_forge_env.ROOT, conda_forge_env.RECIPE, conda_forge_env.WORKER_ROOT)
+        searched = package_inspection.forbidden_texts(tuple(map(str, build_paths)), tokens)
         packages_made = self._reports_by_package_file()
         selected = {path: _reports_of_package(path, packages_made) for path in packages} if packages else packages_made
         return Release(
@@ -107,27 +108,18 @@ class ConfigsAndRuns:
         except OSError as error:
             package_contents, broken = None, f"it cannot be read: {error.strerror}"
         rendered = self.find_output(path.name, configs)
-        report = _report_with_hash_or_first(reports, package_contents.sha256 if package_contents else "")
+        sha256 = package_contents.sha256 if package_contents else ""
+        report = _report_with_hash_or_first(reports, sha256)
         return Candidate(
             path=path,
             configs=configs,
-            artifact=report.artifact
-            if report
-            else _artifact_from_file_name(path, package_contents.sha256 if package_contents else ""),
+            artifact=report.artifact if report else _artifact_from_file_name(path, sha256),
             verdict=report.tests.verdict if report else TestVerdict.NONE,
             contents=package_contents,
             broken=broken,
             built_on=_cross_build_platform(rendered),
             output=rendered and rendered[1],
             needs_nothing_else=rendered is not None and _has_no_build_requirements(*rendered),
-        )
-
-    def _paths_forbidden_in_packages(self) -> tuple[str, ...]:
-        return (
-            str(self.feedstock.root),
-            str(conda_forge_env.ROOT),
-            str(conda_forge_env.RECIPE),
-            str(conda_forge_env.WORKER_ROOT),
         )
 
 
