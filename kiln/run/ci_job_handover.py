@@ -178,11 +178,10 @@ class ContinuedBuild:
             if actions <= self.actions and set(steps) <= set(self.steps):
                 return self._no_progress_error(number, actions), ()
             entries, notes = self._files_to_hand_over(steps)
-            packed = unfinished_build_handover.pack_archive(self.folder, entries)
-            archive = packed.archive
+            archive, unreadable = unfinished_build_handover.pack_archive(self.folder, entries)
             self._write_handover_record(ChainState.UNFINISHED, report, steps, archive=archive)
         amount = f"{count_text(archive.files, 'file')}, {files.human_readable_size(archive.size)}"
-        notes = (*notes, *_unreadable_files_note(packed.unreadable), f"handed on in {self.folder}: {amount}")
+        notes = (*notes, *_unreadable_files_note(unreadable), f"handed on in {self.folder}: {amount}")
         return BudgetSpent(
             f"{self.config} is not finished after job {number}: {count_text(actions - self.actions, 'action')} more, "
             f"{count_text(actions, 'action')} in all; finished steps: {', '.join(steps) or 'none'}",

@@ -17,9 +17,8 @@ import posixpath
 import re
 import stat
 import tarfile
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING
 
 from kiln import files
 from kiln.bazel import disk_cache_folders
@@ -46,14 +45,6 @@ ADVICE = "remove the folder, and the chain begins anew"
 _FAULTS = (tarfile.TarError, zstd.ZstdError, EOFError, ValueError, KeyError, OverflowError, RecursionError)
 # Of the system, about names that contradict each other, or that no file can have.
 _FAULTS_OF_NAMES = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EILSEQ})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedArchive:
-    """An archive, and the files that could not be read for it, with the reasons."""
-
-    archive: HandoverArchive
-    unreadable: tuple[tuple[str, str], ...]
 
 
 def read_handover_record(folder: Path) -> HandoverRecord | None:
@@ -95,10 +86,13 @@ def write_handover_record(folder: Path, record: HandoverRecord) -> None:
             files.remove(path)
 
 
-def pack_archive(folder: Path, entries: Iterable[tuple[str, Path]]) -> PackedArchive:
+def pack_archive(
+    folder: Path, entries: Iterable[tuple[str, Path]]
+) -> tuple[HandoverArchive, tuple[tuple[str, str], ...]]:
     """Write files and links into a new archive of the folder; ``entries`` are names in the archive, and paths.
 
-    What cannot be read is left out: a cache may lack any entry, and a step whose results are incomplete runs again.
+    What cannot be read is left out, and returned with the reasons: a cache may lack any entry, and a step whose results
+    are incomplete runs again.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files.remove_part_files(folder)
@@ -120,7 +114,7 @@ def pack_archive(folder: Path, entries: Iterable[tuple[str, Path]]) -> PackedArc
     target = folder / f"made-{digest[:16]}.tar.zst"
     file_operations.replace_path(path, target)
     archive = HandoverArchive(name=target.name, size=target.stat().st_size, unpacked=size, files=count, sha256=digest)
-    return PackedArchive(archive=archive, unreadable=tuple(unreadable))
+    return archive, tuple(unreadable)
 
 
 def _add_member(tar: tarfile.TarFile, name: str, source: Path) -> int | str | None:
@@ -163,35 +157,31 @@ def _add_link_member(tar: tarfile.TarFile, name: str, source: Path, status: os.s
 
 def newest_cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path]], int]:
     """Return the newest entries of a compile cache that are below ``bound`` bytes, and how many were left out."""
-    entries = [(_file_status(path), f"{CACHE}{name}", path) for name, path in disk_cache_folders.cache_entries(folder)]
-    entries.sort(key=lambda entry: -entry[0].time)
-    newest, size = [], 0
-    for status, name, path in entries:
-        size += status.size
-        if size > bound:
+    entries = [
+        (*_time_and_size(path), f"{CACHE}{name}", path) for name, path in disk_cache_folders.cache_entries(folder)
+    ]
+    entries.sort(key=lambda entry: -entry[0])
+    newest, total = [], 0
+    for _, size, name, path in entries:
+        total += size
+        if total > bound:
             break
         newest.append((name, path))
     return newest, len(entries) - len(newest)
 
 
-class _FileStatus(NamedTuple):
-    """The size of a file and the time of its last change; zeros for one that vanished."""
-
-    size: int
-    time: float
-
-
-def _file_status(path: Path) -> _FileStatus:
+def _time_and_size(path: Path) -> tuple[float, int]:
+    """Return the time of a file's last change and its size; zeros for one that vanished."""
     try:
         status = path.lstat()
     except OSError:
-        return _FileStatus(0, 0.0)
-    return _FileStatus(status.st_size, status.st_mtime)
+        return 0.0, 0
+    return status.st_mtime, status.st_size
 
 
 def total_size(entries: Iterable[tuple[str, Path]]) -> int:
     """Return the bytes of files to pack."""
-    return sum(_file_status(path).size for _, path in entries)
+    return sum(_time_and_size(path)[1] for _, path in entries)
 
 
 def work_folder_entries(folder: Path, tops: Iterable[str]) -> Iterator[tuple[str, Path]]:

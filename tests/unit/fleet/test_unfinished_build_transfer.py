@@ -63,7 +63,7 @@ def hand_over(tmp_path: Path, text: str = "an action's result") -> str:
     source.write_text(text)
     folder = tmp_path / "jobs" / "c" / "handover"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    archive = folders.pack_archive(folder, [(f"cache/ac/00/{0:064x}", source)]).archive
+    archive = folders.pack_archive(folder, [(f"cache/ac/00/{0:064x}", source)])[0]
     record = HandoverRecord(
         version=folders.VERSION,
         config="c",

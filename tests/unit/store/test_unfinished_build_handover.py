@@ -85,7 +85,7 @@ def test_what_is_packed_is_unpacked_with_links_modes_and_times(tmp_path: Path) -
     entries, left_out = unfinished_build_handover.newest_cache_entries(cache, BOUND)
     archive = unfinished_build_handover.pack_archive(
         tmp_path / "dir", [*unfinished_build_handover.work_folder_entries(work, {"compile", "missing"}), *entries]
-    ).archive
+    )[0]
     rejected = unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     new = tmp_path / "new"
     names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if not path.is_dir())
@@ -110,7 +110,7 @@ def test_the_record_survives_and_archives_that_it_does_not_name_are_removed(tmp_
     old = put(tmp_path, "made-0123456789abcdef.tar.zst", b"")
     archive = unfinished_build_handover.pack_archive(
         tmp_path, [("cache/" + action(1), put(tmp_path / "c", action(1), b"result"))]
-    ).archive
+    )[0]
     assert old.exists()
     unfinished_build_handover.write_handover_record(tmp_path, a_record(archive))
     assert not old.exists()
@@ -180,7 +180,7 @@ def test_names_with_colons_and_backslashes_are_handed_on(tmp_path: Path) -> None
         put(tmp_path / "work" / "compile", name, b"content")
     archive = unfinished_build_handover.pack_archive(
         tmp_path / "dir", unfinished_build_handover.work_folder_entries(tmp_path / "work", {"compile"})
-    ).archive
+    )[0]
     unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     assert all((tmp_path / "new" / "work" / "compile" / name).read_bytes() == b"content" for name in names)
 
@@ -231,7 +231,7 @@ def test_a_link_that_leads_out_by_another_link_is_not_packed(tmp_path: Path) -> 
     (tmp_path / "work" / "1" / "escape").symlink_to("2/3/up/../..")
     archive = unfinished_build_handover.pack_archive(
         tmp_path / "dir", unfinished_build_handover.work_folder_entries(tmp_path / "work", {"1"})
-    ).archive
+    )[0]
     unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     names = sorted(path.name for path in (tmp_path / "new").rglob("*") if not path.is_dir() or path.is_symlink())
     assert names == ["file", "up"]
@@ -303,16 +303,16 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
         *unfinished_build_handover.newest_cache_entries(cache, BOUND)[0],
     ]
     vanished.unlink()
-    packed = unfinished_build_handover.pack_archive(tmp_path / "dir", entries)
-    assert dict(packed.unreadable) == {
+    archive, unreadable = unfinished_build_handover.pack_archive(tmp_path / "dir", entries)
+    assert dict(unreadable) == {
         "work/1/pipe": "it is not a regular file",
         "work/1/socket": "it is not a regular file",
         "work/1/vanished": "No such file or directory",
         f"cache/ac/02/{3:064x}": "it is not a regular file",
         f"cache/ac/02/{4:064x}": "it is not a regular file",
     }
-    assert packed.archive.files == 4
-    rejected = unfinished_build_handover.unpack_archive(tmp_path / "dir", packed.archive, tmp_path / "new", bound=BOUND)
+    assert archive.files == 4
+    rejected = unfinished_build_handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
     assert rejected == 0
     assert (tmp_path / "new" / "work" / "1" / "inside").read_bytes() == b"a file"
 
@@ -335,10 +335,10 @@ def test_files_and_folders_of_others_are_left_out_and_named(tmp_path: Path) -> N
             if os.geteuid() == 0:
                 os.chown("dir", 65534, 65534)
                 os.setuid(65534)
-            packed = unfinished_build_handover.pack_archive(
+            archive, failures = unfinished_build_handover.pack_archive(
                 Path("dir"), unfinished_build_handover.work_folder_entries(Path("work"), {"1"})
             )
-            os.write(writing, json.dumps([packed.archive.files, packed.unreadable]).encode())
+            os.write(writing, json.dumps([archive.files, failures]).encode())
         except OSError as error:
             os.write(writing, repr(error).encode())
         finally:
