@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from kiln import __version__, files
@@ -175,14 +175,8 @@ def publish_finished_config(
         ]
         artifacts_stored = [other or new_artifact for other, new_artifact in zip(stays, artifacts, strict=True)]
         ledger.store_artifacts(*artifacts_stored)
-    stored = tuple(
-        _report_with_stored_path(layout, report, artifact)
-        for report, artifact in zip(reports, artifacts_stored, strict=True)
-    )
-    detail = {
-        "disk": disk,
-        "packages": [to_json(_report_with_relative_path(layout, report)) for report in stored],
-    }
+    stored = tuple(map(partial(_report_with_stored_path, layout), reports, artifacts_stored))
+    detail = {"disk": disk, "packages": [to_json(_report_with_relative_path(layout, report)) for report in stored]}
     ledger.store_step(inputs.key, config=config, title=FINISHED_CONFIG, seconds=seconds, detail=detail)
     ledger.back_up_finished_config(inputs.key, *artifacts_stored)
     return stored
