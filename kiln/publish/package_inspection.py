@@ -111,9 +111,9 @@ class _PackageInspection:
     def _search_forbidden_texts(self, name: str, content: IO[bytes], *, is_metadata: bool) -> None:
         """Search a file; the placeholder that installing replaces is not a leak, nor build paths in info/."""
         placeholder = self.prefixes.get(name, b"")
-        rest, start, kind = b"", 0, None
+        rest, start, hint = b"", 0, ""
         while chunk := content.read(CHUNK):
-            kind = kind or build_path_leak_hints.leaking_file_kind(name, chunk)
+            hint = hint or build_path_leak_hints.build_path_leak_hint(name, chunk)
             text = rest + chunk
             installed = text.replace(placeholder, bytes(len(placeholder))) if placeholder else text
             for secret in self.forbidden:
@@ -122,8 +122,7 @@ class _PackageInspection:
                 if secret.needle in installed and (offset := _forbidden_text_offset(secret, installed)) is not None:
                     path, cure = "", build_path_leak_hints.SECRET
                     if secret.what == BUILD_PATH:
-                        path = build_path_leak_hints.path_at_offset(installed, offset)
-                        cure = build_path_leak_hints.HINTS[kind]
+                        path, cure = build_path_leak_hints.path_at_offset(installed, offset), hint
                     leak = ContentLeak(file=name, what=secret.what, offset=start + offset, text=path, cure=cure)
                     self.leaks.setdefault((name, secret.what), leak)
             start, rest = start + len(text), text[-max(OVERLAP, len(placeholder)) :]
