@@ -64,7 +64,9 @@ def refusal_reasons(release: Release) -> tuple[RefusalReason, ...]:
     """Return all reasons against a release; none when it may be published."""
     result = [*_config_refusal_reasons(release), *_missing_package_refusal_reasons(release)]
     for candidate in release.candidates:
-        result += _candidate_refusal_reasons(candidate, release)
+        name = candidate.artifact.path.name
+        reasons = _candidate_refusal_reasons(candidate, release)
+        result += [RefusalReason(kind=kind, about=name, what=what) for kind, what in reasons]
     links = _links_to_folders(release.candidates)
     result += [
         RefusalReason(kind=RefusalKind.FOLDER_LINK, about=name, what=what) for name, what, shared in links if shared
@@ -127,29 +129,16 @@ def _missing_package_refusal_reasons(release: Release) -> Iterator[RefusalReason
                 yield RefusalReason(kind=RefusalKind.MISSING_PACKAGE, about=config, what=what)
 
 
-def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> list[RefusalReason]:
-    name = candidate.artifact.path.name
-    result = []
-
-    def add_reason(kind: RefusalKind, what: str) -> None:
-        result.append(RefusalReason(kind=kind, about=name, what=what))
-
+def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> Iterator[tuple[RefusalKind, str]]:
     if not any(fnmatch.fnmatchcase(candidate.artifact.name, glob) for glob in release.allowed):
-        add_reason(
-            RefusalKind.NOT_ALLOWED, f"this feedstock may only publish {', '.join(release.allowed) or 'nothing'}"
-        )
+        yield RefusalKind.NOT_ALLOWED, f"this feedstock may only publish {', '.join(release.allowed) or 'nothing'}"
     if what := _why_untested(candidate, release):
-        add_reason(RefusalKind.UNTESTED, what)
-    path = f"{candidate.artifact.subdir}/{name}"
-    if path in release.held and release.held[path] != candidate.artifact.sha256:
-        sha256 = release.held[path]
-        add_reason(
-            RefusalKind.HELD,
-            f"the channel has it with the hash {sha256[:16]}..." if sha256 else "it was withdrawn there",
-        )
-    for kind, what in _contents_refusal_reasons(candidate):
-        add_reason(kind, what)
-    return result
+        yield RefusalKind.UNTESTED, what
+    sha256 = release.held.get(f"{candidate.artifact.subdir}/{candidate.artifact.path.name}")
+    if sha256 not in {None, candidate.artifact.sha256}:
+        held = f"the channel has it with the hash {sha256[:16]}..." if sha256 else "it was withdrawn there"
+        yield RefusalKind.HELD, held
+    yield from _contents_refusal_reasons(candidate)
 
 
 def _why_untested(candidate: Candidate, release: Release) -> str:
