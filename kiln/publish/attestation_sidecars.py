@@ -16,7 +16,7 @@ from kiln.provenance import sigstore_bundles, statements
 from kiln.publish import channel_file_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from kiln.model.provenance import ReleaseAttestations
@@ -60,10 +60,8 @@ def download_sidecar(url: str, sha256: object) -> bytes:
     return data
 
 
-def write_sidecars(
-    store: Store, entries: Iterable[IndexEntry], attestation: ReleaseAttestations | None
-) -> tuple[IndexEntry, ...]:
-    """Write the sidecars of new packages, and return the entries with their hashes.
+def write_sidecar_of_release(store: Store, entry: IndexEntry, attestation: ReleaseAttestations | None) -> IndexEntry:
+    """Write the sidecar of a new package, and return its entry with its hash.
 
     Attestations of others that are there stay, with the own ones added. What an interrupted publication of the same
     signer wrote is not signed again.
@@ -71,7 +69,21 @@ def write_sidecars(
     Raises:
         BrokenPackage: when there are too many attestations of others.
     """
-    return tuple(_add_own_attestations(store, entry, attestation) for entry in entries)
+    before = store.read(f"{entry.path}{ENDING}")
+    others = _bundles_about_file(before or b"", entry.file, entry.sha256)
+    data = sigstore_bundles.serialize_sidecar(json.dumps(one).encode() for one in others) if others else b""
+    if before is not None and _has_only_statements_about_file(before, entry.file, entry.sha256):
+        data = before  # its bytes stay
+    if attestation and attestation.bundles and not (data and attestation.is_own(entry.sha256, data)):
+        own = attestation.bundles(entry.sha256)
+        if own:
+            data = sigstore_bundles.sidecar_with_added_bundles(data, own)
+            _require_readable_sidecar(data, entry.path)
+    if not data:
+        return entry
+    if before is not None and before != data:
+        store.write(f"{entry.path}{ENDING}.{sidecar_hash(before)}", before)
+    return _write_sidecar(store, entry, data)
 
 
 def adopt_existing_sidecar(store: Store, entry: IndexEntry) -> IndexEntry:
@@ -143,25 +155,6 @@ def remove_sidecars(store: Store, path: str) -> None:
     """Remove all sidecars of a package."""
     for sidecar in store.sidecar_paths(path):
         store.remove(sidecar)
-
-
-def _add_own_attestations(store: Store, entry: IndexEntry, attestation: ReleaseAttestations | None) -> IndexEntry:
-    """Write the sidecar of a new package: the attestations of others, then the own ones."""
-    before = store.read(f"{entry.path}{ENDING}")
-    others = _bundles_about_file(before or b"", entry.file, entry.sha256)
-    data = sigstore_bundles.serialize_sidecar(json.dumps(one).encode() for one in others) if others else b""
-    if before is not None and _has_only_statements_about_file(before, entry.file, entry.sha256):
-        data = before  # its bytes stay
-    if attestation and attestation.bundles and not (data and attestation.is_own(entry.sha256, data)):
-        own = attestation.bundles(entry.sha256)
-        if own:
-            data = sigstore_bundles.sidecar_with_added_bundles(data, own)
-            _require_readable_sidecar(data, entry.path)
-    if not data:
-        return entry
-    if before is not None and before != data:
-        store.write(f"{entry.path}{ENDING}.{sidecar_hash(before)}", before)
-    return _write_sidecar(store, entry, data)
 
 
 def _write_sidecar(store: Store, entry: IndexEntry, data: bytes) -> IndexEntry:

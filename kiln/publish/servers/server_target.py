@@ -131,7 +131,8 @@ class ServerTarget:
     def promote(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Publish staged packages, with their attestations: all by one request, or one after the other."""
         aside = publication.journal.aside
-        attestation_sidecars.write_sidecars(self.state_folder, publication.entries, attestation)
+        for entry in publication.entries:
+            attestation_sidecars.write_sidecar_of_release(self.state_folder, entry, attestation)
         files = {
             entry.path: attestation_sidecars.write_own_bundle_file(self.state_folder, entry.path)
             for entry in publication.entries

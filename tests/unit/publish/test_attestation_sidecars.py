@@ -284,5 +284,5 @@ def test_no_sidecar_is_written_through_a_link_out_of_the_channel(tmp_path: Path)
     entry = repodata.read_index_entry(publishing.packages(tmp_path, ("fresh",))[0])
     attestation = ReleaseAttestations(seal=lambda _: b"", boms={}, bundles=lambda sha256: (stranger(sha256),))
     with pytest.raises(NotWritable, match="nothing is written through links"):
-        attestation_sidecars.write_sidecars(target(tmp_path).store, [entry], attestation)
+        attestation_sidecars.write_sidecar_of_release(target(tmp_path).store, entry, attestation)
     assert list(outside.iterdir()) == []
