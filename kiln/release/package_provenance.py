@@ -103,7 +103,9 @@ def release_provenance_and_attestations(
         tested_with = _tested_run_dependencies(package)
         record = provenance_record(matrix, candidate, info, tested_with, recipe=digest)
         resolved = (*resolved_packages.build_and_host_packages(info), *tested_with)
-        licenses = _identified_license_files(candidate.path, info, record)
+        license_ = spdx.license_expression(record.license)
+        expression = "" if license_ == spdx.NO else license_  # files are identified by it
+        licenses = license_files.package_license_files(candidate.path, info, expression=expression)
         parts = _bundled_and_declared_components(info, licenses, package.repositories)
         home = _text_or_empty(candidate.contents.about.get("home"))
         bill = spdx.bill_of_materials(record, home=home, resolved=resolved, licenses=licenses, bundled=parts)
@@ -174,12 +176,6 @@ def provenance_record(
         extra={key: value for key, value in extra.items() if key == "flow_run_id"},
         feedstock_files=restored_feedstock.read_feedstock_files_to_record(matrix.feedstock, config.config),
     )
-
-
-def _identified_license_files(package: Path, info: Mapping[str, bytes], record: Provenance) -> tuple[LicenseFile, ...]:
-    """Return the license files of a package, identified by its record's license where that is an expression."""
-    expression = spdx.license_expression(record.license)
-    return license_files.package_license_files(package, info, expression="" if expression == spdx.NO else expression)
 
 
 def _bundled_and_declared_components(
