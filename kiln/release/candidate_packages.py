@@ -89,13 +89,11 @@ class ConfigsAndRuns:
 
     def _reports_by_package_file(self) -> dict[Path, tuple[tuple[str, PackageReport], ...]]:
         """Return every package file of the last runs, each with the configs that made it and their reports."""
-        reports_by_path: dict[Path, tuple[tuple[str, PackageReport], ...]] = {}
-        for name in self.rendered.keys() & self.runs.keys():
+        reports_by_path: dict[Path, list[tuple[str, PackageReport]]] = {}
+        for name in sorted(self.rendered.keys() & self.runs.keys()):
             for report in (package for package in self.runs[name][1].packages if not package.artifact.is_wheel):
-                reports_by_path[report.artifact.path] = (*reports_by_path.get(report.artifact.path, ()), (name, report))
-        return {
-            path: tuple(sorted(reports_by_path[path], key=lambda entry: entry[0])) for path in sorted(reports_by_path)
-        }
+                reports_by_path.setdefault(report.artifact.path, []).append((name, report))
+        return {path: tuple(reports_by_path[path]) for path in sorted(reports_by_path)}
 
     def _inspected_candidate(
         self, path: Path, reports: Sequence[tuple[str, PackageReport]], searched: Sequence[ForbiddenText]
