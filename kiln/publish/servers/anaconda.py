@@ -6,13 +6,10 @@ Source: anaconda-client 1.16, binstar_client/mixins/channels.py (labels) and ``B
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 from urllib.parse import quote
 
 from kiln.publish.servers.server import Promotion, Server, parse_package_file_name
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,19 +31,12 @@ class Anaconda(Server):
         name = channel if channel == self.channel else f"{self.channel}/label/{channel}"
         return (self.client_url or self.reading).format(url=self.url, channel=name)
 
-    def upload(self, package: Path, channel: str) -> None:
+    def _upload_by_library(self, files: list[str], channel: str) -> None:
         """Upload a file under a label; a file that the owner has is refused, whatever its label."""
-        from rattler_build import upload
+        from rattler_build.upload import upload_package_to_anaconda as upload
 
-        with self._library_errors_as_http_errors():
-            upload.upload_package_to_anaconda(
-                [str(package)],
-                self.channel,
-                channel=[self._label_of_channel(channel)],
-                api_key=self.credentials.token,
-                url=self.url,
-                auth_file=self.auth_file,
-            )
+        key, labels = self.credentials.token, [self._label_of_channel(channel)]
+        upload(files, self.channel, channel=labels, api_key=key, url=self.url, auth_file=self.auth_file)
 
     def promote(self, promotion: Promotion) -> None:
         """Give all files with the label for staging the published one, too."""

@@ -6,13 +6,10 @@ Source: the pages "Copy Item" and "Delete Item" of JFrog's REST APIs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 from urllib.parse import quote
 
 from kiln.publish.servers.server import Promotion, Server
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +21,10 @@ class Artifactory(Server):
         "packages are copied one by one, what others need first: readers have the old release or the new one"
     )
 
-    def upload(self, package: Path, channel: str) -> None:
-        """Upload a package."""
-        from rattler_build import upload
+    def _upload_by_library(self, files: list[str], channel: str) -> None:
+        from rattler_build.upload import upload_package_to_artifactory as upload
 
-        with self._library_errors_as_http_errors():
-            upload.upload_package_to_artifactory(
-                [str(package)], self.url, channel, token=self.credentials.token, auth_file=self.auth_file
-            )
+        upload(files, self.url, channel, token=self.credentials.token, auth_file=self.auth_file)
 
     def promote(self, promotion: Promotion) -> None:
         """Copy packages from the repository for staging."""

@@ -7,13 +7,10 @@ rattler_upload's upload/prefix.rs for the form of an upload with an attestation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from kiln import files
 from kiln.publish.servers.server import Promotion, Server
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +22,10 @@ class PrefixDev(Server):
     trusts_jobs: ClassVar[bool] = True
     token_variable: ClassVar[str] = "PREFIX_API_KEY"  # noqa: S105 - the variable's name
 
-    def upload(self, package: Path, channel: str) -> None:
-        """Upload a package."""
-        from rattler_build import upload
+    def _upload_by_library(self, files: list[str], channel: str) -> None:
+        from rattler_build.upload import upload_package_to_prefix as upload
 
-        with self._library_errors_as_http_errors():
-            upload.upload_package_to_prefix(
-                [str(package)], self.url, channel, api_key=self.credentials.token, auth_file=self.auth_file
-            )
+        upload(files, self.url, channel, api_key=self.credentials.token, auth_file=self.auth_file)
 
     def promote(self, promotion: Promotion) -> None:
         """Upload packages to the channel, each with the bundle of its publish attestation, if it has one.

@@ -28,14 +28,10 @@ class Quetz(Server):
     together: ClassVar[bool] = True
     moment: ClassVar[str] = "one request brings all packages; then the server replaces the index of each subdir in turn"
 
-    def upload(self, package: Path, channel: str) -> None:
-        """Upload a package."""
-        from rattler_build import upload
+    def _upload_by_library(self, files: list[str], channel: str) -> None:
+        from rattler_build.upload import upload_package_to_quetz as upload
 
-        with self._library_errors_as_http_errors():
-            upload.upload_package_to_quetz(
-                [str(package)], self.url, channel, api_key=self.credentials.token, auth_file=self.auth_file
-            )
+        upload(files, self.url, channel, api_key=self.credentials.token, auth_file=self.auth_file)
 
     def promote(self, promotion: Promotion) -> None:
         """Upload all packages in one request; where the server does not take that, one by one."""

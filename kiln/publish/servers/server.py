@@ -7,7 +7,6 @@ each named with its source.
 from __future__ import annotations
 
 import abc
-import contextlib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
@@ -16,7 +15,7 @@ from kiln.http_client import HttpError
 from kiln.publish.servers.api_requests import ServerApi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from kiln.publish.servers.server_credentials import ServerCredentials
@@ -76,9 +75,19 @@ class Server(abc.ABC):
         """Return the URL at which clients read a channel."""
         return (self.client_url or self.reading).format(url=self.url, channel=channel)
 
-    @abc.abstractmethod
     def upload(self, package: Path, channel: str) -> None:
-        """Upload a package to a channel."""
+        """Upload a package to a channel, without the token in the library's errors."""
+        from rattler_build import RattlerBuildError
+
+        try:
+            self._upload_by_library([str(package)], channel)
+        except RattlerBuildError as error:
+            message = self.credentials.text_without_token(str(error))
+            raise HttpError(message, self._upload_failure_status(message)) from error
+
+    @abc.abstractmethod
+    def _upload_by_library(self, files: list[str], channel: str) -> None:
+        """Call the library's function for uploads to this kind of server."""
 
     @abc.abstractmethod
     def promote(self, promotion: Promotion) -> None:
@@ -96,17 +105,6 @@ class Server(abc.ABC):
     @abc.abstractmethod
     def token_probe_url(self) -> str | None:
         """A URL whose status says whether the server accepts the token; None where uploads report a status."""
-
-    @contextlib.contextmanager
-    def _library_errors_as_http_errors(self) -> Iterator[None]:
-        """Raise the errors of the library's uploads as HttpError, without the token in them."""
-        from rattler_build import RattlerBuildError
-
-        try:
-            yield
-        except RattlerBuildError as error:
-            message = self.credentials.text_without_token(str(error))
-            raise HttpError(message, self._upload_failure_status(message)) from error
 
     def _upload_failure_status(self, message: str) -> int | None:
         """Return the status behind a failed upload: the library's, or the server's answer about the token."""
