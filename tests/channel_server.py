@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from kiln import repodata
 from kiln.conda_package import reader
+from kiln.repodata.index_entry import read_index_entry
 from tests.identity_provider import REQUEST_TOKEN, Provider
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def index(channel: Path) -> None:
     """Index a channel as it is."""
     for subdir in SUBDIRS:
         (channel / subdir).mkdir(parents=True, exist_ok=True)
-        entries = [repodata.read_index_entry(file) for file in sorted((channel / subdir).glob("*.conda"))]
+        entries = [read_index_entry(file) for file in sorted((channel / subdir).glob("*.conda"))]
         told = {"info": {"subdir": subdir}, "packages.conda": {entry.file: entry.record for entry in entries}}
         (channel / subdir / "repodata.json").write_text(json.dumps(told, default=dict))
 

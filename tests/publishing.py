@@ -10,7 +10,6 @@ import msgpack
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, PublicFormat
 
-from kiln import repodata
 from kiln.model.provenance import Provenance, ReleaseAttestations
 from kiln.provenance import hash_chain
 from kiln.provenance.attestation_check import TrustedSigner, verified_attestation_facts
@@ -20,6 +19,7 @@ from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.folder import FolderStore
 from kiln.publish.stores.store_target import StoreTarget
 from kiln.release.package_provenance import AttestationSettings
+from kiln.repodata.index_entry import read_index_entry
 from kiln.zstd import zstd
 from tests.packages import release_package
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kiln.repodata import IndexEntry
+    from kiln.repodata.index_entry import IndexEntry
 
 _KEY = ed25519.Ed25519PrivateKey.from_private_bytes(b"a key of the tests, of 32 bytes.")
 KEY = PrivateKey(key=_KEY, public=PublicKey.from_library_key(_KEY.public_key()))
@@ -71,7 +71,7 @@ def packages(folder: Path, names: tuple[str, ...]) -> list[Path]:
 def put(folder: Path, names: tuple[str, ...]) -> None:
     """Publish packages."""
     paths = packages(folder, names)
-    entries = [repodata.read_index_entry(path) for path in paths]
+    entries = [read_index_entry(path) for path in paths]
     channel = target(folder)
     transaction.publish(channel, paths, entries, lambda _: None, attestation(entries, channel.channel_url()))
 
@@ -170,7 +170,7 @@ def offered(channel: Path, form: str) -> set[str]:
             place = channel / subdir / file
             assert place.is_file(), f"{form} names {file}, which is not there"
             if digest:
-                assert repodata.read_index_entry(place).sha256 == digest
+                assert read_index_entry(place).sha256 == digest
             names.add(file)
     if form == "plain":
         require_attestations(channel)

@@ -252,11 +252,11 @@ def reindex_channel(channel: StoreTarget, options: argparse.Namespace) -> None:
     Raises:
         BrokenPackage: after the index is written, with all files that it omits.
     """
-    from kiln import repodata
     from kiln.publish.stores import yank_patch_and_reindex
+    from kiln.repodata.index_entry import read_index_entry
 
     count, broken = yank_patch_and_reindex.reindex_channel(
-        channel, lambda path: repodata.read_index_entry(Path(channel.name) / path)
+        channel, lambda path: read_index_entry(Path(channel.name) / path)
     )
     print_results(options, read=count)
     if broken:

@@ -260,7 +260,7 @@ def read_attestation_sidecar(package: Path, channel: str, read: Callable[[str], 
     from kiln.errors import BrokenPackage
     from kiln.name_rules import is_channel_subdir
     from kiln.publish.attestation_sidecars import download_sidecar
-    from kiln.repodata import index_from_repodata
+    from kiln.repodata.index_reading import index_from_repodata
 
     try:
         subdir = str(read_info_json_object(package, "index.json").get("subdir"))
@@ -303,7 +303,7 @@ def hashes_in_channel_index(read: Callable[[str], bytes | None], more: Iterable[
         BrokenIndex: if the index is invalid.
     """
     from kiln.publish.publication_order import subdirs_with_defaults
-    from kiln.repodata import index_from_repodata
+    from kiln.repodata.index_reading import index_from_repodata
 
     subdirs = [
         index_from_repodata(name, read(f"{name}/repodata.json") or b"{}") for name in subdirs_with_defaults(more)

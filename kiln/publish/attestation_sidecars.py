@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.provenance.statements import Statement
     from kiln.publish.stores import Store
     from kiln.publish.stores.folder import FolderStore
-    from kiln.repodata import IndexEntry
+    from kiln.repodata.index_entry import IndexEntry
 
 FIELD = "attestations_sha256"  # in a record of the index
 ENDING = ".sigs"

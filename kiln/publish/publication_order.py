@@ -11,12 +11,12 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from kiln.matchspec_notation import package_name
-from kiln.repodata import BASE, SHARDS
+from kiln.repodata.index_document import BASE, SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kiln.repodata import IndexEntry
+    from kiln.repodata.index_entry import IndexEntry
 
 SUBDIRS = ("noarch", "linux-64")  # of every channel that is made here; others follow with their packages
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kiln.model.provenance import ReleaseAttestations
     from kiln.publish.journal import JournalFile
-    from kiln.repodata import IndexEntry
+    from kiln.repodata.index_entry import IndexEntry
 
 AGAIN = "run the same command again; packages that are there are not uploaded again"
 

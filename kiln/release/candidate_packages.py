@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import expand, files, limits, render, repodata
+from kiln import expand, files, limits, render
 from kiln.errors import BrokenPackage, UsageError
 from kiln.executor import conda_forge_env
 from kiln.ledger import Ledger
@@ -13,6 +13,7 @@ from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release import Candidate, Release
 from kiln.publish import package_inspection
 from kiln.publish.gate import require_releasable
+from kiln.repodata.index_entry import IndexEntry, read_index_entry
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class ConfigsAndRuns:
         )
 
 
-def read_releasable_packages(release: Release) -> tuple[list[Path], list[repodata.IndexEntry]]:
+def read_releasable_packages(release: Release) -> tuple[list[Path], list[IndexEntry]]:
     """Return the packages of a release with their index entries; refuse an invalid release.
 
     Raises:
@@ -129,7 +130,7 @@ def read_releasable_packages(release: Release) -> tuple[list[Path], list[repodat
     """
     require_releasable(release)
     paths = [candidate.path for candidate in release.candidates]
-    return paths, [repodata.read_index_entry(path) for path in paths]
+    return paths, [read_index_entry(path) for path in paths]
 
 
 def packages_new_in_channel(release: Release) -> tuple[Candidate, ...]:

@@ -11,11 +11,12 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import files, repodata
+from kiln import files
 from kiln.publish import package_inspection, transaction
 from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.folder import FolderStore
 from kiln.publish.stores.store_target import StoreTarget
+from kiln.repodata.index_entry import read_index_entry
 from tests.bench.timing import ROOT, folder_of_builds, seconds
 from tests.packages import release_package
 
@@ -54,7 +55,7 @@ def publishing(folder: Path) -> list[Row]:
 def publish(packages: list[Path], folder: Path) -> None:
     """Stage, promote and index packages."""
     target = StoreTarget(store=FolderStore(root=folder))
-    transaction.publish(target, packages, [repodata.read_index_entry(package) for package in packages], lambda _: None)
+    transaction.publish(target, packages, [read_index_entry(package) for package in packages], lambda _: None)
 
 
 def judge(packages: list[Path]) -> None:
@@ -89,7 +90,7 @@ def indexing(folder: Path) -> list[Row]:
     target = StoreTarget(store=FolderStore(root=channel))
 
     def index() -> None:
-        yank_patch_and_reindex.reindex_channel(target, lambda path: repodata.read_index_entry(channel / path))
+        yank_patch_and_reindex.reindex_channel(target, lambda path: read_index_entry(channel / path))
 
     first, again = seconds(index), min(seconds(index) for _ in range(3))
     more = [release_package(folder / "more", f"one-more{number}") for number in range(3)]

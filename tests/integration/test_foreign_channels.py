@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 
-from kiln import repodata
 from kiln.errors import BrokenIndex, HashMismatch
 from kiln.publish import transaction
 from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.folder import FolderStore
 from kiln.publish.stores.store_target import StoreTarget
+from kiln.repodata.index_entry import read_index_entry
 from kiln.zstd import zstd
 from tests.packages import conda_package, release_package
 from tests.serving import served
@@ -29,7 +29,7 @@ from tests.serving import served
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kiln.repodata import IndexEntry
+    from kiln.repodata.index_entry import IndexEntry
 
 ROOT = Path(__file__).parents[2]
 SUBDIRS = ("linux-64", "noarch")
@@ -256,7 +256,7 @@ def view(channel: Path) -> View:
 def made(folder: Path) -> tuple[list[Path], list[IndexEntry]]:
     """Return packages to publish."""
     paths = [release_package(folder / "built", name, subdir="noarch" if name == "app" else "linux-64") for name in NEW]
-    return paths, [repodata.read_index_entry(path) for path in paths]
+    return paths, [read_index_entry(path) for path in paths]
 
 
 def of_new() -> frozenset[str]:
@@ -332,10 +332,10 @@ def test_a_withdrawal_changes_nothing_of_other_packages(channel: Path, tmp_path:
 def test_indexing_anew_drops_no_package_of_any_format(channel: Path) -> None:
     before = view(channel)
     index = in_folder(channel)
-    yank_patch_and_reindex.reindex_channel(index, lambda path: repodata.read_index_entry(channel / path))
+    yank_patch_and_reindex.reindex_channel(index, lambda path: read_index_entry(channel / path))
     before.require_kept_by(view(channel))
     release_package(channel / "linux-64", "later")
-    assert yank_patch_and_reindex.reindex_channel(index, lambda path: repodata.read_index_entry(channel / path)) == (
+    assert yank_patch_and_reindex.reindex_channel(index, lambda path: read_index_entry(channel / path)) == (
         1,
         (),
     )

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli, repodata
+from kiln import cli
 from kiln.errors import BrokenPackage, KilnError
 from kiln.publish import package_inspection
 from kiln.publish.gate import refusal_reasons
 from kiln.release import package_differences
+from kiln.repodata.index_entry import read_index_entry
 from tests import broken_packages
 from tests.broken_packages import address, bent, json_like, lines
 from tests.packages import release_package
@@ -78,7 +79,7 @@ def test_readers_of_broken_packages_raise_kilns_own_errors(tmp_path: Path) -> No
         package.write_bytes(data)
         begin = time.process_time()
         for read in (
-            repodata.read_index_entry,
+            read_index_entry,
             gate,
             lambda path: package_differences.described_differences(path, path),
         ):

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import files, repodata
+from kiln import files
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, PublicationPending
 from kiln.publish import transaction
 from kiln.publish.stores import yank_patch_and_reindex
+from kiln.repodata.index_entry import IndexEntry, read_index_entry
 from tests import publishing
 from tests.packages import release_package
 from tests.publishing import NEW, OLD, packages, publish_new, publish_old, put, recorded, seen, target
@@ -102,7 +103,7 @@ def test_taking_back_and_withdrawing_can_be_killed_at_any_step_too(folder: Path,
         broken = publishing.target(folder)
         paths = packages(folder, NEW)
         with pytest.raises(HashMismatch):
-            transaction.publish(broken, paths, [repodata.read_index_entry(path) for path in paths], refuse)
+            transaction.publish(broken, paths, [read_index_entry(path) for path in paths], refuse)
     after = BEFORE if function == "abort" else BEFORE - {"old-1-0.conda"}
     steps = killed(function, folder, quick / "copies")
     for number, step in enumerate([*steps, "none"], 1):
@@ -135,7 +136,7 @@ def test_a_channel_that_another_tool_indexed_is_taken_over(tmp_path: Path) -> No
 def test_another_publication_waits_until_the_first_is_finished_or_aborted(folder: Path) -> None:
     paths = packages(folder, NEW)
     with pytest.raises(HashMismatch):
-        transaction.publish(target(folder), paths, [repodata.read_index_entry(path) for path in paths], refuse)
+        transaction.publish(target(folder), paths, [read_index_entry(path) for path in paths], refuse)
     assert seen(folder / "channel") == BEFORE
     with pytest.raises(PublicationPending, match="2 packages"):
         put(folder, ("other",))
@@ -154,7 +155,7 @@ def test_of_two_publishers_at_once_one_is_refused(folder: Path) -> None:
         assert go_on.wait(CEILING)
 
     paths = packages(folder, NEW)
-    entries = [repodata.read_index_entry(path) for path in paths]
+    entries = [read_index_entry(path) for path in paths]
     first = threading.Thread(target=lambda: transaction.publish(target(folder), paths, entries, hold))
     first.start()
     try:
@@ -170,7 +171,7 @@ def test_of_two_publishers_at_once_one_is_refused(folder: Path) -> None:
 
 def test_a_package_damaged_in_staging_is_not_promoted(folder: Path) -> None:
     paths = packages(folder, NEW)
-    entries = [repodata.read_index_entry(path) for path in paths]
+    entries = [read_index_entry(path) for path in paths]
 
     def damage(_: str) -> None:
         (staged,) = (folder / "channel" / ".kiln" / "staging").glob("*/linux-64/fresh-1-0.conda")
@@ -197,7 +198,7 @@ def test_a_full_disk_leaves_the_channel_as_before_and_the_same_command_finishes(
     publish_old(small_disk)
     large = tmp_path / "built"
     paths = [release_package(large, "large", about="x", filler=os.urandom(1_500_000).hex())]
-    entries = [repodata.read_index_entry(path) for path in paths]
+    entries = [read_index_entry(path) for path in paths]
     assert paths[0].stat().st_size > 1_000_000
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(1 << 20))
@@ -215,9 +216,9 @@ def test_reindexing_reads_only_unknown_files_and_drops_missing_ones(folder: Path
     (channel / "linux-64" / "old-1-0.conda").unlink()
     read = []
 
-    def one(path: str) -> repodata.IndexEntry:
+    def one(path: str) -> IndexEntry:
         read.append(path)
-        return repodata.read_index_entry(channel / path)
+        return read_index_entry(channel / path)
 
     assert yank_patch_and_reindex.reindex_channel(target(folder), one) == (1, ())
     assert read == ["linux-64/dropped-in-1-0.conda"]

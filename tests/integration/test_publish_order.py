@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.publish.publication_order import sorted_by_dependencies
-from kiln.repodata import IndexEntry
+from kiln.repodata.index_entry import IndexEntry
 from kiln.solve_and_install import solve
 from tests.solving import Record, machine, rendered, stand_ins, write
 

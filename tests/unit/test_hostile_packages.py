@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import repodata
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
+from kiln.repodata.index_entry import read_index_entry
 from kiln.zstd import zstd
 from tests.broken_packages import CENTRAL, INDEX, LOCAL, add, packed, tarball
 from tests.broken_packages import archive as tar_of
@@ -105,14 +105,14 @@ def test_a_fault_of_a_package_is_reported(tmp_path: Path, fault: str) -> None:
     place = tmp_path / "app-1-0.conda"
     place.write_bytes(FAULTS[fault]())
     with pytest.raises(BrokenPackage) as told:
-        repodata.read_index_entry(place)
+        read_index_entry(place)
     assert str(place) in told.value.what
 
 
 def test_the_package_that_these_are_made_of_is_good(tmp_path: Path) -> None:
     place = tmp_path / "app-1-0.conda"
     place.write_bytes(package())
-    assert repodata.read_index_entry(place).record["name"] == "app"
+    assert read_index_entry(place).record["name"] == "app"
 
 
 @pytest.mark.parametrize(

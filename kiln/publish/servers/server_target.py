@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kiln.publish.servers import ServerKind
     from kiln.publish.servers.server import Server
     from kiln.publish.transaction import Publication
-    from kiln.repodata import IndexEntry
+    from kiln.repodata.index_entry import IndexEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from kiln import files
 from kiln.name_rules import existing_subdirs
 from kiln.operating_system import file_operations
 from kiln.publish.publication_order import index_file_write_order
-from kiln.repodata import PACKAGES, SHARDS
+from kiln.repodata.index_document import PACKAGES, SHARDS
 
 if TYPE_CHECKING:
     import os

@@ -6,11 +6,15 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import repodata
 from kiln.errors import UsageError, did_you_mean
 from kiln.publish.channel_provenance import CHAIN
 from kiln.publish.publication_order import sorted_and_split_by_subdir, subdirs_with_defaults
-from kiln.repodata import IndexEntry, SubdirIndex
+from kiln.repodata import channeldata
+from kiln.repodata.editable_index import SubdirIndex
+from kiln.repodata.index_document import CHANNELDATA, STALE
+from kiln.repodata.index_entry import IndexEntry
+from kiln.repodata.index_file_formats import render_index_files
+from kiln.repodata.index_reading import read_packages_only, read_whole_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,13 +50,11 @@ class ChannelIndex:
         Raises:
             BrokenIndex: when a file of it is invalid, or has what kiln cannot keep.
         """
-        return {
-            name: repodata.read_whole_index(name, self._subdir_file_reader(name)) for name in self.subdir_names(more)
-        }
+        return {name: read_whole_index(name, self._subdir_file_reader(name)) for name in self.subdir_names(more)}
 
     def subdir_packages(self, name: str) -> SubdirIndex:
         """Return the packages of one subdir."""
-        return repodata.read_packages_only(name, self._subdir_file_reader(name))
+        return read_packages_only(name, self._subdir_file_reader(name))
 
     def find_package_path(self, name: str) -> str:
         """Return the path of a package file, by its name or path.
@@ -72,8 +74,8 @@ class ChannelIndex:
 
     def channeldata_with_entries(self, entries: Sequence[IndexEntry]) -> bytes | None:
         """Return the channel's ``channeldata.json`` with packages added, None where the channel has none."""
-        existing = self.store.read(repodata.CHANNELDATA)
-        return None if existing is None else repodata.channeldata_with_entries(existing, entries)
+        existing = self.store.read(CHANNELDATA)
+        return None if existing is None else channeldata.channeldata_with_entries(existing, entries)
 
     def add_packages(self, entries: Sequence[IndexEntry], records: bytes) -> None:
         """Add packages, with the chain of their records; step by step, what others need comes first."""
@@ -99,13 +101,13 @@ class ChannelIndex:
         self, edit: Callable[[SubdirIndex], SubdirIndex], records: bytes | None = None, more: Iterable[str] = ()
     ) -> None:
         """Change every subdir, and the chain of records at the same moment; ``more`` are subdirs that are added."""
-        forms = {name: repodata.render_index_files(edit(subdir)) for name, subdir in self.subdir_indexes(more).items()}
+        forms = {name: render_index_files(edit(subdir)) for name, subdir in self.subdir_indexes(more).items()}
         existing = self.store.read(CHAIN)
         chain = (existing or b"") if records is None else records
         folder, name = CHAIN.split("/")
         self.store.replace_indexes({**({folder: {name: chain}} if chain or existing is not None else {}), **forms})
         for subdir in forms:
-            self.store.remove(f"{subdir}/{repodata.STALE}")
+            self.store.remove(f"{subdir}/{STALE}")
 
     def _visible_entries(self) -> list[IndexEntry]:
         """Return the entries that readers find at this moment."""

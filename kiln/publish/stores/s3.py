@@ -18,7 +18,7 @@ from kiln.name_rules import is_channel_subdir
 from kiln.publish.publication_order import index_file_write_order
 from kiln.publish.stores.lease import UNMET, Lease
 from kiln.publish.transaction import AGAIN
-from kiln.repodata import PACKAGES, SHARDS
+from kiln.repodata.index_document import PACKAGES, SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import repodata
 from kiln.errors import HashMismatch
 from kiln.publish import attestation_sidecars
 from kiln.publish.channel_provenance import (
@@ -16,7 +15,9 @@ from kiln.publish.channel_provenance import (
 from kiln.publish.journal import JournalFile, PublicationPhase
 from kiln.publish.publication_order import subdirs_with_defaults
 from kiln.publish.stores.index import ChannelIndex
-from kiln.repodata import SubdirIndex
+from kiln.repodata.editable_index import SubdirIndex
+from kiln.repodata.index_document import CHANNELDATA
+from kiln.repodata.index_file_formats import render_index_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from kiln.publish.journal import Journal
     from kiln.publish.stores import Store
     from kiln.publish.transaction import Publication
-    from kiln.repodata import IndexEntry
+    from kiln.repodata.index_entry import IndexEntry
 
 JOURNAL = ".kiln/journal.json"
 
@@ -93,7 +94,7 @@ class StoreTarget:
             if not self.store.has_file_with_hash(place, entry.sha256):
                 self.store.store_package(publication.files[entry.path], place, entry.sha256)
         for name in subdirs_with_defaults(entry.subdir for entry in publication.entries):
-            forms = repodata.render_index_files(SubdirIndex.empty(name).with_packages(publication.entries))
+            forms = render_index_files(SubdirIndex.empty(name).with_packages(publication.entries))
             self.store.write(f"{staging}/{name}/repodata.json", forms["repodata.json"])
         return self.store.url(staging)
 
@@ -121,7 +122,7 @@ class StoreTarget:
             entries, write_bills_and_return_chain(self.store, publication.journal, attestation)
         )
         if channeldata is not None:
-            self.store.write(repodata.CHANNELDATA, channeldata)
+            self.store.write(CHANNELDATA, channeldata)
 
     def remove_from_staging(self, publication: Publication) -> None:
         """Remove the folder for staging."""

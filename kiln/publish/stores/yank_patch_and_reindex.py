@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from kiln.publish.stores.index import ChannelIndex
     from kiln.publish.stores.store_target import StoreTarget
-    from kiln.repodata import IndexEntry, SubdirIndex
+    from kiln.repodata.editable_index import SubdirIndex
+    from kiln.repodata.index_entry import IndexEntry
 
 
 def yank_packages(target: StoreTarget, names: Sequence[str], *, delete: bool = False) -> tuple[str, ...]:

@@ -8,13 +8,14 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import files, repodata
+from kiln import files
 from kiln.errors import (
     HashMismatch,
 )
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.server_target import ServerTarget
 from kiln.publish.targets import parse_target
+from kiln.repodata.index_entry import IndexEntry, read_index_entry
 from tests.channel_server import TOKEN
 from tests.packages import release_package
 
@@ -51,13 +52,13 @@ def channel_on(
     return dataclasses.replace(result, pause=(pauses if pauses is not None else []).append)
 
 
-def release(tmp_path: Path) -> tuple[list[Path], list[repodata.IndexEntry]]:
+def release(tmp_path: Path) -> tuple[list[Path], list[IndexEntry]]:
     """Two packages, the first of which needs the second."""
     paths = [
         release_package(tmp_path / "built", "app", depends=["lib"]),
         release_package(tmp_path / "built", "lib"),
     ]
-    return paths, [repodata.read_index_entry(path) for path in paths]
+    return paths, [read_index_entry(path) for path in paths]
 
 
 def requests(tmp_path: Path, *methods: str) -> list[str]:

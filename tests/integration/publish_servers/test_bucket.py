@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln import repodata
 from kiln.errors import (
     AlreadyRunning,
     HashMismatch,
@@ -26,6 +25,9 @@ from kiln.publish.servers.retrying_client import ATTEMPTS
 from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.store_target import StoreTarget
 from kiln.publish.targets import parse_target
+from kiln.repodata.index_document import BASE
+from kiln.repodata.index_entry import read_index_entry
+from kiln.repodata.index_file_formats import render_index_files
 from kiln.solve_and_install import install, solve
 from tests import publishing
 from tests.integration.publish_servers.helpers import channel_on, dying, refuse, release, requests, served, taken_over
@@ -74,7 +76,7 @@ def test_two_machines_that_publish_the_same_come_to_one_release(server: str, tmp
 
 def put(where: StoreTarget, folder: Path, names: tuple[str, ...], try_out: Callable[[str], None]) -> None:
     paths = packages(folder, names)
-    transaction.publish(where, paths, [repodata.read_index_entry(path) for path in paths], try_out)
+    transaction.publish(where, paths, [read_index_entry(path) for path in paths], try_out)
 
 
 def test_a_bucket_is_a_channel_like_a_folder(bucket: StoreTarget, tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_a_bucket_is_a_channel_like_a_folder(bucket: StoreTarget, tmp_path: Path
 
 def test_attestations_lie_in_a_bucket_until_their_package_is_deleted(bucket: StoreTarget, tmp_path: Path) -> None:
     paths = packages(tmp_path, OLD)
-    entries = [repodata.read_index_entry(path) for path in paths]
+    entries = [read_index_entry(path) for path in paths]
     attestation = publishing.attestation(entries, "https://channel.example")
     transaction.publish(bucket, paths, entries, lambda _: None, attestation)
     (record,) = solve([bucket.channel_url()], ["old"], virtual_packages={})
@@ -127,7 +129,7 @@ def test_attestations_lie_in_a_bucket_until_their_package_is_deleted(bucket: Sto
 def test_a_bucket_has_the_packages_of_every_platform(bucket: StoreTarget, tmp_path: Path) -> None:
     put(bucket, tmp_path, OLD, lambda _: None)
     package = release_package(tmp_path / "aarch64", "old", subdir="linux-aarch64")
-    transaction.publish(bucket, [package], [repodata.read_index_entry(package)], lambda _: None)
+    transaction.publish(bucket, [package], [read_index_entry(package)], lambda _: None)
     assert {"linux-64/old-1-0.conda", "linux-aarch64/old-1-0.conda"} < bucket.package_hashes().keys()
     (record,) = solve([bucket.channel_url()], ["old"], virtual_packages={}, platform="linux-aarch64")
     assert record.subdir == "linux-aarch64"
@@ -204,7 +206,7 @@ def test_no_reader_of_a_bucket_finds_a_package_without_its_requirements(bucket: 
     client = WatchedClient(store.client, look)
     watched = dataclasses.replace(bucket, store=dataclasses.replace(store, client=client, lease=taken_over(store)))
     with pytest.raises(KeyboardInterrupt):
-        transaction.publish(watched, paths, [repodata.read_index_entry(path) for path in paths], lambda _: None)
+        transaction.publish(watched, paths, [read_index_entry(path) for path in paths], lambda _: None)
     steps = [sorted([*OLD, *list(needs)[:number]]) for number in range(4)]
     assert result == steps
     assert len(transaction.abort(watched)) == 3
@@ -251,13 +253,13 @@ def test_an_index_that_another_process_changed_is_not_overwritten(bucket: StoreT
     store: Any = bucket.store
     with store.exclusive_lock():
         forms = {
-            name: repodata.render_index_files(subdir.with_packages_withdrawn(["old-1-0.conda"]))
+            name: render_index_files(subdir.with_packages_withdrawn(["old-1-0.conda"]))
             for name, subdir in bucket.channel_index.subdir_indexes().items()
         }
-        store.client.put_object(Bucket="wheels", Key=f"channel/linux-64/{repodata.BASE}", Body=b"another's")
-        with pytest.raises(AlreadyRunning, match=repodata.BASE):
+        store.client.put_object(Bucket="wheels", Key=f"channel/linux-64/{BASE}", Body=b"another's")
+        with pytest.raises(AlreadyRunning, match=BASE):
             store.replace_indexes(forms)
-    assert store.read(f"linux-64/{repodata.BASE}") == b"another's"
+    assert store.read(f"linux-64/{BASE}") == b"another's"
 
 
 def test_a_write_whose_answer_was_lost_is_not_taken_for_another_s(bucket: StoreTarget, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from kiln import repodata
 from kiln.errors import (
     TokenRefused,
 )
@@ -22,6 +21,7 @@ from kiln.publish import transaction
 from kiln.publish.servers.quetz import Quetz
 from kiln.publish.servers.server_target import ServerTarget
 from kiln.publish.targets import parse_target
+from kiln.repodata.index_entry import read_index_entry
 from tests.integration.publish_servers.helpers import Mortal, has, release
 from tests.packages import release_package
 from tests.remote_cache import free_port
@@ -85,7 +85,7 @@ def test_quetz_itself_takes_a_release_at_once_and_gives_it_back(
     before = {entry.path: entry.sha256 for entry in entries}
     assert where.package_hashes() == before
     new = [release_package(tmp_path / "built", name, subdir="noarch") for name in ("new", "newer")]
-    told = [repodata.read_index_entry(path) for path in new]
+    told = [read_index_entry(path) for path in new]
     for lives, after in itertools.product(range(4), (False, True)):  # two uploads, one promotion, one removal
         server = cast("Server", Mortal(where.server, lives, after=after))
         with pytest.raises(KeyboardInterrupt):
@@ -102,4 +102,4 @@ def test_quetz_itself_refuses_a_wrong_token(tmp_path: Path, request: pytest.Fixt
     stranger = parse_target(f"quetz:{address}/release", {"QUETZ_API_KEY": "wr0ng"}, journals=tmp_path, staging="trial")
     more = release_package(tmp_path / "built", "more")
     with pytest.raises(TokenRefused):
-        transaction.publish(stranger, [more], [repodata.read_index_entry(more)], lambda _: None)
+        transaction.publish(stranger, [more], [read_index_entry(more)], lambda _: None)

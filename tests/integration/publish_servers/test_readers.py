@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import repodata
 from kiln.errors import (
     UnsafePackage,
 )
 from kiln.publish import transaction
+from kiln.repodata.index_entry import read_index_entry
 from kiln.solve_and_install import install, solve
 from tests import publishing
 from tests.integration.publish_servers.helpers import has
@@ -81,7 +81,7 @@ def test_a_path_out_of_the_prefix_is_not_followed_when_a_package_is_tried_out(tm
     }
     package = conda_package(tmp_path / "evil-1-0.conda", info, payload={"../../outside": b"x"})
     where = publishing.target(tmp_path)
-    transaction.publish(where, [package], [repodata.read_index_entry(package)], lambda _: None)
+    transaction.publish(where, [package], [read_index_entry(package)], lambda _: None)
     with pytest.raises(UnsafePackage) as refused:
         install(
             solve([where.channel_url()], ["evil"], virtual_packages={}),

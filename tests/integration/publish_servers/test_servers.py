@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from kiln import repodata
 from kiln.errors import (
     AlreadyRunning,
     HashMismatch,
@@ -28,6 +27,7 @@ from kiln.provenance.statements import publication_statement
 from kiln.publish import transaction
 from kiln.publish.servers import ServerKind
 from kiln.publish.targets import parse_target
+from kiln.repodata.index_entry import read_index_entry
 from kiln.solve_and_install import install, solve
 from tests import publishing
 from tests.channel_server import TOKEN
@@ -135,7 +135,7 @@ def test_a_file_with_another_hash_on_the_server_is_an_error(server: str, tmp_pat
     shutil.rmtree(tmp_path / "built")
     path = release_package(tmp_path / "built", "lib", license="MIT")
     with pytest.raises(UploadFailed, match="another hash"):
-        transaction.publish(where, [path], [repodata.read_index_entry(path)], lambda _: None)
+        transaction.publish(where, [path], [read_index_entry(path)], lambda _: None)
     transaction.abort(where)
     assert served(tmp_path) == before, "what was there before is never taken away"
 
@@ -147,10 +147,10 @@ def test_packages_that_fail_in_staging_never_reach_the_channel_and_can_be_aborte
     assert where.package_hashes() == {}
     other = release_package(tmp_path / "built", "other")
     with pytest.raises(PublicationPending, match="2 packages"):
-        transaction.publish(where, [other], [repodata.read_index_entry(other)], lambda _: None)
+        transaction.publish(where, [other], [read_index_entry(other)], lambda _: None)
     assert transaction.abort(where) == ("linux-64/app-1-0.conda", "linux-64/lib-1-0.conda")
     assert served(tmp_path, "trial") == {}
-    transaction.publish(where, [other], [repodata.read_index_entry(other)], lambda _: None)
+    transaction.publish(where, [other], [read_index_entry(other)], lambda _: None)
     assert transaction.abort(where) == (), "what is finished stays"
     assert len(served(tmp_path)) == 1
 
@@ -159,7 +159,7 @@ def test_records_of_packages_on_a_server_are_next_to_its_journal(server: str, tm
     where = channel_on(server, ServerKind.QUETZ, tmp_path)
     for name in ("first", "second"):
         path = release_package(tmp_path / "built", name)
-        entry = repodata.read_index_entry(path)
+        entry = read_index_entry(path)
         made = publishing.record(entry.file, sha256=entry.sha256)
         attested = ReleaseAttestations(
             seal=functools.partial(hash_chain.serialize_chain, [made]),
@@ -233,7 +233,7 @@ def test_the_attestation_of_a_publication_comes_with_the_package_where_the_serve
     for kind in (ServerKind.PREFIX, ServerKind.QUETZ):
         where = channel_on(server, kind, tmp_path / kind.value)
         path = release_package(tmp_path / "built", f"app-{kind.value}")
-        entry = repodata.read_index_entry(path)
+        entry = read_index_entry(path)
         signed = json.dumps(sigstore.bundle(publication_statement(entry.file, entry.sha256, channel))).encode()
         attestation = ReleaseAttestations(
             seal=functools.partial(hash_chain.serialize_chain, [publishing.record(entry.file, sha256=entry.sha256)]),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 
-from kiln import repodata
 from kiln.errors import BrokenPackage, NotWritable, ProvenanceBroken, UsageError
 from kiln.model.provenance import ReleaseAttestations
 from kiln.provenance import sigstore_bundles, statements
@@ -20,6 +19,7 @@ from kiln.provenance.attestation_check import TrustedSigner, verified_attestatio
 from kiln.publish import attestation_sidecars, transaction
 from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.folder import FolderStore
+from kiln.repodata.index_entry import read_index_entry
 from kiln.zstd import zstd
 from tests import publishing
 from tests.fake_sigstore import FakeSigstore
@@ -49,7 +49,7 @@ def sidecar_files(channel: Path) -> list[str]:
 
 def reindexed(folder: Path) -> tuple[int, tuple[BrokenPackage, ...]]:
     return yank_patch_and_reindex.reindex_channel(
-        target(folder), lambda path: repodata.read_index_entry(folder / "channel" / path)
+        target(folder), lambda path: read_index_entry(folder / "channel" / path)
     )
 
 
@@ -81,7 +81,7 @@ def test_the_index_names_the_attestations_in_all_its_forms(channel: Path) -> Non
 
 def test_a_package_without_attestations_has_none_in_the_index(tmp_path: Path) -> None:
     paths = publishing.packages(tmp_path, ("fresh",))
-    entries = [repodata.read_index_entry(path) for path in paths]
+    entries = [read_index_entry(path) for path in paths]
     transaction.publish(target(tmp_path), paths, entries, lambda _: None, None)
     assert "attestations_sha256" not in record(tmp_path / "channel")
     assert sidecar_files(tmp_path / "channel") == []
@@ -99,7 +99,7 @@ def publish(folder: Path, seal: Callable[[str], bytes], signed: list[str]) -> No
         return (KEY.sign_statement(statements.publication_statement(FILE, sha256, "file:///c")),)
 
     paths = publishing.packages(folder, ("fresh",))
-    entries = [repodata.read_index_entry(path) for path in paths]
+    entries = [read_index_entry(path) for path in paths]
     signers = [KEY.trusted_signer("")]
 
     def is_own(sha256: str, sidecar: bytes) -> bool:
@@ -203,7 +203,7 @@ OTHER = another_key()
 
 def put_theirs(folder: Path, *more: bytes) -> bytes:
     """Put another signer's publication to the same channel next to a package that is not published yet."""
-    sha256 = repodata.read_index_entry(publishing.packages(folder, ("fresh",))[0]).sha256
+    sha256 = read_index_entry(publishing.packages(folder, ("fresh",))[0]).sha256
     theirs = OTHER.sign_statement(statements.publication_statement(FILE, sha256, target(folder).channel_url()))
     place = folder / "channel" / f"{PATH}.sigs"
     place.parent.mkdir(parents=True)
@@ -252,7 +252,7 @@ def test_invalid_attestations_are_left_out_and_stay_in_a_copy(tmp_path: Path) ->
 
 
 def test_more_attestations_than_readers_accept_are_refused(tmp_path: Path) -> None:
-    sha256 = repodata.read_index_entry(publishing.packages(tmp_path, ("fresh",))[0]).sha256
+    sha256 = read_index_entry(publishing.packages(tmp_path, ("fresh",))[0]).sha256
     put_theirs(tmp_path, *[stranger(sha256)] * (sigstore_bundles.MOST_BUNDLES - 1))
     with pytest.raises(BrokenPackage, match="cannot be added"):
         publishing.publish_new(tmp_path)
@@ -281,7 +281,7 @@ def test_no_sidecar_is_written_through_a_link_out_of_the_channel(tmp_path: Path)
     outside.mkdir()
     (tmp_path / "channel").mkdir()
     (tmp_path / "channel" / "linux-64").symlink_to(outside)
-    entry = repodata.read_index_entry(publishing.packages(tmp_path, ("fresh",))[0])
+    entry = read_index_entry(publishing.packages(tmp_path, ("fresh",))[0])
     attestation = ReleaseAttestations(seal=lambda _: b"", boms={}, bundles=lambda sha256: (stranger(sha256),))
     with pytest.raises(NotWritable, match="nothing is written through links"):
         attestation_sidecars.write_sidecar_of_release(target(tmp_path).store, entry, attestation)

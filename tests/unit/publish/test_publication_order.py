@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiln.publish.publication_order import sorted_and_split_by_subdir, sorted_by_dependencies
-from kiln.repodata import IndexEntry
+from kiln.repodata.index_entry import IndexEntry
 
 
 def entry(name: str, *depends: str, build: str = "0", subdir: str = "linux-64", **more: object) -> IndexEntry:

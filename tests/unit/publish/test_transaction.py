@@ -13,7 +13,7 @@ from kiln.publish import transaction
 from kiln.publish.journal import PublicationPhase
 from kiln.publish.stores.folder import FolderStore
 from kiln.publish.stores.store_target import StoreTarget
-from kiln.repodata import IndexEntry
+from kiln.repodata.index_entry import IndexEntry
 
 
 @pytest.fixture

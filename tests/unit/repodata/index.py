@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln import repodata
-from kiln.repodata import SubdirIndex
+from kiln.repodata.editable_index import SubdirIndex
+from kiln.repodata.index_entry import read_index_entry
+from kiln.repodata.index_file_formats import render_index_files
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 
 def index(tmp_path: Path, *names: str) -> SubdirIndex:
     """Return an index of packages, each named as ``NAME-VERSION`` or ``NAME-VERSION-BUILD``."""
-    entries = [repodata.read_index_entry(release_package(tmp_path, *name.split("-"))) for name in names]
+    entries = [read_index_entry(release_package(tmp_path, *name.split("-"))) for name in names]
     return SubdirIndex.empty("linux-64").with_packages(entries)
 
 
 def offered(subdir: SubdirIndex, form: str = "repodata.json") -> dict[str, Any]:
     """Return the records of one form of an index."""
-    records: dict[str, Any] = json.loads(repodata.render_index_files(subdir)[form])["packages.conda"]
+    records: dict[str, Any] = json.loads(render_index_files(subdir)[form])["packages.conda"]
     return records

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kiln.errors import BrokenIndex
-from kiln.repodata import IndexEntry, channeldata_with_entries
+from kiln.repodata.channeldata import channeldata_with_entries
+from kiln.repodata.index_entry import IndexEntry
 
 OTHER = {"version": "1", "subdirs": ["osx-64"], "home": "https://example.org"}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from kiln import repodata
-from kiln.repodata import SubdirIndex
+from kiln.repodata.editable_index import SubdirIndex
+from kiln.repodata.index_entry import read_index_entry
+from kiln.repodata.index_file_formats import render_index_files
 from tests.packages import release_package
 from tests.unit.repodata.index import index, offered
 
@@ -22,14 +23,14 @@ def test_a_later_index_keeps_a_patched_record(tmp_path: Path) -> None:
 
 
 def test_packages_of_another_subdir_are_not_added(tmp_path: Path) -> None:
-    entry = repodata.read_index_entry(release_package(tmp_path, "small", subdir="noarch", noarch="generic"))
+    entry = read_index_entry(release_package(tmp_path, "small", subdir="noarch", noarch="generic"))
     assert SubdirIndex.empty("linux-64").with_packages([entry]).records == {}
     assert set(SubdirIndex.empty("noarch").with_packages([entry]).records) == {"small-1-0.conda"}
 
 
 def test_a_withdrawn_package_stays_withdrawn_when_it_is_added_again(tmp_path: Path) -> None:
     subdir = index(tmp_path, "small-1", "large-1").with_packages_withdrawn(["small-1-0.conda"])
-    again = subdir.with_packages([repodata.read_index_entry(tmp_path / "small-1-0.conda")])
+    again = subdir.with_packages([read_index_entry(tmp_path / "small-1-0.conda")])
     assert set(again.visible_records) == {"large-1-0.conda"}
     assert set(again.records) == {"large-1-0.conda", "small-1-0.conda"}
     assert again.removed_files == {"small-1-0.conda"}
@@ -38,8 +39,8 @@ def test_a_withdrawn_package_stays_withdrawn_when_it_is_added_again(tmp_path: Pa
 def test_a_removed_package_leaves_no_trace(tmp_path: Path) -> None:
     subdir = index(tmp_path, "small-1", "large-1").with_patched_record("small-1-0.conda", {"license": "MIT"})
     without = subdir.with_packages_withdrawn(["small-1-0.conda"]).without_packages(["small-1-0.conda"])
-    expected = repodata.render_index_files(index(tmp_path, "large-1"))
-    assert repodata.render_index_files(without) == expected
+    expected = render_index_files(index(tmp_path, "large-1"))
+    assert render_index_files(without) == expected
     assert without.changed == {"small", "large"}
 
 
@@ -48,9 +49,7 @@ def test_only_the_names_of_removed_packages_count_as_changed(tmp_path: Path) -> 
     subdir = dataclasses.replace(index(tmp_path, "small-1", "large-1"), changed=frozenset())
     assert subdir.without_packages(["small-1-0.conda"]).changed == {"small"}
     assert subdir.with_packages_withdrawn(["small-1-0.conda"]).changed == {"small"}
-    assert repodata.render_index_files(subdir.without_packages(["missing-1-0.conda"])) == repodata.render_index_files(
-        subdir
-    )
+    assert render_index_files(subdir.without_packages(["missing-1-0.conda"])) == render_index_files(subdir)
 
 
 def test_the_patches_of_a_record_add_up(tmp_path: Path) -> None:
@@ -77,9 +76,7 @@ def test_package_files_are_next_to_the_index_unless_it_has_another_url(tmp_path:
 
 def test_withdrawing_twice_changes_nothing(tmp_path: Path) -> None:
     once = index(tmp_path, "small-1").with_packages_withdrawn(["small-1-0.conda"])
-    assert repodata.render_index_files(
-        once.with_packages_withdrawn(["small-1-0.conda"])
-    ) == repodata.render_index_files(once)
+    assert render_index_files(once.with_packages_withdrawn(["small-1-0.conda"])) == render_index_files(once)
 
 
 def test_records_are_read_once_however_many_packages_ask(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from kiln import repodata
+from kiln.repodata.index_document import BASE
+from kiln.repodata.index_entry import read_index_entry
+from kiln.repodata.index_file_formats import render_index_files
 from kiln.zstd import zstd
 from tests.packages import release_package
 from tests.unit.repodata.index import index, offered
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 def test_all_forms_say_the_same(tmp_path: Path) -> None:
     subdir = index(tmp_path, "small-1", "small-2", "large-1")
-    forms = repodata.render_index_files(subdir)
+    forms = render_index_files(subdir)
     assert json.loads(zstd.decompress(forms["repodata.json.zst"])) == json.loads(forms["repodata.json"])
     listing = msgpack.unpackb(zstd.decompress(forms["repodata_shards.msgpack.zst"]))
     assert listing["info"] == {"subdir": "linux-64", "base_url": "", "shards_base_url": "./shards/"}
@@ -43,34 +45,30 @@ def test_all_forms_say_the_same(tmp_path: Path) -> None:
 
 def test_current_has_the_newest_versions_and_their_requirements(tmp_path: Path) -> None:
     subdir = index(tmp_path, "lib-1", "lib-2", "lib-3", "other-1.9", "other-1.10", "other-1.10-1")
-    needing = [
-        repodata.read_index_entry(release_package(tmp_path, "app", depends=["lib <3", "other 1.10.*", "gone >1"]))
-    ]
+    needing = [read_index_entry(release_package(tmp_path, "app", depends=["lib <3", "other 1.10.*", "gone >1"]))]
     assert set(offered(subdir.with_packages(needing), "current_repodata.json")) == {
         *("app-1-0.conda", "lib-3-0.conda", "lib-2-0.conda", "other-1.10-0.conda", "other-1.10-1.conda"),
     }
 
 
 def test_a_withdrawn_package_is_offered_by_no_form_and_known_as_removed(tmp_path: Path) -> None:
-    forms = repodata.render_index_files(
-        index(tmp_path, "small-1", "large-1").with_packages_withdrawn(["small-1-0.conda"])
-    )
+    forms = render_index_files(index(tmp_path, "small-1", "large-1").with_packages_withdrawn(["small-1-0.conda"]))
     for name in ("repodata.json", "current_repodata.json", "run_exports.json"):
         assert set(json.loads(forms[name])["packages.conda"]) == {"large-1-0.conda"}
     shards = msgpack.unpackb(zstd.decompress(forms["repodata_shards.msgpack.zst"]))["shards"]
     shard = msgpack.unpackb(zstd.decompress(forms[f"shards/{shards['small'].hex()}.msgpack.zst"]))
     assert shard == {"packages": {}, "packages.conda": {}, "removed": ["small-1-0.conda"]}
     assert json.loads(forms["repodata.json"])["removed"] == ["small-1-0.conda"]
-    assert set(json.loads(forms[repodata.BASE])["packages.conda"]) == {"small-1-0.conda", "large-1-0.conda"}
+    assert set(json.loads(forms[BASE])["packages.conda"]) == {"small-1-0.conda", "large-1-0.conda"}
 
 
 def test_compressed_files_are_written_where_the_channel_has_them(tmp_path: Path) -> None:
     subdir = index(tmp_path, "small-1")
-    variants = frozenset({"repodata.json.bz2", f"{repodata.BASE}.zst"})
-    forms = repodata.render_index_files(dataclasses.replace(subdir, variants=variants))
+    variants = frozenset({"repodata.json.bz2", f"{BASE}.zst"})
+    forms = render_index_files(dataclasses.replace(subdir, variants=variants))
     assert bz2.decompress(forms["repodata.json.bz2"]) == forms["repodata.json"]
-    assert zstd.decompress(forms[f"{repodata.BASE}.zst"]) == forms[repodata.BASE]
-    assert forms.keys() - repodata.render_index_files(subdir).keys() == variants
+    assert zstd.decompress(forms[f"{BASE}.zst"]) == forms[BASE]
+    assert forms.keys() - render_index_files(subdir).keys() == variants
 
 
 def test_current_keeps_the_files_that_it_had_until_their_package_changes(tmp_path: Path) -> None:
@@ -85,7 +83,7 @@ def test_current_keeps_the_files_that_it_had_until_their_package_changes(tmp_pat
 def test_the_list_of_shards_keeps_its_keys_but_not_its_time(tmp_path: Path) -> None:
     info = {"created_at": "2026-01-01T00:00:00Z", "base_url": "https://files.example/", "more": 1}
     subdir = dataclasses.replace(index(tmp_path, "small-1"), listing={"version": 1, "info": info, "extra": 2})
-    listing = msgpack.unpackb(zstd.decompress(repodata.render_index_files(subdir)["repodata_shards.msgpack.zst"]))
+    listing = msgpack.unpackb(zstd.decompress(render_index_files(subdir)["repodata_shards.msgpack.zst"]))
     assert listing["extra"] == 2
     assert listing["info"] == {
         "base_url": "https://files.example/",

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import repodata
 from kiln.errors import NotWritable
 from kiln.publish import transaction
 from kiln.publish.stores.folder import FolderStore
 from kiln.publish.stores.store_target import StoreTarget
+from kiln.repodata.index_entry import read_index_entry
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_kilns_folder_in_a_channel_must_not_be_a_link(tmp_path: Path, name: str)
 def test_a_package_of_a_custom_subdir_is_published_and_found(tmp_path: Path) -> None:
     package = release_package(tmp_path / "built", "own", subdir="linux-own")
     store = FolderStore(root=tmp_path / "channel")
-    entries = [repodata.read_index_entry(package)]
+    entries = [read_index_entry(package)]
     transaction.publish(StoreTarget(store=store), [package], entries, lambda _: None, None)
     assert "linux-own" in store.subdirs()
     assert list(store.package_sizes("linux-own")) == [package.name]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.publish.stores.store_target import StoreTarget
-    from kiln.repodata import IndexEntry
+    from kiln.repodata.index_entry import IndexEntry
 
 __all__ = ["target"]  # the fixture
 
