@@ -171,14 +171,14 @@ def publish_finished_config(
             if source.suffix == ".whl":
                 files.link_or_copy(source, layout.safe_path(path))
         artifacts = [
-            _artifact_record(layout, path, report, config, inputs) for path, report in zip(paths, reports, strict=True)
+            other or _artifact_record(layout, path, report, config, inputs)
+            for path, report, other in zip(paths, reports, stays, strict=True)
         ]
-        artifacts_stored = [other or new_artifact for other, new_artifact in zip(stays, artifacts, strict=True)]
-        ledger.store_artifacts(*artifacts_stored)
-    stored = tuple(map(partial(_report_with_stored_path, layout), reports, artifacts_stored))
+        ledger.store_artifacts(*artifacts)
+    stored = tuple(map(partial(_report_with_stored_path, layout), reports, artifacts))
     detail = {"disk": disk, "packages": [to_json(_report_with_relative_path(layout, report)) for report in stored]}
     ledger.store_step(inputs.key, config=config, title=FINISHED_CONFIG, seconds=seconds, detail=detail)
-    ledger.back_up_finished_config(inputs.key, *artifacts_stored)
+    ledger.back_up_finished_config(inputs.key, *artifacts)
     return stored
 
 
@@ -224,32 +224,22 @@ def packages_made_by_other_configs(
 
     Their reports are the other config's, with a note.
     """
-    places = {output.channel_path for output in outputs if not output.skip}
-    artifacts = [
-        artifact
-        for place in sorted(places)
-        if (artifact := _artifact_of_other_config(ledger, layout, place, inputs, config))
-    ]
-    reports = [(artifact, _report_of_config_that_built(ledger, artifact)) for artifact in artifacts]
-    return tuple(
-        _report_with_sharing_note(layout, report, artifact) for artifact, report in reports if report is not None
-    )
+    reports = []
+    for path in sorted({output.channel_path for output in outputs if not output.skip}):
+        artifact = _artifact_of_other_config(ledger, layout, path, inputs, config)
+        if artifact and (report := _report_of_config_that_built(ledger, artifact)):
+            reports.append(_report_with_sharing_note(layout, report, artifact))
+    return tuple(reports)
 
 
 def _report_of_config_that_built(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None:
     """Return the report of a package by the config that made it."""
-    fields = (
-        package
-        for record in ledger.latest_steps(FINISHED_CONFIG, artifact.config)
-        for package in record.detail["packages"]
-    )
-    reports = (run_records_as_json.record_from_json(PackageReport, report) for report in fields)
-    same = (
-        report
-        for report in reports
-        if (str(report.artifact.path), report.artifact.sha256) == (artifact.path, artifact.sha256)
-    )
-    return next(same, None)
+    for record in ledger.latest_steps(FINISHED_CONFIG, artifact.config):
+        for fields in record.detail["packages"]:
+            report = run_records_as_json.record_from_json(PackageReport, fields)
+            if (str(report.artifact.path), report.artifact.sha256) == (artifact.path, artifact.sha256):
+                return report
+    return None
 
 
 def _report_with_sharing_note(layout: ArtifactLayout, report: PackageReport, artifact: StoredArtifact) -> PackageReport:
