@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING, Any
 
 from kiln.conda_package import reader
-from kiln.operating_system.file_operations import NO_LINK, refuse_link
+from kiln.operating_system.file_operations import open_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,10 +38,7 @@ def link_targets(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 def _read_regular_file(file: Path) -> str:
     """Return the text of a regular file; a link or a device is not read."""
-    refuse_link(file)
-    descriptor = os.open(file, os.O_RDONLY | NO_LINK)
-    with os.fdopen(descriptor, "rb") as opened:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_LIST:
-            raise ValueError(f"{file.name} is not a regular file, or has {status.st_size:,} bytes")
+    with os.fdopen(open_regular_file(file), "rb") as opened:
+        if (size := os.fstat(opened.fileno()).st_size) > LARGEST_LIST:
+            raise ValueError(f"{file.name} has {size:,} bytes")
         return opened.read(LARGEST_LIST).decode()
