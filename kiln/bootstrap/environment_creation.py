@@ -9,6 +9,7 @@ import shutil
 import sys
 import zipfile
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.metadata import distributions, version
 from importlib.util import find_spec
 from time import monotonic
@@ -151,7 +152,7 @@ def _install_locked_packages(job: _EnvironmentSetup) -> None:
     folder, locks = job.folder, [name for name in job.locks if name != COLLECTIONS]
     files = [argument for name in locks for argument in ("-r", str(job.requirements_path(name)))]
     code, tail = _run_setup_step(
-        job, [*_pip_command(folder), *_INSTALL, *files], on_line=_install_progress_callback(job.say)
+        job, [*_pip_command(folder), *_INSTALL, *files], on_line=partial(_report_installing, job.say)
     )
     if code:
         raise_pip_error(tail, job.clone_root)
@@ -195,15 +196,11 @@ def _pip_command(folder: Path) -> list[str]:
     return [sys.executable, "-I", "-m", "pip", "--python", str(environment_python(folder))]
 
 
-def _install_progress_callback(say: Say) -> Callable[[str], None]:
-    """Return a callback that reports when pip begins to install, the second long part of the set-up."""
-
-    def report_installing(line: str) -> None:
-        if line.startswith("Installing collected packages:"):
-            count = line.count(",") + 1
-            say("fetched 1 package, installing it" if count == 1 else f"fetched {count} packages, installing them")
-
-    return report_installing
+def _report_installing(say: Say, line: str) -> None:
+    """Report when a line of pip's says that it begins to install, the second long part of the set-up."""
+    if line.startswith("Installing collected packages:"):
+        count = line.count(",") + 1
+        say("fetched 1 package, installing it" if count == 1 else f"fetched {count} packages, installing them")
 
 
 def _run_setup_step(job: _EnvironmentSetup, arguments: Sequence[str], on_line: Say = lambda _: None) -> tuple[int, str]:
