@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.operating_system import users
+from kiln.operating_system.file_operations import nearest_existing_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,10 +37,7 @@ def add_missing_home_variables() -> None:
 
 def _is_usable_home(home: str) -> bool:
     """Return whether a folder is writable or can be created."""
-    if not Path(home).is_absolute():
-        return False
-    existing = next(place for place in (Path(home), *Path(home).parents) if place.exists())
-    return os.access(existing, os.W_OK)
+    return Path(home).is_absolute() and os.access(nearest_existing_path(Path(home)), os.W_OK)
 
 
 def _substitute_home(uid: int) -> Path:

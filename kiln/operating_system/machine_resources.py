@@ -91,13 +91,8 @@ if sys.platform == "win32":
             if cls.handle is None:
                 cls.handle = api.call_kernel32("CreateJobObjectW", None, None)
                 api.call_kernel32("AssignProcessToJobObject", cls.handle, api.current_process_handle())
-            limits = api.JobExtendedLimits()
-            if memory is not None:
-                limits.basic.flags, limits.process_memory = api.LIMIT_PROCESS_MEMORY, memory
-            size = ctypes.sizeof(limits)
-            api.call_kernel32(
-                "SetInformationJobObject", cls.handle, api.EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), size
-            )
+            flags = 0 if memory is None else api.LIMIT_PROCESS_MEMORY
+            api.set_job_limits(cls.handle, flags=flags, process_memory=memory or 0)
 
     def limit_memory_and_file_size(*, memory: int, file_size: int | None) -> None:  # noqa: ARG001
         """Have the system limit this process's memory; Windows has no limit on the size of its files."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 if sys.platform == "win32":
-    import ctypes
     import subprocess  # slow to import, and elsewhere the callers have done so
 
     from kiln.operating_system import windows_api as api
@@ -48,12 +47,8 @@ if sys.platform == "win32":
         def __init__(self, process: subprocess.Popen[Any]) -> None:
             self._process = process
             self._job = api.call_kernel32("CreateJobObjectW", None, None)
-            limits = api.JobExtendedLimits()
-            limits.basic.flags = api.LIMIT_KILL_ON_JOB_CLOSE  # when this process ends, and its handle with it
-            size = ctypes.sizeof(limits)
-            api.call_kernel32(
-                "SetInformationJobObject", self._job, api.EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), size
-            )
+            # when this process ends, and its handle with it
+            api.set_job_limits(self._job, flags=api.LIMIT_KILL_ON_JOB_CLOSE)
             with suppress(OSError):  # it has already ended
                 api.call_kernel32("AssignProcessToJobObject", self._job, int(process._handle))  # type: ignore[attr-defined]  # noqa: SLF001
 

@@ -8,7 +8,7 @@ from typing import Any
 
 PROCESS_QUERY_LIMITED_INFORMATION, SYNCHRONIZE = 0x1000, 0x0010_0000
 WAIT_TIMEOUT = 258
-EXTENDED_LIMIT_INFORMATION = 9  # of JOBOBJECTINFOCLASS
+_EXTENDED_LIMIT_INFORMATION = 9  # of JOBOBJECTINFOCLASS
 _RETURN_HANDLES = frozenset({"CreateJobObjectW", "GetCurrentProcess", "OpenProcess"})
 LIMIT_PROCESS_MEMORY, LIMIT_KILL_ON_JOB_CLOSE = 0x0100, 0x2000  # JOB_OBJECT_LIMIT_...
 
@@ -80,6 +80,13 @@ if sys.platform == "win32":
         if not result:
             raise ctypes.WinError(ctypes.get_last_error())
         return int(result)
+
+    def set_job_limits(job: int, *, flags: int, process_memory: int = 0) -> None:
+        """Set the limits of a job, which replace those that it had."""
+        limits = JobExtendedLimits()
+        limits.basic.flags, limits.process_memory = flags, process_memory
+        size = ctypes.sizeof(limits)
+        call_kernel32("SetInformationJobObject", job, _EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), size)
 
     def current_process_handle() -> int:
         """Return the handle of this process."""
