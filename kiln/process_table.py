@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln import files
+from kiln.lazy_pattern import lazy_pattern
 from kiln.operating_system.processes import KILL, TICKS, is_process_running, seconds_since_boot
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Iterable
 
+_ANONYMOUS = lazy_pattern(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
+_OOM_KILLS = lazy_pattern(r"^oom_kill (\d+)$", re.MULTILINE)
 ENDED = frozenset({"Z", "X"})  # states of a process that has ended, and is not yet waited for
 
 
@@ -102,17 +107,13 @@ def environment_of_process(pid: int) -> tuple[bytes, ...]:
 
 def has_children(pid: int) -> bool:
     """Return whether a process has children."""
-    with contextlib.suppress(OSError):
-        return any(children.read_text(encoding="utf-8") for children in Path(f"/proc/{pid}").glob("task/*/children"))
-    return False
+    return any(map(files.text_or_empty, Path(f"/proc/{pid}").glob("task/*/children")))
 
 
 def waits_for_lock(pid: int) -> bool:
     """Return whether a process waits for a lock on a file, see proc_locks(5)."""
-    with contextlib.suppress(OSError):
-        lines = (line.split() for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines())
-        return any(words[1] == "->" and words[5] == str(pid) for words in lines)
-    return False
+    lines = (line.split() for line in files.text_or_empty(Path("/proc/locks")).splitlines())
+    return any(words[1] == "->" and words[5] == str(pid) for words in lines)
 
 
 def process_tree_memory(root: int) -> int:
@@ -121,22 +122,14 @@ def process_tree_memory(root: int) -> int:
 
 
 def _anonymous_memory(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name == "RssAnon":
-                return 1024 * int(value.split()[0])
-    return 0
+    match = _ANONYMOUS.search(files.text_or_empty(Path(f"/proc/{pid}/status")))
+    return 1024 * int(match[1]) if match else 0
 
 
 def oom_kill_count() -> int:
     """Return how many processes the kernel has killed since boot because memory ran out."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill":
-                return int(value)
-    return 0
+    match = _OOM_KILLS.search(files.text_or_empty(Path("/proc/vmstat")))
+    return int(match[1]) if match else 0
 
 
 def send_signal(number: signal.Signals, pids: Iterable[int]) -> tuple[int, ...]:
