@@ -6,6 +6,7 @@ of the other specs, for a newer driver and for a newer GPU; the first repetition
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -50,12 +51,9 @@ def cpu_build_notes(
         named = (record for record in solution if record.name.normalized == fallback.name.normalized)
         return next((record for record in named if needs_cuda_driver(record)), None)
 
-    causes = (
-        _note_on_excluding_spec(fallback, specs, machine, solve_for_cuda_build),
-        _note_on_compute_capability(fallback, specs, machine, solve_for_cuda_build),
-    )
-    note = next(filter(None, causes), "") or _note_on_driver(fallback, specs, machine, solve_for_cuda_build)
-    return (note,) if note else ()
+    explanations = (_note_on_excluding_spec, _note_on_compute_capability, _note_on_driver)
+    notes = (explain(fallback, specs, machine, solve_for_cuda_build) for explain in explanations)
+    return tuple(itertools.islice(filter(None, notes), 1))
 
 
 def unrequested_cpu_build(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> RepoDataRecord | None:
