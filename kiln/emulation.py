@@ -76,7 +76,8 @@ def oci_platform(subdir: str) -> str:
 def binfmt_interpreter(subdir: str, registry: Path = REGISTRY) -> BinaryInterpreter | None:
     """Return the registered interpreter for programs of a Linux platform; None without one that exists."""
     system, _, architecture = subdir.partition("-")
-    if system != "linux" or architecture not in _MACHINES or not _is_binfmt_enabled(registry / "status"):
+    is_enabled = files.text_or_empty(registry / "status").split() == ["enabled"]  # empty if binfmt_misc is not mounted
+    if system != "linux" or architecture not in _MACHINES or not is_enabled:
         return None
     header = _elf_header(*_MACHINES[architecture])
     for file in sorted(registry.iterdir()):
@@ -111,10 +112,6 @@ def cross_libc_folder(subdir: str, root: Path = Path("/usr")) -> Path | None:
     architecture = subdir.partition("-")[2]
     folder = root / f"{_QEMU.get(architecture, architecture)}-linux-gnu"
     return folder if next(folder.glob("lib/ld*.so*"), None) else None
-
-
-def _is_binfmt_enabled(file: Path) -> bool:
-    return files.text_or_empty(file).split()[:1] == ["enabled"]  # empty if binfmt_misc is not mounted
 
 
 def _read_binfmt_entry(file: Path) -> dict[str, str]:

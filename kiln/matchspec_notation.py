@@ -60,8 +60,7 @@ class MatchSpec:
         fields |= {key: keys.pop(key) for key in fields.keys() & keys.keys()}
         if "subdir" in keys and fields["channel"]:
             fields["channel"] = f"{fields['channel']}/{keys.pop('subdir')}"
-        if "version" in fields:
-            fields["version"] = _normalized_constraint(fields["version"])
+        fields["version"] = _normalized_constraint(fields["version"])
         if not fields["name"]:
             raise ValueError("it names no package")
         if not _VALID_NAME.fullmatch(fields["name"]):

@@ -5,7 +5,6 @@ The table ``system_package_advice.csv`` has the names in the archives of Debian,
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 import sys
@@ -25,10 +24,8 @@ INSTALL = {"apt": "sudo apt install", "dnf": "sudo dnf install", "brew": "brew i
 
 def os_release() -> dict[str, str]:
     """Return the values of this machine's os-release file; empty if it does not exist."""
-    for file in ("/etc/os-release", "/usr/lib/os-release"):
-        with contextlib.suppress(OSError):
-            return parse_os_release(Path(file).read_text(encoding="utf-8"))
-    return {}
+    texts = map(files.text_or_empty, (Path("/etc/os-release"), Path("/usr/lib/os-release")))
+    return parse_os_release(next(filter(None, texts), ""))
 
 
 def parse_os_release(os_release: str) -> dict[str, str]:
