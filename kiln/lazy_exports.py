@@ -14,20 +14,15 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
     """Return the ``__getattr__`` of a package: it imports the module that defines a name, at the name's first use.
 
     ``modules`` are the names, separated by spaces, by their module in the package, or next to it with one more dot in
-    front; ``name=other`` gives another name of the module.
+    front.
     """
-    origins = {
-        word.partition("=")[0]: (module, word.rpartition("=")[2])
-        for module, words in modules.items()
-        for word in words.split()
-    }
+    origins = {name: module for module, names in modules.items() for name in names.split()}
 
     def export(name: str) -> Any:
         """Return the value of a name, and keep it in the package."""
         if name not in origins:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, attribute = origins[name]
-        value = getattr(importlib.import_module(f".{module}", package), attribute)
+        value = getattr(importlib.import_module(f".{origins[name]}", package), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -29,7 +29,7 @@ INSIDE = {  # the variables of each container
 CACHE_INSIDE, DISTDIR_INSIDE = Path(HOME, "compile-cache"), Path(HOME, "distdir")
 
 # Variables that are passed on unchanged, where they are set.
-PASSED_ON = (
+CONTRACT = (
     *("BUILD_WITH_CONDA_DEBUG", "BUILD_OUTPUT_ID", "CI", "GIT_BRANCH", "UPLOAD_ON_BRANCH"),
     *("flow_run_id", "remote_url", "sha", "GITHUB_ACTIONS", "SOURCE_DATE_EPOCH"),
     "KILN_LIMITS",
@@ -53,7 +53,7 @@ def conda_forge_variables(
         "HOST_USER_ID": str(uid),
         "CPU_COUNT": caller.get("CPU_COUNT", str(cores)),
         "FEEDSTOCK_NAME": caller.get("FEEDSTOCK_NAME", feedstock.root.name),
-        **{name: caller[name] for name in PASSED_ON if name in caller},
+        **{name: caller[name] for name in CONTRACT if name in caller},
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from kiln.executor.conda_forge_env import PASSED_ON as CONTRACT
+    from kiln.executor.conda_forge_env import CONTRACT
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.job.job_descriptions import BuildOptions
     from kiln.run.feedstock_run import build_planned_configs, caller_variable_names, last_config_states, plan_run
@@ -31,7 +31,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        ".executor.conda_forge_env": "CONTRACT=PASSED_ON",
+        ".executor.conda_forge_env": "CONTRACT",
         ".job.host_environment_and_python": "HostMachine",
         ".job.job_descriptions": "BuildOptions",
         "feedstock_run": "build_planned_configs caller_variable_names last_config_states plan_run",

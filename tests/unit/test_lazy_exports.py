@@ -23,15 +23,6 @@ def test_a_name_is_that_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vars(expand)["config_file_text"] is ci_support_config_file.config_file_text
 
 
-def test_a_name_may_be_another_than_in_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kiln.expand import ci_support_config_file
-
-    # the package keeps what is asked for, for all other tests, too
-    monkeypatch.setattr(expand, "read_config", expand.read_config)
-    export = lazy_exports("kiln.expand", {"ci_support_config_file": "read_config=config_file_text"})
-    assert export("read_config") is ci_support_config_file.config_file_text
-
-
 def test_another_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         lazy_exports("kiln.expand", {"ci_support_config_file": "read_config config_file_text"})("nothing")
@@ -42,13 +33,13 @@ def test_the_table_has_what_type_checkers_see(file: Path) -> None:
     tree = ast.parse(file.read_text())
     public = next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))  # __all__
     imports = {
-        (node.module, f"{alias.asname}={alias.name}" if alias.asname else alias.name)
+        (node.module, alias.name)
         for block in tree.body
         if isinstance(block, ast.If)
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
-        if (alias.asname or alias.name) in public
+        if alias.name in public
     }
     package = ".".join(("kiln", *file.parent.relative_to(Path(kiln.__file__).parent).parts))
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy_exports")
