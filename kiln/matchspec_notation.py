@@ -68,14 +68,14 @@ class MatchSpec:
         return cls(**fields, rest=keys)
 
     @property
-    def strict_text(self) -> str:
+    def strict_rattler_text(self) -> str:
         """The text for rattler-build, in which an exact version has ``==``."""
         plain = not self.build or bool(self.version and _PLAIN_BUILD.fullmatch(self.build))
         version = "".join(map(_with_explicit_operator, _PARTS.split(self.version)))
         return self._format_spec(version, self.build if plain else "", plain=plain)
 
     @property
-    def legacy_text(self) -> str:
+    def conda_build_text(self) -> str:
         """The text that conda-build writes into a package."""
         return self._format_spec(self.version or ("*" if self.build else ""), self.build, plain=True)
 
@@ -100,7 +100,7 @@ def invalid_spec_reason(text: str) -> str:
     return ""
 
 
-def strict_spec(spec: str) -> str:
+def strict_rattler_spec(spec: str) -> str:
     """Return a match spec of a meta.yaml in rattler-build's strict notation, in which bare versions have ``==``.
 
     ``libfoo 2.21.0 cpu_*`` and ``libfoo=2.21.0=cpu_*`` become ``libfoo ==2.21.0 cpu_*``; a version with an operator or
@@ -108,15 +108,15 @@ def strict_spec(spec: str) -> str:
     spec, or the address of a package, is returned as it is.
     """
     try:
-        return spec if _FILE.fullmatch(spec.strip()) else MatchSpec.parse(spec).strict_text
+        return spec if _FILE.fullmatch(spec.strip()) else MatchSpec.parse(spec).strict_rattler_text
     except ValueError:
         return " ".join(spec.split())
 
 
-def legacy_spec(spec: str) -> str:
-    """Return a match spec as conda-build writes it into a package: the reverse of ``strict_spec``."""
+def conda_build_spec(spec: str) -> str:
+    """Return a match spec as conda-build writes it into a package: the reverse of ``strict_rattler_spec``."""
     try:
-        return spec if _FILE.fullmatch(spec.strip()) else MatchSpec.parse(spec).legacy_text
+        return spec if _FILE.fullmatch(spec.strip()) else MatchSpec.parse(spec).conda_build_text
     except ValueError:
         return " ".join(spec.split())
 

@@ -14,7 +14,7 @@ from kiln.build.rattler_build_output_settings import (
     requirements_merged_into_host,
 )
 from kiln.build.solved_pins import pin_placeholder
-from kiln.matchspec_notation import package_name, strict_spec
+from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.rendered import RUN_EXPORTS, TEST_MODULES
 from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace, script_run_lines
 
@@ -64,7 +64,7 @@ def output_recipe(
     source_entries = [source_entry(entry, recipe_folder) for entry in sources if not entry.linked]
     requirements = _requirements_section(output, left_out)
     requirements["run"] += [
-        strict_spec(entry.spec) for entry in inherited if not _is_ignored_run_export(entry, output.settings)
+        strict_rattler_spec(entry.spec) for entry in inherited if not _is_ignored_run_export(entry, output.settings)
     ]
     return {
         **_script_context_section(output.script),
@@ -98,8 +98,8 @@ def compile_step_recipe(name: str, staging: Staging, script: Iterable[str], *, r
             "python": {"skip_pyc_compilation": ["**"]},
         },
         "requirements": {
-            "build": [strict_spec(spec) for spec in needs.specs_to_solve("build")],
-            "host": [strict_spec(spec) for spec in needs.specs_to_solve("host")],
+            "build": [strict_rattler_spec(spec) for spec in needs.specs_to_solve("build")],
+            "host": [strict_rattler_spec(spec) for spec in needs.specs_to_solve("host")],
             **({"ignore_run_exports": ignored} if ignored else {}),
         },
     }
@@ -187,7 +187,7 @@ def _requirements_section(output: Output, left_out: Container[str]) -> dict[str,
 
     def specs_with_pins(field: str, texts: Iterable[str]) -> list[str]:
         places = ((pins.get((field, index)), text) for index, text in enumerate(texts))
-        return [pin_placeholder(pin) if pin else strict_spec(text) for pin, text in places]
+        return [pin_placeholder(pin) if pin else strict_rattler_spec(text) for pin, text in places]
 
     return {
         "build": specs_with_pins("build", needs.specs_to_solve("build")),
@@ -216,14 +216,14 @@ def _test_entries(test: OutputTest) -> Iterator[dict[str, Any]]:
     for language, names in modules.items():
         if names and language in TEST_MODULES:
             yield {language: {TEST_MODULES[language]: list(names)}}
-    yield from ({"downstream": strict_spec(spec)} for spec in test.downstreams)
+    yield from ({"downstream": strict_rattler_spec(spec)} for spec in test.downstreams)
     if test.contents:
         yield {"package_contents": dict(test.contents)}
     if test.script.file is not None or test.script.lines:
-        build = {"build": [strict_spec(spec) for spec in test.requires_build]} if test.requires_build else {}
+        build = {"build": [strict_rattler_spec(spec) for spec in test.requires_build]} if test.requires_build else {}
         yield {
             "script": _test_script_entry(test.script),
-            "requirements": {"run": [strict_spec(spec) for spec in test.requires], **build},
+            "requirements": {"run": [strict_rattler_spec(spec) for spec in test.requires], **build},
             "files": {"recipe": list(test.files), "source": list(test.source_files)},
         }
 

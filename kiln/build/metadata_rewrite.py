@@ -14,7 +14,7 @@ from kiln.build.metadata_edits import LISTS
 from kiln.build.paths_json_edits import corrected_paths_json, legacy_file_lists
 from kiln.conda_package import reader, rewriter
 from kiln.conda_package.reader import InfoFile
-from kiln.matchspec_notation import legacy_spec
+from kiln.matchspec_notation import conda_build_spec
 from kiln.serialization import iso_timestamp, mapping_or_empty
 from kiln.zstd import FAST
 
@@ -125,7 +125,7 @@ class PackageMetadata:
     def _specs_with_solved_pins(self, field: str, texts: Iterable[str]) -> list[str]:
         own = [pin for name, pin in self.pins if name == field]
         solved = solved_pins.pinnable_packages(self._solved_packages) if own else {}
-        return solved_pins.replace_pin_placeholders([legacy_spec(text) for text in texts], own, solved)
+        return solved_pins.replace_pin_placeholders([conda_build_spec(text) for text in texts], own, solved)
 
     @cached_property
     def _index_json(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments, option_value_parsers
 from kiln.errors import UsageError
-from kiln.matchspec_notation import invalid_spec_reason, package_name, strict_spec
+from kiln.matchspec_notation import invalid_spec_reason, package_name, strict_rattler_spec
 from kiln.operating_system import users
 from kiln.operating_system.shell_quoting import path_export_line, quoted_word
 
@@ -110,7 +110,7 @@ def install_request(options: argparse.Namespace) -> InstallRequest:
     prefix = options.prefix or prefix_of_environment(options.name, env=os.environ, home=Path.home())
     return install.InstallRequest(
         prefix=prefix.absolute().resolve(),
-        specs=tuple(map(strict_spec, options.specs)),
+        specs=tuple(map(strict_rattler_spec, options.specs)),
         channels=channel_url_credentials.register_credentials(options.channels or ["conda-forge"]),
         machine=target_machine_of_environment(os.environ),
         priority="flexible" if options.flexible else "strict",

@@ -6,7 +6,7 @@ import shlex
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from kiln.matchspec_notation import package_name, strict_spec
+from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.build_steps import TestStep
 from kiln.model.rendered import OutputTest
 from kiln.recipe_script_launch_commands import script_run_lines
@@ -71,8 +71,8 @@ def plan_package_tests(
         where = prefix.with_name(f"{prefix.name}{place}")
         return TestStep(
             package=output.name,
-            specs=(f"{output.name} =={output.version} {output.build_string}", *map(strict_spec, requirements)),
-            build_specs=tuple(map(strict_spec, test.requires_build)),
+            specs=(f"{output.name} =={output.version} {output.build_string}", *map(strict_rattler_spec, requirements)),
+            build_specs=tuple(map(strict_rattler_spec, test.requires_build)),
             script=(
                 *_script_header_lines(test),
                 *(_lines_copying_packed_files(output, test) if sources is None else ()),

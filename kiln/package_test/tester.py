@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import emulation, files, process_runner, solve_and_install, virtual_packages
 from kiln.console.text import count_text
 from kiln.errors import SolveFailed, TestsFailed, program_output_with_margin
-from kiln.matchspec_notation import package_name, strict_spec
+from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test.packed_tests import output_with_packed_tests
 from kiln.package_test.plan import plan_package_tests
@@ -203,7 +203,7 @@ class PackageTester:
         beside = dataclasses.replace(
             step,
             package=f"{name}, downstream of {step.package}",
-            specs=(*step.specs[:1], strict_spec(spec)),
+            specs=(*step.specs[:1], strict_rattler_spec(spec)),
             build_specs=(),
             folder=step.folder.with_name(f"{step.folder.name}-{name}"),
             prefix=step.prefix.with_name(f"{step.prefix.name}-{name}"),

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from kiln.errors import ReleaseRefused
-from kiln.matchspec_notation import legacy_spec, package_name, strict_spec
+from kiln.matchspec_notation import conda_build_spec, package_name, strict_rattler_spec
 from kiln.model.build_results import TestVerdict
 from kiln.model.run import GOOD
 from kiln.publish.package_inspection import REHEARSAL
@@ -227,7 +227,7 @@ def _spec_mismatches(key: str, rendered: Iterable[str], packaged: Iterable[str],
 
 
 def _normalized_spec(spec: str) -> str:
-    return " ".join(legacy_spec(strict_spec(spec)).split())
+    return " ".join(conda_build_spec(strict_rattler_spec(spec)).split())
 
 
 def _clobbered_path_reasons(candidates: Iterable[Candidate]) -> Iterator[RefusalReason]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.matchspec_notation import package_name, strict_spec
+from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.versions import Version
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _records_matching_spec(spec: str, records: Iterable[Mapping[str, Any]]) -> l
     from rattler import MatchSpec
 
     try:
-        match_spec = MatchSpec(strict_spec(spec))
+        match_spec = MatchSpec(strict_rattler_spec(spec))
     except Exception:  # noqa: BLE001 - the library has no type for it; an invalid dependency matches nothing
         return []
     return [record for record in records if match_spec.matches(_rattler_record(record))]

@@ -14,7 +14,7 @@ from typing import Any
 from kiln.conda_package import reader
 from kiln.conda_package.reader import read_info_json
 from kiln.local_channel import LocalChannel
-from kiln.matchspec_notation import legacy_spec
+from kiln.matchspec_notation import conda_build_spec
 from tests.integration.matrix.helpers import BASE
 from tests.packages import release_package
 from tests.waiting import CEILING
@@ -94,7 +94,7 @@ def contents(package: Path) -> dict[str, Any]:
         }
     exports = json.loads(files.pop(EXPORTS, "{}"))
     plain = {name: PLACEHOLDER.sub("PREFIX", text) for name, text in files.items() if not name.endswith(".pyc")}
-    return {**plain, EXPORTS: {kind: list(map(legacy_spec, specs)) for kind, specs in exports.items()}}
+    return {**plain, EXPORTS: {kind: list(map(conda_build_spec, specs)) for kind, specs in exports.items()}}
 
 
 def paths(package: Path) -> dict[str, tuple[str, str | None]]:
@@ -107,7 +107,7 @@ def paths(package: Path) -> dict[str, tuple[str, str | None]]:
 def depends(package: Path) -> dict[str, Any]:
     """Return the entries of a package's index that do not depend on time, in conda's notation."""
     fields = {key: value for key, value in index(package).items() if key != "timestamp"}
-    lists = {key: sorted(map(legacy_spec, fields.get(key, []))) for key in ("depends", "constrains")}
+    lists = {key: sorted(map(conda_build_spec, fields.get(key, []))) for key in ("depends", "constrains")}
     return {**fields, **lists}
 
 

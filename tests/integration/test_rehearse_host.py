@@ -11,7 +11,7 @@ from packaging.version import Version
 from kiln import expand, feedstock_loader, render
 from kiln.conda_package.writer import PackageMetadata, write_metadata_only_package
 from kiln.local_channel import LocalChannel
-from kiln.matchspec_notation import strict_spec
+from kiln.matchspec_notation import strict_rattler_spec
 from kiln.rehearse import conda_names
 from kiln.rehearse.stand_in_writer import cuda_metadata
 from kiln.rehearse.wheel_locks import plan_from_locks
@@ -62,8 +62,8 @@ def test_the_host_of_a_cuda_config_solves_in_a_rehearsals_channel(tmp_path: Path
         for output in render.close_static_pins(render.render(feedstock, config)).outputs
         if output.name == "libtensorflow_framework"
     )
-    host = [strict_spec(spec) for spec in framework.requirements.host]
-    run = [strict_spec(spec) for spec in framework.requirements.run if not spec.startswith("__")]
+    host = [strict_rattler_spec(spec) for spec in framework.requirements.host]
+    run = [strict_rattler_spec(spec) for spec in framework.requirements.run if not spec.startswith("__")]
     versions = {
         str(record.name.normalized): str(record.version) for record in solve([channel.url], host, virtual_packages={})
     }

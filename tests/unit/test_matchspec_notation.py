@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import rattler
 
-from kiln.matchspec_notation import invalid_spec_reason, legacy_spec, package_name, strict_spec
+from kiln.matchspec_notation import conda_build_spec, invalid_spec_reason, package_name, strict_rattler_spec
 
 PAIRS = [
     ("numpy", "numpy"),
@@ -21,16 +21,16 @@ PAIRS = [
 
 @pytest.mark.parametrize(("written", "wanted"), PAIRS)
 def test_a_bare_version_becomes_an_exact_one(written: str, wanted: str) -> None:
-    assert strict_spec(written) == wanted
+    assert strict_rattler_spec(written) == wanted
 
 
 @pytest.mark.parametrize(("written", "wanted"), PAIRS)
 def test_the_strict_form_turns_back(written: str, wanted: str) -> None:
-    assert legacy_spec(wanted) == written
+    assert conda_build_spec(wanted) == written
 
 
 def test_several_blanks_count_as_one() -> None:
-    assert strict_spec("x86_64-microarch-level  1") == "x86_64-microarch-level ==1"
+    assert strict_rattler_spec("x86_64-microarch-level  1") == "x86_64-microarch-level ==1"
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ FORMS = [
 
 @pytest.mark.parametrize(("form", "engine", "package"), FORMS)
 def test_every_form_of_conda_is_understood(form: str, engine: str, package: str) -> None:
-    assert (strict_spec(form), legacy_spec(form), invalid_spec_reason(form)) == (engine, package, "")
-    assert strict_spec(strict_spec(form)) == engine
+    assert (strict_rattler_spec(form), conda_build_spec(form), invalid_spec_reason(form)) == (engine, package, "")
+    assert strict_rattler_spec(strict_rattler_spec(form)) == engine
     assert package_name(form) in {"six", "python", "tensorflow", "x264"}
 
 
 @pytest.mark.parametrize("form", [form for form, _, _ in FORMS])
 def test_the_engine_understands_the_same_as_rattler_does_of_the_form_itself(form: str) -> None:
-    assert str(rattler.MatchSpec(strict_spec(form), strict=True)) == str(rattler.MatchSpec(form, strict=False))
+    assert str(rattler.MatchSpec(strict_rattler_spec(form), strict=True)) == str(rattler.MatchSpec(form, strict=False))
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,14 @@ def test_the_engine_understands_the_same_as_rattler_does_of_the_form_itself(form
 )
 def test_what_is_no_match_spec_is_reported_with_the_reason(text: str, why: str) -> None:
     assert invalid_spec_reason(text) == why
-    assert strict_spec(text) == " ".join(text.split())
+    assert strict_rattler_spec(text) == " ".join(text.split())
 
 
 @pytest.mark.parametrize(
     "address", ["https://h/c/linux-64/six-1-0.conda", "/c/six-1-0.tar.bz2", "file:///c/six-1-0.conda"]
 )
 def test_the_address_of_a_package_stays(address: str) -> None:
-    assert (invalid_spec_reason(address), strict_spec(address)) == ("", address)
+    assert (invalid_spec_reason(address), strict_rattler_spec(address)) == ("", address)
 
 
 # The answers of conda 26.7's MatchSpec.
