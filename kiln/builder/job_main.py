@@ -77,7 +77,10 @@ def secrets_of_scripts(rendered: RenderedConfig, more: Mapping[str, str] = Mappi
 def mask_script_secrets(rendered: RenderedConfig, more: Mapping[str, str] = MappingProxyType({})) -> None:
     """Mask the secrets of this process's scripts."""
     masking.register_secrets(
-        (*masking.secrets_of_environment(os.environ), *masking.script_secrets(secrets_of_scripts(rendered, more)))
+        (
+            *masking.secrets_of_environment(os.environ),
+            *masking.secrets_of_script_variables(secrets_of_scripts(rendered, more)),
+        )
     )
 
 

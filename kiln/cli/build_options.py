@@ -32,8 +32,8 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     named = {
         name: environment[name] for name in expand.ci_secret_names(feedstock.conda_forge_yml) if name in environment
     }
-    masking.register_secrets(masking.script_secrets({**secrets, **named}))
-    for name in masking.unmaskable_names({**secrets, **named}):
+    masking.register_secrets(masking.secrets_of_script_variables({**secrets, **named}))
+    for name in masking.unmaskable_variable_names({**secrets, **named}):
         print(f"note: the value of {name} is too short to be masked in logs", file=sys.stderr)
     arguments = _arguments_named_as_fields(run.RunOptions, options)
     executable, run_arguments = (environment.get(name) for name in ("DOCKER_EXECUTABLE", "CONDA_FORGE_DOCKER_RUN_ARGS"))

@@ -77,7 +77,7 @@ class JobContext:
         masking.register_secrets(
             (
                 *masking.secrets_of_environment(os.environ),
-                *masking.script_secrets(self.caller_script_variables),
+                *masking.secrets_of_script_variables(self.caller_script_variables),
                 *bazel_environment_variables.with_secrets_inside_credentials(self.compile_secrets).values(),
             )
         )

@@ -15,9 +15,9 @@ from kiln.masking.urls import MASKED, secrets_in_urls, with_masked_credentials
 from kiln.masking.variables import (
     is_public_variable,
     is_secret_variable,
-    script_secrets,
     secrets_of_environment,
-    unmaskable_names,
+    secrets_of_script_variables,
+    unmaskable_variable_names,
 )
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ __all__ = [
     "is_secret_variable",
     "masked",
     "register_secrets",
-    "script_secrets",
     "secrets_in_urls",
     "secrets_of_environment",
-    "unmaskable_names",
+    "secrets_of_script_variables",
+    "unmaskable_variable_names",
     "with_masked_credentials",
 ]
 

@@ -41,7 +41,7 @@ def is_secret_variable(name: str) -> bool:
     return _NAME.search(name) is not None and _PLACE.search(name) is None
 
 
-def script_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
+def secrets_of_script_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets among the variables that a recipe requests: all but the public ones."""
     values = [value for name, value in environment.items() if not is_public_variable(name)]
     return (*values, *secrets_of_environment(environment))
@@ -50,7 +50,7 @@ def script_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
 _SWITCH = lazy_pattern(r"\d*|y|n|yes|no|on|off|all", re.IGNORECASE)
 
 
-def unmaskable_names(variables: Mapping[str, str]) -> tuple[str, ...]:
+def unmaskable_variable_names(variables: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of script variables that may be secret, and are too short to be masked."""
     return tuple(
         name

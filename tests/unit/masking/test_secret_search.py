@@ -44,7 +44,7 @@ def test_only_possible_secrets_are_refused_in_a_package() -> None:
 
 def test_short_values_are_reported_unless_they_are_switches() -> None:
     handed = {"A_TOKEN": "abc", "PIN": "k", "USE_MKL": "1", "FAST": "yes", "EMPTY": "", "LONG": "a-long-one", "CI": "x"}
-    assert masking.unmaskable_names(handed) == ("A_TOKEN", "PIN")
+    assert masking.unmaskable_variable_names(handed) == ("A_TOKEN", "PIN")
 
 
 def test_an_error_is_masked_when_it_is_made() -> None:
