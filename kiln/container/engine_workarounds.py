@@ -35,7 +35,7 @@ PODMANS_OWN = {"nofile": 1 << 20, "nproc": 1 << 15}
 
 
 def _attainable_limit_options(_engine: Engine) -> tuple[str, ...]:
-    return tuple(_ulimit_options({name: machine_resources.hard_limit(name) for name in PODMANS_OWN}))
+    return tuple(_ulimit_options({name: machine_resources.resource_hard_limit(name) for name in PODMANS_OWN}))
 
 
 def _ulimit_options(hard: Mapping[str, int]) -> Iterator[str]:

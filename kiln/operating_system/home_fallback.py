@@ -25,7 +25,7 @@ def missing_home_variables(environment: Mapping[str, str], uid: int) -> dict[str
     variables = {}
     if not _is_usable_home(environment.get("HOME") or users.recorded_home(uid)):
         variables["HOME"] = str(_substitute_home(uid))
-    if not any(environment.get(name) for name in NAMES) and not users.recorded_name(uid):
+    if not any(environment.get(name) for name in NAMES) and not users.recorded_user_name(uid):
         variables["LOGNAME"] = f"uid{uid}"
     return variables
 

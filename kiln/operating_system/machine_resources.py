@@ -76,7 +76,7 @@ if sys.platform == "win32":
         """Return the number of files that the disk can still hold; 0, as NTFS has no such limit."""
         return 0
 
-    def hard_limit(name: str) -> int:  # noqa: ARG001
+    def resource_hard_limit(name: str) -> int:  # noqa: ARG001
         """Return the most that this process may have of ``nofile`` or ``nproc``."""
         return UNLIMITED
 
@@ -122,7 +122,7 @@ else:
         """Return the number of files that the disk can still hold; 0 where it has no such limit."""
         return os.statvfs(folder).f_ffree
 
-    def hard_limit(name: str) -> int:
+    def resource_hard_limit(name: str) -> int:
         """Return the most that this process may have of ``nofile`` or ``nproc``."""
         kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
         limit = resource.getrlimit(kinds[name])[1]

@@ -36,7 +36,7 @@ if sys.platform == "win32":
         """Return the home folder that the system has recorded."""
         return os.environ.get("USERPROFILE", "")
 
-    def recorded_name(uid: int) -> str:  # noqa: ARG001
+    def recorded_user_name(uid: int) -> str:  # noqa: ARG001
         """Return the name that the system has recorded."""
         return os.environ.get("USERNAME", "")
 
@@ -63,7 +63,7 @@ else:
         """Return the home folder in the list of users; empty for a user who is not there."""
         return _account_field(uid, "pw_dir")
 
-    def recorded_name(uid: int) -> str:
+    def recorded_user_name(uid: int) -> str:
         """Return the name in the list of users; empty for a user who is not there."""
         return _account_field(uid, "pw_name")
 
