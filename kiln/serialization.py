@@ -93,8 +93,8 @@ def _convert_scalar(kind: type, data: Any) -> Any:
         return kind(data)
     if kind is Path:
         return Path(_require_type(data, str))
-    if kind is float:
-        return _require_number(data)
+    if kind is float and type(data) in {float, int}:
+        return float(data)
     if kind in SCALARS and type(data) is kind:
         return data
     raise TypeError(f"{data!r} is not of type {kind.__name__}")
@@ -119,12 +119,6 @@ def _require_type(data: Any, *kinds: type) -> Any:
     if not isinstance(data, kinds):
         raise TypeError(f"{data!r} is not of type {' or '.join(kind.__name__ for kind in kinds)}")
     return data
-
-
-def _require_number(data: Any) -> float:
-    if isinstance(data, bool) or not isinstance(data, int | float):
-        raise TypeError(f"{data!r} is not a number")
-    return float(data)
 
 
 @functools.cache
