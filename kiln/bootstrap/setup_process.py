@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 from collections import deque
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from kiln.operating_system import processes
@@ -27,21 +27,15 @@ def run_step_process(
     is interrupted, the step and its children have ended when this returns, because their folder is emptied then.
     """
     lines: deque[str] = deque(maxlen=TAIL_LINES)
-    process: subprocess.Popen[str] | None = None
-    group: processes.ProcessGroup | None = None
-    with processes.adopt_orphans():
-        try:
-            with _deferred_interrupt():  # else nothing would end a process that is being started
-                process = _start_step_process(arguments, env, lock)
-                group = processes.ProcessGroup(process)
-            assert process.stdout is not None
-            for line in process.stdout:
-                lines.append(line.rstrip())
-                on_line(line.rstrip())
-            return process.wait(), "\n".join(lines)
-        finally:
-            if process is not None and group is not None:
-                _kill_step_and_children(process, group)
+    with processes.adopt_orphans(), ExitStack() as cleanup:
+        with _deferred_interrupt():  # else nothing would end a process that is being started
+            process = _start_step_process(arguments, env, lock)
+            cleanup.callback(_kill_step_and_children, process, processes.ProcessGroup(process))
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            on_line(line.rstrip())
+        return process.wait(), "\n".join(lines)
 
 
 def _start_step_process(arguments: Sequence[str], env: Mapping[str, str], lock: int) -> subprocess.Popen[str]:
