@@ -76,11 +76,8 @@ def _limit_time() -> Iterator[None]:
 @contextlib.contextmanager
 def _end_process_when_stalled() -> Iterator[None]:
     """End the process with a traceback when the block does not end."""
-    try:
+    with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):  # no standard error that is a file
         faulthandler.dump_traceback_later(STALL, exit=True, file=sys.__stderr__ or sys.stderr)
-    except (AttributeError, OSError, RuntimeError, ValueError):  # no standard error that is a file
-        yield
-        return
     try:
         yield
     finally:
