@@ -58,7 +58,7 @@ def cpu_build_notes(
 
 def unrequested_cpu_build(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> RepoDataRecord | None:
     """Return the first package with a build for the CPU, a requested one if any; None if the CPU was requested."""
-    requested = {_spec_package_name(spec): spec for spec in specs}
+    requested = {package_name(spec): spec for spec in specs}
     builds = [record for record in records if _CPU.search(str(record.build))]
     if any(name.endswith("-cpu") or "cpu" in spec[len(name) :] for name, spec in requested.items()):
         return None
@@ -72,10 +72,6 @@ def needs_cuda_driver(record: RepoDataRecord) -> bool:
     return any(spec.split()[0] == "__cuda" for spec in record.depends)
 
 
-def _spec_package_name(spec: str) -> str:
-    return package_name(spec.rpartition("::")[2])
-
-
 def _note_on_excluding_spec(
     fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve
 ) -> str:
@@ -83,7 +79,7 @@ def _note_on_excluding_spec(
     name = fallback.name.normalized
     for spec in specs[:MOST_SPECS]:
         others = [other for other in specs if other != spec]
-        if others and _spec_package_name(spec) != name and (instead := solve(others, machine)) is not None:
+        if others and package_name(spec) != name and (instead := solve(others, machine)) is not None:
             return _cpu_build_note(
                 fallback,
                 f"no build for CUDA fits {spec}",
