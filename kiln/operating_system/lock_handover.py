@@ -34,10 +34,7 @@ if sys.platform == "win32":
             return []
 
 else:
-    if sys.platform == "linux":
-        _CLOSE_ON_EXEC = socket.MSG_CMSG_CLOEXEC
-    else:
-        _CLOSE_ON_EXEC = 0
+    _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # macOS has none
 
     class LockSender:
         """The parent's side: a socket whose other end, ``number``, the child inherits."""
