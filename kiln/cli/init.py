@@ -19,7 +19,8 @@ from kiln.operating_system.shell_quoting import joined_command_line
 if TYPE_CHECKING:
     import argparse
 
-    from kiln.init import KilnRequirement, NewRecipe
+    from kiln.init.kiln_requirement import KilnRequirement
+    from kiln.init.starter_recipe import NewRecipe
     from kiln.model.feedstock import Feedstock
 
 FIRST_VERSION = "0.1.0"
@@ -94,15 +95,15 @@ class InitReport:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Make or complete a feedstock."""
-    from kiln import init
+    from kiln.init import kiln_requirement
 
     if options.name is None and (only := _option_that_needs_new_feedstock(options)):
         raise UsageError(f"{only} needs the name of a new package", hint=f"kiln init NAME {only}")
     variables = git_and_pip_environment(os.environ, "XDG_CONFIG_HOME")
     if options.requirement:
-        requirement = init.kiln_requirement.parse_given_requirement(options.requirement)
+        requirement = kiln_requirement.parse_given_requirement(options.requirement)
     else:
-        requirement = init.kiln_requirement.requirement_of_running_kiln(env=variables)
+        requirement = kiln_requirement.requirement_of_running_kiln(env=variables)
     report = (
         make_feedstock(options, root, requirement, variables)
         if options.name
@@ -143,16 +144,19 @@ def make_feedstock(
 
 
 def _new_recipe(options: argparse.Namespace, maintainers: list[str], variables: dict[str, str]) -> NewRecipe:
-    from kiln import init
+    from kiln.init import pypi, scaffold
+    from kiln.init.python_recipe import python_recipe
+    from kiln.init.starter_recipe import starter_recipe
+    from kiln.init.yaml_snippets import RecipeFormat
 
-    form = init.RecipeFormat(options.format or "v1")
+    form = RecipeFormat(options.format or "v1")
     if options.version:
-        init.scaffold.require_valid_version(options.version)
+        scaffold.require_valid_version(options.version)
     if options.pypi:
-        project = init.pypi.fetch_project(options.name, options.version, env=variables)
-        return init.python_recipe(project, form, maintainers)
-    name = init.scaffold.require_valid_package_name(options.name)
-    return init.starter_recipe(name, options.version or FIRST_VERSION, form, maintainers)
+        project = pypi.fetch_project(options.name, options.version, env=variables)
+        return python_recipe(project, form, maintainers)
+    name = scaffold.require_valid_package_name(options.name)
+    return starter_recipe(name, options.version or FIRST_VERSION, form, maintainers)
 
 
 def maintainers_and_note(given: list[str] | None, root: Path, variables: dict[str, str]) -> tuple[list[str], str]:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, feedstock_loader, lint, render
-from kiln.init import PlannedFiles, RecipeFormat, pypi, python_recipe, scaffold
+from kiln.init import pypi, scaffold
+from kiln.init.python_recipe import python_recipe
+from kiln.init.scaffold import PlannedFiles
+from kiln.init.yaml_snippets import RecipeFormat
 from tests.unit.init.test_pypi import GENERATED
 
 if TYPE_CHECKING:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, feedstock_loader, lint, render
-from kiln.init import KilnRequirement, RecipeFormat, scaffold, starter_recipe
+from kiln.init import scaffold
+from kiln.init.kiln_requirement import KilnRequirement
+from kiln.init.starter_recipe import starter_recipe
+from kiln.init.yaml_snippets import RecipeFormat
 
 if TYPE_CHECKING:
     from pathlib import Path
