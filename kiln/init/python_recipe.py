@@ -20,51 +20,34 @@ _ABOUT_V0 = {"homepage": "home", "summary": "summary", "license": "license", "do
 
 def python_recipe(project: PythonProject, format_: RecipeFormat, maintainers: Sequence[str]) -> NewRecipe:
     """Return the recipe of a Python project."""
-    lines = (
-        _recipe_yaml_lines(project, maintainers)
-        if format_ is RecipeFormat.V1
-        else _meta_yaml_lines(project, maintainers)
-    )
-    return NewRecipe(
-        name=project.name, format=format_, files={format_.recipe_path: "\n".join(lines) + "\n"}, notes=project.notes
-    )
+    lines = _recipe_yaml_lines(project) if format_ is RecipeFormat.V1 else _meta_yaml_lines(project)
+    end = ("", "about:", *_about_lines(project, format_), "", "extra:", "  recipe-maintainers:")
+    text = "\n".join((*lines, *end, yaml_list_lines(maintainers, 4)))
+    return NewRecipe(name=project.name, format=format_, files={format_.recipe_path: text}, notes=project.notes)
 
 
-def _recipe_yaml_lines(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
+def _recipe_yaml_lines(project: PythonProject) -> Iterator[str]:
     yield from ("schema_version: 1", "", "context:", f"  name: {yaml_scalar(project.name)}")
     yield f'  version: "{project.version}"'
     if project.python_min:
         yield f'  python_min: "{project.python_min}"'
     yield from ("", "package:", "  name: ${{ name }}", "  version: ${{ version }}", "")
-    yield from (
-        "source:",
-        f"  url: {_templated_source_url(project, '${{ name }}', '${{ version }}', '${{ name[0] }}')}",
-    )
-    yield from (f"  sha256: {project.sha256}", "", "build:", "  number: 0")
-    if project.noarch:
-        yield "  noarch: python"
-    yield f"  script: {_INSTALL.format(python='${{ PYTHON }}')}"
+    yield from _source_and_build_lines(project, "${{ %s }}")
     if project.entry_points:
         yield from ("  python:", "    entry_points:", yaml_list_lines(project.entry_points, 6).rstrip())
     yield from ("", "requirements:", *_requirement_lines(project, "${{ %s }}"), "")
     yield from ("tests:", "  - python:", "      imports:", yaml_list_lines(project.imports, 8).rstrip())
     if project.noarch:
         yield from ("      python_version:", "        - ${{ python_min }}.*", '        - "*"')
-    yield from ("", "about:", *_about_lines(project, RecipeFormat.V1), "", "extra:", "  recipe-maintainers:")
-    yield yaml_list_lines(maintainers, 4).rstrip()
 
 
-def _meta_yaml_lines(project: PythonProject, maintainers: Sequence[str]) -> Iterator[str]:
+def _meta_yaml_lines(project: PythonProject) -> Iterator[str]:
     yield f'{{% set name = "{project.name}" %}}'
     yield f'{{% set version = "{project.version}" %}}'
     if project.python_min:
         yield f'{{% set python_min = "{project.python_min}" %}}'
     yield from ("", "package:", "  name: {{ name }}", '  version: "{{ version }}"', "")
-    yield from ("source:", f"  url: {_templated_source_url(project, '{{ name }}', '{{ version }}', '{{ name[0] }}')}")
-    yield from (f"  sha256: {project.sha256}", "", "build:", "  number: 0")
-    if project.noarch:
-        yield "  noarch: python"
-    yield f"  script: {_INSTALL.format(python='{{ PYTHON }}')}"
+    yield from _source_and_build_lines(project, "{{ %s }}")
     if project.entry_points:
         yield from ("  entry_points:", yaml_list_lines(project.entry_points, 4).rstrip())
     yield from ("", "requirements:", *_requirement_lines(project, "{{ %s }}"), "")
@@ -72,17 +55,19 @@ def _meta_yaml_lines(project: PythonProject, maintainers: Sequence[str]) -> Iter
     yield from ("  requires:", "    - pip")
     if project.noarch:
         yield "    - python {{ python_min }}"
-    yield from ("", "about:", *_about_lines(project, RecipeFormat.V0), "", "extra:", "  recipe-maintainers:")
-    yield yaml_list_lines(maintainers, 4).rstrip()
 
 
-def _templated_source_url(project: PythonProject, name: str, version: str, first: str) -> str:
-    path = project.url.replace(f"/source/{project.name[0]}/{project.name}/", f"/source/{first}/{name}/")
-    return path.replace("{version}", version)
+def _source_and_build_lines(project: PythonProject, braces: str) -> Iterator[str]:
+    """Yield the lines of the source and of the build section; ``braces`` are those of the format's expressions."""
+    name, version, first = (braces % expression for expression in ("name", "version", "name[0]"))
+    url = project.url.replace(f"/source/{project.name[0]}/{project.name}/", f"/source/{first}/{name}/")
+    yield from ("source:", f"  url: {url.replace('{version}', version)}", f"  sha256: {project.sha256}")
+    yield from ("", "build:", "  number: 0", *(("  noarch: python",) if project.noarch else ()))
+    yield f"  script: {_INSTALL.format(python=braces % 'PYTHON')}"
 
 
 def _requirement_lines(project: PythonProject, braces: str) -> Iterator[str]:
-    """Yield the lines of the requirements; ``braces`` are those of the format's expressions."""
+    """Yield the lines of the requirements; ``braces`` as above."""
     minimum = braces % "python_min"
     if not project.noarch:
         yield from ("  build:", *(f"    - {braces % function}" for function in ("stdlib('c')", "compiler('c')")))
