@@ -126,14 +126,9 @@ def setting_definition_of_path(path: tuple[str, ...]) -> SettingDefinition | Non
     return next((setting_definitions()[name] for name in known if name in setting_definitions()), None)
 
 
-def invalid_settings(settings: Any) -> Iterator[SettingFault]:
-    """Yield the invalid settings of a file, as conda-smithy's linter sees them."""
-    yield from SchemaCheck().faults(settings)
-
-
 def unknown_settings_smithy_ignores(settings: Any) -> Iterator[SettingFault]:
     """Yield the unknown settings of a file that conda-smithy's linter ignores."""
-    reported = {fault.path for fault in invalid_settings(settings)}
+    reported = {fault.path for fault in SchemaCheck().faults(settings)}
     yield from (fault for fault in SchemaCheck(strict=True).faults(settings) if fault.path not in reported)
 
 
@@ -168,7 +163,10 @@ def leaf_settings(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaCheck:
-    """A check of settings: ``strict`` reports keys that conda-smithy ignores, ``numerals`` accepts text as numbers."""
+    """A check of settings, by default that of conda-smithy's linter.
+
+    ``strict`` reports keys that conda-smithy ignores, ``numerals`` accepts text as numbers.
+    """
 
     strict: bool = False
     numerals: bool = False

@@ -52,7 +52,7 @@ def outdated_images(subject: LintedFeedstock) -> Iterator[Problem]:
 RULES = (
     lint_rule(
         "schema",
-        partial(setting_faults, find=schema.invalid_settings),
+        partial(setting_faults, find=schema.SchemaCheck().faults),
         "see conda-forge.org/docs/maintainer/conda_forge_yml",
     ),
     hint_rule("schema", partial(setting_faults, find=schema.deprecated_settings), "use its replacement"),

@@ -53,7 +53,7 @@ def test_the_page_has_the_table(part: UsedBy) -> None:
 
 def test_what_conda_smithy_ignores_is_not_a_fault_for_its_linter() -> None:
     settings = {"provider": {"linux_46": "azure"}, "workflow_settings": {"pagefile_size": [{"platfrom": "linux_64"}]}}
-    assert list(schema.invalid_settings(settings)) == []
+    assert list(schema.SchemaCheck().faults(settings)) == []
     assert [(fault.path, fault.cure) for fault in schema.unknown_settings_smithy_ignores(settings)] == [
         (("provider", "linux_46"), "did you mean 'linux_64' or 'linux' or 'linux_32'?"),
         (("workflow_settings", "pagefile_size"), ""),
