@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kiln.recipe.recipe import Recipe
 
 FILE = "recipe/meta.yaml"
-PLATFORMS = ("linux-64", "linux-aarch64", "linux-ppc64le", "osx-64", "osx-arm64", "win-64", "win-arm64")
+_PLATFORMS = ("linux-64", "linux-aarch64", "linux-ppc64le", "osx-64", "osx-arm64", "win-64", "win-arm64")
 _LIMIT = 64  # variants of a recipe that are looked at; more differ only in what neither version nor sources say
 _CONFIGS = 100
 _VARIANTS = 8  # variants of one config
@@ -96,27 +96,28 @@ class MetaYamlText:
 
 def _recipe_variants(feedstock: Feedstock, text: str) -> Iterator[World]:
     """Yield the variants of the configs, of other platforms, and of selectors that hold at none of these."""
-    configs = distinct_configs(feedstock, text)
-    others = [config_at_platform(platform, configs) for platform in PLATFORMS]
-    recipes = [recipe_of_config(feedstock, config) for config in (*configs, *others)]
+    recipes = [recipe_of_config(feedstock, config) for config in configs_to_read_at(feedstock, text)]
     worlds = [(recipe, recipe.space.first_variant()) for recipe in recipes]
     worlds += [(recipe, variant) for recipe in recipes for variant in islice(recipe.space.variants(), 1, _VARIANTS)]
     yield from worlds
     yield from _variants_where_selectors_hold(worlds)
 
 
-def distinct_configs(feedstock: Feedstock, text: str) -> tuple[BuildConfig, ...]:
-    """Return the configs that differ in the platform, or in the values of keys that a recipe's text has as words."""
-    names = feedstock.config_names
+def configs_to_read_at(feedstock: Feedstock, text: str) -> tuple[BuildConfig, ...]:
+    """Return a feedstock's configs, and one of each platform.
+
+    Of the configs, those that differ in the platform, or in the values of keys that a recipe's text has as words.
+    """
     words = set(re.findall(r"\w+", text)) | {"python"}
     distinct: dict[tuple[object, ...], BuildConfig] = {}
-    for config in expand.read_configs(feedstock, names):
+    for config in expand.read_configs(feedstock, feedstock.config_names):
         key = (config.platform, *((key, values) for key, values in sorted(config.variant.items()) if key in words))
         distinct.setdefault(key, config)
-    return tuple(islice(distinct.values(), _CONFIGS))
+    configs = tuple(islice(distinct.values(), _CONFIGS))
+    return (*configs, *(_config_at_platform(platform, configs) for platform in _PLATFORMS))
 
 
-def config_at_platform(platform: str, configs: tuple[BuildConfig, ...]) -> BuildConfig:
+def _config_at_platform(platform: str, configs: tuple[BuildConfig, ...]) -> BuildConfig:
     """Return a config of a platform: one of the feedstock's in all but the platform."""
     like = min(configs, key=lambda config: _platform_distance(config.platform, platform), default=None)
     variant = {} if like is None else {key: values[:1] for key, values in like.variant.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kiln.bump.literals import recipe_yaml_literals, recipe_yaml_version_literals_in_urls
-from kiln.bump.meta_yaml_variants import PLATFORMS, config_at_platform, distinct_configs
+from kiln.bump.meta_yaml_variants import configs_to_read_at
 from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
 from kiln.errors import KilnError
 from kiln.recipe_v1 import schema
@@ -65,9 +65,8 @@ class RecipeYamlText:
 
 def _recipe_variants(feedstock: Feedstock, text: str) -> Iterator[World]:
     """Yield the variants of the configs, the first of each before the others, and of other platforms."""
-    configs = distinct_configs(feedstock, text)
-    others = [config_at_platform(platform, configs) for platform in PLATFORMS]
-    spaces = [(variant_space_of_config(feedstock, config), config.platform) for config in (*configs, *others)]
+    configs = configs_to_read_at(feedstock, text)
+    spaces = [(variant_space_of_config(feedstock, config), config.platform) for config in configs]
     builds = {platform: build_platform(feedstock, platform) for _, platform in spaces}
     for space, platform in spaces:
         yield space.first_variant(), platform, builds[platform]
