@@ -136,12 +136,8 @@ def recipe_yaml_literals(text: str, file: str) -> tuple[Literal, ...]:
     return tuple(
         literal
         for key, literal in _keys_and_scalar_literals(text, file)
-        if key != "url" and "${{" not in literal.text and not _is_empty_or_has_whitespace(literal.text)
+        if key != "url" and "${{" not in literal.text and literal.text.split() == [literal.text]
     )
-
-
-def _is_empty_or_has_whitespace(value: str) -> bool:
-    return not value or any(char.isspace() for char in value)
 
 
 def recipe_yaml_version_literals_in_urls(text: str, file: str, version: str) -> tuple[Literal, ...]:
