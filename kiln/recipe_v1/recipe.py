@@ -250,15 +250,16 @@ class RecipeV1:
             "about": whole | schema.ABOUT(entry.get("about"), scope),
             "requirements": schema.REQUIREMENTS(entry.get("requirements"), scope),
             "extra": schema.evaluate_nested_texts(require_mapping(self.root.get("extra"), "extra"), scope),
-            "source": [
-                *(schema.SOURCE(self.root.get("source"), scope) if top else ()),
-                *schema.SOURCE(entry.get("source"), scope),
-            ],
+            "source": self._evaluated_sources(entry, scope, top=top),
             "tests": [
                 *(schema.evaluate_tests(self.root.get("tests"), scope) if top else ()),
                 *schema.evaluate_tests(entry.get("tests"), scope),
             ],
         }
+
+    def _evaluated_sources(self, entry: Mapping[str, Any], scope: VariantScope, *, top: bool) -> list[Any]:
+        holders = (self.root, entry) if top else (entry,)
+        return [source for holder in holders for source in schema.SOURCE(holder.get("source"), scope)]
 
     def _make_package(
         self,
@@ -278,13 +279,13 @@ class RecipeV1:
         }
         required, reads = (staging.required, staging.reads) if staging else (frozenset[str](), frozenset[str]())
         build = sections["build"]
+        used = _keys_counted_as_used(own | required, build, scope)
         return PackageAtVariant(
             name=package["name"],
             version=package["version"],
             sections=sections,
-            used=_keys_counted_as_used(own | required, build, scope),
-            hashed=_keys_counted_as_used(own | required, build, scope)
-            | _keys_counted_as_used(reads, {"variant": build.get("variant", {})}, scope),
+            used=used,
+            hashed=used | _keys_counted_as_used(reads, {"variant": build.get("variant", {})}, scope),
             scope=scope,
             entry=entry,
             staging=staging,
@@ -318,10 +319,7 @@ class RecipeV1:
         sections = {
             "requirements": requirements,
             "build": schema.STAGING_BUILD(entry.get("build"), scope),
-            "source": [
-                *schema.SOURCE(self.root.get("source"), scope),
-                *schema.SOURCE(entry.get("source"), scope),
-            ],
+            "source": self._evaluated_sources(entry, scope, top=True),
         }
         own = frozenset(scope.reads)
         scope.reads |= before
