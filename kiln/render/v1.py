@@ -14,7 +14,7 @@ from kiln.recipe_v1.recipe import RecipeV1, requirement_versions_from_variant
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import RecipePackages
 from kiln.recipe_v1.variant_file import VariantFileV1
-from kiln.render.output_parts import steps_with_network
+from kiln.render.output_parts import about_field_value, steps_with_network
 from kiln.render.v1_parts import (
     OutputScripts,
     StagingOutputs,
@@ -153,7 +153,7 @@ def _output_from_package(
         script_env=script_secret_names(build.get("script")),
         entry_points=tuple(build.get("python", {}).get("entry_points", ())),
         files=_included_file_globs(build.get("files")),
-        about={_ABOUT.get(key, key): _about_value(value) for key, value in sections["about"].items()},
+        about={_ABOUT.get(key, key): about_field_value(value) for key, value in sections["about"].items()},
         used=identity.hash_input,
         platform=package.scope.target,
         pins=tuple(_open_pins(needs, exports, sections["tests"])),
@@ -165,10 +165,6 @@ def _output_from_package(
         settings=build_settings(build, needs),
         extra=dict(extra or {}),
     )
-
-
-def _about_value(value: Any) -> str | tuple[str, ...]:
-    return tuple(value) if isinstance(value, list) else str(value)
 
 
 def _run_exports_by_kind(given: Mapping[str, Any] | Sequence[Requirement]) -> dict[str, Sequence[Requirement]]:
