@@ -5,8 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kiln.convert import comparable_package, keys
-from kiln.convert.comparable_package import ComparablePackage
+from kiln.convert import keys
+from kiln.convert.comparable_package import (
+    ComparablePackage,
+    comparable_test_values,
+    comparable_value,
+    normalized_spec,
+    normalized_specs,
+    pin_as_text,
+    without_default_values,
+)
 from kiln.convert.package_tests import IMPLICIT
 from kiln.convert.specs import EXPORTING_LANGUAGES
 from kiln.matchspec_notation import with_version_wildcard
@@ -55,20 +63,17 @@ def _comparable_package(package: Metadata, output: Output, rendered: RenderedCon
         "build/variant/down_prioritize_variant": len(output.track_features) or None,
         "build/script": _script_as_lines(output.script),
         "build/script/env": tuple(sorted(item.strip() for item in output.script_env)),
-        "build/files": comparable_package.comparable_value(package.output_entry.get("files") or ()),
+        "build/files": comparable_value(package.output_entry.get("files") or ()),
         **_requirement_values(package, output, rendered.config.pin_run_as_build),
         **_test_section_values(package, system),
         **{f"about/{new}": _about_value(new, output.about.get(old)) for old, new in keys.ABOUT.items()},
-        **{
-            f"extra/{key}": comparable_package.comparable_value(value)
-            for key, value in _section_mapping(package, "extra").items()
-        },
+        **{f"extra/{key}": comparable_value(value) for key, value in _section_mapping(package, "extra").items()},
         **_source_and_compile_values(package, output, rendered),
     }
     return ComparablePackage(
         name=output.name,
         build_string=output.build_string,
-        values=comparable_package.without_default_values(values),
+        values=without_default_values(values),
         hash_input=dict(output.used),
         script_keys=_keys_read_by_script(package, output),
         compile_keys=_keys_read_by_compile_script(package, rendered.staging_of_output(output)),
@@ -102,13 +107,9 @@ def _build_section_values(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
             continue
         value = build[old]
         if old == "ignore_run_exports_from":
-            value = comparable_package.normalized_specs([str(item) for item in as_list(value) if item], "run_exports")
+            value = normalized_specs([str(item) for item in as_list(value) if item], "run_exports")
         is_list = old in keys.LISTS or isinstance(value, list)
-        items = (
-            tuple(str(item) for item in as_list(value) if item is not None)
-            if is_list
-            else comparable_package.comparable_value(value)
-        )
+        items = tuple(str(item) for item in as_list(value) if item is not None) if is_list else comparable_value(value)
         yield "/".join(path), items
     detection = build.get("detect_binary_files_with_prefix")
     if detection is not None and str(detection).lower() not in _TRUE:
@@ -132,9 +133,7 @@ def _requirement_values(package: Metadata, output: Output, bounds: Mapping[str, 
         for index, spec in enumerate(given):
             open_pin = pins.get((section, index))
             texts.append(
-                comparable_package.normalized_spec(spec, section)
-                if open_pin is None
-                else _open_pin_as_text(open_pin, spec, package)
+                normalized_spec(spec, section) if open_pin is None else _open_pin_as_text(open_pin, spec, package)
             )
         first, slash, kind = section.partition("/")
         name = f"{first}/{RUN_EXPORTS.get(kind, kind)}" if slash else keys.REQUIREMENTS[first]
@@ -151,7 +150,7 @@ def _with_pin_run_as_build(spec: str, bounds: Mapping[str, Any], placed: set[str
     if spec not in bounds or spec in EXPORTING_LANGUAGES or spec not in placed:
         return spec
     lower, upper = pin_run_as_build_bounds(bounds[spec])
-    return comparable_package.pin_as_text(spec, subpackage=False, lower=lower, upper=upper, exact=False, build="")
+    return pin_as_text(spec, subpackage=False, lower=lower, upper=upper, exact=False, build="")
 
 
 def _open_pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
@@ -162,7 +161,7 @@ def _open_pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
         isinstance(version, str) and words == with_version_wildcard(f"{given.name} {version}").split()[1:]
     ):
         words = []
-    return comparable_package.pin_as_text(
+    return pin_as_text(
         given.name,
         subpackage=given.subpackage,
         lower=given.lower or given.min_pin,
@@ -187,7 +186,7 @@ def _test_section_values(package: Metadata, system: str) -> dict[str, Any]:
         "recipe": [*_as_text_list(section.get("files")), *names],
         "source": _as_text_list(section.get("source_files")),
     }
-    return comparable_package.comparable_test_values(
+    return comparable_test_values(
         [*imports, *commands], _as_text_list(section.get("requires")), files, _as_text_list(section.get("downstreams"))
     )
 
@@ -203,7 +202,7 @@ def _as_text_list(value: Any) -> list[str]:
 
 def _about_value(new: str, value: Any) -> Any:
     is_list = new == "license_file" and value is not None
-    return comparable_package.comparable_value(as_list(value) if is_list else value)
+    return comparable_value(as_list(value) if is_list else value)
 
 
 def _source_and_compile_values(package: Metadata, output: Output, rendered: RenderedConfig) -> dict[str, Any]:
@@ -222,7 +221,7 @@ def _source_and_compile_values(package: Metadata, output: Output, rendered: Rend
         result["compile/script/env"] = tuple(sorted((*step.script_env, *(f"{key}={own[key]}" for key in own))))
         for section in ("build", "host"):
             given = list(getattr(step.requirements, section))
-            result[f"compile/requirements/{section}"] = comparable_package.normalized_specs(given, section)
+            result[f"compile/requirements/{section}"] = normalized_specs(given, section)
     return result
 
 
@@ -231,9 +230,7 @@ def _source_entry_values(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...
     for old, new in keys.SOURCE.items():
         if given.get(old) not in (None, "", []):
             value = given[old]
-            pairs.append(
-                (new, comparable_package.comparable_value(as_list(value) if old in keys.SOURCE_LISTS else value))
-            )
+            pairs.append((new, comparable_value(as_list(value) if old in keys.SOURCE_LISTS else value)))
     return tuple(sorted(pairs))
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kiln.convert import comparable_package, keys
-from kiln.convert.comparable_package import ComparablePackage
+from kiln.convert import keys
+from kiln.convert.comparable_package import (
+    ComparablePackage,
+    comparable_test_values,
+    comparable_value,
+    normalized_spec,
+    normalized_specs,
+    pin_as_text,
+    without_default_values,
+)
 from kiln.convert.expressions import BUILD_NAMES
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.matchspec_notation import with_version_wildcard
@@ -61,17 +69,17 @@ def _comparable_package(package: PackageAtVariant, identity: BuildIdentity, *, s
         "build/number": str(build.get("number", 0)),
         "build/variant/down_prioritize_variant": abs(down) if down else None,
         **_script_and_env_values("build/script", build.get("script"), package),
-        "build/files": comparable_package.comparable_value(build.get("files") or ()),
+        "build/files": comparable_value(build.get("files") or ()),
         **_requirement_values(package),
         **_test_section_values(sections["tests"], package),
-        **{f"about/{key}": comparable_package.comparable_value(value) for key, value in sections["about"].items()},
-        **{f"extra/{key}": comparable_package.comparable_value(value) for key, value in sections["extra"].items()},
+        **{f"about/{key}": comparable_value(value) for key, value in sections["about"].items()},
+        **{f"extra/{key}": comparable_value(value) for key, value in sections["extra"].items()},
         **_source_and_compile_values(package, several=several),
     }
     return ComparablePackage(
         name=package.name.lower(),
         build_string=identity.build_string,
-        values=comparable_package.without_default_values(values),
+        values=without_default_values(values),
         hash_input={key: str(value) for key, value in identity.hash_input.items() if key not in pinned},
     )
 
@@ -81,7 +89,7 @@ def _flattened_section_values(path: str, value: Any) -> Iterator[tuple[str, Any]
         for key, inner in value.items():
             yield from _flattened_section_values(f"{path}/{key}", inner)
     else:
-        yield path, comparable_package.comparable_value(value)
+        yield path, comparable_value(value)
 
 
 def _rendered_script_line(line: str, package: PackageAtVariant) -> str:
@@ -112,7 +120,7 @@ def _requirement_values(package: PackageAtVariant) -> dict[str, Any]:
     ignored = needs.get("ignore_run_exports", {})
     for kind in ("by_name", "from_package"):
         given = list(ignored.get(kind, ()))
-        texts = comparable_package.normalized_specs(given, "run_exports") if kind == "from_package" else tuple(given)
+        texts = normalized_specs(given, "run_exports") if kind == "from_package" else tuple(given)
         result[f"requirements/ignore_run_exports/{kind}"] = texts
     return result
 
@@ -123,7 +131,7 @@ def _comparable_specs(given: Sequence[Any], section: str, package: PackageAtVari
 
 def _comparable_spec(given: Any, section: str, package: PackageAtVariant) -> str:
     if isinstance(given, OpenPin):
-        return comparable_package.pin_as_text(
+        return pin_as_text(
             given.name,
             subpackage=given.subpackage,
             lower=given.lower,
@@ -134,9 +142,7 @@ def _comparable_spec(given: Any, section: str, package: PackageAtVariant) -> str
     text = str(given)
     bare = " " not in text and section in {"build", "host"}
     if bare and (key := package.scope.version_key_of_package(text)):
-        return comparable_package.normalized_spec(
-            with_version_wildcard(f"{text} {package.scope.variant[key]}"), section
-        )
+        return normalized_spec(with_version_wildcard(f"{text} {package.scope.variant[key]}"), section)
     return text
 
 
@@ -157,7 +163,7 @@ def _test_section_values(tests: Sequence[Mapping[str, Any]], package: PackageAtV
         requires |= set(_comparable_specs(test.get("requirements", {}).get("run", ()), "test", package))
         for kind, names in files.items():
             names |= set(test.get("files", {}).get(kind, ()))
-    return comparable_package.comparable_test_values(
+    return comparable_test_values(
         commands, requires, files, (test["downstream"] for test in tests if "downstream" in test)
     )
 
@@ -183,8 +189,4 @@ def _source_and_compile_values(package: PackageAtVariant, *, several: bool) -> d
 
 def _source_entry_values(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     names = set(keys.SOURCE.values())
-    return tuple(
-        sorted(
-            (key, comparable_package.comparable_value(value)) for key, value in given.items() if key in names and value
-        )
-    )
+    return tuple(sorted((key, comparable_value(value)) for key, value in given.items() if key in names and value))
