@@ -6,7 +6,7 @@ The ``min_pin`` and ``max_pin`` of pins become bounds.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -63,18 +63,13 @@ def pieces_with_rewritten_text(pieces: Pieces, rewrite: Callable[[str], str]) ->
     return tuple(exprs[int(words)] if index % 2 else words for index, words in parts if words)
 
 
+@dataclass(frozen=True)
 class SpecConverter:
     """Converts requirements; ``values`` are all values of each key of the variants, ``constants`` those of context."""
 
-    def __init__(
-        self,
-        values: Mapping[str, frozenset[str]],
-        constants: Mapping[str, str],
-        run_pins: Mapping[str, Mapping[str, str] | str],
-    ) -> None:
-        self._values = values
-        self._constants = constants
-        self._run_pins = {name: pins for name, pins in run_pins.items() if name not in EXPORTING_LANGUAGES}
+    values: Mapping[str, frozenset[str]]
+    constants: Mapping[str, str]
+    run_pins: Mapping[str, Mapping[str, str] | str]
 
     def convert(self, part: RecipePart, section: str) -> RecipePart:
         """Return a requirement in recipe.yaml's notation.
@@ -87,10 +82,11 @@ class SpecConverter:
         if any("x.x" in piece.split() for piece in part.pieces if isinstance(piece, str)):
             raise UnconvertiblePart(part.number, "the requirement 'name x.x' has no equivalent; write the version out")
         first = part.pieces[0] if part.pieces else ""
-        if section == "run" and part.template_text in self._run_pins:
-            lower, upper = pin_run_as_build_bounds(self._run_pins[part.template_text])
+        name = part.template_text
+        if section == "run" and name in self.run_pins and name not in EXPORTING_LANGUAGES:
+            lower, upper = pin_run_as_build_bounds(self.run_pins[name])
             bounds = f'lower_bound="{lower}", upper_bound="{upper}"'
-            return replace(part, pieces=(ExpressionText(f'pin_compatible("{part.template_text}", {bounds})'),))
+            return replace(part, pieces=(ExpressionText(f'pin_compatible("{name}", {bounds})'),))
         if isinstance(first, ExpressionText) and _PIN.match(first.text):
             return self._converted_pin(part, first)
         return self._converted_text_spec(part, section)
@@ -118,7 +114,7 @@ class SpecConverter:
 
     def _has_bare_versions(self, expr: ExpressionText) -> bool:
         """Return whether the values of an expression are bare versions, as far as they are known."""
-        known = self._values.get(expr.text, frozenset())
-        if expr.text in self._constants:
-            known = frozenset({self._constants[expr.text]})
+        known = self.values.get(expr.text, frozenset())
+        if expr.text in self.constants:
+            known = frozenset({self.constants[expr.text]})
         return not any(_OPERATORS.search(value) for value in known)
