@@ -138,9 +138,8 @@ class ExpressionTranslator:
             nodes.Call: self._translate_call,
             nodes.Getitem: self._translate_subscript,
             nodes.Getattr: self._refuse_attribute,
+            **dict.fromkeys(_BINARY, self._translate_binary),
         }
-        if type(node) in _BINARY:
-            return self._translate_binary(node)
         maker = makers.get(type(node))
         if maker is None:
             raise UnsupportedExpression(f"{type(node).__name__} has no equivalent in recipe.yaml")

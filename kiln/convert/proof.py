@@ -274,4 +274,4 @@ def _packages_by_content(matrix: Matrix) -> Packages:
 
 
 def _names_with_configs_as_text(places: Sequence[tuple[str, str]]) -> str:
-    return ", ".join(f"{name} ({config})" for config, name in places) or "nothing"
+    return ", ".join(f"{name} ({config})" for config, name in places) or _MISSING

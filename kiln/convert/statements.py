@@ -95,9 +95,9 @@ class StatementExpander:
         self._outer: Guards = ()
         self._raw = text.splitlines()
         self._lines = lines_with_selectors(text)
-        self._always = always
         self._values = values
-        self._hidden = frozenset(w for entry in _SET.findall(text) for w in re.findall(r"\w+", entry)) - values.keys()
+        hidden = frozenset(w for entry in _SET.findall(text) for w in re.findall(r"\w+", entry)) - values.keys()
+        self._scope = NameScope(own=lambda _: None, always=always, values=values, hidden=hidden)
         self._versions: dict[str, list[ConditionalValue]] = {}
         self._lists: dict[str, Items] = {}
         self._loops: dict[str, ExpressionText] = {}
@@ -279,9 +279,7 @@ class StatementExpander:
                 else self._assignment_reference(name)
             )
 
-        return ExpressionTranslator(
-            NameScope(own=value_of_set_name, always=self._always, values=self._values, hidden=self._hidden)
-        )
+        return ExpressionTranslator(replace(self._scope, own=value_of_set_name))
 
     def _record_use_of_name(self, name: str) -> None:
         self._uses.setdefault(name, []).append(frozenset(guard.text for guard in self._outer))
@@ -296,10 +294,8 @@ class StatementExpander:
         line = self._lines[number - 1] if number else None
         if line is None or line.selector is None:
             return ()
-        scope = NameScope(
-            own=lambda _: None, always=self._always, values=self._values, hidden=self._hidden, selector=True
-        )
-        return (ExpressionTranslator(scope).translate(parse_selector(line.selector)),)
+        translator = ExpressionTranslator(replace(self._scope, selector=True))
+        return (translator.translate(parse_selector(line.selector)),)
 
     # -- the result -----------------------------------------------------------------------------------------
 
