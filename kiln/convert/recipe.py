@@ -21,7 +21,7 @@ from kiln.convert.sections import ConvertedPackage, SectionConverter, require_no
 from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import TypeVar
 
     from kiln.convert.expanded_recipe import ExpandedRecipe
@@ -56,11 +56,7 @@ class RecipeConverter:
 
     def converted_recipe(self) -> DictPart:
         """Return the tree of the recipe.yaml; what cannot be carried over is in the faults of the sections."""
-        for name, part in self._tree.pairs:
-            if name not in _SECTIONS:
-                self._faults.append(
-                    UnconvertiblePart(part.number, f"the section {name!r} has no equivalent in recipe.yaml")
-                )
+        self._collect_unknown_key_faults(self._tree, _SECTIONS, "the section {!r}")
         result = DictPart(below=self._tree.below)
         if self._expanded.settings:
             result.pairs.append(("context", self._context_section()))
@@ -68,8 +64,15 @@ class RecipeConverter:
         result.pairs.extend(self._multiple_output_sections(outputs[0]) if outputs else self._single_package_sections())
         extra = self._tree.values_of_key("extra")
         if extra and not is_empty_part(extra[0]):
-            result.pairs.append(("extra", next(iter(require_no_conditions(extra)))))
+            require_no_conditions(extra[0])
+            result.pairs.append(("extra", extra[0]))
         return result
+
+    def _collect_unknown_key_faults(self, given: DictPart, known: Collection[str], what: str) -> None:
+        for name, part in given.pairs:
+            if name not in known:
+                why = f"{what.format(name)} has no equivalent in recipe.yaml"
+                self._faults.append(UnconvertiblePart(part.number, why))
 
     # -- parts of both kinds --------------------------------------------------------------------------------
 
@@ -90,9 +93,7 @@ class RecipeConverter:
         return DictPart(pairs=pairs)
 
     def _package_section(self, given: DictPart) -> DictPart:
-        for name, part in given.pairs:
-            if name not in {"name", "version"}:
-                self._faults.append(UnconvertiblePart(part.number, f"package/{name} has no equivalent in recipe.yaml"))
+        self._collect_unknown_key_faults(given, {"name", "version"}, "package/{}")
         return replace(_name_and_version(given), above=given.above)
 
     def _with_package_variables_replaced(self, part: DictPart, whole: DictPart) -> DictPart:
@@ -127,7 +128,7 @@ class RecipeConverter:
     def _top_level_script(self, build: DictPart) -> RecipePart | None:
         """Return the script of the recipe's top level."""
         variables, lines = build.values_of_key("script_env"), build.values_of_key("script")
-        own = any(not is_empty_part(part) for part in lines)
+        own = not all(map(is_empty_part, lines))
         lines = lines if own else self._default_script()
         return self._attempt(lambda: self._sections.convert_script(lines, variables, of_file=not own))
 
@@ -202,9 +203,7 @@ class RecipeConverter:
     def _require_convertible_output(self, given: RecipePart) -> DictPart:
         if not isinstance(given, DictPart):
             raise UnconvertiblePart(given.number, "an output is a mapping")
-        for name, part in given.pairs:
-            if name not in _OUTPUT:
-                self._faults.append(UnconvertiblePart(part.number, f"outputs/{name} has no equivalent in recipe.yaml"))
+        self._collect_unknown_key_faults(given, _OUTPUT, "outputs/{}")
         kind = conditional_text(given.values_of_key("type"))
         if kind is not None and kind.template_text not in {"conda", "conda_v2"}:
             raise UnconvertiblePart(kind.number, f"an output of the type {kind.template_text!r} has no equivalent")
@@ -213,9 +212,7 @@ class RecipeConverter:
     def _staging_output(self, identity: DictPart, build: DictPart) -> DictPart | None:
         """Return the staging output that does what the recipe's top level does; None where that has no script."""
         script = self._top_level_script(build)
-        has_script = any(not is_empty_part(part) for part in build.values_of_key("script")) or bool(
-            self._default_script()
-        )
+        has_script = not all(map(is_empty_part, build.values_of_key("script"))) or bool(self._default_script())
         name = conditional_text(identity.values_of_key("name"))
         if script is None or not has_script or name is None:
             return None
@@ -250,10 +247,9 @@ class RecipeConverter:
         return DictPart(pairs=[*rest, ("env", DictPart(pairs=[*env.pairs, *pairs]))])
 
     def _variant_key_expression(self, key: str) -> RecipePart:
+        is_defined = key in self._facts.always
         return ScalarPart(
-            pieces=(
-                ExpressionText(key) if key in self._facts.always else ExpressionText(f'{key} | default("")', FILTER),
-            )
+            pieces=(ExpressionText(key) if is_defined else ExpressionText(f'{key} | default("")', FILTER),)
         )
 
     def _package_variable_text(self, parts: list[RecipePart]) -> RecipePart:
@@ -267,7 +263,7 @@ class RecipeConverter:
         own_files = any(not is_empty_part(part) for key in _FILES for part in entry.values_of_key(key))
         package.add(("package",), _name_and_version(entry))
         build = self._output_build_section(entry, is_top=is_top)
-        runs = own_files or any(not is_empty_part(part) for part in build.values_of_key("script"))
+        runs = own_files or not all(map(is_empty_part, build.values_of_key("script")))
         if staging is not None and runs:
             package.add(("inherit",), self._inherit_from_staging_section(staging))
         self._sections.convert_build(build, package, self._output_script(entry, build))
@@ -280,13 +276,8 @@ class RecipeConverter:
         tests = tree.values_of_key("test") if is_top else entry.values_of_key("test")
         package.add(("tests",), self._attempt(lambda: self._tests.convert(tests, implicit=is_top)))
         package.add(("about",), self._output_about_section(entry, about, is_top=is_top))
-        above = entry.above
-        return DictPart(
-            pairs=_ordered_sections_with_comments(
-                package, {"build": build, "requirements": entry.values_of_key("requirements")}
-            ),
-            above=above,
-        )
+        given = {"build": build, "requirements": entry.values_of_key("requirements")}
+        return DictPart(pairs=_ordered_sections_with_comments(package, given), above=entry.above)
 
     def _inherit_from_staging_section(self, staging: DictPart) -> DictPart:
         named = staging.pairs[0][1]

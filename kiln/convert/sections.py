@@ -22,7 +22,7 @@ from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, Unconv
 from kiln.model.rendered import RUN_EXPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from typing import TypeVar
 
     from kiln.convert.specs import SpecConverter
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Result = TypeVar("Result")
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+_SOURCE_LISTS = {"patches": conditional_list, "url": conditional_list_or_text}
 _ORDER = ("number", "string", "noarch", "skip", "script")
 
 
@@ -296,14 +297,7 @@ class SectionConverter:
             parts = given.values_of_key(name)
             if name not in keys.SOURCE:
                 raise UnconvertiblePart(parts[0].number, f"source/{name} has no equivalent in recipe.yaml")
-            as_list_or_text = (
-                conditional_list
-                if name == "patches"
-                else conditional_list_or_text
-                if name == "url"
-                else conditional_text
-            )
-            value = as_list_or_text(parts)
+            value = _SOURCE_LISTS.get(name, conditional_text)(parts)
             if value is not None:
                 result.pairs.append((keys.SOURCE[name], value))
         return result
@@ -314,16 +308,9 @@ def _unknown_key_error(section: str, name: str, parts: list[RecipePart]) -> Unco
     return UnconvertiblePart(parts[0].number, f"{section}/{name} has no equivalent in recipe.yaml", hint)
 
 
-def require_no_conditions(parts: Iterable[RecipePart]) -> Iterable[RecipePart]:
-    """Check that parts whose meaning recipe.yaml does not define have no conditions, deeply, and return them."""
-    for part in parts:
-        require_unconditional(part)
-        inner = (
-            part.items
-            if isinstance(part, ListPart)
-            else [v for _, v in part.pairs]
-            if isinstance(part, DictPart)
-            else []
-        )
-        list(require_no_conditions(inner))
-        yield part
+def require_no_conditions(part: RecipePart) -> None:
+    """Refuse conditions on a part whose meaning recipe.yaml does not define, and in it."""
+    require_unconditional(part)
+    values = [value for _, value in part.pairs] if isinstance(part, DictPart) else []
+    for inner in part.items if isinstance(part, ListPart) else values:
+        require_no_conditions(inner)
