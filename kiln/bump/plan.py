@@ -86,9 +86,9 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
     positions, _ = changed_value_positions(views, after, lambda view: [package.version for package in view.packages])
     edits |= build_number_literals.new_build_numbers(recipe, views, positions)
     version_literals.require_valid_recipe(recipe, views, edits, new)
-    effects = source_hash_literals.source_changes(recipe, views, edits)
-    if effects.unchanged and not (effects.downloads or effects.pins):
-        _refuse_unchanged_sources(recipe, effects.unchanged)
+    downloads, unchanged, pins = source_hash_literals.source_changes(recipe, views, edits)
+    if unchanged and not (downloads or pins):
+        _refuse_unchanged_sources(recipe, unchanged)
     return BumpPlan(
         file=recipe.file,
         text=text,
@@ -96,9 +96,9 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
         new=new,
         edits=edits,
         numbers=(build_numbers(views), build_numbers(views_with_values(recipe, edits))),
-        downloads=effects.downloads,
-        unchanged=effects.unchanged,
-        pins=effects.pins,
+        downloads=downloads,
+        unchanged=unchanged,
+        pins=pins,
         notes=(*([note] if note else ()), *_unchanged_output_notes(after, old)),
     )
 

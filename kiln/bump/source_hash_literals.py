@@ -44,20 +44,12 @@ class SourceDownload:
         return f"{repository} at {self.revision}" if repository else self.urls[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceChanges:
-    """The effect of a new version on the sources: the ``downloads``, and the names of ``unchanged`` sources.
+def source_changes(
+    recipe: RecipeText, before: Views, edits: Mapping[Literal, str]
+) -> tuple[tuple[SourceDownload, ...], tuple[str, ...], tuple[SourceDownload, ...]]:
+    """Return the effect of a version's edits on the sources: the downloads, the names of unchanged sources, the pins.
 
-    ``pins`` are unchanged sources at a commit: the tags of their repositories show whether that is one of the version.
-    """
-
-    downloads: tuple[SourceDownload, ...]
-    unchanged: tuple[str, ...]
-    pins: tuple[SourceDownload, ...]
-
-
-def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, str]) -> SourceChanges:
-    """Return what the edits of a version change in the sources.
+    Pins are unchanged sources at a commit: the tags of their repositories show whether that is one of the version.
 
     Raises:
         RecipeFault: a hash is not written out, or belongs to no source at any config or platform.
@@ -84,7 +76,7 @@ def source_changes(recipe: RecipeText, before: Views, edits: Mapping[Literal, st
         SourceDownload(urls=urls, git=git, revision=revision, other=other, hashes=tuple(hashes))
         for (urls, git, revision, other), hashes in downloads.items()
     )
-    return SourceChanges(downloads=files, unchanged=tuple(unchanged), pins=tuple(pins))
+    return files, tuple(unchanged), tuple(pins)
 
 
 def _commit_pin(recipe: RecipeText, source: SourceView) -> SourceDownload | None:
