@@ -62,7 +62,7 @@ SOURCE = {
     "patches": "patches",
 }
 SOURCE_LISTS = frozenset({"url", "patches"})
-# DictPart of an output next to its sections, and that conda-build reads as keys of its build section.
+# Keys of an output next to its sections, and that conda-build reads as keys of its build section.
 OUTPUT_BUILD = frozenset(
     {"number", "string", "noarch", "noarch_python", "entry_points", "run_exports", "track_features"}
 )

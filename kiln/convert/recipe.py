@@ -17,7 +17,7 @@ from kiln.convert.conditional_parts import (
     with_names_substituted,
 )
 from kiln.convert.recipe_yaml_expressions import FILTER, ExpressionText, conjunction, negation, unparenthesized
-from kiln.convert.sections import ConvertedPackage, SectionConverter, require_no_conditions
+from kiln.convert.sections import SectionConverter, require_no_conditions
 from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class RecipeConverter:
         lines = lines if own else self._default_script()
         return self._attempt(lambda: self._sections.convert_script(lines, variables, of_file=not own))
 
-    def _add_hash_keys(self, name: str, package: ConvertedPackage) -> None:
+    def _add_hash_keys(self, name: str, package: DictPart) -> None:
         """Add the keys that the rendering of the package needs for an equal hash."""
         for key, names in (("use_keys", self._facts.use_keys), ("ignore_keys", self._facts.ignore_keys)):
             if name in names:
@@ -143,7 +143,7 @@ class RecipeConverter:
     # -- one package ----------------------------------------------------------------------------------------
 
     def _single_package_sections(self) -> list[tuple[str, RecipePart]]:
-        tree, package = self._with_package_variables_replaced(self._tree, self._tree), ConvertedPackage()
+        tree, package = self._with_package_variables_replaced(self._tree, self._tree), DictPart()
         identity = unconditional_section(tree, "package")
         package.add(("package",), self._package_section(identity))
         package.add(("source",), self._sections.convert_sources(tree.values_of_key("source")))
@@ -161,7 +161,7 @@ class RecipeConverter:
 
     def _multiple_output_sections(self, outputs: RecipePart) -> list[tuple[str, RecipePart]]:
         self._tree = tree = self._with_package_variables_replaced(self._tree, self._tree)
-        top = ConvertedPackage()
+        top = DictPart()
         if not isinstance(outputs, ListPart):
             raise UnconvertiblePart(outputs.number, "'outputs' is a list")
         entries = [
@@ -216,7 +216,7 @@ class RecipeConverter:
         name = conditional_text(identity.values_of_key("name"))
         if script is None or not has_script or name is None:
             return None
-        result = ConvertedPackage()
+        result = DictPart()
         result.add(("staging",), DictPart(pairs=[("name", replace(name, pieces=(*name.pieces, "-build"), above=[]))]))
         result.add(("source",), self._sections.convert_sources(self._tree.values_of_key("source")))
         result.add(("build", "script"), self._with_compile_keys_in_env(script, identity, build))
@@ -258,7 +258,7 @@ class RecipeConverter:
         return literal_text_part("0") if value is None else replace(value, plain=False, above=[], behind="")
 
     def _convert_output(self, entry: DictPart, top: str, staging: DictPart | None, about: DictPart | None) -> DictPart:
-        tree, package = self._tree, ConvertedPackage()
+        tree, package = self._tree, DictPart()
         is_top = _package_name(entry) == top
         own_files = any(not is_empty_part(part) for key in _FILES for part in entry.values_of_key(key))
         package.add(("package",), _name_and_version(entry))
@@ -385,11 +385,9 @@ _REQUIREMENTS = ("build", "host", "run", "run_constraints", "run_exports", "igno
 _ORDER = ("package", "recipe", "staging", "inherit", "source", "build", "requirements", "tests", "about")
 
 
-def _ordered_sections_with_comments(
-    package: ConvertedPackage, given: Mapping[str, object]
-) -> list[tuple[str, RecipePart]]:
+def _ordered_sections_with_comments(package: DictPart, given: Mapping[str, object]) -> list[tuple[str, RecipePart]]:
     """Return the sections in their usual order, with the comments of the sections that they come from."""
-    for name, part in package.root.pairs:
+    for name, part in package.pairs:
         source = given.get(name)
         parts = source if isinstance(source, list) else [source]
         above = [comment for element in parts if isinstance(element, RecipePart) for comment in element.above]
@@ -397,4 +395,4 @@ def _ordered_sections_with_comments(
             part.above = [*above, *part.above]
         if name == "requirements" and isinstance(part, DictPart):
             part.pairs.sort(key=lambda pair: _REQUIREMENTS.index(pair[0]))
-    return sorted(package.root.pairs, key=lambda pair: _ORDER.index(pair[0]))
+    return sorted(package.pairs, key=lambda pair: _ORDER.index(pair[0]))

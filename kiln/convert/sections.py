@@ -56,27 +56,6 @@ class FeedstockFacts:
     compile_keys: tuple[str, ...] = ()
 
 
-@dataclass
-class ConvertedPackage:
-    """A package in recipe.yaml's terms, section by section, as it is put together."""
-
-    root: DictPart = field(default_factory=DictPart)
-
-    def add(self, path: keys.Path, part: RecipePart | None) -> None:
-        """Put a part at its place; nothing is not put anywhere."""
-        if part is None:
-            return
-        at = self.root
-        for key in path[:-1]:
-            inner = next((value for name, value in at.pairs if name == key), None)
-            if not isinstance(inner, DictPart):
-                inner = DictPart()
-                at.pairs.append((key, inner))
-            at = inner
-        part.guards = ()
-        at.pairs.append((path[-1], part))
-
-
 class SectionConverter:
     """Converts sections."""
 
@@ -95,7 +74,7 @@ class SectionConverter:
 
     # -- build ----------------------------------------------------------------------------------------------
 
-    def convert_build(self, given: DictPart, package: ConvertedPackage, script: RecipePart | None) -> None:
+    def convert_build(self, given: DictPart, package: DictPart, script: RecipePart | None) -> None:
         """Convert a build section; ``script`` is the script's part, which may come from elsewhere.
 
         Raises:
@@ -110,8 +89,8 @@ class SectionConverter:
                 script = None
         package.add(("build", "script"), script)
 
-    def _convert_build_key(self, name: str, parts: list[RecipePart], package: ConvertedPackage) -> None:
-        special: dict[str, Callable[[list[RecipePart], ConvertedPackage], None]] = {
+    def _convert_build_key(self, name: str, parts: list[RecipePart], package: DictPart) -> None:
+        special: dict[str, Callable[[list[RecipePart], DictPart], None]] = {
             "skip": self._convert_skip,
             "run_exports": self._convert_run_exports,
             "track_features": self._convert_track_features,
@@ -129,7 +108,7 @@ class SectionConverter:
         elif not all(map(is_empty_part, parts)) and f"build/{name}" not in self.facts.leave_out:
             raise _unknown_key_error("build", name, parts)
 
-    def _convert_skip(self, parts: list[RecipePart], package: ConvertedPackage) -> None:
+    def _convert_skip(self, parts: list[RecipePart], package: DictPart) -> None:
         tests = []
         for part in parts:
             if not isinstance(part, ScalarPart) or (value := part.template_text.lower()) in _FALSE:
@@ -145,14 +124,14 @@ class SectionConverter:
         if tests:
             package.add(("build", "skip"), ListPart(items=list(tests)))
 
-    def _convert_noarch_python(self, parts: list[RecipePart], package: ConvertedPackage) -> None:
+    def _convert_noarch_python(self, parts: list[RecipePart], package: DictPart) -> None:
         value = conditional_text(parts)
         if value is not None and value.template_text.lower() in _TRUE:
             package.add(("build", "noarch"), literal_text_part("python"))
         elif value is not None and value.template_text.lower() not in _FALSE:
             raise UnconvertiblePart(value.number, "'noarch_python' depends on conditions")
 
-    def _convert_prefix_detection(self, parts: list[RecipePart], package: ConvertedPackage) -> None:
+    def _convert_prefix_detection(self, parts: list[RecipePart], package: DictPart) -> None:
         value = conditional_text(parts)
         if value is None:
             return
@@ -165,7 +144,7 @@ class SectionConverter:
         elif words in _FALSE:
             package.add(keys.DETECTION, replace(value, pieces=("true",)))
 
-    def _convert_track_features(self, parts: list[RecipePart], package: ConvertedPackage) -> None:
+    def _convert_track_features(self, parts: list[RecipePart], package: DictPart) -> None:
         """Convert features, each of which makes solvers avoid the package: what counts is how many there are."""
         items = flattened_items_with_conditions(parts)
         if not items:
@@ -181,7 +160,7 @@ class SectionConverter:
         )
         package.add(("build", "variant", "down_prioritize_variant"), value)
 
-    def _convert_run_exports(self, parts: list[RecipePart], package: ConvertedPackage) -> None:
+    def _convert_run_exports(self, parts: list[RecipePart], package: DictPart) -> None:
         path = ("requirements", "run_exports")
         mappings = [part for part in parts if isinstance(part, DictPart)]
         if not mappings:
@@ -233,7 +212,7 @@ class SectionConverter:
 
     # -- requirements, about, source ------------------------------------------------------------------------
 
-    def convert_requirements(self, parts: list[RecipePart], package: ConvertedPackage) -> None:
+    def convert_requirements(self, parts: list[RecipePart], package: DictPart) -> None:
         """Convert a requirements section; a bare list counts for host and run."""
         for part in parts:
             if isinstance(part, ListPart):
@@ -245,7 +224,7 @@ class SectionConverter:
             elif not is_empty_part(part):
                 raise UnconvertiblePart(part.number, "requirements are a mapping of sections")
 
-    def _convert_requirement_sections(self, given: DictPart, package: ConvertedPackage) -> None:
+    def _convert_requirement_sections(self, given: DictPart, package: DictPart) -> None:
         for name in given.names:
             if name not in keys.REQUIREMENTS:
                 raise UnconvertiblePart(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, KeysView
 
     from kiln.convert.expanded_recipe import ExpandedRecipe, RecipeLine
+    from kiln.convert.keys import Path
     from kiln.convert.recipe_yaml_expressions import Guards
 
 _PLACEHOLDER = re.compile(f"{OPEN}(\\d+){CLOSE}")
@@ -101,6 +102,20 @@ class DictPart(RecipePart):
     def values_of_key(self, key: str) -> list[RecipePart]:
         """Return every value of a key."""
         return [value for name, value in self.pairs if name == key]
+
+    def add(self, path: Path, part: RecipePart | None) -> None:
+        """Put a part at its place in this mapping and those in it; nothing is not put anywhere."""
+        if part is None:
+            return
+        at = self
+        for key in path[:-1]:
+            inner = next((value for name, value in at.pairs if name == key), None)
+            if not isinstance(inner, DictPart):
+                inner = DictPart()
+                at.pairs.append((key, inner))
+            at = inner
+        part.guards = ()
+        at.pairs.append((path[-1], part))
 
 
 def recipe_tree(expanded: ExpandedRecipe) -> DictPart:
