@@ -15,7 +15,8 @@ from kiln.recipe_v1.expression_values import is_true, printed_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from kiln.recipe_v1.expression_evaluation import Scope, Step
+    from kiln.recipe_v1.expression_evaluation import Step
+    from kiln.recipe_v1.scope import VariantScope
 
 START = "${{"
 _LONGEST = 100_000
@@ -126,12 +127,12 @@ def _flattened_nodes(body: Iterable[nodes.Node]) -> Iterator[nodes.Node]:
             raise MalformedExpression(f"the statement {type(node).__name__.lower()} is not supported", node.lineno - 1)
 
 
-def _compile_text_function(body: Iterable[nodes.Node]) -> Callable[[Scope], str]:
+def _compile_text_function(body: Iterable[nodes.Node]) -> Callable[[VariantScope], str]:
     steps = [_compile_text_piece(node) for node in body]
     return lambda scope: "".join([step(scope) for step in steps])
 
 
-def _compile_text_piece(node: nodes.Node) -> Callable[[Scope], str]:
+def _compile_text_piece(node: nodes.Node) -> Callable[[VariantScope], str]:
     if isinstance(node, nodes.TemplateData):
         data = node.data
         return lambda _: data
@@ -141,7 +142,7 @@ def _compile_text_piece(node: nodes.Node) -> Callable[[Scope], str]:
     return lambda scope: printed_text(step(scope))
 
 
-def _compile_if(node: nodes.If) -> Callable[[Scope], str]:
+def _compile_if(node: nodes.If) -> Callable[[VariantScope], str]:
     """Return the text of ``{% if %}``: that of the first branch whose test holds, or of the last one."""
     tests = [
         (node_evaluator(entry.test), _compile_text_function(_flattened_nodes(entry.body)))
@@ -149,7 +150,7 @@ def _compile_if(node: nodes.If) -> Callable[[Scope], str]:
     ]
     last = _compile_text_function(_flattened_nodes(node.else_))
 
-    def render_branch(scope: Scope) -> str:
+    def render_branch(scope: VariantScope) -> str:
         return next((body for test, body in tests if is_true(test(scope))), last)(scope)
 
     return render_branch

@@ -25,18 +25,11 @@ from kiln.recipe_v1.filters_and_tests import FILTERS, TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import Any
 
-    class Scope(Protocol):
-        """The scope of an expression: values by name, and functions by name."""
+    from kiln.recipe_v1.scope import VariantScope
 
-        def value(self, name: str) -> Any:
-            """Return the value of a name, which may be undefined."""
-
-        def function(self, name: str) -> Callable[..., Any] | None:
-            """Return the function of a name, if there is one."""
-
-    Step = Callable[[Scope], Any]
+    Step = Callable[[VariantScope], Any]
 
 _OBJECTS = ("env", "git")  # whose methods rattler-build has
 
@@ -91,7 +84,7 @@ def _and_or_evaluator(node: nodes.And | nodes.Or) -> Step:
     left, right = node_evaluator(node.left), node_evaluator(node.right)
     decisive = isinstance(node, nodes.Or)
 
-    def evaluate_node(scope: Scope) -> Any:
+    def evaluate_node(scope: VariantScope) -> Any:
         value = left(scope)
         return value if is_true(value) is decisive else right(scope)
 
@@ -125,7 +118,7 @@ def _comparison_evaluator(node: nodes.Compare) -> Step:
     first = node_evaluator(node.expr)
     rest = [(COMPARISONS[SIGNS[operand.op]], node_evaluator(operand.expr)) for operand in node.ops]
 
-    def evaluate_node(scope: Scope) -> bool:
+    def evaluate_node(scope: VariantScope) -> bool:
         left = first(scope)
         for test, part in rest:
             right = part(scope)
@@ -145,7 +138,7 @@ def _filter_or_test_evaluator(node: nodes.Filter | nodes.Test) -> Step:
     what = f"the {kind} {node.name!r}"
     value, (args, kwargs) = node_evaluator(node.node), _argument_evaluators(node)
 
-    def evaluate_node(scope: Scope) -> Any:
+    def evaluate_node(scope: VariantScope) -> Any:
         arguments = [value(scope), *[arg(scope) for arg in args]]
         return _call_with_checked_arguments(function, what, arguments, {key: arg(scope) for key, arg in kwargs.items()})
 
@@ -155,7 +148,7 @@ def _filter_or_test_evaluator(node: nodes.Filter | nodes.Test) -> Step:
 def _call_evaluator(node: nodes.Call) -> Step:
     name, (args, kwargs) = _called_function_name(node.node), _argument_evaluators(node)
 
-    def evaluate_node(scope: Scope) -> Any:
+    def evaluate_node(scope: VariantScope) -> Any:
         function = scope.function(name)
         if function is None:
             raise InvalidOperation(f"unknown function {name!r}")
@@ -212,7 +205,7 @@ def _item_or_undefined(value: Any, index: Any) -> Any:
 def _slice_evaluator(value: Step, node: nodes.Slice) -> Step:
     bounds = [node_evaluator(bound) if bound is not None else None for bound in (node.start, node.stop, node.step)]
 
-    def evaluate_node(scope: Scope) -> Any:
+    def evaluate_node(scope: VariantScope) -> Any:
         items = require_defined(value(scope))
         try:
             return items[slice(*[bound(scope) if bound else None for bound in bounds])]
