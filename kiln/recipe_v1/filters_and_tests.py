@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cmp_to_key
 from typing import TYPE_CHECKING
 
 from kiln.recipe_v1.expression_values import (
@@ -29,16 +30,7 @@ def _items_of_value(value: Any) -> list[Any]:
     raise InvalidOperation(f"{printed_text(value)} has no items")
 
 
-class _SortKey:
-    """An item in the order of values."""
-
-    __slots__ = ("item",)
-
-    def __init__(self, item: Any) -> None:
-        self.item = item
-
-    def __lt__(self, other: _SortKey) -> bool:
-        return is_less(self.item, other.item)
+_sort_key = cmp_to_key(lambda one, other: -is_less(one, other))
 
 
 def _sort_filter(value: Any, *, reverse: Any = False, case_sensitive: Any = False, attribute: Any = None) -> list[Any]:
@@ -47,7 +39,7 @@ def _sort_filter(value: Any, *, reverse: Any = False, case_sensitive: Any = Fals
     folded = not is_true(case_sensitive)
     return sorted(
         _items_of_value(value),
-        key=lambda item: _SortKey(item.lower() if folded and isinstance(item, str) else item),
+        key=lambda item: _sort_key(item.lower() if folded and isinstance(item, str) else item),
         reverse=is_true(reverse),
     )
 
@@ -99,8 +91,8 @@ def _first_or_last_item(value: Any, index: int) -> Any:
 
 
 def _least_or_greatest_item(value: Any, index: int) -> Any:
-    items = sorted(map(_SortKey, _items_of_value(value)))
-    return items[index].item if items else Undefined("the least or greatest of no items")
+    items = sorted(_items_of_value(value), key=_sort_key)
+    return items[index] if items else Undefined("the least or greatest of no items")
 
 
 def _abs_filter(value: Any) -> Any:
