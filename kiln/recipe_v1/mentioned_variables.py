@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from kiln.recipe_v1.compiled_expression import compile_expression, is_template, names_in_script_line, required_names
@@ -41,8 +42,9 @@ def required_variant_keys(recipe: RecipeV1) -> dict[str, Place]:
     own = _names_independent_of_variant(recipe)
     result: dict[str, Place] = {}
     for node in templates_outside_scripts(recipe.root, {"context"}):
-        for name in _required_names_in_scalar(node) - own:
-            result.setdefault(name, node_place(node))
+        with contextlib.suppress(MalformedExpression):  # whoever evaluates it says what is wrong, and where
+            for name in required_names(str(node)) - own:
+                result.setdefault(name, node_place(node))
     return result
 
 
@@ -69,17 +71,10 @@ def _names_in_scalar(node: PlacedText, key: str) -> frozenset[str]:
             return names_in_script_line(str(node))  # which takes what any template may hold
         if key in _CONDITIONS:
             return compile_expression(str(node)).names
-    except MalformedExpression:
-        return frozenset()  # whoever evaluates it says what is wrong, and where
-    bare = _bare_package_name(node) if key in {"build", "host"} else ""
+        bare = bare_requirement_name(canonical_spec(node)) if key in {"build", "host"} else ""
+    except (MalformedExpression, ValueError):  # the latter by an invalid requirement
+        return frozenset()  # as above
     return frozenset({normalized_name(bare)}) if bare else frozenset()
-
-
-def _bare_package_name(node: PlacedText) -> str:
-    try:
-        return bare_requirement_name(canonical_spec(node))
-    except ValueError:
-        return ""
 
 
 def templates_outside_scripts(node: Any, apart: Collection[str]) -> Iterator[PlacedText]:
@@ -93,10 +88,3 @@ def templates_outside_scripts(node: Any, apart: Collection[str]) -> Iterator[Pla
             yield from templates_outside_scripts(item, apart)
     elif isinstance(node, PlacedText) and is_template(node):
         yield node
-
-
-def _required_names_in_scalar(node: PlacedText) -> frozenset[str]:
-    try:
-        return required_names(str(node))
-    except MalformedExpression:
-        return frozenset()  # as above
