@@ -30,7 +30,6 @@ from kiln.recipe_v1.scripts import (
     ScriptSchema,
     evaluate_environment,
     evaluate_test_script_lines,
-    record_name_reads,
     unevaluated_script_lines,
 )
 from kiln.yamltext import PlacedText
@@ -186,7 +185,7 @@ def build_string_template(node: Any, scope: VariantScope) -> PlacedText:
     """Take the build string as a template: what it is follows once the hash is known."""
     text = require_scalar(node)
     if is_template(text):
-        record_name_reads(compile_scalar(text, compile_template).names, scope)
+        scope.record_name_reads(compile_scalar(text, compile_template).names)
     return text
 
 

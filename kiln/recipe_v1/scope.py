@@ -132,10 +132,11 @@ class VariantScope:
         if name in self.variant or name == "build_platform":
             self.reads.add(name)
 
-    def record_key_read_unless_hidden(self, name: str) -> None:
-        """Record that a key is used unless the context defines the name."""
-        if name not in self.context:
-            self.record_key_read(name)
+    def record_name_reads(self, names: Iterable[str]) -> None:
+        """Record that keys are used, but those whose names the context defines."""
+        for name in names:
+            if name not in self.context:
+                self.record_key_read(name)
 
     def version_key_of_package(self, package: str) -> str | None:
         """Return the variant's key that gives a package's version, if there is one that the context does not hide."""
@@ -149,8 +150,7 @@ class VariantScope:
 
     def _compiler_or_stdlib_package(self, language: str, kind: str) -> str:
         keys = compiler_or_stdlib_keys(language, kind)
-        for key in keys:
-            self.record_key_read_unless_hidden(key)
+        self.record_name_reads(keys)
         name = self.variant.get(keys[0]) or (_default_compiler(language, self.target) if kind == "compiler" else None)
         if name is None:
             raise InvalidOperation(f"nothing gives {keys[0]}, which {kind}({language!r}) asks for")
@@ -164,10 +164,9 @@ class VariantScope:
     def _cdt_package(self, package: str) -> str:
         arch = self.target.partition("-")[2]
         usual = "cos7" if arch in {"aarch64", "ppc64le", "ppc64", "s390x"} else "cos6"
-        names = []
-        for key, other in (("cdt_name", usual), ("cdt_arch", {"32": "i686", "64": "x86_64"}.get(arch, arch))):
-            self.record_key_read_unless_hidden(key)
-            names.append(printed_text(typed_variant_value(self.variant.get(key, other))))
+        defaults = {"cdt_name": usual, "cdt_arch": {"32": "i686", "64": "x86_64"}.get(arch, arch)}
+        self.record_name_reads(defaults)
+        names = [printed_text(typed_variant_value(self.variant.get(key, other))) for key, other in defaults.items()]
         name, space, rest = package.partition(" ")
         return f"{name}-{names[0]}-{names[1]}{space}{rest}"
 

@@ -37,7 +37,7 @@ def unevaluated_script_lines(node: Any, scope: VariantScope) -> list[str]:
     """Take a script's lines: conditions are evaluated, expressions stay for the build, their names count as read."""
     for setting in scalars_of_all_branches(node):
         if is_template(setting):
-            record_name_reads(compile_scalar(setting, names_in_script_line), scope)
+            scope.record_name_reads(compile_scalar(setting, names_in_script_line))
     _record_reads_of_conditions(node, scope)
     return [str(require_scalar(item)) for item in items_with_conditions_resolved(node, scope) if item]
 
@@ -58,15 +58,9 @@ def _rendered_or_source_text(item: Any, scope: VariantScope) -> str:
 def _record_reads_of_conditions(node: Any, scope: VariantScope) -> None:
     for item in node if isinstance(node, list) else [node]:
         if isinstance(item, dict) and "if" in item:
-            record_name_reads(compile_scalar(require_scalar(item["if"]), compile_expression).names, scope)
+            scope.record_name_reads(compile_scalar(require_scalar(item["if"]), compile_expression).names)
             _record_reads_of_conditions(item.get("then"), scope)
             _record_reads_of_conditions(item.get("else"), scope)
-
-
-def record_name_reads(names: frozenset[str], scope: VariantScope) -> None:
-    """Record that names are read."""
-    for name in names:
-        scope.record_key_read_unless_hidden(name)
 
 
 def values_of_names_in_script(node: Any, scope: VariantScope) -> dict[str, Any]:
