@@ -207,16 +207,14 @@ class SchemaCheck:
     def _matches_type(self, value: Any, alternative: str) -> bool:
         if alternative in _MAPPINGS:
             return isinstance(value, dict)
-        if alternative.startswith("values of "):
-            item = alternative.removeprefix("values of ")
+        kind, _, item = alternative.partition(" of ")
+        if kind == "values":
             return isinstance(value, list) and all(self._is_conditional_value(entry, item) for entry in value)
-        if alternative.startswith("list of "):
-            item = alternative.removeprefix("list of ")
+        if kind == "list":
             return isinstance(value, list) and all(self._matches_type(entry, item) for entry in value)
-        if alternative.startswith("mapping of "):
-            item = alternative.removeprefix("mapping of ")
+        if kind == "mapping":
             return isinstance(value, dict) and all(self._matches_type(entry, item) for entry in value.values())
-        if alternative.startswith("one of ") or alternative in _SETS:
+        if kind == "one" or alternative in _SETS:
             # The package formats are numbers or text; no other set has numbers.
             return (
                 not isinstance(value, bool)
