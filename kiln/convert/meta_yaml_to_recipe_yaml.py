@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import yaml
 
 from kiln.convert.conditional_parts import IfThenElsePart
-from kiln.convert.package_tests import PackageTestConverter
 from kiln.convert.recipe import RecipeConverter
 from kiln.convert.sections import FeedstockFacts, SectionConverter
 from kiln.convert.specs import SpecConverter
@@ -43,8 +42,7 @@ def recipe_yaml_text(meta: str, given: FeedstockFacts) -> str:
         tree = recipe_tree(lines)
         constants = {each.name: str(each.value.constant) for each in lines.settings if each.value.is_constant}
         sections = SectionConverter(SpecConverter(given.values, constants, given.run_pins), given)
-        converter = RecipeConverter(lines, tree, sections, PackageTestConverter(sections))
-        recipe = converter.converted_recipe()
+        recipe = RecipeConverter(lines, tree, sections).converted_recipe()
         faults += sections.faults
     except UnconvertiblePart as refused:
         raise _combined_refusal_error([*faults, refused]) from refused

@@ -16,6 +16,7 @@ from kiln.convert.conditional_parts import (
     unconditional_section,
     with_names_substituted,
 )
+from kiln.convert.package_tests import PackageTestConverter
 from kiln.convert.recipe_yaml_expressions import FILTER, ExpressionText, conjunction, negation, unparenthesized
 from kiln.convert.sections import SectionConverter, require_no_conditions
 from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from kiln.convert.expanded_recipe import ExpandedRecipe
-    from kiln.convert.package_tests import PackageTestConverter
 
     Kind = TypeVar("Kind", bound=RecipePart)
 
@@ -39,17 +39,11 @@ _ABOVE_STAGING = "# The compile that the outputs share."
 class RecipeConverter:
     """Converts the tree of one meta.yaml."""
 
-    def __init__(
-        self,
-        expanded: ExpandedRecipe,
-        tree: DictPart,
-        sections: SectionConverter,
-        tests: PackageTestConverter,
-    ) -> None:
+    def __init__(self, expanded: ExpandedRecipe, tree: DictPart, sections: SectionConverter) -> None:
         self._expanded = expanded
         self._tree = tree
         self._sections = sections
-        self._tests = tests
+        self._tests = PackageTestConverter(sections)
         self._facts = sections.facts
         self._attempt = sections.try_conversion
         self._faults = sections.faults
