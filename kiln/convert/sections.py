@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _SOURCE_LISTS = {"patches": conditional_list, "url": conditional_list_or_text}
+_HINT = "kiln convert --leave-out {}, if the packages may do without"
 _ORDER = ("number", "string", "noarch", "skip", "script")
 
 
@@ -106,7 +107,7 @@ class SectionConverter:
         elif name in keys.FLAGS_OR_LISTS:
             package.add(keys.FLAGS_OR_LISTS[name], conditional_list_or_text(parts))
         elif not all(map(is_empty_part, parts)) and f"build/{name}" not in self.facts.leave_out:
-            raise _unknown_key_error("build", name, parts)
+            raise _no_equivalent_error("build", name, parts, _HINT)
 
     def _convert_skip(self, parts: list[RecipePart], package: DictPart) -> None:
         tests = []
@@ -227,9 +228,7 @@ class SectionConverter:
     def _convert_requirement_sections(self, given: DictPart, package: DictPart) -> None:
         for name in given.names:
             if name not in keys.REQUIREMENTS:
-                raise UnconvertiblePart(
-                    given.values_of_key(name)[0].number, f"requirements/{name} has no equivalent in recipe.yaml"
-                )
+                raise _no_equivalent_error("requirements", name, given.values_of_key(name))
         for name, new in keys.REQUIREMENTS.items():
             package.add(("requirements", new), self.convert_specs(given.values_of_key(name), name))
 
@@ -256,7 +255,7 @@ class SectionConverter:
         if name not in keys.ABOUT and f"about/{name}" in self.facts.leave_out:
             return None
         if name not in keys.ABOUT:
-            raise _unknown_key_error("about", name, parts)
+            raise _no_equivalent_error("about", name, parts, _HINT)
         value = conditional_list_or_text(parts)
         if isinstance(value, ListPart) and name != "license_file":
             raise UnconvertiblePart(parts[0].number, f"about/{name} is one text in recipe.yaml")
@@ -275,16 +274,16 @@ class SectionConverter:
         for name in given.names:
             parts = given.values_of_key(name)
             if name not in keys.SOURCE:
-                raise UnconvertiblePart(parts[0].number, f"source/{name} has no equivalent in recipe.yaml")
+                raise _no_equivalent_error("source", name, parts)
             value = _SOURCE_LISTS.get(name, conditional_text)(parts)
             if value is not None:
                 result.pairs.append((keys.SOURCE[name], value))
         return result
 
 
-def _unknown_key_error(section: str, name: str, parts: list[RecipePart]) -> UnconvertiblePart:
-    hint = f"kiln convert --leave-out {section}/{name}, if the packages may do without"
-    return UnconvertiblePart(parts[0].number, f"{section}/{name} has no equivalent in recipe.yaml", hint)
+def _no_equivalent_error(section: str, name: str, parts: list[RecipePart], hint: str = "") -> UnconvertiblePart:
+    path = f"{section}/{name}"
+    return UnconvertiblePart(parts[0].number, f"{path} has no equivalent in recipe.yaml", hint.format(path))
 
 
 def require_no_conditions(part: RecipePart) -> None:
