@@ -81,9 +81,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def failed_proof_error(conversion: Conversion) -> ConversionRefused | None:
     """Return the error of a proof that does not hold; None if it does."""
-    from kiln import convert
-
-    count = len(list(convert.blocking_differences(conversion)))
+    count = len(conversion.blocking_differences)
     if not count:
         return None
     return ConversionRefused(
@@ -95,25 +93,22 @@ def failed_proof_error(conversion: Conversion) -> ConversionRefused | None:
 
 def proof_as_json(conversion: Conversion) -> dict[str, object]:
     """Return the proof as data for other programs."""
-    from kiln import convert
-
     proof = conversion.proof
     return {
         "holds": proof.holds,
         "configs": proof.configs,
         "packages": proof.packages,
         "equal_hashes": proof.equal_hashes,
-        "differences": [dataclasses.asdict(item) for item in convert.blocking_differences(conversion)],
+        "differences": [dataclasses.asdict(item) for item in conversion.blocking_differences],
         "notes": list(proof.notes),
     }
 
 
 def proof_lines(conversion: Conversion) -> Iterator[str]:
     """Yield the lines of a proof."""
-    from kiln import convert
     from kiln.console.text import count_text
 
-    proof, differences = conversion.proof, list(convert.blocking_differences(conversion))
+    proof, differences = conversion.proof, conversion.blocking_differences
     for difference in differences[:_SHOWN]:
         yield from difference_lines(difference)
     if len(differences) > _SHOWN:

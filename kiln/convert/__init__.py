@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiln.convert.feedstock import Conversion, blocking_differences, convert, write_conversion
+from kiln.convert.feedstock import Conversion, convert, write_conversion
 from kiln.convert.proof import Difference, Proof
 
-__all__ = ["Conversion", "Difference", "Proof", "blocking_differences", "convert", "write_conversion"]
+__all__ = ["Conversion", "Difference", "Proof", "convert", "write_conversion"]

@@ -26,7 +26,7 @@ from kiln.variants.platform import Platform
 from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kiln.convert.comparable_package import ComparablePackage
     from kiln.model.matrix_config import BuildConfig
@@ -45,6 +45,19 @@ class Conversion:
     recipe: str
     forge: str
     proof: Proof
+
+    @property
+    def blocking_differences(self) -> list[Difference]:
+        """The differences that keep a conversion from being written."""
+        needed = self.proof.needed
+        return [
+            *self.proof.differences,
+            *(
+                Difference(package=name, what=f"hash ({kind})", old=", ".join(sorted(names)), new="", configs=())
+                for kind, keys in (("use_keys", needed.use), ("ignore_keys", needed.ignore))
+                for name, names in keys.items()
+            ),
+        ]
 
 
 def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterable[str] = ()) -> Conversion:
@@ -222,11 +235,3 @@ def _failed_rendering_proof(error: KilnError, configs: Sequence[BuildConfig]) ->
     why = ": ".join(filter(None, (str(error.at or ""), error.what, error.why)))
     fault = Difference(package="all packages", what="rendering", old="rendered", new=why, configs=names)
     return Proof(configs=len(names), packages=0, equal_hashes=0, differences=(fault,), needed=HashKeysToUseOrIgnore())
-
-
-def blocking_differences(conversion: Conversion) -> Iterator[Difference]:
-    """Yield the differences that keep a conversion from being written."""
-    yield from conversion.proof.differences
-    for kind, keys in (("use_keys", conversion.proof.needed.use), ("ignore_keys", conversion.proof.needed.ignore)):
-        for name, names in keys.items():
-            yield Difference(package=name, what=f"hash ({kind})", old=", ".join(sorted(names)), new="", configs=())

@@ -62,7 +62,7 @@ def test_a_real_feedstock_is_converted_with_proof_or_told_why_not(case: str, tmp
         assert refused.value.at.line == REFUSED[case]
         return
     result = convert.convert(feedstock, leave_out=LEFT_OUT)
-    differing = {(item.package, item.what) for item in convert.blocking_differences(result)}
+    differing = {(item.package, item.what) for item in result.blocking_differences}
     assert differing == DIFFERING.get(case, set())
     assert result.proof.packages > 0
     convert.write_conversion(feedstock, result)

@@ -23,7 +23,7 @@ PINNED = "package:\n  name: a\n  version: '1'\nrequirements:\n  host:\n    - pyt
 def test_a_feedstock_is_converted(name: str, packages: int, tmp_path: Path) -> None:
     result = convert.convert(conversion(name, tmp_path / "a"))
     assert result.recipe == expected(name)
-    assert list(convert.blocking_differences(result)) == []
+    assert result.blocking_differences == []
     assert (result.proof.holds, result.proof.packages) == (True, packages)
 
 
@@ -71,7 +71,7 @@ def test_each_difference_is_found(
     assert old in text
     monkeypatch.setattr(conversions, "recipe_yaml_text", lambda _, __: text.replace(old, new, 1))
     result = convert.convert(conversion(name, tmp_path / "a"))
-    assert what in {item.what for item in convert.blocking_differences(result)}
+    assert what in {item.what for item in result.blocking_differences}
     assert not result.proof.holds
 
 
@@ -79,7 +79,7 @@ def test_a_recipe_that_cannot_be_rendered_is_a_difference(tmp_path: Path, monkey
     text = expected("single").replace("blas_impl }}", "blas }}", 1)
     monkeypatch.setattr(conversions, "recipe_yaml_text", lambda _, __: text)
     result = convert.convert(conversion("single", tmp_path / "a"))
-    assert [item.what for item in convert.blocking_differences(result)] == ["rendering"]
+    assert [item.what for item in result.blocking_differences] == ["rendering"]
     assert "recipe/recipe.yaml:" in result.proof.differences[0].new
 
 
@@ -154,7 +154,7 @@ def test_a_compile_keeps_the_variables_of_the_package_that_it_reads(
     assert "".join(f"          {line}\n" for line in lines) in result.recipe
     lost = result.recipe.replace(f"          {lines[2]}\n", "")
     monkeypatch.setattr(conversions, "recipe_yaml_text", lambda _, __: lost)
-    assert {item.what for item in convert.blocking_differences(convert.convert(feedstock))} == {"compile/script/env"}
+    assert {item.what for item in convert.convert(feedstock).blocking_differences} == {"compile/script/env"}
 
 
 def test_a_feedstock_with_a_recipe_yaml_is_refused(tmp_path: Path) -> None:
