@@ -10,7 +10,7 @@ from typing import Any
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.convert.specs import LOOSE, strict_match_spec
 from kiln.matchspec_notation import with_version_wildcard
-from kiln.recipe_v1.requirement import canonical_spec
+from kiln.recipe_v1.requirement import OpenPin, canonical_spec
 
 Values = Mapping[str, Any]
 
@@ -66,11 +66,11 @@ def normalized_spec(spec: str, section: str) -> str:
         return words
 
 
-def pin_as_text(name: str, *, subpackage: bool, lower: str | None, upper: str | None, exact: bool, build: str) -> str:
+def pin_as_text(pin: OpenPin) -> str:
     """Return an open pin as text."""
-    kind = "pin_subpackage" if subpackage else "pin_compatible"
-    bounds = "exact" if exact else f"{lower or ''} to {upper or ''}"
-    return f"{kind} {name.lower()} {bounds} {build}".rstrip()
+    kind = "pin_subpackage" if pin.subpackage else "pin_compatible"
+    bounds = "exact" if pin.exact else f"{pin.lower or ''} to {pin.upper or ''}"
+    return f"{kind} {pin.name.lower()} {bounds} {pin.build or ''}".rstrip()
 
 
 def comparable_test_values(

@@ -20,7 +20,9 @@ from kiln.convert.specs import EXPORTING_LANGUAGES
 from kiln.matchspec_notation import with_version_wildcard
 from kiln.model.rendered import RUN_EXPORTS
 from kiln.recipe.recipe import script_text
+from kiln.recipe_v1.requirement import OpenPin
 from kiln.render.open_pins import pin_run_as_build_bounds
+from kiln.render.output_settings import item_texts
 from kiln.render.render import evaluated_recipe, render
 from kiln.serialization import mapping_or_empty
 from kiln.variants.files import as_list
@@ -109,8 +111,7 @@ def _build_section_values(build: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
         if old == "ignore_run_exports_from":
             value = normalized_specs([str(item) for item in as_list(value) if item], "run_exports")
         is_list = old in keys.LISTS or isinstance(value, list)
-        items = tuple(str(item) for item in as_list(value) if item is not None) if is_list else comparable_value(value)
-        yield "/".join(path), items
+        yield "/".join(path), item_texts(value) if is_list else comparable_value(value)
     detection = build.get("detect_binary_files_with_prefix")
     if detection is not None and str(detection).lower() not in _TRUE:
         yield "/".join(keys.DETECTION), "true"
@@ -150,7 +151,7 @@ def _with_pin_run_as_build(spec: str, bounds: Mapping[str, Any], placed: set[str
     if spec not in bounds or spec in EXPORTING_LANGUAGES or spec not in placed:
         return spec
     lower, upper = pin_run_as_build_bounds(bounds[spec])
-    return pin_as_text(spec, subpackage=False, lower=lower, upper=upper, exact=False, build="")
+    return pin_as_text(OpenPin(name=spec, subpackage=False, lower=lower, upper=upper))
 
 
 def _open_pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
@@ -161,14 +162,15 @@ def _open_pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
         isinstance(version, str) and words == with_version_wildcard(f"{given.name} {version}").split()[1:]
     ):
         words = []
-    return pin_as_text(
-        given.name,
+    pin = OpenPin(
+        name=given.name,
         subpackage=given.subpackage,
+        exact=given.exact,
         lower=given.lower or given.min_pin,
         upper=given.upper or given.max_pin,
-        exact=given.exact,
         build=" ".join(words),
     )
+    return pin_as_text(pin)
 
 
 def _test_section_values(package: Metadata, system: str) -> dict[str, Any]:
@@ -197,7 +199,7 @@ def _runs_recipe_test_files(package: Metadata) -> bool:
 
 
 def _as_text_list(value: Any) -> list[str]:
-    return [str(item).rstrip("\n") for item in as_list(value) if item is not None]
+    return [text.rstrip("\n") for text in item_texts(value)]
 
 
 def _about_value(new: str, value: Any) -> Any:

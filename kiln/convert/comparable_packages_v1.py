@@ -131,14 +131,7 @@ def _comparable_specs(given: Sequence[Any], section: str, package: PackageAtVari
 
 def _comparable_spec(given: Any, section: str, package: PackageAtVariant) -> str:
     if isinstance(given, OpenPin):
-        return pin_as_text(
-            given.name,
-            subpackage=given.subpackage,
-            lower=given.lower,
-            upper=given.upper,
-            exact=given.exact,
-            build=given.build or "",
-        )
+        return pin_as_text(given)
     text = str(given)
     bare = " " not in text and section in {"build", "host"}
     if bare and (key := package.scope.version_key_of_package(text)):
