@@ -6,7 +6,6 @@ the keys of older outputs, ``test/script``, and three of ``build``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,30 +32,11 @@ _BY_PRESENCE = {("source", "path_via_symlink"), ("source", "no_hoist")}
 _KEY = lazy_pattern(r"(\s*(?:-\s+)*)['\"]?([A-Za-z_][\w-]*)['\"]?\s*:(?:\s|$)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeKey:
-    """A key of meta.yaml, the test that shows that it is honored, and the reason why it is refused."""
-
-    section: str
-    name: str
-    honored: bool
-    test: str
-    note: str
-
-
 @lru_cache(maxsize=1)
-def recipe_keys() -> Mapping[tuple[str, str], RecipeKey]:
-    """Return the table by section and name."""
-    return {
-        (row["section"], row["key"]): RecipeKey(
-            section=row["section"],
-            name=row["key"],
-            honored=row["support"] == "honored",
-            test=row["test"],
-            note=row["note"],
-        )
-        for row in files.csv_rows(Path(__file__).parent / "keys.csv")
-    }
+def recipe_keys() -> Mapping[tuple[str, str], str]:
+    """Return the keys by section and name, each with the reason why it is refused; empty for one that is honored."""
+    rows = files.csv_rows(Path(__file__).parent / "keys.csv")
+    return {(row["section"], row["key"]): row["note"] if row["support"] != "honored" else "" for row in rows}
 
 
 def key_faults(values: Mapping[str, Any], text: str, file: str) -> tuple[KeyFault, ...]:
@@ -88,11 +68,11 @@ def _faulty_keys_of_section(
     if (section, ANY) in table:
         return
     for key, value in entry.items():
-        row = table.get((section, str(key)))
-        if row is None or ((section, str(key)) in _ONLY_OUTPUTS and path[0] != "outputs"):
+        why = table.get((section, str(key)))
+        if why is None or ((section, str(key)) in _ONLY_OUTPUTS and path[0] != "outputs"):
             yield (*path, str(key)), "unknown", _similar_key_hint(section, str(key))
-        elif not row.honored and (value or (section, str(key)) in _BY_PRESENCE):
-            yield (*path, str(key)), "refused", row.note
+        elif why and (value or (section, str(key)) in _BY_PRESENCE):
+            yield (*path, str(key)), "refused", why
 
 
 def _similar_key_hint(section: str, key: str) -> str:

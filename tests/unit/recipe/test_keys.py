@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from kiln import expand, render
+from kiln import expand, files, render
 from kiln.errors import RecipeFault
 from kiln.recipe.keys import ANY, key_faults, recipe_keys
 from kiln.yamltext import ScalarInterpretation, parse_document
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kiln.model.recipe_key_faults import KeyFault
-    from kiln.recipe.keys import RecipeKey
 
 ROOT = Path(__file__).parents[3]
+ROWS = files.csv_rows(ROOT / "kiln" / "recipe" / "keys.csv")
+REFUSED = [key for key, why in recipe_keys().items() if why]
 # The names in FIELDS of conda_build/metadata.py, conda-build 26.7.
 FIELDS = {
     "package": "name version",
@@ -67,23 +68,22 @@ def test_the_table_has_every_key_of_conda_build() -> None:
 
 
 def test_an_honored_key_names_an_existing_test() -> None:
-    tests = {key.test.partition("::")[::2] for key in recipe_keys().values() if key.honored}
+    tests = {row["test"].partition("::")[::2] for row in ROWS if row["support"] == "honored"}
     functions = {file: re.findall(r"(?m)^def (test_\w+)\(", (ROOT / file).read_text()) for file, _ in tests}
     assert [(file, name) for file, name in tests if name not in functions[file]] == []
 
 
 def test_a_refused_key_has_a_reason() -> None:
-    assert [key.name for key in recipe_keys().values() if not key.honored and not key.note] == []
-    assert [key.name for key in recipe_keys().values() if not key.honored and key.test] == []
+    assert [row["key"] for row in ROWS if row["support"] != "honored" and not row["note"]] == []
+    assert [row["key"] for row in ROWS if row["support"] != "honored" and row["test"]] == []
 
 
 def test_the_documentation_lists_what_is_refused() -> None:
     page = (ROOT / "docs" / "reference" / "meta-yaml.md").read_text()
-    refused = [(key.section, key.name) for key in recipe_keys().values() if not key.honored]
     rows = [row for row in page.splitlines() if row.startswith("| `")]
     missing = [
         (section, name)
-        for section, name in refused
+        for section, name in REFUSED
         if not any(row.startswith(f"| `{section}`:") and f"`{name}`" in row for row in rows)
     ]
     assert missing == []
@@ -94,12 +94,11 @@ def test_the_documentation_lists_the_keys_that_were_not_compared_with_conda_buil
     compared = {key for text, _ in RECIPES.values() for key in keys_of(text)}
     sources = (ROOT / "tests" / "integration" / "test_source_kinds.py").read_text()
     compared |= {key for key in recipe_keys() if key[0] == "source" and re.search(rf"\b{key[1]}\b", sources)}
-    honored = [key for key in recipe_keys().values() if key.honored and key.section != "extra"]
+    honored = [key for key, why in recipe_keys().items() if not why and key[0] != "extra"]
     missing = [
-        (key.section, key.name)
-        for key in honored
-        if (key.section, key.name) not in compared
-        and not re.search(rf"(?m)^\| `{key.section}` \|.*`{re.escape(key.name)}`", page)
+        (section, name)
+        for section, name in honored
+        if (section, name) not in compared and not re.search(rf"(?m)^\| `{section}` \|.*`{re.escape(name)}`", page)
     ]
     assert missing == []
 
@@ -115,12 +114,9 @@ def keys_of(text: str) -> Iterator[tuple[str, str]]:
             yield from ((section, key) for entry in entries if isinstance(entry, dict) for key in entry)
 
 
-REFUSED = [key for key in recipe_keys().values() if not key.honored]
-
-
-@pytest.mark.parametrize("key", REFUSED, ids="{0.section}/{0.name}".format)
-def test_a_refused_key_is_located(key: RecipeKey) -> None:
-    section, name = key.section, key.name
+@pytest.mark.parametrize("key", REFUSED, ids="/".join)
+def test_a_refused_key_is_located(key: tuple[str, str]) -> None:
+    section, name = key
     dash = "  - " if section in {"source", "outputs"} else "    "
     text = f"package:\n    name: a\n{section}:\n{dash}{name}: value\n" if section != "package" else ""
     (fault,) = faults(text)
