@@ -33,6 +33,7 @@ class Platform:
     arch: str
     environ: Mapping[str, str] = field(default_factory=dict)
     build: str = ""
+    _names_cache: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def subdir(self) -> str:
@@ -64,10 +65,6 @@ class Platform:
                 **self.environ,
             }
         return names
-
-    @cached_property
-    def _names_cache(self) -> dict[tuple[str, ...], dict[str, Any]]:
-        return {}
 
     def default_variant(self) -> dict[str, Any]:
         """Return conda-build's default variant."""

@@ -65,10 +65,9 @@ class Dimension:
         """
         if len(self.rows) == 1:
             return self
-        place = self.keys.index(key)
-        indexes_by_value = self._row_indexes_by_value(place)
+        indexes_by_value = self._row_indexes[key]
         selected_values = (
-            _substrings_of_lengths(values, self._value_lengths(place)) if isinstance(values, str) else values
+            _substrings_of_lengths(values, self._value_lengths[key]) if isinstance(values, str) else values
         )
         indexes = sorted(
             {index for value in selected_values if value in indexes_by_value for index in indexes_by_value[value]}
@@ -79,31 +78,21 @@ class Dimension:
 
     def values(self, key: str) -> tuple[str, ...]:
         """Return the distinct values of a key, in order."""
-        return tuple(self._row_indexes_by_value(self.keys.index(key)))
-
-    def _row_indexes_by_value(self, place: int) -> dict[str, list[int]]:
-        """Return the indexes of the rows for each value of the key at a place."""
-        indexes_by_value = self._row_indexes_cache.get(place)
-        if indexes_by_value is None:
-            indexes_by_value = self._row_indexes_cache[place] = {}
-            for index, row in enumerate(self.rows):
-                indexes_by_value.setdefault(row[place], []).append(index)
-        return indexes_by_value
-
-    def _value_lengths(self, place: int) -> set[int]:
-        """Return the lengths of the values of the key at a place."""
-        lengths = self._value_lengths_cache.get(place)
-        if lengths is None:
-            lengths = self._value_lengths_cache[place] = {len(value) for value in self._row_indexes_by_value(place)}
-        return lengths
+        return tuple(self._row_indexes[key])
 
     @cached_property
-    def _value_lengths_cache(self) -> dict[int, set[int]]:
-        return {}
+    def _row_indexes(self) -> dict[str, dict[str, list[int]]]:
+        """The indexes of the rows for each value of each key."""
+        indexes: dict[str, dict[str, list[int]]] = {key: {} for key in self.keys}
+        for index, row in enumerate(self.rows):
+            for key, value in zip(self.keys, row, strict=True):
+                indexes[key].setdefault(value, []).append(index)
+        return indexes
 
     @cached_property
-    def _row_indexes_cache(self) -> dict[int, dict[str, list[int]]]:
-        return {}
+    def _value_lengths(self) -> dict[str, set[int]]:
+        """The lengths of the values of each key."""
+        return {key: set(map(len, indexes)) for key, indexes in self._row_indexes.items()}
 
 
 def _substrings_of_lengths(text: str, lengths: set[int]) -> Iterator[str]:

@@ -107,7 +107,7 @@ def test_every_part_of_a_text_counts_and_none_is_kept_in_memory(text: str) -> No
 
 def test_the_lengths_of_many_values_are_measured_once() -> None:
     dimension = Dimension(keys=("alpha",), rows=(("a1",), ("a22",)))
-    lengths = dimension._value_lengths(0)
-    assert lengths == {2, 3}
+    lengths = dimension._value_lengths
+    assert lengths == {"alpha": {2, 3}}
     assert dimension.where("alpha", "a22").rows == (("a22",),)
-    assert dimension._value_lengths(0) is lengths
+    assert dimension._value_lengths is lengths
