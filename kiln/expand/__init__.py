@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 from kiln.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from kiln.expand.ci_support import Drift, ci_support_drift, matrix_difference, write_ci_support
+    from kiln.expand.ci_support import ci_support_drift, matrix_difference, write_ci_support
     from kiln.expand.ci_support_config_file import config_file_text, read_config, read_configs
     from kiln.expand.conda_forge_yml_build_settings import (
-        CondaSettings,
-        ContainerSettings,
         ci_secret_names,
         conda_build_only_settings,
         conda_settings,
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
     from kiln.expand.missing_pinning import KeyWithoutValue, keys_without_value, missing_values_error
 
 __all__ = [
-    "CondaSettings",
-    "ContainerSettings",
-    "Drift",
     "KeyWithoutValue",
     "ci_secret_names",
     "ci_support_drift",
@@ -51,9 +46,9 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "conda_forge_yml_build_settings": "CondaSettings ContainerSettings ci_secret_names conda_build_only_settings "
-        "conda_settings container_settings package_settings require_supported_priority runs_emulated_tests",
-        "ci_support": "Drift ci_support_drift matrix_difference write_ci_support",
+        "conda_forge_yml_build_settings": "ci_secret_names conda_build_only_settings conda_settings "
+        "container_settings package_settings require_supported_priority runs_emulated_tests",
+        "ci_support": "ci_support_drift matrix_difference write_ci_support",
         "ci_support_config_file": "read_config read_configs config_file_text",
         "matrix": "configs",
         "matrix_settings": "exclusive_config_file",
