@@ -7,7 +7,7 @@ a note.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kiln.expand import ci_limits, matrix_settings, workflow
 from kiln.expand.actions_settings import GITHUB, SKIP, ActionsSettings
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 
 JOB_MINUTES, DISK = "job minutes", "disk"  # limits of a service
 GB = 10**9
-
-
-class _LimitExcess(NamedTuple):
-    """A note, and by how much its config exceeds its limit; the larger of two is shown."""
-
-    amount: float
-    note: str
 
 
 def limit_excess_notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
@@ -44,34 +37,35 @@ def limit_excess_notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> 
 
     with Ledger(place) as ledger:
         seconds, disk = ledger.last_build_seconds(), ledger.last_build_disk_use()
-    worst: dict[tuple[str, str], _LimitExcess] = {}
+    worst: dict[tuple[str, str], tuple[float, str]] = {}
     for config in configs:
         job, service = jobs.get(config.name), services.get(config.platform.replace("-", "_"), "")
         if job is None and service == GITHUB:
             continue  # by conda-smithy's workflow
-        for limit, excess in _exceeded_limits(
+        for limit, amount, note in _exceeded_limits(
             config.name, job, service, settings, seconds.get(config.name, 0.0), disk.get(config.name, 0)
         ):
-            worst[service, limit] = max(worst.get((service, limit), excess), excess)
-    return [excess.note for excess in worst.values()]
+            worst[service, limit] = max(worst.get((service, limit), (0.0, "")), (amount, note))
+    return [note for _, note in worst.values()]
 
 
 def _exceeded_limits(
     config: str, job: WorkflowJob | None, service: str, settings: ActionsSettings, seconds: float, disk: int
-) -> Iterator[tuple[str, _LimitExcess]]:
+) -> Iterator[tuple[str, float, str]]:
+    """Yield the limits that a config exceeds, each with what it took, and a note."""
     limits = ci_limits.all_limits()
     if job is not None:
         if seconds > 60 * settings.chain_build_minutes(job.links):
-            yield JOB_MINUTES, _LimitExcess(seconds, _build_hours_note(config, seconds))
+            yield JOB_MINUTES, seconds, _build_hours_note(config, seconds)
     elif (minutes := limits.get((service, JOB_MINUTES))) is not None and seconds > 60 * minutes.value:
         took = f"{config} took {math.ceil(seconds / 60)} min when it was last built here, and {service} allows"
         note = f"{took} {minutes.value} {minutes.unit}: build it over several, with --budget and --handover"
-        yield JOB_MINUTES, _LimitExcess(seconds, note)
+        yield JOB_MINUTES, seconds, note
     room = limits.get((service, DISK))
     of_service = job is None or job.runner in workflow.RUNNERS.values()
     if room is not None and of_service and disk > GB * room.value:
         took = f"{config} took {math.ceil(disk / GB)} GB of disk when it was last built here, and {service} has"
-        yield DISK, _LimitExcess(disk, f"{took} {room.value} {room.unit}: {_disk_space_hint(job)}")
+        yield DISK, disk, f"{took} {room.value} {room.unit}: {_disk_space_hint(job)}"
 
 
 def _build_hours_note(config: str, seconds: float) -> str:
