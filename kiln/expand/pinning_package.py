@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import files, solve_and_install
-from kiln.errors import DownloadFailed, KilnError, PinningNeeded, SolveFailed
+from kiln.errors import DownloadFailed, PinningNeeded, SolveFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +96,14 @@ def _fetch_or_raise_unavailable(home: Path, channel: str, spec: str, title: str)
     try:
         return _fetch_pinning(home, channel, spec)
     except (DownloadFailed, SolveFailed) as error:
-        raise _pinning_unavailable_error(title, channel, error, home) from error
+        versions = sorted(
+            (path.parent.name for path in home.glob(f"*/{_FILE}") if VERSION.fullmatch(path.parent.name)),
+            key=lambda version: tuple(map(int, version.split("."))),
+        )
+        earlier = f"-e {versions[-1]}, which was fetched before; or " if versions else ""
+        why = "; ".join(filter(None, (error.what, *error.why.splitlines())))
+        hint = f"{earlier}-e PINNING/{_FILE}; or --no-pinning"
+        raise PinningNeeded(f"cannot fetch {title} from {channel}", why=why, hint=hint) from error
 
 
 def _fetch_pinning(home: Path, channel: str, spec: str) -> Pinning:
@@ -112,15 +119,3 @@ def _fetch_pinning(home: Path, channel: str, spec: str) -> Pinning:
     if not (prefix / _FILE).is_file():
         raise PinningNeeded(f"{PACKAGE} {version} has no {_FILE}", hint="-e FILE")
     return Pinning(version=version, file=prefix / _FILE)
-
-
-def _pinning_unavailable_error(name: str, channel: str, error: KilnError, home: Path) -> PinningNeeded:
-    versions = sorted(
-        (path.parent.name for path in home.glob(f"*/{_FILE}") if VERSION.fullmatch(path.parent.name)),
-        key=lambda version: tuple(map(int, version.split("."))),
-    )
-    earlier = f"-e {versions[-1]}, which was fetched before; or " if versions else ""
-    why = "; ".join(filter(None, (error.what, *error.why.splitlines())))
-    return PinningNeeded(
-        f"cannot fetch {name} from {channel}", why=why, hint=f"{earlier}-e PINNING/{_FILE}; or --no-pinning"
-    )
