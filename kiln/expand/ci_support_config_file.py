@@ -19,7 +19,7 @@ from kiln.yamltext import PlacedText, ScalarInterpretation, ci_support_text, par
 from kiln.yamltext.typed_text import TypedText, scalar_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kiln.yamltext import Document
 
 _PLATFORM = lazy_pattern(r"(linux|osx|win|freebsd|emscripten|wasi|zos)_([a-z0-9]+)_")
-_SETTINGS = {"zip_keys", "pin_run_as_build"}
+SETTINGS = {"zip_keys", "pin_run_as_build"}
 # Configs by all that their reading depends on: what a fork has read is not known to the next one.
 _READ: dict[tuple[object, ...], BuildConfig] = {}
 MOST_KEPT = 10_000
@@ -99,20 +99,22 @@ def _read_config_file(path: Path, *, typed: bool) -> BuildConfig:
     if not isinstance(document.value, dict):
         raise MalformedYaml("a config's file is a mapping of keys to lists", at=document.place_of_key())
     check_variant_source(VariantSource(name=place_name, values=document.value, document=document))
-    return _config_of_document(name, document)
+    data = document.value
+    values = {key: _values_of_key(key, value, document) for key, value in data.items() if key not in SETTINGS}
+    return config_of_values(name, _subdir_of_name(name), values, data)
 
 
-def _config_of_document(name: str, document: Document) -> BuildConfig:
-    values = {
-        key: _values_of_key(key, value, document) for key, value in document.value.items() if key not in _SETTINGS
-    }
+def config_of_values(
+    name: str, subdir: str, variant: Mapping[str, tuple[str, ...]], settings: Mapping[str, Any]
+) -> BuildConfig:
+    """Return the config of a variant and settings; it is for ``subdir`` where the variant has no target platform."""
     return BuildConfig(
         name=name,
-        platform=values.get("target_platform", (_subdir_of_name(name),))[0],
-        variant=values,
-        zip_keys=tuple(zip_groups(document.value.get("zip_keys"))),
-        pin_run_as_build=document.value.get("pin_run_as_build") or {},
-        image=values.get("docker_image", (None,))[0],
+        platform=variant.get("target_platform", (subdir,))[0],
+        variant=variant,
+        zip_keys=tuple(zip_groups(settings.get("zip_keys"))),
+        pin_run_as_build=settings.get("pin_run_as_build") or {},
+        image=variant.get("docker_image", (None,))[0],
     )
 
 

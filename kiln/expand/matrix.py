@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import PinningNeeded, VariantFault
 from kiln.expand import matrix_settings
+from kiln.expand.ci_support_config_file import SETTINGS, config_of_values
 from kiln.expand.collapse import PackageKeyUsage, PlatformPackages, job_variants
 from kiln.expand.missing_pinning import HINT
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.matrix_config import BuildConfig
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeSource
 from kiln.recipe_v1.format_detection import is_v1
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from kiln.expand.matrix_settings import MatrixSettings, PlatformJob
     from kiln.model.feedstock import Feedstock
+    from kiln.model.matrix_config import BuildConfig
     from kiln.recipe_v1.recipe import RecipeV1
     from kiln.recipe_v1.variant_file import VariantFileV1
     from kiln.template.namespace import Doubts
@@ -127,7 +128,9 @@ class _MatrixExpansion:
         feedstock = min(every.packages, key=lambda package: package.dist).feedstock
         for config in result:
             name = config_name(job.platform_name, config, loops, feedstock)
-            yield _build_config(name, platform.subdir, self._config_with_image(config, job))
+            values = self._config_with_image(config, job)
+            variant = {key: tuple(map(as_text, values[key])) for key in sorted(values) if key not in SETTINGS}
+            yield config_of_values(name, platform.subdir, variant, values)
 
     def values_of_variant_files(self, job: PlatformJob) -> dict[str, Any]:
         """Return the values of the variant files on one platform, before migrations."""
@@ -198,20 +201,6 @@ class _MatrixExpansion:
             if "docker_image" in group:
                 with_image.update({key: list(config[key])[:1] for key in group if key != "docker_image"})
         return with_image
-
-
-def _build_config(name: str, subdir: str, config: Mapping[str, Any]) -> BuildConfig:
-    values = {
-        key: tuple(map(as_text, config[key])) for key in sorted(config) if key not in {"zip_keys", "pin_run_as_build"}
-    }
-    return BuildConfig(
-        name=name,
-        platform=values.get("target_platform", (subdir,))[0],
-        variant=values,
-        zip_keys=tuple(tuple(group) for group in config.get("zip_keys", ())),
-        pin_run_as_build=config.get("pin_run_as_build", {}),
-        image=values.get("docker_image", (None,))[0],
-    )
 
 
 def config_name(platform: str, config: Mapping[str, Any], loops: Iterable[str], feedstock: str) -> str:
