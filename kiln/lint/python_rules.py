@@ -43,9 +43,8 @@ _CROSS_PYTHON = lazy_pattern(r"cross-python(?:_|\s|$)")
 
 
 class RecipePackage(NamedTuple):
-    """A package that the recipe makes: its name, sections, requirements (all branches) and tests."""
+    """A package that the recipe makes: its sections, requirements (all branches) and tests."""
 
-    name: str
     node: Any
     build: Mapping[Any, Any]
     requirements: Mapping[Any, Any]
@@ -56,32 +55,22 @@ class RecipePackage(NamedTuple):
 
 def packages_of_recipe(recipe: LintedRecipe) -> list[RecipePackage]:
     """Return the packages of a recipe: its outputs, or if there are none, the recipe itself."""
-    tests = "tests" if recipe.version else "test"
-    if not recipe.outputs:
-        return [_package_of_section(recipe, recipe.package_name[0], recipe.root, recipe.root.get(tests))]
-    return [
-        _package_of_section(
-            recipe,
-            str(output.get("name") or mapping_or_empty(output.get("package")).get("name") or ""),
-            output,
-            output.get(tests),
+    packages = []
+    holders: list[Mapping[Any, Any]] = [*recipe.outputs] or [recipe.root]
+    for holder in holders:
+        value = holder.get("requirements")
+        requirements = {"run": value} if isinstance(value, list) else mapping_or_empty(value)
+        packages.append(
+            RecipePackage(
+                node=requirements or holder,
+                build=mapping_or_empty(holder.get("build")),
+                requirements=requirements,
+                host=recipe.texts_of_all_branches(requirements.get("host")),
+                run=recipe.texts_of_all_branches(requirements.get("run")),
+                tests=holder.get("tests" if recipe.version else "test"),
+            )
         )
-        for output in recipe.outputs
-    ]
-
-
-def _package_of_section(recipe: LintedRecipe, name: str, holder: Mapping[Any, Any], tests: Any) -> RecipePackage:
-    value = holder.get("requirements")
-    requirements = {"run": value} if isinstance(value, list) else mapping_or_empty(value)
-    return RecipePackage(
-        name=name,
-        node=requirements or holder,
-        build=mapping_or_empty(holder.get("build")),
-        requirements=requirements,
-        host=recipe.texts_of_all_branches(requirements.get("host")),
-        run=recipe.texts_of_all_branches(requirements.get("run")),
-        tests=tests,
-    )
+    return packages
 
 
 def _first_word(spec: str) -> str:
