@@ -14,8 +14,9 @@ from kiln.lint import (
     text_rules,
 )
 from kiln.lint.linted_feedstock import LintedFeedstock, LintedRecipe, read_settings, recipe_files
-from kiln.lint.rule_model import LintMessage, Problem, Rule, Severity
+from kiln.lint.rule_model import LintMessage, Rule, Severity
 from kiln.serialization import mapping_or_empty
+from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
@@ -61,14 +62,21 @@ def check(
         KilnError: the recipe or the settings cannot be read.
     """
     name = recipe_files(feedstock)[0]
-    recipe = recipe or LintedRecipe.read(feedstock.root / name, name)
+    recipe = recipe or LintedRecipe.from_text(read_text(feedstock.root / name, name), name)
     subject = LintedFeedstock(feedstock=feedstock, recipe=recipe, settings=read_settings(feedstock))
     messages: dict[tuple[object, ...], LintMessage] = {}
     for rule in rules_of_organization(of_conda_forge=of_conda_forge):
         if rule.skip and rule.skip in subject.skipped_rules:
             continue
         for problem in rule.check(subject):
-            message = _lint_message(rule, problem)
+            message = LintMessage(
+                id=rule.id,
+                severity=rule.severity,
+                text=problem.text,
+                at=problem.at,
+                cure=problem.cure or rule.cure,
+                fixable=rule.fixable,
+            )
             messages.setdefault((message.id, message.text, message.at), message)
         if messages and rule.id in _STOPS:
             break
@@ -82,17 +90,6 @@ def is_shellcheck_enabled(feedstock: Feedstock) -> bool:
         KilnError: the settings cannot be read.
     """
     return mapping_or_empty(read_settings(feedstock).get("shellcheck")).get("enabled") is True
-
-
-def _lint_message(rule: Rule, problem: Problem) -> LintMessage:
-    return LintMessage(
-        id=rule.id,
-        severity=rule.severity,
-        text=problem.text,
-        at=problem.at,
-        cure=problem.cure or rule.cure,
-        fixable=rule.fixable,
-    )
 
 
 def _message_sort_key(message: LintMessage) -> tuple[bool, str, int, int]:

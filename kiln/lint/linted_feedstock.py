@@ -54,15 +54,6 @@ class LintedRecipe:
     root: Mapping[str, Any]
 
     @classmethod
-    def read(cls, path: Path, file: str) -> LintedRecipe:
-        """Read a recipe.
-
-        Raises:
-            KilnError: the recipe cannot be rendered or parsed, or is not a mapping.
-        """
-        return cls.from_text(read_text(path, file), file)
-
-    @classmethod
     def from_text(cls, text: str, file: str) -> LintedRecipe:
         """Read the text of a recipe.
 

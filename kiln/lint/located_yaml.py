@@ -76,14 +76,10 @@ def typed_scalar(node: PlacedText) -> Any:
     if _FLOAT.fullmatch(node):
         return float(node.replace("_", ""))
     if _INTEGER.fullmatch(node):
-        return _parse_integer(str(node))
+        base = {"0o": 8, "0x": 16}.get(node[:2], 10)
+        # Python refuses to read very long numbers; no rule needs their value.
+        return int(node.replace("_", ""), base) if len(node) < 100 else str(node)
     return node
-
-
-def _parse_integer(word: str) -> int | str:
-    base = {"0o": 8, "0x": 16}.get(word[:2], 10)
-    # Python refuses to read very long numbers; no rule needs their value.
-    return int(word.replace("_", ""), base) if len(word) < 100 else word
 
 
 def list_or_empty(value: Any) -> list[Any]:

@@ -66,7 +66,7 @@ def misshapen_sections(subject: LintedFeedstock) -> Iterator[Problem]:
         yield _misshapen_section_problem(subject, "source", "a mapping or a list of mappings")
     if not isinstance(recipe.root.get("outputs", []), list):
         yield _misshapen_section_problem(subject, "outputs", "a list of mappings")
-    top_tests = mapping_or_empty(recipe.root.get("test")).keys() & {"imports", "commands"}
+    top_tests = mapping_or_empty(recipe.root.get("test")).keys() & _TEST_KEYS
     for output in () if top_tests else recipe.outputs:
         if not isinstance(output.get("test", {}), dict):
             yield Problem(text="the test section of an output is empty", at=recipe.place_of_key(output, "test"))
