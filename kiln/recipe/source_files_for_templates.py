@@ -83,24 +83,17 @@ class SourceFiles:
             return {}
 
     def _read_git_variables(self) -> Mapping[str, str]:
-        entry = self.entries[0] if self.entries else {}
-        if not (entry.get("path") is not None or entry.get("git_url")):
+        entry, repository, revision = self.entries[0] if self.entries else {}, None, "HEAD"
+        if entry.get("path") is not None:
+            place = self._existing_local_path(str(entry["path"]))
+            repository = place if (place / ".git").exists() else None
+        elif entry.get("git_url"):
+            repository, revision = self._local_repository(str(entry["git_url"])), _source_revision(entry)
+        if repository is None:
             return {}
         from kiln.recipe import git_repository
 
-        if entry.get("path") is not None:
-            place = self._existing_local_path(str(entry["path"]))
-            return (
-                git_repository.revision_variables(place, "HEAD", self.recipe.parent)
-                if (place / ".git").exists()
-                else {}
-            )
-        repository = self._local_repository(str(entry["git_url"]))
-        return (
-            git_repository.revision_variables(repository, _source_revision(entry), self.recipe.parent)
-            if repository
-            else {}
-        )
+        return git_repository.revision_variables(repository, revision, self.recipe.parent)
 
     def _text_in_source(self, entry: Mapping[str, Any], name: str) -> str | None:
         """Return the text of a file in a source."""
