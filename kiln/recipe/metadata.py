@@ -244,7 +244,7 @@ class Metadata:
     def _without_run_only_keys(self, required: frozenset[str]) -> frozenset[str]:
         """Return the keys without those in ``run`` alone, or in ``build`` alone where ``build`` is to be ignored."""
         build, host = (
-            {_variant_key_of_spec(spec) for spec in self.requirements.get(s, ()) if spec.split()}
+            {words[0].replace("-", "_") for spec in self.requirements.get(s, ()) if (words := spec.split())}
             for s in ("build", "host")
         )
         run = set(self.requirements.get("run", ()))
@@ -318,19 +318,13 @@ class Metadata:
                 if package in run_names & pinned_names and (
                     package != "numpy" or self.package_text().has_numpy_in_build_string
                 ):
-                    part = (
-                        prefix
-                        if self._omits_language_version(package)
-                        else self._language_with_version(prefix, packages, places, pinned)
-                    )
+                    omits_version = self.noarch == package or (self.noarch_python and package == "python")
+                    part = prefix if omits_version else self._language_with_version(prefix, packages, places, pinned)
                     if part not in parts:
                         parts.append(part)
         features = [str(feature) for feature in as_list(self.section_value("build", "features"))]
         text = "".join([*parts, "_"]) if parts else ""
         return f"{text}{'_'.join(features) + '_' if features else ''}{self.build_number}"
-
-    def _omits_language_version(self, package: str) -> bool:
-        return bool(self.noarch == package or (self.noarch_python and package == "python"))
 
     def _language_with_version(self, prefix: str, packages: Sequence[str], places: int, pinned: Sequence[str]) -> str:
         names = (*packages, *(name.replace("-", "_") for name in packages if "-" in name))
@@ -347,10 +341,6 @@ class Metadata:
     def dist(self) -> str:
         """Name, version and build string, joined by hyphens."""
         return f"{self.name}-{self.version}-{self.build_string}"
-
-
-def _variant_key_of_spec(spec: str) -> str:
-    return spec.split(maxsplit=1)[0].replace("-", "_")
 
 
 def _pinned_version(specs: Sequence[str], package: str) -> str:

@@ -222,7 +222,13 @@ class Recipe:
             KeyError: it has no value on this platform.
         """
         if name in _PACKAGE:
-            return _value_of_package_variable(package, name)
+            return {
+                "PKG_NAME": package.name,
+                "PKG_VERSION": package.version,
+                "PKG_BUILDNUM": str(package.build_number),
+                "PKG_HASH": "1234567",  # a placeholder: the hash depends on the rendered recipe
+                "PKG_BUILD_STRING": "placeholder",
+            }[name]
         if name in _LANGUAGE:
             return language_version_variable(name, package.variant, self._defaults)
         return _BUILD_NAMES[name] if name in _BUILD_NAMES else self._value_of_system_name(name, package.host_subdir)
@@ -337,16 +343,6 @@ _TOOLS = ("_compiler", "_stdlib", "_compiler_version", "_stdlib_version")
 _SYSTEM = frozenset({"ARCH", "SUBDIR", "SHLIB_EXT", "RECIPE_DIR", "OSX_ARCH", "MACOSX_DEPLOYMENT_TARGET"})
 _OF_BUILD = _PACKAGE | _LANGUAGE.keys() | _BUILD_NAMES.keys() | _SYSTEM
 BUILT_IN = NAMES | _OF_BUILD  # names in templates that need no variant to have a value
-
-
-def _value_of_package_variable(package: Metadata, name: str) -> str:
-    return {
-        "PKG_NAME": package.name,
-        "PKG_VERSION": package.version,
-        "PKG_BUILDNUM": str(package.build_number),
-        "PKG_HASH": "1234567",  # a placeholder: the hash depends on the rendered recipe
-        "PKG_BUILD_STRING": "placeholder",
-    }[name]
 
 
 def _python_sort_key(python: str) -> tuple[bool, Any]:
