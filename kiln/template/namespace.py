@@ -20,13 +20,12 @@ if TYPE_CHECKING:
     Doubts = dict[Place, SelectorFault]
 
 
-def _names_that_may_be_undefined() -> frozenset[str]:
-    text = Path(__file__).with_name("may_be_undefined.txt").read_text(encoding="utf-8")
-    return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
-
-
 # Names that recipes may test although nothing defines them: to conda-build they are False.
-MAY_BE_UNDEFINED = _names_that_may_be_undefined()
+MAY_BE_UNDEFINED = frozenset(
+    line
+    for line in Path(__file__).with_name("may_be_undefined.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+)
 
 
 class RestrictedOs:
