@@ -59,17 +59,15 @@ class KeyWithoutValue:
     at: Place
     held: tuple[str, ...] = ()
 
-    def as_error(self) -> PinningNeeded:
-        """Return the need as a line of the message."""
-        values = f"; .ci_support holds {', '.join(self.held[:4])}{', ...' if len(self.held) > 4 else ''}"
-        return PinningNeeded(f"{self.key} has no value{values if self.held else ''}", at=self.at)
-
 
 def missing_values_error(needs: Sequence[KeyWithoutValue], *, why: str = "", hint: str = HINT) -> PinningNeeded:
     """Return the error for keys without a value, which lists each with the place of its use."""
     keys = f"{len(needs)} keys have" if len(needs) > 1 else f"{needs[0].key} has"
-    others = tuple(need.as_error() for need in needs)
-    return PinningNeeded(f"{keys} no value without a pinning", why=why, hint=hint, others=others)
+    others = []
+    for need in needs:
+        held = f"; .ci_support holds {', '.join(need.held[:4])}{', ...' if len(need.held) > 4 else ''}"
+        others.append(PinningNeeded(f"{need.key} has no value{held if need.held else ''}", at=need.at))
+    return PinningNeeded(f"{keys} no value without a pinning", why=why, hint=hint, others=tuple(others))
 
 
 def keys_without_value(feedstock: Feedstock) -> tuple[KeyWithoutValue, ...]:
