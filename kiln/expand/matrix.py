@@ -14,7 +14,7 @@ from kiln.expand.collapse import PackageKeyUsage, PlatformPackages, job_variants
 from kiln.expand.missing_pinning import HINT
 from kiln.lazy_pattern import lazy_pattern
 from kiln.recipe.recipe import Recipe
-from kiln.recipe.text_rendering import RecipeSource
+from kiln.recipe.text_rendering import RecipeTemplate
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.combine import combine_sources
 from kiln.variants.files import VariantSource, check_variant_source, load_variant_file
@@ -101,14 +101,14 @@ class _MatrixExpansion:
             self.files.append(VariantFileV1(beside, "recipe/variants.yaml"))
         keys = [file.keys for file in (*self.files, *self.migrations)]
         self.known = frozenset[str]().union(*keys)
-        self.recipe: RecipeSource | RecipeV1
+        self.recipe: RecipeTemplate | RecipeV1
         if self.v1:
             from kiln.recipe_v1.recipe import RecipeV1
 
             self.recipe = RecipeV1.read(feedstock.recipe_v1)
             self.text = self.recipe.text
         else:
-            self.recipe = RecipeSource(
+            self.recipe = RecipeTemplate(
                 feedstock.meta, "recipe/meta.yaml", self.known, doubts=doubts if pinning else None
             )
             self.text = self.recipe.text.text
@@ -150,7 +150,7 @@ class _MatrixExpansion:
 
     def _platform_packages(self, job: PlatformJob, platform: Platform, space: Space) -> PlatformPackages:
         """Return the packages of one platform."""
-        if not isinstance(self.recipe, RecipeSource):
+        if not isinstance(self.recipe, RecipeTemplate):
             from kiln.recipe_v1.variant_exploration import packages_with_variant_subspaces
 
             result = (

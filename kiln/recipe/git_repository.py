@@ -40,7 +40,7 @@ def revision_variables(repository: Path, revision: str, feedstock: Path) -> Mapp
         UnsafeTemplate: a part of the repository is outside the feedstock.
         MissingTool: git is missing.
     """
-    folder = _checked_git_folder(repository, feedstock)
+    folder = _safe_git_folder(repository, feedstock)
     commit = _git_output(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if commit is None:
         raise RecipeFault(f"the git repository {repository.name!r} has no revision {revision[:80]!r}")
@@ -61,7 +61,7 @@ def file_text_at_revision(repository: Path, revision: str, name: str, feedstock:
         RecipeFault: the file exceeds the size limit.
         UnsafeTemplate: a part of the repository is outside the feedstock.
     """
-    folder = _checked_git_folder(repository, feedstock)
+    folder = _safe_git_folder(repository, feedstock)
     blob = f"{revision}:{name}"
     size = _git_output(folder, "cat-file", "-s", "--end-of-options", blob)
     if size is None or _git_output(folder, "cat-file", "-t", "--end-of-options", blob) != "blob":
@@ -84,7 +84,7 @@ def _git_output(folder: Path, *arguments: str) -> str | None:
     return None if output is None else output.strip()
 
 
-def _checked_git_folder(repository: Path, feedstock: Path) -> Path:
+def _safe_git_folder(repository: Path, feedstock: Path) -> Path:
     """Return the folder that git reads of a repository: all of it is in the feedstock, and no link leads out of it.
 
     Raises:

@@ -10,7 +10,7 @@ from kiln.recipe.metadata import Metadata
 from kiln.recipe.outputs import output_entries_with_values, output_names_and_types, output_type
 from kiln.recipe.source_files_for_templates import SourceFiles
 from kiln.recipe.template_functions import NAMES, OF_SOURCE, VARYING, pin_functions, template_functions
-from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeSource, language_version_variable
+from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeTemplate, language_version_variable
 from kiln.recipe.used_variant_keys import UsedKeySearch, keys_in_batch_script, keys_in_shell_script
 from kiln.template.namespace import Namespace, RestrictedOs
 from kiln.template.selectors import BoundedDict, apply_selectors_again
@@ -69,7 +69,7 @@ class Recipe:
 
     def __init__(
         self,
-        source: RecipeSource,
+        source: RecipeTemplate,
         platform: Platform,
         space: Space,
         pins: Callable[..., str] | None = None,
@@ -151,7 +151,7 @@ class Recipe:
         rendering, so a recipe that uses them is rendered three times; what the source lacks in the last is an error.
         The same variant is asked for by each of its packages, so its values are cached.
         """
-        text = self.source.text  # which may be replaced, see `RecipeSource.replace_text`
+        text = self.source.text  # which may be replaced, see `RecipeTemplate.replace_text`
         key = (id(variant), id(text), host_subdir)
         if key not in self._values:
             self._values[key] = variant, text, self._render_values(variant, host_subdir)

@@ -224,7 +224,7 @@ class _SetupScriptReader:
 
     def _text_of_named_file(self, node: ast.expr) -> str | None:
         """Return the text of the file that an expression names, relative to the folder of the script."""
-        words = list(_path_parts(node, self._names, self._folders))
+        words = list(_parts_of_path_expression(node, self._names, self._folders))
         if self._effects.files or not words or None in words:
             return None
         path = posixpath.normpath(posixpath.join(self._folder, *(word for word in words if word)))
@@ -246,7 +246,9 @@ def _is_script_folder(node: ast.expr) -> bool:
     return {"dirname", "__file__"} <= set(words) <= WORDS_OF_SCRIPT_FOLDER and words.count("dirname") == 1
 
 
-def _path_parts(node: ast.expr, names: Mapping[str, Any], folders: Container[str]) -> Iterator[str | None]:
+def _parts_of_path_expression(
+    node: ast.expr, names: Mapping[str, Any], folders: Container[str]
+) -> Iterator[str | None]:
     """Yield the parts of a path below the script's folder; None for one that is unknown."""
     match node:
         case ast.Constant(value=str() as word):
@@ -257,7 +259,7 @@ def _path_parts(node: ast.expr, names: Mapping[str, Any], folders: Container[str
             isinstance(first, ast.Name) and first.id in folders
         ):
             for part in rest:
-                yield from _path_parts(part, names, folders)
+                yield from _parts_of_path_expression(part, names, folders)
         case _:
             yield None
 

@@ -48,7 +48,7 @@ _LANGUAGE = {
 }  # fmt: skip
 
 
-class RecipeSource:
+class RecipeTemplate:
     """The file ``meta.yaml``, shared by all platforms and variants of one run.
 
     ``known`` are the keys of all variant files; ``all_known`` is false where other files may have more. ``doubts``
@@ -112,7 +112,7 @@ class RecipeSource:
                 document = parse_document(text, self.name, ScalarInterpretation.WORDS, may_repeat=self._may_repeat_key)
             except KilnError as error:
                 raise self._error_with_place(error, selected, again) from error
-            sections = self._documents[text] = self._checked_sections(document)
+            sections = self._documents[text] = self._validated_sections(document)
         return sections
 
     def _may_repeat_key(self, key: str) -> bool:
@@ -131,17 +131,17 @@ class RecipeSource:
                 return type(error)(error.what, at=at, why=error.why, hint=error.hint)
         return error
 
-    def _checked_sections(self, document: Document) -> Mapping[str, Any]:
+    def _validated_sections(self, document: Document) -> Mapping[str, Any]:
         value = document.value if document.value is not None else {}
         if not isinstance(value, dict):
             raise RecipeFault("a recipe is a mapping of sections", at=document.place_of_key())
         sections = dict(value)
         for name in (*_SECTIONS, *_LISTS):
             if name in sections:
-                sections[name] = self._checked_section(name, sections[name] or {}, document)
+                sections[name] = self._validated_section(name, sections[name] or {}, document)
         return sections
 
-    def _checked_section(self, name: str, value: Any, document: Document) -> Any:
+    def _validated_section(self, name: str, value: Any, document: Document) -> Any:
         allowed = (dict, list) if name in _LISTS else (dict,)
         if not isinstance(value, allowed):
             what = f"the section {name!r} is {'a list' if isinstance(value, list) else 'text'}"

@@ -12,7 +12,7 @@ from kiln.model.rendered import RenderedConfig
 from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe.keys import key_faults
 from kiln.recipe.recipe import Recipe
-from kiln.recipe.text_rendering import RecipeSource
+from kiln.recipe.text_rendering import RecipeTemplate
 from kiln.recipe.validity import require_acyclic_outputs, require_valid_package, undefined_git_names, undefined_versions
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.render.open_pins import open_pins_of_package, pin_marker, run_as_build_pins
@@ -138,7 +138,7 @@ def _variant_values_of_config(config: BuildConfig) -> dict[str, object]:
     return values
 
 
-def _shared_recipe_source(feedstock: Feedstock, known: frozenset[str], *, alone: bool) -> RecipeSource:
+def _shared_recipe_source(feedstock: Feedstock, known: frozenset[str], *, alone: bool) -> RecipeTemplate:
     """Return the recipe's text, shared by the configs of one process while neither it nor the known names change.
 
     A config's file holds the keys that its outputs use; the recipe may test others that only a pinning defines,
@@ -149,8 +149,8 @@ def _shared_recipe_source(feedstock: Feedstock, known: frozenset[str], *, alone:
 
 
 @lru_cache(maxsize=1)
-def _cached_recipe_source(path: Path, _stamp: tuple[int, ...], known: frozenset[str], *, alone: bool) -> RecipeSource:
-    return RecipeSource(path, "recipe/meta.yaml", known, all_known=False, doubts=None if alone else {})
+def _cached_recipe_source(path: Path, _stamp: tuple[int, ...], known: frozenset[str], *, alone: bool) -> RecipeTemplate:
+    return RecipeTemplate(path, "recipe/meta.yaml", known, all_known=False, doubts=None if alone else {})
 
 
 def _keys_of_all_configs(feedstock: Feedstock) -> frozenset[str]:
