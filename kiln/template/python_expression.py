@@ -75,7 +75,7 @@ class InvalidExpression(ExpressionError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expression:
+class CompiledExpression:
     """A compiled expression: the names that it may look up, and the function that evaluates it."""
 
     names: frozenset[str]
@@ -83,7 +83,7 @@ class Expression:
 
 
 @lru_cache(maxsize=4096)
-def compile_expression(text: str) -> Expression:
+def compile_expression(text: str) -> CompiledExpression:
     """Compile an expression.
 
     Raises:
@@ -100,7 +100,7 @@ def compile_expression(text: str) -> Expression:
     except (RecursionError, MemoryError) as error:
         raise InvalidExpression("nested too deeply") from error
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id not in _FUNCTIONS}
-    return Expression(names=frozenset(names), steps=steps)
+    return CompiledExpression(names=frozenset(names), steps=steps)
 
 
 def evaluate_expression(text: str, lookup: Lookup) -> Any:
@@ -193,11 +193,11 @@ def _arithmetic_evaluator(node: ast.BinOp) -> Step:
     if op is ast.Div:
         return lambda lookup: left(lookup) / right(lookup)
     if op is ast.Mod:
-        return lambda lookup: _remainder(left(lookup), right(lookup))
+        return lambda lookup: _numeric_remainder(left(lookup), right(lookup))
     raise OperationNotAllowed(f"{op.__name__} is not allowed in a selector")
 
 
-def _remainder(left: Any, right: Any) -> Any:
+def _numeric_remainder(left: Any, right: Any) -> Any:
     if isinstance(left, (str, bytes)):
         raise OperationNotAllowed("text formatting is not allowed in a selector")
     return left % right
