@@ -168,7 +168,7 @@ def container_settings(
         )
     arguments = "" if run_arguments_replaced else docker.get_text("run_args", "")
     return ContainerSettings(
-        engine=None if engine == _ENGINES[0] else engine, run_arguments=_checked_run_arguments(settings, arguments)
+        engine=None if engine == _ENGINES[0] else engine, run_arguments=_harmless_run_arguments(settings, arguments)
     )
 
 
@@ -201,7 +201,7 @@ def _cached_settings(path: Path, _stamp: tuple[int, ...]) -> TypedSettings:
     return limits.run_bounded(lambda: TypedSettings.read(path))
 
 
-def _checked_run_arguments(settings: TypedSettings, text: str) -> tuple[str, ...]:
+def _harmless_run_arguments(settings: TypedSettings, text: str) -> tuple[str, ...]:
     """Return the words of ``docker.run_args``.
 
     Raises:

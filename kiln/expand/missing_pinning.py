@@ -124,7 +124,7 @@ def _undefined_keys_in_ci_support(
     """Return the values of each key in .ci_support that has no default, and the place of its first occurrence."""
     values_by_key: dict[str, tuple[tuple[str, ...], Place]] = {}
     for path in sorted(feedstock.config_folder.glob("*.yaml")):
-        document = _document_or_empty(path)
+        document = _ci_support_document_or_empty(path)
         for key in document.value:
             values, at = values_by_key.get(key, ((), document.place_of_key(key)))
             more = tuple(str(value) for value in as_list(document.value[key]))
@@ -134,7 +134,7 @@ def _undefined_keys_in_ci_support(
     }
 
 
-def _document_or_empty(path: Path) -> Document:
+def _ci_support_document_or_empty(path: Path) -> Document:
     """Return a file of .ci_support; empty where it cannot be read, because rerender writes it again."""
     name = f".ci_support/{path.name}"
     try:
@@ -157,7 +157,7 @@ def _keys_needed_by_ci_support(
 ) -> Iterator[KeyWithoutValue]:
     """Yield the needs of keys in .ci_support: of settings that each file has, and of keys that are still used."""
     usage = UsedKeySearch(existing)
-    used = usage.keys_in_selectors(text) | usage.keys_outside_selectors(text) | _keys_in_scripts(existing, recipe)
+    used = usage.keys_in_selectors(text) | usage.keys_outside_selectors(text) | _keys_used_in_scripts(existing, recipe)
     if any(PYTHON_MIN.match(line) for line in text.splitlines()):
         used |= existing.keys() & {"python_min"}
     for key, (values, at) in existing.items():
@@ -165,7 +165,7 @@ def _keys_needed_by_ci_support(
             yield KeyWithoutValue(key=key, at=_place_of_key(text, key) or at, held=values)
 
 
-def _keys_in_scripts(keys: Iterable[str], recipe: Path) -> frozenset[str]:
+def _keys_used_in_scripts(keys: Iterable[str], recipe: Path) -> frozenset[str]:
     scripts = BuildScripts(recipe, frozenset(keys))
     beside = sorted(path.name for pattern in ("*.sh", "*.bat") for path in recipe.glob(pattern))
     return frozenset[str]().union(*map(scripts.keys_used_by_script, beside))
@@ -201,7 +201,7 @@ def _keys_needed_by_templates(feedstock: Feedstock, text: str, defined: frozense
         tree = jinja2.Environment(autoescape=False).parse(text)  # noqa: S701 - it renders nothing
     except (jinja2.TemplateSyntaxError, RecursionError):
         return  # rendering reports what is wrong, and where
-    harmless = _names_with_fallback(tree)
+    harmless = _names_set_or_guarded(tree)
     known = defined | always | harmless
     if any(tree.find_all(INCLUDES)):
         return  # included files may set any name
@@ -247,7 +247,7 @@ def _stdlib_key_of_call(call: nodes.Call) -> str:
     return f"{language.value}_stdlib" if isinstance(language, nodes.Const) else ""
 
 
-def _names_with_fallback(tree: nodes.Template) -> set[str]:
+def _names_set_or_guarded(tree: nodes.Template) -> set[str]:
     """Return the names that a template sets, gives a default, or only tests."""
     set_names = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load" or GIT_NAME.fullmatch(name.name)}
     set_names |= {macro.name for macro in tree.find_all(nodes.Macro)}
