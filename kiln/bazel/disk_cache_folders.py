@@ -58,7 +58,7 @@ class DiskCaches:
     def locked_folder(self, key: str, label: str) -> Iterator[Path]:
         """Yield a key's folder, created if missing, and keep it from being removed during the block."""
         self.create_folder(key)
-        note = self._open_shared_note(key)
+        note = self._open_note_with_shared_lock(key)
         try:
             self.folder(key).mkdir(exist_ok=True)  # another process may have removed it before it released the lock
             if os.fstat(note).st_size == 0:  # two processes may write the same at once, each from the beginning
@@ -68,7 +68,7 @@ class DiskCaches:
             os.utime(note)
             os.close(note)
 
-    def _open_shared_note(self, key: str) -> int:
+    def _open_note_with_shared_lock(self, key: str) -> int:
         """Open a key's note, locked against removal; retry if it was removed before it was locked."""
         while True:
             note = os.open(self._purpose_note_path(key), os.O_RDWR | os.O_CREAT | file_operations.PRIVATE, 0o666)
@@ -108,7 +108,7 @@ class DiskCaches:
                 freed += self._remove_oldest_entries(entry, excess - freed)
         return freed
 
-    def free_disk_space(self, needed: int, *, keep: Collection[str]) -> int:
+    def remove_caches_to_free_space(self, needed: int, *, keep: Collection[str]) -> int:
         """Remove whole caches, none of ``keep``, until ``needed`` bytes of disk are free; return the bytes freed."""
         excess = needed - shutil.disk_usage(file_operations.nearest_existing_path(self.root)).free
         if excess <= 0:

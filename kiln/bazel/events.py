@@ -141,7 +141,7 @@ class BazelBuildState:
             if log.get("name") == "process stats" and not self.counts:
                 self.counts = parse_process_counts(_tool_log_text(log))
             elif log.get("name") == "critical path":
-                self.critical, self.queued = parse_critical_path(_tool_log_text(log))
+                self.critical, self.queued = parse_critical_and_queue_seconds(_tool_log_text(log))
             elif str(log.get("name", "")).endswith("profile.gz"):
                 self.profile = _path_of_file_uri(log.get("uri"))
 
@@ -150,7 +150,7 @@ def _tool_log_text(log: dict[str, Any]) -> str:
     return base64.b64decode(log.get("contents", "")).decode(errors="replace")
 
 
-def parse_critical_path(text: str) -> tuple[float | None, float | None]:
+def parse_critical_and_queue_seconds(text: str) -> tuple[float | None, float | None]:
     """Return the seconds of the critical path, and those that its actions waited for a remote worker."""
     match = _CRITICAL.match(text)
     if match is None:

@@ -29,7 +29,7 @@ _OUTPUT_BASE = "execroot"  # a folder in Bazel's output base, which has the sour
 _LEFT_OUT = frozenset({".git", ".hg", ".svn", "node_modules"})
 
 
-def declares_repositories(path: str) -> bool:
+def is_declaration_file_path(path: str) -> bool:
     """Return whether a path of a source is that of a file that can declare external repositories."""
     return len(path) <= LONGEST_TEXT and _FILES.fullmatch(path) is not None
 
@@ -63,7 +63,7 @@ def _declaring_paths(folder: Path) -> list[str]:
                 path = posixpath.join(place, entry.name)
                 if entry.is_dir(follow_symlinks=False):
                     below += [path] if entry.name not in _LEFT_OUT else []
-                elif entry.is_file(follow_symlinks=False) and declares_repositories(path):
+                elif entry.is_file(follow_symlinks=False) and is_declaration_file_path(path):
                     paths.append(path)
             if len(paths) > MOST_FILES or entries_left <= 0:
                 return paths[:MOST_FILES]

@@ -24,7 +24,7 @@ from kiln.bazel.repository_declaration_files import (
     LOCK,
     LONGEST_TEXT,
     MOST_FILES,
-    declares_repositories,
+    is_declaration_file_path,
 )
 from kiln.model.provenance import ExternalRepository
 
@@ -53,7 +53,7 @@ def external_repositories(files: Mapping[str, bytes]) -> tuple[ExternalRepositor
     declared: dict[str, ExternalRepository] = {}
     aliases: dict[str, str] = {}
     remaining = LARGEST_ALL
-    for path in sorted(filter(declares_repositories, files), key=lambda path: (path.count("/"), path))[:MOST_FILES]:
+    for path in sorted(filter(is_declaration_file_path, files), key=lambda path: (path.count("/"), path))[:MOST_FILES]:
         if posixpath.basename(path) == LOCK:
             for module in _locked_modules(files[path]):
                 locked.setdefault(module.name, module)

@@ -175,7 +175,7 @@ class BuildWatch:
         idle = self.stall.stalled_seconds(now, self.build_state.events, busy_seconds)
         if idle is None:
             return ""
-        names = awaited_processes(process_table.processes_with_descendants(*roots), without=roots)
+        names = awaited_processes_text(process_table.processes_with_descendants(*roots), without=roots)
         return f"nothing has happened for {idle / 60:.0f} min; at work: {names or 'nothing but Bazel itself'}"
 
     def compile_report(self) -> CompileReport | None:
@@ -205,7 +205,7 @@ class BuildWatch:
         return kind(f"{action}{more}{why}\n{message}".rstrip(), why=error.why, hint=cause.cure if cause else error.hint)
 
 
-def awaited_processes(alive: Collection[Process], *, without: Collection[int] = ()) -> str:
+def awaited_processes_text(alive: Collection[Process], *, without: Collection[int] = ()) -> str:
     """Return the processes that a build is waiting for, as text: those without children, the oldest first."""
     alive = [process for process in alive if process.state not in process_table.ENDED]
     parents = {process.parent for process in alive}

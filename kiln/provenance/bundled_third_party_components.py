@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from kiln.bazel.repository_declaration_files import declares_repositories
+from kiln.bazel.repository_declaration_files import is_declaration_file_path
 from kiln.bazel.repository_declarations import CENTRAL_REGISTRY
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def bazel_files_in_packed_recipe(info: Mapping[str, bytes]) -> dict[str, bytes]:
     return {
         name: data
         for name, data in info.items()
-        if name.startswith("recipe/") and declares_repositories(name.removeprefix("recipe/"))
+        if name.startswith("recipe/") and is_declaration_file_path(name.removeprefix("recipe/"))
     }
 
 

@@ -116,7 +116,7 @@ def require_memory_and_disk(
     used = ledger.last_build_disk_use()
     disk = estimated_disk_use(used, configs, jobs=options.jobs)
     if options.fetch:
-        layout.compile_caches.free_disk_space(disk, keep=set(caches))
+        layout.compile_caches.remove_caches_to_free_space(disk, keep=set(caches))
     files.require_disk_space(layout.root, disk, for_what=f"building {options.jobs} at a time")
     return disk
 

@@ -11,7 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.bazel.events import BazelBuildState, parse_critical_path, parse_process_counts, total_action_seconds
+from kiln.bazel.events import (
+    BazelBuildState,
+    parse_critical_and_queue_seconds,
+    parse_process_counts,
+    total_action_seconds,
+)
 from kiln.model.compile_report import CompileReport, sum_of_reports
 
 EVENTS = Path(__file__).parents[2] / "fixtures" / "bazel-events"
@@ -68,8 +73,8 @@ def test_remote_actions_their_queue_and_the_critical_path() -> None:
     twice = sum_of_reports([report, report])
     assert (twice.remote, twice.critical, twice.work) == (18, 20.0, None)
     assert twice.queued == pytest.approx(14.188)
-    assert parse_critical_path("Critical Path: 0.35s") == (0.35, None)
-    assert parse_critical_path("no such text") == (None, None)
+    assert parse_critical_and_queue_seconds("Critical Path: 0.35s") == (0.35, None)
+    assert parse_critical_and_queue_seconds("no such text") == (None, None)
 
 
 def test_no_report_before_bazel_has_counted() -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_files_that_declare_repositories_are_known_by_name(path: str, expected: bool) -> None:
-    assert repository_declaration_files.declares_repositories(path) is expected
+    assert repository_declaration_files.is_declaration_file_path(path) is expected
 
 
 def write(folder: Path, *paths: str) -> None:

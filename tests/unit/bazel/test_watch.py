@@ -13,7 +13,7 @@ from kiln.bazel.watch import (
     BuildWatch,
     RemainingTimeEstimate,
     StallDetector,
-    awaited_processes,
+    awaited_processes_text,
     watch_build,
 )
 from kiln.errors import BuildFailed
@@ -145,16 +145,16 @@ def test_a_process_whose_children_have_all_ended_is_at_work() -> None:
         parse_proc_stat(f"{pid} (worker) {state} {parent}" + " 0" * 9 + " 0 0 0 0 0 0 0 0 100")
         for pid, state, parent in ((7, "S", 1), (8, "Z", 7))
     )
-    assert awaited_processes([parent, child]).startswith("worker (process 7, since")
+    assert awaited_processes_text([parent, child]).startswith("worker (process 7, since")
 
 
 def test_this_process_is_below_itself_and_at_work() -> None:
     here = processes_with_descendants(os.getpid())
     (own,) = (process for process in here if process.pid == os.getpid())
-    assert f"(process {os.getpid()}, since" in awaited_processes(
+    assert f"(process {os.getpid()}, since" in awaited_processes_text(
         [own]
     )  # others' orphans are below the first process of a container
-    assert awaited_processes(here, without={process.pid for process in here}) == ""
+    assert awaited_processes_text(here, without={process.pid for process in here}) == ""
 
 
 def test_a_build_in_another_container_is_judged_by_what_it_says(tmp_path: Path) -> None:
