@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         test_sources_folder,
     )
     from kiln.build.script_variables import config_caller_variable_names
-    from kiln.build.staging_run_exports import run_exports_of_package
+    from kiln.build.staging_and_build_run_exports import run_exports_of_package
 
 __all__ = [
     "build_package",
@@ -36,6 +36,6 @@ __getattr__ = lazy_exports(
         "engine_run": "build_package prepare_script_run",
         "plan": "outputs_in_build_order plan_compile plan_outputs plan_rehearsal test_only_files test_sources_folder",
         "script_variables": "config_caller_variable_names",
-        "staging_run_exports": "run_exports_of_package",
+        "staging_and_build_run_exports": "run_exports_of_package",
     },
 )

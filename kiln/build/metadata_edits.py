@@ -26,7 +26,7 @@ def about_and_hash_edits(output: Output) -> dict[str, Any]:
     setting = {} if output.settings.by_engine else output.about
     about = {key: value for key, value in setting.items() if value and key not in _NOT_METADATA}
     edits = {
-        "about": {key: _text_or_list(key, value) for key, value in about.items()},
+        "about": {key: _about_json_value(key, value) for key, value in about.items()},
         "extra": dict(output.extra),
         "no_link": list(output.settings.no_link),
         "without_recipe": not output.settings.include_recipe,
@@ -74,7 +74,7 @@ def _prefix_replacement_globs(output: Output) -> dict[str, list[str]]:
     return {mode: list(globs) for mode, globs in lists.items() if globs}
 
 
-def _text_or_list(key: str, value: str | tuple[str, ...]) -> str | list[str]:
+def _about_json_value(key: str, value: str | tuple[str, ...]) -> str | list[str]:
     if isinstance(value, str):
         return [value] if key in LISTS else value
     return list(value)

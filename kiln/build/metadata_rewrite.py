@@ -56,7 +56,7 @@ def rewrite_package_metadata(
     the same bytes. ``level`` is zstd's, for a package that gets a timestamp.
     """
     old = reader.read_info_files(package)
-    new = PackageMetadata(old=old, fields=index, edits=edits or {}, pins=pins, epoch=epoch).rewritten_info_files()
+    new = MetadataRewriter(old=old, fields=index, edits=edits or {}, pins=pins, epoch=epoch).rewritten_info_files()
     added = {name: file for name, file in new.items() if name not in old}
 
     def replacement_content(name: str, _: bytes) -> bytes | None:
@@ -66,8 +66,8 @@ def rewrite_package_metadata(
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageMetadata:
-    """The metadata of a package: ``old`` are the engine's files, the others those of `rewrite_package_metadata`."""
+class MetadataRewriter:
+    """Rewrites a package's metadata: ``old`` are the engine's files, the others those of `rewrite_package_metadata`."""
 
     old: Mapping[str, bytes]
     fields: Mapping[str, Any]

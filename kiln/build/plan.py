@@ -13,7 +13,7 @@ from kiln.build import (
     solved_pins,
     source_preparation_lines,
     sources_fetched_by_engine_or_kiln,
-    staging_run_exports,
+    staging_and_build_run_exports,
     unpackable_prefix_files,
 )
 from kiln.build.engine_recipe import compile_step_recipe, literal_script_variables, output_recipe
@@ -91,7 +91,7 @@ def plan_rehearsal(
                 as_it_is=True,
                 without={"build"},
                 extra={"rehearsal": True},
-                inherited=staging_run_exports.build_section_run_exports(output),
+                inherited=staging_and_build_run_exports.build_section_run_exports(output),
             ),
             folder=folder / output.name,
             channels=channels,
