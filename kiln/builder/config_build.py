@@ -242,7 +242,7 @@ class ConfigBuilder:
         tester = tester.for_platform(config.platform) if config.is_cross and output.subdir != "noarch" else tester
         steps = tester.plan_tests(output, sources=build.test_sources_folder(self.job.folder, output))
         inputs = {
-            **tester.inputs_of_tests(steps),
+            **tester.cache_key_inputs(steps),
             **({"emulated": self.job.emulated} if config.is_cross else {}),
             **self.rehearsal_packages_as_inputs,
             "package": step_file_hashes(package),

@@ -13,7 +13,7 @@ from kiln.builder.job_main import remove_folders_on_failure
 from kiln.builder.package_reports import file_report_json, step_file_hashes
 from kiln.job.required_channels_and_network import python_versions_of
 from kiln.model.build_results import TestReport, TestVerdict
-from kiln.package_test import manylinux_policy, wheel_install_test
+from kiln.package_test import manylinux_tagging, wheel_install_test
 from kiln.package_test.wheel_name import WheelName, require_wheel_for_python
 from kiln.serialization import to_json
 from kiln.store import compile_cache_key
@@ -43,7 +43,7 @@ class WheelCollector:
         return [self._collect_and_test_wheel(path, compiled) for path in compiled_wheels(compiled)]
 
     def _collect_and_test_wheel(self, path: Path, compiled: StepResult) -> dict[str, Any]:
-        kept_wheel = self._store_wheel(path, compiled)
+        kept_wheel = self._store_under_fulfilled_tag(path, compiled)
         (path_kept,) = kept_wheel.paths
         wheel = WheelName.from_path(path_kept)
         test_result = self._test_wheel(wheel, kept_wheel)
@@ -51,14 +51,16 @@ class WheelCollector:
         identity = {"name": wheel.name, "version": wheel.version, "build_string": wheel.tags}
         return file_report_json(kept_wheel, test_result, self.step.builder.job, **identity, subdir=f"wheels/{group}")
 
-    def _store_wheel(self, path: Path, compiled: StepResult) -> StepResult:
+    def _store_under_fulfilled_tag(self, path: Path, compiled: StepResult) -> StepResult:
         """Check a wheel's name, and store it under the tag that its binaries fulfill."""
 
         def store_with_tag(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             wheel = WheelName.from_path(path)
             require_wheel_for_python(wheel, self.python)
-            tag = manylinux_policy.fulfilled_platform_tag(wheel) if manylinux_policy.is_auditwheel_installed() else None
-            target = manylinux_policy.place_wheel_with_tag(wheel, self.step.builder.job.folder / "wheels", tag)
+            tag = (
+                manylinux_tagging.fulfilled_platform_tag(wheel) if manylinux_tagging.is_auditwheel_installed() else None
+            )
+            target = manylinux_tagging.place_wheel_with_tag(wheel, self.step.builder.job.folder / "wheels", tag)
             display.note(
                 f"{target.name} fulfills {tag}" if tag else f"{target.name}: no binaries, or auditwheel not found"
             )

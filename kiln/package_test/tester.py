@@ -71,7 +71,7 @@ class PackageTester:
             sources=sources,
         )
 
-    def inputs_of_tests(self, steps: Sequence[TestStep]) -> dict[str, Any]:
+    def cache_key_inputs(self, steps: Sequence[TestStep]) -> dict[str, Any]:
         """Return the inputs that decide the result of tests, but for the packages, as JSON values."""
         inputs = [
             {
@@ -273,13 +273,13 @@ class PackageTester:
                 raise
             if prefix == step.prefix:
                 run_packages = resolved_packages.transitive_run_dependencies(
-                    map(_package_identity_fields, records), step.package
+                    map(_identity_and_depends_fields, records), step.package
                 )
             solve_and_install.install(records, prefix, cache=self.cache, carried=True)
         return run_packages
 
 
-def _package_identity_fields(record: RepoDataRecord) -> dict[str, Any]:
+def _identity_and_depends_fields(record: RepoDataRecord) -> dict[str, Any]:
     """Return what identifies a solved package, and what it requires."""
     return {
         "name": record.name.normalized,

@@ -51,10 +51,10 @@ def test_two_builds_of_a_name_have_separate_folders_and_prefixes() -> None:
     ids=["channels", "machine", "prefix"],
 )
 def test_a_test_runs_again_when_its_inputs_change(changed: PackageTester) -> None:
-    assert json.dumps(TESTER.inputs_of_tests(TESTER.plan_tests(OUTPUT))) == json.dumps(
-        TESTER.inputs_of_tests(TESTER.plan_tests(OUTPUT))
+    assert json.dumps(TESTER.cache_key_inputs(TESTER.plan_tests(OUTPUT))) == json.dumps(
+        TESTER.cache_key_inputs(TESTER.plan_tests(OUTPUT))
     )
-    assert changed.inputs_of_tests(changed.plan_tests(OUTPUT)) != TESTER.inputs_of_tests(TESTER.plan_tests(OUTPUT))
+    assert changed.cache_key_inputs(changed.plan_tests(OUTPUT)) != TESTER.cache_key_inputs(TESTER.plan_tests(OUTPUT))
 
 
 def test_requirements_that_the_channels_lack_are_noted() -> None:
@@ -106,7 +106,7 @@ def test_files_keep_their_places_below_the_recipe(tmp_path: Path) -> None:
 
 def test_packages_of_another_platform_are_solved_and_run_as_such(tmp_path: Path) -> None:
     tester = TESTER.for_platform("linux-aarch64")
-    assert tester.inputs_of_tests(tester.plan_tests(OUTPUT)) != TESTER.inputs_of_tests(TESTER.plan_tests(OUTPUT))
+    assert tester.cache_key_inputs(tester.plan_tests(OUTPUT)) != TESTER.cache_key_inputs(TESTER.plan_tests(OUTPUT))
     assert tester.machine == {"__glibc": ("2.36", "0"), "__archspec": ("1", "aarch64")}
     assert TESTER.for_platform(TESTER.platform) is TESTER
     (tmp_path / "qemu-aarch64-static").touch(mode=0o755)

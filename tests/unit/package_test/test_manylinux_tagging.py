@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import TestsFailed
-from kiln.package_test.manylinux_policy import BARE, fulfilled_platform_tag, place_wheel_with_tag
+from kiln.package_test.manylinux_tagging import BARE, fulfilled_platform_tag, place_wheel_with_tag
 from kiln.package_test.wheel_name import WheelName
 from tests.unit.package_test.wheels import CP, written
 
