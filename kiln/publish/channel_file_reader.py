@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 from kiln import channel_url_credentials, files, http_client, masking, rattler_process
 from kiln.errors import DownloadFailed, LimitExceeded, TokenRefused, UsageError
 from kiln.http_client import NOT_FOUND, HttpError
-from kiln.rattler_process.limits_in_force import raise_limit_hint
+from kiln.rattler_process.limits_in_force import limit_increase_hint
 
 if TYPE_CHECKING:
     import io
@@ -62,10 +62,10 @@ def read_stream_within_limits(
         if largest is not None and len(data) > largest:
             raise LimitExceeded(f"{name} is larger than {files.human_readable_size(largest)}")
         if len(data) > limits.index:
-            hint = raise_limit_hint(f"index={2 * limits.index // 10**6}MB")
+            hint = limit_increase_hint(f"index={2 * limits.index // 10**6}MB")
             raise LimitExceeded(f"{name} is larger than {files.human_readable_size(limits.index)}", hint=hint)
         if time.monotonic() > end:
-            hint = raise_limit_hint(f"solve={2 * limits.solve}")
+            hint = limit_increase_hint(f"solve={2 * limits.solve}")
             raise LimitExceeded(f"reading {name} takes longer than {limits.solve} s", hint=hint)
     if size is not None and len(data) < size:
         raise http.client.IncompleteRead(bytes(data[:0]), size - len(data))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import errors, files
 from kiln.errors import KilnError, LimitExceeded
-from kiln.rattler_process.limits_in_force import doubled_size_text, raise_limit_hint
+from kiln.rattler_process.limits_in_force import doubled_size_text, limit_increase_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ def out_of_memory_error(bounds: Limits) -> LimitExceeded:
     return LimitExceeded(
         f"reading the channel or its packages needs more than {files.human_readable_size(bounds.memory)} of memory",
         why="an index or a package is larger than any real one, or made to fill the memory",
-        hint=raise_limit_hint(f"memory={doubled_size_text(bounds.memory)}"),
+        hint=limit_increase_hint(f"memory={doubled_size_text(bounds.memory)}"),
     )
 
 

@@ -43,7 +43,7 @@ def override_limits(new: Limits) -> Iterator[None]:
         _limits.reset(token)
 
 
-def raise_limit_hint(limit: str) -> str:
+def limit_increase_hint(limit: str) -> str:
     """Return the hint to raise a limit."""
     return f"if you trust the channel, allow more: {VARIABLE}='{limit}'"
 

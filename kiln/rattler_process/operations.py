@@ -23,7 +23,7 @@ from kiln.errors import BrokenIndex, BrokenPackage, DownloadFailed, KilnError, L
 from kiln.package_safety.hashes import require_matching_hashes, uncached_packages
 from kiln.package_safety.preinstall_checks import PreinstallChecker
 from kiln.package_safety.refusals import installation_error
-from kiln.rattler_process.limits_in_force import doubled_size_text, raise_limit_hint
+from kiln.rattler_process.limits_in_force import doubled_size_text, limit_increase_hint
 from kiln.rattler_process.package_records import records_from_json
 from kiln.rattler_process.watchdog import WatchedTask
 
@@ -167,7 +167,7 @@ class SolveSpecs:
             return LimitExceeded(
                 f"the index of a channel of {channels} is larger than {files.human_readable_size(self.file_size or 0)}",
                 why="no real index is; its server is broken or malicious",
-                hint=raise_limit_hint(f"index={doubled_size_text(self.file_size or 0)}"),
+                hint=limit_increase_hint(f"index={doubled_size_text(self.file_size or 0)}"),
             )
         if isinstance(error, (exceptions.GatewayError, exceptions.FetchRepoDataError)) and not is_index_unreadable(why):
             return unreachable_channel_error(self.channels, why)

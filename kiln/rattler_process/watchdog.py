@@ -18,7 +18,7 @@ from kiln.operating_system.file_operations import open_descriptors
 from kiln.operating_system.machine_resources import bytes_written, private_memory
 from kiln.operating_system.processes import is_parent_process
 from kiln.rattler_process.error_json_conversion import out_of_memory_error
-from kiln.rattler_process.limits_in_force import VARIABLE, doubled_size_text, raise_limit_hint
+from kiln.rattler_process.limits_in_force import VARIABLE, doubled_size_text, limit_increase_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,13 +105,13 @@ class Watchdog(threading.Thread):
             return LimitExceeded(
                 f"{self.task.what} writes more than {human_readable_size(self.task.writes)}",
                 why=f"the packages of {self.task.waits_for()} are far larger than the index says",
-                hint=raise_limit_hint(f"unpacked={doubled_size_text(self.task.writes)}"),
+                hint=limit_increase_hint(f"unpacked={doubled_size_text(self.task.writes)}"),
             )
         if self.inodes - self._free_inodes() > self.limits.files:
             return LimitExceeded(
                 f"{self.task.what} creates more than {self.limits.files:,} files",
                 why=f"a package of {self.task.waits_for()} has more files than any real one",
-                hint=raise_limit_hint(f"files={2 * self.limits.files}"),
+                hint=limit_increase_hint(f"files={2 * self.limits.files}"),
             )
         return None
 
