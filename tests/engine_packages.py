@@ -81,7 +81,9 @@ def channel(folder: Path) -> LocalChannel:
     for name in ("strengths", "tools"):
         channel.add([(exporting(folder / "made", name), "linux-64")])
     interpreter = rehearse.probe_interpreter(Path(sys.executable), env=os.environ)
-    channel.add((made, "linux-64") for made in rehearse.python_packages(interpreter, folder / "made", env=os.environ))
+    channel.add(
+        (made, "linux-64") for made in rehearse.write_python_packages(interpreter, folder / "made", env=os.environ)
+    )
     return channel
 
 

@@ -55,7 +55,7 @@ from pathlib import Path
 from kiln.rehearse import usable_python_search, python_interpreter_packages
 for executable in sys.argv[2:]:
     found = usable_python_search.probe_interpreter(Path(executable), env=os.environ)
-    python_interpreter_packages.python_packages(found, Path(sys.argv[1]), env=os.environ)
+    python_interpreter_packages.write_python_packages(found, Path(sys.argv[1]), env=os.environ)
 """
 
 

@@ -15,8 +15,8 @@ from packaging.version import Version
 
 from kiln import expand, feedstock_loader, rehearse, render
 from kiln.matchspec_notation import package_name
-from kiln.rehearse import conda_names
-from kiln.rehearse.wheel_package import library_run_exports
+from kiln.rehearse import pypi_conda_conversion
+from kiln.rehearse.wheel_conversion import library_run_exports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -113,7 +113,7 @@ def exported(output: Output) -> Iterator[str]:
     host = {package_name(spec) for spec in output.requirements.host}
     cuda = next((spec.split()[1] for spec in output.requirements.host if spec.startswith("cuda-version ")), "")
     for wheel in rehearse.plan_from_locks(python="3.12", cuda=cuda.removesuffix(".*")).dependencies if cuda else ():
-        if conda_names.exporting_package(wheel.name) in host:
+        if pypi_conda_conversion.exporting_package(wheel.name) in host:
             yield from library_run_exports(wheel.name, Version(wheel.version))["weak"]
 
 

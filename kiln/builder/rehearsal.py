@@ -168,7 +168,7 @@ class Rehearsal:
         with self.reporter.step(title), build_cache.hold_lock(self.layout.wheels_lock_file, seconds=build_cache.LONG):
             files.remove_part_files(folder)
             return (
-                *(() if interpreter is None else rehearse.python_packages(interpreter, folder, env=os.environ)),
+                *(() if interpreter is None else rehearse.write_python_packages(interpreter, folder, env=os.environ)),
                 *rehearse.convert_dependencies(self.wheels, self.layout.wheels, folder),
             )
 
@@ -255,7 +255,7 @@ class Rehearsal:
             return (), to_json(dataclasses.replace(report, log=None))
 
         inputs = {
-            **tester.inputs_of_tests(steps),
+            **tester.cache_key_inputs(steps),
             "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],
             "packages": needed,
             "outputs": {name: sorted(result.paths.values()) for name, result in packages.items()},
@@ -302,7 +302,7 @@ def config_for_one_python(rendered: RenderedConfig, python: str) -> RenderedConf
 
 def config_without_unfillable_outputs(rendered: RenderedConfig, reporter: StepReporter) -> RenderedConfig:
     """Return a config without the outputs that upstream's wheel cannot fill, and report these and others' gaps."""
-    gaps = rehearse.wheel_gaps(output.name for output in rendered.outputs if not output.skip)
+    gaps = rehearse.upstream_wheel_gaps(output.name for output in rendered.outputs if not output.skip)
     if gaps:
         with reporter.step("compare the outputs with upstream's wheel") as step:
             for gap in gaps:

@@ -22,7 +22,7 @@ from kiln.init import sdist
 from kiln.matchspec_notation import MatchSpec
 from kiln.model.rendered import Source
 from kiln.rehearse import source_archives_by_hash
-from kiln.rehearse.conda_names import conda_name
+from kiln.rehearse.pypi_conda_conversion import conda_name
 from kiln.rehearse.source_archives_by_hash import SourceSearch
 from kiln.yamltext import ScalarInterpretation, parse_document
 

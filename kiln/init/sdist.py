@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 
 from kiln import limits
 from kiln.errors import UnsafeTemplate
-from kiln.rehearse.conda_names import conda_spec
+from kiln.rehearse.pypi_conda_conversion import conda_spec
 from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 Python packages are made from wheels, ``python`` from an interpreter of this machine, compilers and programs from this
 machine's; for TensorFlow, upstream's wheel replaces the compile. The order: ``plan_from_locks``, with upstream's
-wheel, or ``plan_config_rehearsal``, then ``wheel_download.fetch_wheels``, ``python_packages`` and
+wheel, or ``plan_config_rehearsal``, then ``wheel_download.fetch_wheels``, ``write_python_packages`` and
 ``convert_dependencies``, whose files all belong in the channel's ``SUBDIR``. A package's name identifies its content,
 so one that exists is used again.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kiln.rehearse.plan_types import RehearsalPlan
     from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest, fetch_python, fetched_pythons
-    from kiln.rehearse.python_interpreter_packages import python_packages
+    from kiln.rehearse.python_interpreter_packages import write_python_packages
     from kiln.rehearse.required_packages import outputs_for_python
     from kiln.rehearse.source_archives_by_hash import SourceSearch
     from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, fitting_python, plan_config_rehearsal
@@ -29,7 +29,13 @@ if TYPE_CHECKING:
         first_available_interpreter,
         probe_interpreter,
     )
-    from kiln.rehearse.wheel_locks import PYTHONS, cuda_versions, has_upstream_wheel, plan_from_locks, wheel_gaps
+    from kiln.rehearse.wheel_locks import (
+        PYTHONS,
+        cuda_versions,
+        has_upstream_wheel,
+        plan_from_locks,
+        upstream_wheel_gaps,
+    )
 
 __all__ = [
     "DEFAULT_CHANNEL",
@@ -53,9 +59,9 @@ __all__ = [
     "plan_config_rehearsal",
     "plan_from_locks",
     "probe_interpreter",
-    "python_packages",
+    "upstream_wheel_gaps",
     "verified_upstream_wheel",
-    "wheel_gaps",
+    "write_python_packages",
 ]
 
 __getattr__ = lazy_exports(
@@ -64,11 +70,11 @@ __getattr__ = lazy_exports(
         "usable_python_search": "Interpreter find_interpreter first_available_interpreter probe_interpreter",
         "plan_types": "RehearsalPlan",
         "python_download": "DEFAULT_CHANNEL NO_CHANNEL PythonRequest fetch_python fetched_pythons",
-        "python_interpreter_packages": "python_packages",
+        "python_interpreter_packages": "write_python_packages",
         "required_packages": "outputs_for_python",
         "source_archives_by_hash": "SourceSearch",
         "substitution_plan": "PACKAGED_PYTHONS plan_config_rehearsal fitting_python",
-        "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel plan_from_locks wheel_gaps",
+        "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel plan_from_locks upstream_wheel_gaps",
     },
 )
 
@@ -94,7 +100,7 @@ def convert_dependencies(rehearsal_plan: RehearsalPlan, store: Path, folder: Pat
     from kiln.conda_package.writer import write_metadata_only_package
     from kiln.rehearse import wheel_download
     from kiln.rehearse.stand_in_writer import cuda_metadata, microarch_level_metadata, write_stand_in_package
-    from kiln.rehearse.wheel_package import PackageTarget, convert_wheels
+    from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheels
 
     wheels = rehearsal_plan.dependencies
     wheel_download.verify_wheels(wheels, store)

@@ -35,7 +35,7 @@ WITH_LIBRARIES = (
 )
 
 
-def mapped_files() -> "list[str]":
+def mapped_files_after_imports() -> "list[str]":
     """Import the modules that exist, and return the files that are mapped then: every shared library in use."""
     for name in WITH_LIBRARIES:
         with contextlib.suppress(ImportError):
@@ -48,7 +48,7 @@ def mapped_files() -> "list[str]":
 def running_interpreter_facts() -> "dict[str, object]":
     """Return the facts that kiln.rehearse.usable_python_search needs."""
     base = sys.base_prefix
-    mapped = mapped_files() if sys.platform == "linux" else []
+    mapped = mapped_files_after_imports() if sys.platform == "linux" else []
     return {
         "implementation": sys.implementation.name,
         "version": list(sys.version_info[:3]),

@@ -25,7 +25,7 @@ from kiln.conda_package.writer import (
 )
 from kiln.errors import BuildFailed, UnsupportedPython
 from kiln.lazy_pattern import lazy_pattern
-from kiln.rehearse.conda_names import abi_spec
+from kiln.rehearse.pypi_conda_conversion import abi_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,7 +77,7 @@ class _PackageFile:
     link: str = ""
 
 
-def python_packages(interpreter: Interpreter, folder: Path, *, env: Mapping[str, str]) -> tuple[Path, ...]:
+def write_python_packages(interpreter: Interpreter, folder: Path, *, env: Mapping[str, str]) -> tuple[Path, ...]:
     """Write the packages ``python`` and ``python_abi`` into ``folder``, unless they exist, and return their paths.
 
     Their build strings match conda-forge's ``3.11.* *_cpython`` and ``3.13.* *_cp313``. Raises MissingTool without

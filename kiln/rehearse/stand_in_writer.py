@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from kiln.conda_package.writer import PackageMetadata, write_package
-from kiln.rehearse import conda_names
-from kiln.rehearse.wheel_package import CONVERTER, PackageTarget, library_run_exports
+from kiln.rehearse import pypi_conda_conversion
+from kiln.rehearse.wheel_conversion import CONVERTER, PackageTarget, library_run_exports
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
@@ -109,7 +109,10 @@ def cuda_metadata(wheels: Iterable[LockedWheel], target: PackageTarget) -> Itera
     build = f"{target.cuda_tag}_rehearsal_{CONVERTER}"
     yield PackageMetadata(name="cuda-version", version=str(target.cuda), build=build)
     for wheel in wheels:
-        name, exporter = conda_names.conda_name(wheel.name), conda_names.exporting_package(wheel.name)
+        name, exporter = (
+            pypi_conda_conversion.conda_name(wheel.name),
+            pypi_conda_conversion.exporting_package(wheel.name),
+        )
         if exporter and exporter != name:
             yield PackageMetadata(
                 name=exporter,

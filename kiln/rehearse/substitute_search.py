@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.rehearse import compilers, conda_names, machine_programs, resolution
+from kiln.rehearse import compilers, machine_programs, pypi_conda_conversion, wheel_resolution
 from kiln.rehearse.plan_types import StandIn
 from kiln.rehearse.required_packages import RequirementSection
 
@@ -84,7 +84,7 @@ class SubstituteSearch:
                 by_name.setdefault(entry.name, []).append(entry)
         toolchain, programs, python_packages, missing = self._classify_packages(by_name)
         wheels, unavailable = self._resolve_by_environment(python_packages)
-        conda_of = {conda_names.pypi_name(name): name for name in python_packages}
+        conda_of = {pypi_conda_conversion.pypi_name(name): name for name in python_packages}
         for fault in unavailable:
             name = conda_of.get(fault.name, fault.name)
             missing.append(MissingPackage(name=name, required=tuple(by_name.get(name, ())), reason=fault.reason))
@@ -145,7 +145,7 @@ class SubstituteSearch:
         """
         if not _PROJECT.fullmatch(name):
             return "it is not the name of a package"
-        if conda_names.has_known_project(name):
+        if pypi_conda_conversion.has_known_project(name):
             return "" if self.python else "it is a Python package, and no Python was chosen"
         if name.startswith(_NOT_PYTHON):
             return "it is a library of the channel, not a Python package"
@@ -160,7 +160,7 @@ class SubstituteSearch:
         every = [entry for entries in packages.values() for entry in entries]
         try:
             return self._resolve_wheels_together(every)
-        except resolution.RequirementsConflict:
+        except wheel_resolution.RequirementsConflict:
             self.notes.append("the requirements contradict each other: each environment gets wheels of its own")
         environments: dict[tuple[bool, str], list[RequiredPackage]] = {}
         for entry in every:
@@ -181,25 +181,25 @@ class SubstituteSearch:
         constraints: dict[str, list[str]] = {}
         for entry in entries:
             constraints.setdefault(entry.name, []).append(entry.version_constraint)
-        texts = {conda_names.pip_requirement(name, versions) for name, versions in constraints.items()}
+        texts = {pypi_conda_conversion.pip_requirement(name, versions) for name, versions in constraints.items()}
         if not texts:
             return (), []
-        answer = resolution.resolve_wheels(texts, python=self.python, glibc=self.glibc, env=self.env)
+        answer = wheel_resolution.resolve_wheels(texts, python=self.python, glibc=self.glibc, env=self.env)
         return answer.wheels, list(answer.unavailable)
 
     def _duplicated_output(self, wheel: LockedWheel) -> str | None:
         """Return the config's own output that a wheel would duplicate."""
-        names = {wheel.name, canonicalize_name(conda_names.conda_name(wheel.name))}
+        names = {wheel.name, canonicalize_name(pypi_conda_conversion.conda_name(wheel.name))}
         return next((own for own in self.own if canonicalize_name(own) in names), None)
 
     def _alias_packages(self, required: Collection[str], wheels: Iterable[LockedWheel]) -> list[StandIn]:
         """Return packages that only depend on another one: names of the channel that differ from the wheels'."""
         aliases: dict[tuple[str, str], StandIn] = {}
         for wheel in wheels:
-            name, own = conda_names.conda_name(wheel.name), self._duplicated_output(wheel)
+            name, own = pypi_conda_conversion.conda_name(wheel.name), self._duplicated_output(wheel)
             version = wheel.version if own is None else self.own[own]
             target = f"{name} =={version}" if own is None else own
-            spellings = {entry for entry in required if conda_names.pypi_name(entry) == wheel.name}
+            spellings = {entry for entry in required if pypi_conda_conversion.pypi_name(entry) == wheel.name}
             for spelling in sorted((spellings if own is None else {name}) - {name if own is None else own}):
                 origin = f"the wheel of {wheel.name}" if own is None else f"this config's {own}"
                 aliases[spelling, version] = StandIn(name=spelling, version=version, depends=(target,), origin=origin)
@@ -208,10 +208,9 @@ class SubstituteSearch:
     def _name_guess_notes(self, packages: Iterable[str], missing: Collection[str]) -> list[str]:
         """Return notes on the names that were mapped without certainty."""
         there = sorted(name for name in packages if name not in missing)
-        guessed = [name for name in there if not conda_names.has_known_project(name)]
-        several = [name for name in there if len(conda_names.known_pypi_names(name)) > 1]
+        guessed = [name for name in there if not pypi_conda_conversion.has_known_project(name)]
+        several = {name: names for name in there if len(names := pypi_conda_conversion.known_pypi_names(name)) > 1}
         notes = [f"taken from pip's index by their names alone: {', '.join(guessed)}"] if guessed else []
         return notes + [
-            f"{name} may be {' or '.join(conda_names.known_pypi_names(name))} on pip's index: the first is taken"
-            for name in several
+            f"{name} may be {' or '.join(names)} on pip's index: the first is taken" for name, names in several.items()
         ]

@@ -8,8 +8,8 @@ from kiln.errors import RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import machine_programs
 from kiln.rehearse.plan_types import RehearsalPlan
-from kiln.rehearse.resolution import RequirementsConflict
 from kiln.rehearse.substitute_search import OF_INTERPRETER, MissingPackage, SubstituteSearch
+from kiln.rehearse.wheel_resolution import RequirementsConflict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

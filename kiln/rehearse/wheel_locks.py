@@ -67,7 +67,7 @@ def plan_from_locks(*, python: str, cuda: str | None = None) -> RehearsalPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WheelGap:
+class UpstreamWheelGap:
     """A row of missing.csv: what an output lacks, and whether a rehearsal makes the output without it."""
 
     output: str
@@ -83,15 +83,15 @@ class WheelGap:
 
 
 @cache
-def known_wheel_gaps() -> tuple[WheelGap, ...]:
+def known_upstream_wheel_gaps() -> tuple[UpstreamWheelGap, ...]:
     """Return the rows of missing.csv."""
     return tuple(
-        WheelGap(output=row["output"], lacks=row["lacks"], is_made=row["made"] == "yes", source=row["source"])
+        UpstreamWheelGap(output=row["output"], lacks=row["lacks"], is_made=row["made"] == "yes", source=row["source"])
         for row in files.csv_rows(GAPS)
     )
 
 
-def wheel_gaps(names: Iterable[str]) -> tuple[WheelGap, ...]:
+def upstream_wheel_gaps(names: Iterable[str]) -> tuple[UpstreamWheelGap, ...]:
     """Return the gaps of outputs, by the outputs' names."""
     names = frozenset(names)
-    return tuple(gap for gap in known_wheel_gaps() if gap.output in names)
+    return tuple(gap for gap in known_upstream_wheel_gaps() if gap.output in names)

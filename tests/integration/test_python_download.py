@@ -35,7 +35,7 @@ def interpreter() -> Interpreter:
 def channel(interpreter: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> LocalChannel:
     """A channel with that Python, as packages."""
     folder = tmp_path_factory.mktemp("channel")
-    made = rehearse.python_packages(interpreter, folder / "made", env=ENV)
+    made = rehearse.write_python_packages(interpreter, folder / "made", env=ENV)
     channel = LocalChannel(root=folder / "channel")
     channel.repair_index()
     channel.add((package, rehearse.SUBDIR) for package in made)
@@ -59,7 +59,7 @@ def test_a_python_of_a_channel_is_installed_found_again_and_packaged(
     assert [entry.name for entry in request.folder.iterdir()] == [interpreter.minor_version], (
         "the packages are not kept twice"
     )
-    names = [package.name for package in rehearse.python_packages(fetched, tmp_path / "made", env=ENV)]
+    names = [package.name for package in rehearse.write_python_packages(fetched, tmp_path / "made", env=ENV)]
     assert [name.split("-")[0] for name in names] == ["python", "python_abi"]
 
 

@@ -14,7 +14,7 @@ from kiln import files, rehearse
 from kiln.conda_package import reader
 from kiln.local_channel import LocalChannel
 from kiln.publish import package_inspection
-from kiln.rehearse.wheel_package import PackageTarget, convert_wheels
+from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheels
 from tests.feedstocks import written
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +73,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> LocalChannel:
     folder = tmp_path_factory.mktemp("python")
     interpreter = rehearse.probe_interpreter(Path(sys.executable), env=os.environ)
     pip = pip_wheel()
-    made = rehearse.python_packages(interpreter, folder / "made", env=os.environ)
+    made = rehearse.write_python_packages(interpreter, folder / "made", env=os.environ)
     target = PackageTarget(python=interpreter.minor_version)
     made += convert_wheels([(pip, files.sha256(pip))], folder / "made", target)
     channel = LocalChannel(root=folder / "channel")

@@ -12,10 +12,10 @@ from kiln import expand, feedstock_loader, render
 from kiln.conda_package.writer import PackageMetadata, write_metadata_only_package
 from kiln.local_channel import LocalChannel
 from kiln.matchspec_notation import strict_rattler_spec
-from kiln.rehearse import conda_names
+from kiln.rehearse import pypi_conda_conversion
 from kiln.rehearse.stand_in_writer import cuda_metadata
+from kiln.rehearse.wheel_conversion import PackageTarget, library_run_exports
 from kiln.rehearse.wheel_locks import plan_from_locks
-from kiln.rehearse.wheel_package import PackageTarget, library_run_exports
 from kiln.solve_and_install import solve
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ ROOT = Path(__file__).parents[2]
 def libraries(wheels: tuple[LockedWheel, ...], folder: Path, target: PackageTarget) -> Iterator[Path]:
     """Yield packages of the wheels' metadata: their files, gigabytes, decide nothing here."""
     for wheel in wheels:
-        name = conda_names.conda_name(wheel.name)
-        if conda_names.wheel_layout(wheel.name) is conda_names.WheelLayout.LIBRARIES:
+        name = pypi_conda_conversion.conda_name(wheel.name)
+        if pypi_conda_conversion.wheel_layout(wheel.name) is pypi_conda_conversion.WheelLayout.LIBRARIES:
             exports = (
                 library_run_exports(wheel.name, Version(wheel.version))
-                if conda_names.exporting_package(wheel.name) == name
+                if pypi_conda_conversion.exporting_package(wheel.name) == name
                 else {}
             )
             facts = PackageMetadata(

@@ -20,8 +20,8 @@ from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
 from kiln.local_channel import LocalChannel
 from kiln.rehearse import wheel_download
 from kiln.rehearse.plan_types import LockedWheel
+from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheels
 from kiln.rehearse.wheel_locks import PYTHONS, plan_from_locks
-from kiln.rehearse.wheel_package import PackageTarget, convert_wheels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ os._exit(0)
 CONVERT = """
 import sys
 from pathlib import Path
-from kiln.rehearse.wheel_package import PackageTarget, convert_wheel
+from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheel
 convert_wheel(Path(sys.argv[1]), "0" * 64, Path(sys.argv[2]), PackageTarget(python="3.11"))
 """
 ROOT = Path(__file__).parents[2]
@@ -115,7 +115,7 @@ def test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix(executable: Path, 
     interpreter = rehearse.probe_interpreter(executable, env=ENV)
     chosen = some(interpreter.minor_version)
     paths = wheel_download.fetch_wheels(chosen, store, env=ENV)
-    made = rehearse.python_packages(interpreter, tmp_path / "made", env=ENV)
+    made = rehearse.write_python_packages(interpreter, tmp_path / "made", env=ENV)
     fetched = [(path, wheel.sha256) for path, wheel in zip(paths, chosen, strict=True)]
     made += convert_wheels(fetched, tmp_path / "made", PackageTarget(python=interpreter.minor_version))
     prefix = installed(made, tmp_path)

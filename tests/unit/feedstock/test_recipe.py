@@ -15,7 +15,7 @@ from kiln import expand, feedstock_loader, render
 from kiln.compat.combination import bare_capability, dotted_capability
 from kiln.errors import TemplateFault
 from kiln.matchspec_notation import package_name
-from kiln.rehearse import conda_names
+from kiln.rehearse import pypi_conda_conversion
 from kiln.run import compatibility
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def test_the_cuda_libraries_are_bounded_by_what_their_packages_export() -> None:
     exporters = {
         package_name(spec) for spec in rendered()[name("12.9", "3.12")]["libtensorflow_framework"].requirements.host
     }
-    assert exporters - {"cuda-version"} <= {row.exported_by for row in conda_names.known_names().values()}
+    assert exporters - {"cuda-version"} <= {row.exported_by for row in pypi_conda_conversion.name_mappings().values()}
 
 
 def test_no_two_cuda_builds_accept_the_same_cuda_version() -> None:

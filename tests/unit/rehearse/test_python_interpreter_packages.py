@@ -18,9 +18,9 @@ from kiln.rehearse import python_interpreter_packages
 from kiln.rehearse.python_interpreter_packages import (
     python_abi_metadata,
     python_metadata,
-    python_packages,
     relocatable_rpath,
     with_conda_install_schemes,
+    write_python_packages,
 )
 from kiln.rehearse.usable_python_search import Interpreter
 from tests.unit.rehearse.sample import content, info, unpacked
@@ -127,7 +127,7 @@ def test_the_build_strings_match_the_variants(python: str, spec: str, tmp_path: 
 
 
 def test_the_package_holds_the_interpreter_and_no_one_elses_packages(tmp_path: Path, patchelf: Patchelf) -> None:
-    package, abi = python_packages(installed(tmp_path / "base"), tmp_path, env={})
+    package, abi = write_python_packages(installed(tmp_path / "base"), tmp_path, env={})
     result = unpacked(package)
     stdlib = "lib/python3.12"
     assert {name for name in result if not name.startswith("info/")} == {
@@ -146,7 +146,7 @@ def test_the_package_holds_the_interpreter_and_no_one_elses_packages(tmp_path: P
 
 
 def test_the_old_prefix_is_replaced_where_text_holds_it(tmp_path: Path, patchelf: Patchelf) -> None:
-    package, _ = python_packages(installed(tmp_path / "base"), tmp_path, env={})
+    package, _ = write_python_packages(installed(tmp_path / "base"), tmp_path, env={})
     rows = {row["_path"]: row for row in info(package, "paths")["paths"]}
     data = "lib/python3.12/_sysconfigdata__linux_x86_64-linux-gnu.py"
     assert content(package, data).decode() == f"build = {{'LIBDIR': '{PLACEHOLDER}/lib'}}"
@@ -158,26 +158,26 @@ def test_the_old_prefix_is_replaced_where_text_holds_it(tmp_path: Path, patchelf
 
 
 def test_programs_and_libraries_search_relative_to_their_own_folder(tmp_path: Path, patchelf: Patchelf) -> None:
-    python_packages(installed(tmp_path / "base"), tmp_path, env={})
+    write_python_packages(installed(tmp_path / "base"), tmp_path, env={})
     assert patchelf.set == {"python3.12": "$ORIGIN/../lib", "libpython3.12.so.1.0": "$ORIGIN/../lib"}
 
 
 def test_a_file_that_cannot_be_patched_leaves_no_package(tmp_path: Path, patchelf: Patchelf) -> None:
     patchelf.works = False
     with pytest.raises(BuildFailed, match="movable") as caught:
-        python_packages(installed(tmp_path / "base"), tmp_path / "out", env={})
+        write_python_packages(installed(tmp_path / "base"), tmp_path / "out", env={})
     assert caught.value.why == "not an ELF executable"
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_an_interpreter_that_did_not_change_is_not_packaged_again(tmp_path: Path, patchelf: Patchelf) -> None:
     interpreter = installed(tmp_path / "base")
-    first = python_packages(interpreter, tmp_path, env={})
+    first = write_python_packages(interpreter, tmp_path, env={})
     times = [package.stat().st_mtime_ns for package in first]
-    assert python_packages(interpreter, tmp_path, env={}) == first
+    assert write_python_packages(interpreter, tmp_path, env={}) == first
     assert [package.stat().st_mtime_ns for package in first] == times
     os.utime(interpreter.stdlib / "os.py", ns=(1, 1))
-    assert python_packages(interpreter, tmp_path, env={})[0] != first[0]
+    assert write_python_packages(interpreter, tmp_path, env={})[0] != first[0]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_library_search_paths_are_made_relative(rpath: str, path: str, moved: st
 
 
 def test_another_layout_is_led_to_condas(tmp_path: Path, patchelf: Patchelf) -> None:
-    package, _ = python_packages(installed(tmp_path / "base", standard_layout=False), tmp_path, env={})
+    package, _ = write_python_packages(installed(tmp_path / "base", standard_layout=False), tmp_path, env={})
     text = content(package, "lib/python3.12/sysconfig.py").decode()
     namespace: dict[str, object] = {}
     exec(text, namespace)

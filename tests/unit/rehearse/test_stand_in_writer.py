@@ -9,8 +9,8 @@ import pytest
 
 from kiln.conda_package.writer import write_metadata_only_package
 from kiln.rehearse.stand_in_writer import NAME, cuda_metadata, microarch_level_metadata
+from kiln.rehearse.wheel_conversion import PackageTarget
 from kiln.rehearse.wheel_locks import plan_from_locks
-from kiln.rehearse.wheel_package import PackageTarget
 from tests.unit.rehearse.sample import info, unpacked
 
 if TYPE_CHECKING:

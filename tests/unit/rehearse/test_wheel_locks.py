@@ -12,15 +12,15 @@ from packaging.utils import parse_wheel_filename
 
 from kiln import feedstock_loader
 from kiln.errors import UnsupportedPython, VariantFault
-from kiln.rehearse import conda_names
+from kiln.rehearse import pypi_conda_conversion
 from kiln.rehearse.wheel_locks import (
     LOCKS,
     PYTHONS,
     cuda_versions,
-    known_wheel_gaps,
+    known_upstream_wheel_gaps,
     plan_from_locks,
     read_lock,
-    wheel_gaps,
+    upstream_wheel_gaps,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_no_address_is_in_the_locks(lock: str) -> None:
 
 @pytest.mark.parametrize("lock", ALL)
 def test_the_conda_name_of_each_package_is_known(lock: str) -> None:
-    assert {wheel.name for wheel in read_lock(lock)} <= conda_names.known_names().keys()
+    assert {wheel.name for wheel in read_lock(lock)} <= pypi_conda_conversion.name_mappings().keys()
 
 
 def test_an_unknown_python_or_cuda_is_refused_with_what_there_is() -> None:
@@ -97,8 +97,8 @@ def test_an_unknown_python_or_cuda_is_refused_with_what_there_is() -> None:
 
 def test_each_row_is_of_an_output_of_this_feedstock_and_has_a_source() -> None:
     names = (feedstock_loader.load(ROOT).root / "outputs.txt").read_text(encoding="utf-8").splitlines()
-    assert known_wheel_gaps()
-    for gap in known_wheel_gaps():
+    assert known_upstream_wheel_gaps()
+    for gap in known_upstream_wheel_gaps():
         assert gap.output in names
         assert gap.source
 
@@ -117,4 +117,4 @@ def test_each_row_is_of_an_output_of_this_feedstock_and_has_a_source() -> None:
     ],
 )
 def test_the_gaps_of_outputs_are_described(outputs: tuple[str, ...], notes: list[str]) -> None:
-    assert [gap.note for gap in wheel_gaps(outputs)] == notes
+    assert [gap.note for gap in upstream_wheel_gaps(outputs)] == notes

@@ -7,15 +7,15 @@ import rattler
 from packaging.requirements import Requirement
 from packaging.specifiers import Specifier, SpecifierSet
 
-from kiln.rehearse import conda_names
-from kiln.rehearse.conda_names import (
+from kiln.rehearse import pypi_conda_conversion
+from kiln.rehearse.pypi_conda_conversion import (
     has_known_project,
     known_pypi_names,
     pip_requirement,
     pip_specifiers,
     pypi_name,
 )
-from kiln.rehearse.wheel_package import PackageTarget
+from kiln.rehearse.wheel_conversion import PackageTarget
 
 VERSIONS = (
     *("0.9", "1.0", "1.0.1", "1.2", "1.2.3", "1.3", "1.10", "1.4.2", "1.4.5", "1.5", "2.0", "2.0.0", "2.1", "3.0"),
@@ -36,17 +36,17 @@ def conda_allows(spec: str, version: str) -> bool:
 
 @pytest.mark.parametrize("specifier", SPECIFIERS)
 def test_conda_allows_the_versions_that_pip_allows(specifier: str) -> None:
-    spec = conda_names.conda_spec(Requirement(f"small {specifier}"))
+    spec = pypi_conda_conversion.conda_spec(Requirement(f"small {specifier}"))
     by_pip = {version for version in VERSIONS if SpecifierSet(specifier).contains(version)}
     assert {version for version in VERSIONS if conda_allows(spec, version)} == by_pip
 
 
 def test_a_pre_release_of_the_bound_is_not_below_it() -> None:
-    spec = conda_names.conda_spec(Requirement("small<2.0"))
+    spec = pypi_conda_conversion.conda_spec(Requirement("small<2.0"))
     assert not conda_allows(spec, "2.0rc1")
     assert not conda_allows(spec, "2.0a1")
     assert conda_allows(spec, "1.9.9")
-    assert conda_allows(conda_names.conda_spec(Requirement("small<2.0rc2")), "2.0rc1")
+    assert conda_allows(pypi_conda_conversion.conda_spec(Requirement("small<2.0rc2")), "2.0rc1")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_pre_release_of_the_bound_is_not_below_it() -> None:
     ],
 )
 def test_constraints_are_written_in_condas_language(specifier: str, constraint: str) -> None:
-    assert conda_names.conda_constraint(Specifier(specifier)) == constraint
+    assert pypi_conda_conversion.conda_constraint(Specifier(specifier)) == constraint
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_constraints_are_written_in_condas_language(specifier: str, constraint: 
     ],
 )
 def test_requirements_become_match_specs(requirement: str, spec: str) -> None:
-    assert conda_names.conda_spec(Requirement(requirement)) == spec
+    assert pypi_conda_conversion.conda_spec(Requirement(requirement)) == spec
     rattler.MatchSpec(spec, strict=True)
 
 
@@ -95,20 +95,20 @@ def test_requirements_hold_for_the_target_only() -> None:
     ]
 
     def found(python: str) -> tuple[str, ...]:
-        return conda_names.conda_requirements(requirements, PackageTarget(python=python).marker_environment())
+        return pypi_conda_conversion.conda_requirements(requirements, PackageTarget(python=python).marker_environment())
 
     assert found("3.10") == ("numpy >=2.0", "tomli")
     assert found("3.13") == ("numpy >=2.0", "numpy >=2.1")
 
 
 def test_an_unknown_package_keeps_its_normalized_name() -> None:
-    assert conda_names.conda_name("Not_In.The-Table") == "not-in-the-table"
-    assert conda_names.wheel_layout("Not_In.The-Table") is conda_names.WheelLayout.PYTHON
-    assert conda_names.exporting_package("Not_In.The-Table") == ""
+    assert pypi_conda_conversion.conda_name("Not_In.The-Table") == "not-in-the-table"
+    assert pypi_conda_conversion.wheel_layout("Not_In.The-Table") is pypi_conda_conversion.WheelLayout.PYTHON
+    assert pypi_conda_conversion.exporting_package("Not_In.The-Table") == ""
 
 
 def test_each_row_of_the_table_has_its_source() -> None:
-    for row in conda_names.known_names().values():
+    for row in pypi_conda_conversion.name_mappings().values():
         assert "conda-forge/" in row.source or "conda/grayskull" in row.source, row
         assert rattler.PackageName(row.conda).normalized == row.conda
 

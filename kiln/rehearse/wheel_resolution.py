@@ -18,10 +18,10 @@ from packaging.utils import canonicalize_name
 from kiln import channel_url_credentials, http_client, process_runner
 from kiln.errors import DownloadFailed, RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
-from kiln.rehearse import conda_names, pip_without_child_processes
+from kiln.rehearse import pip_without_child_processes, pypi_conda_conversion
 from kiln.rehearse.plan_types import LockedWheel, UnavailableItem
+from kiln.rehearse.wheel_conversion import PackageTarget
 from kiln.rehearse.wheel_download import pip_target_options
-from kiln.rehearse.wheel_package import PackageTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -72,7 +72,7 @@ def resolve_wheels(requirements: Iterable[str], *, python: str, glibc: str, env:
                 specs = [*specs, *more]
                 continue
             return WheelResolution(wheels=_wheels_from_report(report, python), unavailable=tuple(unavailable))
-        failure = _unavailable_project(output, specs)
+        failure = _unavailable_project_in_output(output, specs)
         unavailable.append(failure)
         specs = [text for text in specs if _project_name(text) != failure.name]
     return WheelResolution(wheels=(), unavailable=tuple(unavailable))
@@ -127,7 +127,7 @@ def _requirements_missed_by_pip(report: Mapping[str, Any], python: str) -> set[s
     requirements = (
         requirement for text in texts if (requirement := _requirement_or_none(text)) is not None and requirement.marker
     )
-    added = {name for wheel in versions for name in conda_names.requirements_missing_in_wheel(wheel, python)}
+    added = {name for wheel in versions for name in pypi_conda_conversion.requirements_missing_in_wheel(wheel, python)}
     return (added - versions.keys()) | {
         f"{requirement.name}{requirement.specifier}"
         for requirement in requirements
@@ -148,7 +148,7 @@ def _is_requirement_met(requirement: Requirement, version: str | None) -> bool:
     return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
-def _unavailable_project(output: str, requirements: Sequence[str]) -> UnavailableItem:
+def _unavailable_project_in_output(output: str, requirements: Sequence[str]) -> UnavailableItem:
     """Return the requested project that pip could not provide."""
     projects = {_project_name(text) for text in requirements}
     for match in _UNAVAILABLE.finditer(output):

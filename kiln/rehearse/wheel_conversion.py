@@ -15,7 +15,7 @@ from kiln import files
 from kiln.conda_package.writer import PLACEHOLDER, PackageMetadata, PackageWriter, write_package
 from kiln.errors import Interrupted
 from kiln.lazy_pattern import lazy_pattern
-from kiln.rehearse import conda_names
+from kiln.rehearse import pypi_conda_conversion
 from kiln.rehearse.wheel_reader import EntryPoint, Wheel, WheelMember, broken_wheel_error, license_files, open_wheel
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class PackageTarget:
         major, minor = self.python.split(".")
         return (
             f"python >={self.python},<{major}.{int(minor) + 1}.0a0",
-            conda_names.abi_spec(self.python),
+            pypi_conda_conversion.abi_spec(self.python),
         )
 
     def marker_environment(self) -> dict[str, str]:
@@ -125,16 +125,18 @@ def convert_wheels(wheels: Sequence[tuple[Path, str]], folder: Path, target: Pac
 
 def package_metadata(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageMetadata:
     """Return the metadata of a wheel's package."""
-    libraries = conda_names.wheel_layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
-    added = conda_names.requirements_missing_in_wheel(wheel.name, target.python) if target.as_conda_forge else ()
-    exported = conda_names.added_run_exports(wheel.name, wheel.version) if target.as_conda_forge else ()
+    libraries = pypi_conda_conversion.wheel_layout(wheel.name) is pypi_conda_conversion.WheelLayout.LIBRARIES
+    added = (
+        pypi_conda_conversion.requirements_missing_in_wheel(wheel.name, target.python) if target.as_conda_forge else ()
+    )
+    exported = pypi_conda_conversion.added_run_exports(wheel.name, wheel.version) if target.as_conda_forge else ()
     required = {
-        *conda_names.conda_requirements(wheel.requirements, target.marker_environment()),
-        *map(conda_names.conda_name, added),
+        *pypi_conda_conversion.conda_requirements(wheel.requirements, target.marker_environment()),
+        *map(pypi_conda_conversion.conda_name, added),
     }
     interpreter_requirements = target.cuda_requirements if libraries else target.python_requirements
     build_tag = target.cuda_tag if libraries else target.python_build_tag
-    name = conda_names.conda_name(wheel.name)
+    name = pypi_conda_conversion.conda_name(wheel.name)
     return PackageMetadata(
         name=name,
         version=str(wheel.version),
@@ -160,22 +162,26 @@ def glibc_requirements(platforms: Iterable[str]) -> tuple[str, ...]:
 
 
 def _own_run_exports(wheel: Wheel, name: str) -> dict[str, tuple[str, ...]]:
-    return library_run_exports(wheel.name, wheel.version) if conda_names.exporting_package(wheel.name) == name else {}
+    return (
+        library_run_exports(wheel.name, wheel.version)
+        if pypi_conda_conversion.exporting_package(wheel.name) == name
+        else {}
+    )
 
 
 def library_run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:
     """Return a library's run exports: at least its version, below its next major version."""
-    return {"weak": (f"{conda_names.conda_name(pypi)} >={version},<{version.release[0] + 1}.0a0",)}
+    return {"weak": (f"{pypi_conda_conversion.conda_name(pypi)} >={version},<{version.release[0] + 1}.0a0",)}
 
 
 def _content_key(sha256: str, added: Iterable[str]) -> str:
     """Return a key of a package's content: a hash of the wheel, this code's version, names, and added requirements."""
-    content = " ".join((sha256, str(CONVERTER), conda_names.names_table_digest(), *added))
+    content = " ".join((sha256, str(CONVERTER), pypi_conda_conversion.names_table_digest(), *added))
     return f"h{hashlib.sha256(content.encode()).hexdigest()[:7]}"
 
 
 def _write_members(archive: PackageWriter, wheel: Wheel, target: PackageTarget, stop: Event) -> None:
-    as_libraries = conda_names.wheel_layout(wheel.name) is conda_names.WheelLayout.LIBRARIES
+    as_libraries = pypi_conda_conversion.wheel_layout(wheel.name) is pypi_conda_conversion.WheelLayout.LIBRARIES
     for member in wheel.members:
         path = _library_install_path(member) if as_libraries else _python_install_path(member, wheel, target)
         if path is not None:
@@ -184,7 +190,7 @@ def _write_members(archive: PackageWriter, wheel: Wheel, target: PackageTarget, 
         _add_component_links(archive, wheel)
     else:
         _add_console_scripts(archive, wheel.entry_points)
-        _add_record(archive, wheel, target)
+        _add_installer_and_record(archive, wheel, target)
     for name, path in license_files(wheel).items():
         archive.add_info(f"licenses/{name}", wheel.read_member(path))
 
@@ -267,7 +273,7 @@ def console_script_text(entry: EntryPoint) -> str:
     )
 
 
-def _add_record(archive: PackageWriter, wheel: Wheel, target: PackageTarget) -> None:
+def _add_installer_and_record(archive: PackageWriter, wheel: Wheel, target: PackageTarget) -> None:
     """Write INSTALLER and RECORD as an installer does, so that Python's own tools find the package."""
     dist_info = f"{target.site_packages}/{wheel.dist_info}"
     if f"{dist_info}/INSTALLER" not in archive:

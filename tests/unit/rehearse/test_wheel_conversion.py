@@ -13,8 +13,8 @@ import pytest
 from kiln import files
 from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BrokenPackage, DiskFull, Interrupted
-from kiln.rehearse import conda_names, wheel_package
-from kiln.rehearse.wheel_package import PackageTarget, console_script_text, convert_wheel, convert_wheels
+from kiln.rehearse import pypi_conda_conversion, wheel_conversion
+from kiln.rehearse.wheel_conversion import PackageTarget, console_script_text, convert_wheel, convert_wheels
 from kiln.rehearse.wheel_reader import EntryPoint
 from tests.unit.rehearse.sample import METADATA, content, contents, info, make_wheel, unpacked
 
@@ -165,9 +165,9 @@ def test_whatever_changes_the_content_changes_the_name(
     wheel = make_wheel(tmp_path)
     before = convert_wheel(wheel, "0" * 64, tmp_path, TARGET)
     if change == "converter":
-        monkeypatch.setattr(wheel_package, "CONVERTER", wheel_package.CONVERTER + 1)
+        monkeypatch.setattr(wheel_conversion, "CONVERTER", wheel_conversion.CONVERTER + 1)
     if change == "names":
-        monkeypatch.setattr(conda_names, "names_table_digest", lambda: "other")
+        monkeypatch.setattr(pypi_conda_conversion, "names_table_digest", lambda: "other")
     target = PackageTarget(python="3.12") if change == "python" else TARGET
     assert convert_wheel(wheel, ("1" if change == "wheel" else "0") * 64, tmp_path, target).name != before.name
 

@@ -34,7 +34,7 @@ class WheelLayout(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownName:
+class NameMapping:
     """A row of names.csv; ``source`` is the origin of the conda name.
 
     ``exported_by`` is the package whose ``run_exports`` add this one: itself, its ``-dev`` package or none.
@@ -53,10 +53,10 @@ def names_table_digest() -> str:
 
 
 @cache
-def known_names() -> Mapping[str, KnownName]:
+def name_mappings() -> Mapping[str, NameMapping]:
     """Return the rows of names.csv by normalized PyPI name."""
     return {
-        row["pypi"]: KnownName(
+        row["pypi"]: NameMapping(
             conda=row["conda"],
             layout=WheelLayout(row["layout"]),
             exported_by=row["exported_by"],
@@ -74,19 +74,19 @@ def abi_spec(python: str) -> str:
 def conda_name(pypi: str) -> str:
     """Return the conda name of a PyPI package, by default its normalized name."""
     name = canonicalize_name(pypi)
-    return known_names()[name].conda if name in known_names() else name
+    return name_mappings()[name].conda if name in name_mappings() else name
 
 
 def wheel_layout(pypi: str) -> WheelLayout:
     """Return the install location of a package's files."""
     name = canonicalize_name(pypi)
-    return known_names()[name].layout if name in known_names() else WheelLayout.PYTHON
+    return name_mappings()[name].layout if name in name_mappings() else WheelLayout.PYTHON
 
 
 def exporting_package(pypi: str) -> str:
     """Return the conda package whose run_exports add this one, or an empty string."""
     name = canonicalize_name(pypi)
-    return known_names()[name].exported_by if name in known_names() else ""
+    return name_mappings()[name].exported_by if name in name_mappings() else ""
 
 
 def requirements_missing_in_wheel(pypi: str, python: str) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ def _normalized_version(version: str) -> str:
 @cache
 def _pypi_names_by_conda_name() -> Mapping[str, tuple[str, ...]]:
     names: dict[str, list[str]] = {}
-    for pypi, row in known_names().items():
+    for pypi, row in name_mappings().items():
         if row.layout is WheelLayout.PYTHON:
             names.setdefault(row.conda, []).append(pypi)
     return {conda: tuple(pypi) for conda, pypi in names.items()}
