@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kiln import files, rehearse
+from kiln import files
 from kiln.conda_package import reader
 from kiln.local_channel import LocalChannel
+from kiln.rehearse import usable_python_search
+from kiln.rehearse.python_interpreter_packages import write_python_packages
 from tests.feedstocks import written
 from tests.git_repositories import git
 from tests.packages import conda_package, release_package
@@ -80,10 +82,8 @@ def channel(folder: Path) -> LocalChannel:
         channel.add([(release_package(folder / "made", name), "linux-64")])
     for name in ("strengths", "tools"):
         channel.add([(exporting(folder / "made", name), "linux-64")])
-    interpreter = rehearse.probe_interpreter(Path(sys.executable), env=os.environ)
-    channel.add(
-        (made, "linux-64") for made in rehearse.write_python_packages(interpreter, folder / "made", env=os.environ)
-    )
+    interpreter = usable_python_search.probe_interpreter(Path(sys.executable), env=os.environ)
+    channel.add((made, "linux-64") for made in write_python_packages(interpreter, folder / "made", env=os.environ))
     return channel
 
 

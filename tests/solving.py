@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from kiln import expand, feedstock_loader, rehearse, render
+from kiln import expand, feedstock_loader, render
 from kiln.matchspec_notation import package_name
-from kiln.rehearse import pypi_conda_conversion
+from kiln.rehearse import pypi_conda_conversion, wheel_locks
 from kiln.rehearse.wheel_conversion import library_run_exports
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def exported(output: Output) -> Iterator[str]:
     """Yield what the host requirements of a CUDA output export, as the packages of a rehearsal do."""
     host = {package_name(spec) for spec in output.requirements.host}
     cuda = next((spec.split()[1] for spec in output.requirements.host if spec.startswith("cuda-version ")), "")
-    for wheel in rehearse.plan_from_locks(python="3.12", cuda=cuda.removesuffix(".*")).dependencies if cuda else ():
+    for wheel in wheel_locks.plan_from_locks(python="3.12", cuda=cuda.removesuffix(".*")).dependencies if cuda else ():
         if pypi_conda_conversion.exporting_package(wheel.name) in host:
             yield from library_run_exports(wheel.name, Version(wheel.version))["weak"]
 

@@ -20,10 +20,16 @@ from kiln.builder.job_main import package_test_environment, remove_folders_on_fa
 from kiln.builder.package_reports import package_report_json
 from kiln.builder.rehearsal_input_choice import rehearsal_disk_bytes
 from kiln.builder.step_cache import StepCache, StepResult
+from kiln.conda_package.writer import SUBDIR
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.ledger import Ledger
 from kiln.matchspec_notation import package_name
 from kiln.package_test import PackageTester
+from kiln.rehearse.plan_types import RehearsalPlan
+from kiln.rehearse.python_interpreter_packages import write_python_packages
+from kiln.rehearse.required_packages import outputs_for_python
+from kiln.rehearse.usable_python_search import find_interpreter
+from kiln.rehearse.wheel_locks import upstream_wheel_gaps
 from kiln.serialization import from_json_values, to_json
 from kiln.store import build_cache
 from kiln.store.digests import file_or_folder_digest, folder_digest
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     from kiln.job.messages import ReportedStep, StepReporter
     from kiln.model.build_steps import BuildStep
     from kiln.model.rendered import Output, OutputTest, RenderedConfig
+    from kiln.rehearse.usable_python_search import Interpreter
     from kiln.virtual_packages import VirtualPackages
 
 
@@ -51,7 +58,7 @@ def rehearse_config(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
 
 
 def fetch_wheels_and_sources(
-    wheels: rehearse.RehearsalPlan,
+    wheels: RehearsalPlan,
     layout: RehearsalLayout,
     *,
     env: Mapping[str, str],
@@ -83,7 +90,7 @@ class Rehearsal:
 
     job: BuildJob
     rendered: RenderedConfig
-    wheels: rehearse.RehearsalPlan
+    wheels: RehearsalPlan
     layout: RehearsalLayout
     step_cache: StepCache
     reporter: StepReporter
@@ -159,7 +166,7 @@ class Rehearsal:
                 hint="rehearse a version whose wheels are locked, or update the locks in a clone of kiln",
             )
 
-    def make_dependency_packages(self, interpreter: rehearse.Interpreter | None) -> tuple[Path, ...]:
+    def make_dependency_packages(self, interpreter: Interpreter | None) -> tuple[Path, ...]:
         """Make conda packages of the interpreter, the wheels and this machine's programs; existing ones are reused."""
         folder = self.layout.converted_packages
         title = "package this machine's programs"
@@ -168,7 +175,7 @@ class Rehearsal:
         with self.reporter.step(title), build_cache.hold_lock(self.layout.wheels_lock_file, seconds=build_cache.LONG):
             files.remove_part_files(folder)
             return (
-                *(() if interpreter is None else rehearse.write_python_packages(interpreter, folder, env=os.environ)),
+                *(() if interpreter is None else write_python_packages(interpreter, folder, env=os.environ)),
                 *rehearse.convert_dependencies(self.wheels, self.layout.wheels, folder),
             )
 
@@ -193,7 +200,7 @@ class Rehearsal:
                 )
             channel.remove_other_packages(needed)
             there = {package.name for package in channel.packages()}
-            fresh = [(package, rehearse.SUBDIR) for package in dependencies if package.name not in there]
+            fresh = [(package, SUBDIR) for package in dependencies if package.name not in there]
             if fresh:
                 channel.add(fresh)
 
@@ -276,10 +283,10 @@ class Rehearsal:
         }
 
 
-def rehearsal_plan_of_job(job: Job) -> rehearse.RehearsalPlan:
+def rehearsal_plan_of_job(job: Job) -> RehearsalPlan:
     """Return the plan of a rehearsal's job."""
     assert job.rehearsal_plan is not None, "the run has planned each rehearsal"
-    return from_json_values(rehearse.RehearsalPlan, job.rehearsal_plan)
+    return from_json_values(RehearsalPlan, job.rehearsal_plan)
 
 
 def config_for_one_python(rendered: RenderedConfig, python: str) -> RenderedConfig:
@@ -295,14 +302,14 @@ def config_for_one_python(rendered: RenderedConfig, python: str) -> RenderedConf
         dataclasses.replace(
             output, tests=tuple(test_with_one_python(test) if test.pythons else test for test in output.tests)
         )
-        for output in rehearse.outputs_for_python(rendered, python)
+        for output in outputs_for_python(rendered, python)
     )
     return dataclasses.replace(rendered, outputs=tuple(outputs))
 
 
 def config_without_unfillable_outputs(rendered: RenderedConfig, reporter: StepReporter) -> RenderedConfig:
     """Return a config without the outputs that upstream's wheel cannot fill, and report these and others' gaps."""
-    gaps = rehearse.upstream_wheel_gaps(output.name for output in rendered.outputs if not output.skip)
+    gaps = upstream_wheel_gaps(output.name for output in rendered.outputs if not output.skip)
     if gaps:
         with reporter.step("compare the outputs with upstream's wheel") as step:
             for gap in gaps:
@@ -313,7 +320,7 @@ def config_without_unfillable_outputs(rendered: RenderedConfig, reporter: StepRe
     )
 
 
-def find_rehearsal_python(python: str, job: BuildJob) -> rehearse.Interpreter:
+def find_rehearsal_python(python: str, job: BuildJob) -> Interpreter:
     """Return an interpreter of a minor version: in a container the image's own before the mounted one.
 
     Raises:
@@ -321,9 +328,9 @@ def find_rehearsal_python(python: str, job: BuildJob) -> rehearse.Interpreter:
     """
     named = (job.python,) if job.python else ()
     if job.image is None:
-        return rehearse.find_interpreter(python, first=named, env=os.environ)
+        return find_interpreter(python, first=named, env=os.environ)
     try:
-        return rehearse.find_interpreter(python, last=named, env=os.environ)
+        return find_interpreter(python, last=named, env=os.environ)
     except UnsupportedPython as error:
         raise UnsupportedPython(
             f"the image {job.image} has no Python {python} for {job.config}",

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kiln import expand, rehearse
+from kiln import expand
 from kiln.builder.rehearsal_planning import named_python_version, upstream_wheel_plan
 from kiln.errors import UnknownConfig, UnsupportedPython
 from kiln.job.required_channels_and_network import python_versions_of
+from kiln.rehearse import python_download, usable_python_search
+from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
+from kiln.rehearse.wheel_locks import PYTHONS
 from kiln.serialization import to_json
 from kiln.store.digests import json_digest
 from kiln.variants.cuda_version import cuda_version_of_config
@@ -21,9 +24,11 @@ if TYPE_CHECKING:
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
+    from kiln.rehearse.plan_types import RehearsalPlan
+    from kiln.rehearse.usable_python_search import Interpreter
 
 
-PlanOf: TypeAlias = "Callable[[BuildConfig], rehearse.RehearsalPlan]"
+PlanOf: TypeAlias = "Callable[[BuildConfig], RehearsalPlan]"
 
 SYSTEM = Path("/usr")  # an interpreter below it cannot be mounted in a container, which has its own
 # Bytes of disk for each byte of a wheel, as measured: fetched, converted and unpacked; and, while a package is made of
@@ -35,8 +40,8 @@ WHEEL_DISK, BUILD_DISK = 4, 8
 class RehearsalInputs:
     """A rehearsal's wheels and interpreter; ``interpreter`` is None when this machine lacks the config's Python."""
 
-    wheels: rehearse.RehearsalPlan
-    interpreter: rehearse.Interpreter | None
+    wheels: RehearsalPlan
+    interpreter: Interpreter | None
 
     @property
     def inputs_digest(self) -> str:
@@ -74,17 +79,17 @@ class RehearsalPythons:
 
     machine: HostMachine
     folder: Path
-    channel: str = rehearse.DEFAULT_CHANNEL
+    channel: str = DEFAULT_CHANNEL
     fetch: bool = True
     show: Callable[[str], None] = lambda _: None
 
-    def find_on_machine(self, python: str) -> rehearse.Interpreter | None:
+    def find_on_machine(self, python: str) -> Interpreter | None:
         """Return a present interpreter of a minor version, the machine's own before a fetched one; None without any."""
         with contextlib.suppress(UnsupportedPython):
             return self._find_interpreter(python)
         return None
 
-    def find_or_fetch(self, python: str) -> rehearse.Interpreter:
+    def find_or_fetch(self, python: str) -> Interpreter:
         """Return an interpreter of a minor version, fetched if this machine lacks it.
 
         Raises:
@@ -93,14 +98,14 @@ class RehearsalPythons:
         try:
             return self._find_interpreter(python)
         except UnsupportedPython as refusal:
-            request = rehearse.PythonRequest(
-                python=python, folder=self.folder, channel=self.channel, refusal=refusal.why
-            )
-        return rehearse.fetch_python(request, env=self.machine.environment, say=self.show)
+            request = PythonRequest(python=python, folder=self.folder, channel=self.channel, refusal=refusal.why)
+        return python_download.fetch_python(request, env=self.machine.environment, say=self.show)
 
-    def _find_interpreter(self, python: str) -> rehearse.Interpreter:
-        last = rehearse.fetched_pythons(python, self.folder)
-        return rehearse.find_interpreter(python, first=(self.machine.python,), last=last, env=self.machine.environment)
+    def _find_interpreter(self, python: str) -> Interpreter:
+        last = python_download.fetched_pythons(python, self.folder)
+        return usable_python_search.find_interpreter(
+            python, first=(self.machine.python,), last=last, env=self.machine.environment
+        )
 
 
 def rehearsal_inputs_by_config(
@@ -111,7 +116,7 @@ def rehearsal_inputs_by_config(
     Raises:
         KilnError: UsageError for a config of several Pythons, UnsupportedPython and VariantFault without wheels.
     """
-    interpreters: dict[str, rehearse.Interpreter | None] = {}
+    interpreters: dict[str, Interpreter | None] = {}
     inputs = {}
     for config in configs:
         wheels = plan_of(config)
@@ -138,7 +143,7 @@ def require_rehearsal_inputs(
     _require_named_python(pythons.machine, {rehearsal.wheels.python for rehearsal in inputs.values()} - {""})
     lacking = {rehearsal.wheels.python for rehearsal in inputs.values() if rehearsal.interpreter is None} - {""}
     absent = lacking if on_host else set()
-    fetch = pythons.fetch or pythons.channel == rehearse.NO_CHANNEL  # it refuses, in a dry run, too
+    fetch = pythons.fetch or pythons.channel == NO_CHANNEL  # it refuses, in a dry run, too
     interpreters, failures = _fetch_interpreters(sorted(absent), pythons) if fetch else ({}, {})
     if failures and len(failures) == len({rehearsal.wheels.python for rehearsal in inputs.values()}):
         raise failures[max(failures)]
@@ -170,7 +175,7 @@ def _require_named_python(machine: HostMachine, required: Collection[str]) -> No
 
 def _fetch_interpreters(
     absent: Iterable[str], pythons: RehearsalPythons
-) -> tuple[dict[str, rehearse.Interpreter], dict[str, UnsupportedPython]]:
+) -> tuple[dict[str, Interpreter], dict[str, UnsupportedPython]]:
     """Fetch missing interpreters; return the fetched ones, and the errors of the others."""
     interpreters, failures = {}, {}
     for python in absent:
@@ -219,15 +224,15 @@ def cpu_config_for_machine(feedstock: Feedstock, machine: HostMachine, names: It
     """
     try:
         return cpu_config_for_python(
-            feedstock, rehearse.probe_interpreter(machine.python, env=machine.environment).minor_version, names
+            feedstock,
+            usable_python_search.probe_interpreter(machine.python, env=machine.environment).minor_version,
+            names,
         ).name
     except UnsupportedPython:
         if machine.insists:
             raise
-    newest = rehearse.first_available_interpreter(env=machine.environment)
-    return cpu_config_for_python(
-        feedstock, rehearse.PYTHONS[-1] if newest is None else newest.minor_version, names
-    ).name
+    newest = usable_python_search.first_available_interpreter(env=machine.environment)
+    return cpu_config_for_python(feedstock, PYTHONS[-1] if newest is None else newest.minor_version, names).name
 
 
 def cpu_config_for_python(feedstock: Feedstock, python: str, names: Iterable[str] | None = None) -> BuildConfig:

@@ -8,9 +8,11 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import limits, package_test, rehearse, render
+from kiln import limits, package_test, render
 from kiln.errors import UnsupportedPython, UsageError
 from kiln.job.required_channels_and_network import python_versions_of
+from kiln.rehearse import usable_python_search, wheel_locks
+from kiln.rehearse.python_interpreter_packages import PACKAGED_PYTHONS
 from kiln.variants.cuda_version import cuda_version_of_config
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
     from kiln.model.rendered import RenderedConfig
+    from kiln.rehearse.plan_types import RehearsalPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +42,18 @@ class RehearsalPlanner:
     on_host: bool
     env: Mapping[str, str]
 
-    def plan(self, config: BuildConfig) -> rehearse.RehearsalPlan:
+    def plan(self, config: BuildConfig) -> RehearsalPlan:
         """Return the plan of a config's rehearsal; nothing is downloaded.
 
         Raises:
             KilnError: UsageError in a container, RehearsalRefused with all that cannot be had, UnsupportedPython and
                 VariantFault without locked wheels.
         """
-        from kiln.rehearse.required_packages import required_packages
+        from kiln.rehearse import source_archives_by_hash, substitution_plan  # a plan from locks needs none of these
+        from kiln.rehearse.required_packages import outputs_for_python, required_packages
 
         rendered = limits.run_bounded(lambda: render.close_static_pins(render.render(self.feedstock, config)))
-        if rehearse.has_upstream_wheel(output.name for output in rendered.outputs):
+        if wheel_locks.has_upstream_wheel(output.name for output in rendered.outputs):
             return upstream_wheel_plan(config)
         if not self.on_host:
             raise UsageError(
@@ -60,15 +64,15 @@ class RehearsalPlanner:
         preferred = self._preferred_pythons()
         if pythons := python_versions_of(config):
             preferred = (_preferred_or_newest_python(pythons, preferred), *preferred)
-            rendered = dataclasses.replace(rendered, outputs=rehearse.outputs_for_python(rendered, preferred[0]))
+            rendered = dataclasses.replace(rendered, outputs=outputs_for_python(rendered, preferred[0]))
         required = required_packages(rendered, test_specs=required_specs_of_tests(rendered))
-        python = rehearse.fitting_python(required, preferred)
+        python = substitution_plan.fitting_python(required, preferred)
         projects = dict.fromkeys((rendered.name, *(output.name for output in rendered.outputs)))
-        return rehearse.plan_config_rehearsal(
+        return substitution_plan.plan_config_rehearsal(
             rendered,
             required,
             python=python,
-            source_search=rehearse.SourceSearch(
+            source_search=source_archives_by_hash.SourceSearch(
                 store=self.store, folder=self.folder, mirror=self.mirror, projects=tuple(projects), env=self.env
             ),
             env=self.env,
@@ -86,14 +90,16 @@ class RehearsalPlanner:
             return (named_python_version(self.machine),)
         pythons = []
         with contextlib.suppress(UnsupportedPython):
-            pythons.append(rehearse.probe_interpreter(self.machine.python, env=self.machine.environment).minor_version)
-        newest = rehearse.first_available_interpreter(env=self.machine.environment)
+            pythons.append(
+                usable_python_search.probe_interpreter(self.machine.python, env=self.machine.environment).minor_version
+            )
+        newest = usable_python_search.first_available_interpreter(env=self.machine.environment)
         return (*pythons, *([] if newest is None else [newest.minor_version]))
 
 
-def upstream_wheel_plan(config: BuildConfig) -> rehearse.RehearsalPlan:
+def upstream_wheel_plan(config: BuildConfig) -> RehearsalPlan:
     """Return the plan of a config's rehearsal with upstream's wheel."""
-    return rehearse.plan_from_locks(python=single_python_version(config), cuda=cuda_version_of_config(config))
+    return wheel_locks.plan_from_locks(python=single_python_version(config), cuda=cuda_version_of_config(config))
 
 
 def named_python_version(machine: HostMachine) -> str:
@@ -102,8 +108,8 @@ def named_python_version(machine: HostMachine) -> str:
     Raises:
         UnsupportedPython: when it cannot be used.
     """
-    return rehearse.probe_interpreter(
-        machine.python, env=machine.environment, pythons=rehearse.PACKAGED_PYTHONS
+    return usable_python_search.probe_interpreter(
+        machine.python, env=machine.environment, pythons=PACKAGED_PYTHONS
     ).minor_version
 
 

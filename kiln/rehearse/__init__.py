@@ -11,72 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.conda_package.writer import SUBDIR
-from kiln.lazy_exports import lazy_exports
-
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.rehearse.plan_types import RehearsalPlan
-    from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest, fetch_python, fetched_pythons
-    from kiln.rehearse.python_interpreter_packages import write_python_packages
-    from kiln.rehearse.required_packages import outputs_for_python
-    from kiln.rehearse.source_archives_by_hash import SourceSearch
-    from kiln.rehearse.substitution_plan import PACKAGED_PYTHONS, fitting_python, plan_config_rehearsal
-    from kiln.rehearse.usable_python_search import (
-        Interpreter,
-        find_interpreter,
-        first_available_interpreter,
-        probe_interpreter,
-    )
-    from kiln.rehearse.wheel_locks import (
-        PYTHONS,
-        cuda_versions,
-        has_upstream_wheel,
-        plan_from_locks,
-        upstream_wheel_gaps,
-    )
-
-__all__ = [
-    "DEFAULT_CHANNEL",
-    "NO_CHANNEL",
-    "PACKAGED_PYTHONS",
-    "PYTHONS",
-    "SUBDIR",
-    "Interpreter",
-    "PythonRequest",
-    "RehearsalPlan",
-    "SourceSearch",
-    "convert_dependencies",
-    "cuda_versions",
-    "fetch_python",
-    "fetched_pythons",
-    "find_interpreter",
-    "first_available_interpreter",
-    "fitting_python",
-    "has_upstream_wheel",
-    "outputs_for_python",
-    "plan_config_rehearsal",
-    "plan_from_locks",
-    "probe_interpreter",
-    "upstream_wheel_gaps",
-    "verified_upstream_wheel",
-    "write_python_packages",
-]
-
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "usable_python_search": "Interpreter find_interpreter first_available_interpreter probe_interpreter",
-        "plan_types": "RehearsalPlan",
-        "python_download": "DEFAULT_CHANNEL NO_CHANNEL PythonRequest fetch_python fetched_pythons",
-        "python_interpreter_packages": "write_python_packages",
-        "required_packages": "outputs_for_python",
-        "source_archives_by_hash": "SourceSearch",
-        "substitution_plan": "PACKAGED_PYTHONS plan_config_rehearsal fitting_python",
-        "wheel_locks": "PYTHONS cuda_versions has_upstream_wheel plan_from_locks upstream_wheel_gaps",
-    },
-)
 
 
 def verified_upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from kiln.rehearse.usable_python_search import Interpreter
 
+# Pythons whose interpreters can be packaged, the newest last; conda-forge has had packages for all of them.
+PACKAGED_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 MAKER = 2  # raise it when the same interpreter gives another package
 _LEFT_OUT = frozenset(
     {

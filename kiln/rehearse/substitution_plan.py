@@ -8,6 +8,7 @@ from kiln.errors import RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import machine_programs
 from kiln.rehearse.plan_types import RehearsalPlan
+from kiln.rehearse.python_interpreter_packages import PACKAGED_PYTHONS
 from kiln.rehearse.substitute_search import OF_INTERPRETER, MissingPackage, SubstituteSearch
 from kiln.rehearse.wheel_resolution import RequirementsConflict
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from kiln.rehearse.source_archives_by_hash import SourceSearch
 
 _FREE_THREADED = lazy_pattern(r"_cp\d+t$")
-# Pythons whose interpreters can be packaged, the newest last; conda-forge has had packages for all of them.
-PACKAGED_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
 
 def plan_config_rehearsal(

@@ -189,14 +189,14 @@ class ConfigBuild:
 
     def fetch_rehearsal_wheels(self) -> None:
         """Fetch the wheels of a rehearsal, by pip with the user's settings, which no other process sees."""
-        from kiln import rehearse  # a build for real needs none of these
         from kiln.builder import rehearsal
+        from kiln.rehearse import usable_python_search  # a build for real needs none of these
         from kiln.store.rehearsal_layout import RehearsalLayout
 
         layout, job = RehearsalLayout(config=self.task.folder), self.task.job
         wheels = rehearsal.rehearsal_plan_of_job(job)
         if job.container == HOST and job.python is None and wheels.python:
-            rehearse.find_interpreter(wheels.python, env=os.environ)  # refuse before anything is fetched
+            usable_python_search.find_interpreter(wheels.python, env=os.environ)  # refuse before anything is fetched
         layout.wheels.mkdir(parents=True, exist_ok=True)
         rehearsal.fetch_wheels_and_sources(wheels, layout, env=os.environ, log=Path(job.log), reporter=StepReporter())
 

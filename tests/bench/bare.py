@@ -16,11 +16,12 @@ import rattler
 from rattler.index import index_fs
 
 from kiln import build, feedstock_loader, render
-from kiln import rehearse as parts
 from kiln.build.rattler_build_worker import run_rattler_build
 from kiln.builder.rehearsal_input_choice import cpu_config_for_python
 from kiln.builder.rehearsal_planning import single_python_version
 from kiln.local_channel import SUBDIRS
+from kiln.rehearse import verified_upstream_wheel
+from kiln.rehearse.wheel_locks import plan_from_locks
 from kiln.store.layout import ArtifactLayout
 from kiln.store.rehearsal_layout import RehearsalLayout
 
@@ -54,7 +55,7 @@ def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
         recipe_folder=feedstock.recipe,
         folder=bare / "work",
         channels=((bare / "channel").as_uri(),),
-        wheel=parts.verified_upstream_wheel(parts.plan_from_locks(python=single_python_version(config)), shop.wheels),
+        wheel=verified_upstream_wheel(plan_from_locks(python=single_python_version(config)), shop.wheels),
     )
 
 

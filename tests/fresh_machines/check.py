@@ -24,7 +24,7 @@ from kiln.container.engine import choose_engine
 from kiln.errors import UnsupportedPython
 from kiln.image import build_container_image
 from kiln.image.build_container_image import AFTER, ImageRecipe
-from kiln.rehearse import PYTHONS
+from kiln.rehearse.wheel_locks import PYTHONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

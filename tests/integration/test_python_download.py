@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import rehearse, system_package_advice
+from kiln import system_package_advice
+from kiln.conda_package.writer import SUBDIR
 from kiln.errors import NotWritable, UnsupportedPython
 from kiln.local_channel import LocalChannel
-from kiln.rehearse import Interpreter, PythonRequest, python_download
+from kiln.rehearse import python_download, usable_python_search
+from kiln.rehearse.python_download import PythonRequest
+from kiln.rehearse.python_interpreter_packages import write_python_packages
 from kiln.solve_and_install import solve
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kiln.rehearse.usable_python_search import Interpreter
 
 ENV = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 NOWHERE = "http://127.0.0.1:9/channel"
@@ -25,7 +30,7 @@ SHOW = "import sys, ssl, sqlite3, ctypes; print(sys.prefix)"
 @pytest.fixture(scope="session")
 def interpreter() -> Interpreter:
     """The newest Python of this machine that a rehearsal can use."""
-    result = rehearse.first_available_interpreter(env=ENV)
+    result = usable_python_search.first_available_interpreter(env=ENV)
     if result is None:
         pytest.skip("this machine has no Python that TensorFlow has wheels for")
     return result
@@ -35,10 +40,10 @@ def interpreter() -> Interpreter:
 def channel(interpreter: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> LocalChannel:
     """A channel with that Python, as packages."""
     folder = tmp_path_factory.mktemp("channel")
-    made = rehearse.write_python_packages(interpreter, folder / "made", env=ENV)
+    made = write_python_packages(interpreter, folder / "made", env=ENV)
     channel = LocalChannel(root=folder / "channel")
     channel.repair_index()
-    channel.add((package, rehearse.SUBDIR) for package in made)
+    channel.add((package, SUBDIR) for package in made)
     return channel
 
 
@@ -48,18 +53,18 @@ def test_a_python_of_a_channel_is_installed_found_again_and_packaged(
     request = PythonRequest(python=interpreter.minor_version, folder=tmp_path / "pythons", channel=channel.url)
     (request.folder / f".{interpreter.minor_version}.1-0123abcd.part" / "half").mkdir(parents=True)  # of a killed run
     said: list[str] = []
-    fetched = rehearse.fetch_python(request, env=ENV, say=said.append)
+    fetched = python_download.fetch_python(request, env=ENV, say=said.append)
     assert said == [f"no usable Python {interpreter.minor_version} on this machine: fetching it from {channel.url}"]
     assert (fetched.version, fetched.base_prefix) == (interpreter.version, request.folder / interpreter.minor_version)
     ran = subprocess.run((fetched.executable, "-I", "-c", SHOW), capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == str(fetched.base_prefix)
-    assert [path.resolve() for path in rehearse.fetched_pythons(interpreter.minor_version, request.folder)] == [
+    assert [path.resolve() for path in python_download.fetched_pythons(interpreter.minor_version, request.folder)] == [
         fetched.executable
     ]
     assert [entry.name for entry in request.folder.iterdir()] == [interpreter.minor_version], (
         "the packages are not kept twice"
     )
-    names = [package.name for package in rehearse.write_python_packages(fetched, tmp_path / "made", env=ENV)]
+    names = [package.name for package in write_python_packages(fetched, tmp_path / "made", env=ENV)]
     assert [name.split("-")[0] for name in names] == ["python", "python_abi"]
 
 
@@ -71,12 +76,12 @@ def test_what_another_process_has_fetched_meanwhile_is_taken(
 
     def solve_late(*args: Any, **options: Any) -> Any:
         monkeypatch.setattr("kiln.solve_and_install.solve", solve)
-        others.append(rehearse.fetch_python(request, env=ENV))
+        others.append(python_download.fetch_python(request, env=ENV))
         (request.folder / interpreter.minor_version / "in-use").touch()
         return solve(*args, **options)
 
     monkeypatch.setattr("kiln.solve_and_install.solve", solve_late)
-    assert rehearse.fetch_python(request, env=ENV).executable == others[0].executable
+    assert python_download.fetch_python(request, env=ENV).executable == others[0].executable
     assert (request.folder / interpreter.minor_version / "in-use").exists(), "it was neither removed nor fetched again"
 
 
@@ -90,7 +95,7 @@ def test_failed_downloads_are_reported_with_the_command_that_installs_a_python(
     uv.chmod(0o755)
     request = PythonRequest(python="3.12", folder=tmp_path / "pythons", channel=NOWHERE, refusal="/p does not answer")
     with pytest.raises(UnsupportedPython) as caught:
-        rehearse.fetch_python(request, env={"PATH": str(uv.parent)})
+        python_download.fetch_python(request, env={"PATH": str(uv.parent)})
     lines = [line.strip() for line in caught.value.why.splitlines()]
     assert lines[0] == "/p does not answer"
     assert lines[1].startswith(f"{NOWHERE}: the channel {NOWHERE} cannot be reached (")
@@ -110,15 +115,17 @@ def test_a_python_of_uv_is_in_kilns_own_folder(interpreter: Interpreter, tmp_pat
     )
     uv.chmod(0o755)
     request = PythonRequest(python=python, folder=tmp_path / "pythons", channel=NOWHERE)
-    fetched = rehearse.fetch_python(request, env={**ENV, "PATH": f"{uv.parent}:{ENV['PATH']}"})
+    fetched = python_download.fetch_python(request, env={**ENV, "PATH": f"{uv.parent}:{ENV['PATH']}"})
     assert fetched == interpreter
-    assert [path.resolve() for path in rehearse.fetched_pythons(python, request.folder)] == [interpreter.executable]
+    assert [path.resolve() for path in python_download.fetched_pythons(python, request.folder)] == [
+        interpreter.executable
+    ]
 
 
 def test_nothing_is_fetched_where_that_is_switched_off(tmp_path: Path) -> None:
     request = PythonRequest(python="3.12", folder=tmp_path / "pythons", channel=python_download.NO_CHANNEL)
     with pytest.raises(UnsupportedPython) as caught:
-        rehearse.fetch_python(request, env=ENV)
+        python_download.fetch_python(request, env=ENV)
     assert "--python-channel none forbids a download" in caught.value.why
     assert not request.folder.exists()
 
@@ -131,7 +138,7 @@ def test_no_python_is_written_through_a_link(tmp_path: Path) -> None:
     (folder / "3.12").symlink_to(elsewhere / "3.12")
     request = PythonRequest(python="3.12", folder=folder, channel=NOWHERE)
     with pytest.raises(NotWritable, match=r"3\.12 is a link"):
-        rehearse.fetch_python(request, env=ENV)
+        python_download.fetch_python(request, env=ENV)
     assert (elsewhere / "3.12" / "kept").exists()
 
 

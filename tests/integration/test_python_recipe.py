@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from kiln import files, rehearse
+from kiln import files
 from kiln.conda_package import reader
+from kiln.conda_package.writer import SUBDIR
 from kiln.local_channel import LocalChannel
 from kiln.publish import package_inspection
+from kiln.rehearse import usable_python_search
+from kiln.rehearse.python_interpreter_packages import write_python_packages
 from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheels
 from tests.feedstocks import written
 
@@ -71,13 +74,13 @@ def pip_wheel() -> Path:
 def channel(tmp_path_factory: pytest.TempPathFactory) -> LocalChannel:
     """A channel with this Python, and its own pip."""
     folder = tmp_path_factory.mktemp("python")
-    interpreter = rehearse.probe_interpreter(Path(sys.executable), env=os.environ)
+    interpreter = usable_python_search.probe_interpreter(Path(sys.executable), env=os.environ)
     pip = pip_wheel()
-    made = rehearse.write_python_packages(interpreter, folder / "made", env=os.environ)
+    made = write_python_packages(interpreter, folder / "made", env=os.environ)
     target = PackageTarget(python=interpreter.minor_version)
     made += convert_wheels([(pip, files.sha256(pip))], folder / "made", target)
     channel = LocalChannel(root=folder / "channel")
-    channel.add((package, rehearse.SUBDIR) for package in made)
+    channel.add((package, SUBDIR) for package in made)
     return channel
 
 

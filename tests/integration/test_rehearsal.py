@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import feedstock_loader, rehearse, render
+from kiln import feedstock_loader, render
 from kiln.builder.rehearsal_input_choice import cpu_config_for_python
 from kiln.conda_package.reader import read_info_json
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
 from kiln.expand import read_config
 from kiln.files import link_or_copy
 from kiln.local_channel import LocalChannel
-from kiln.rehearse import PYTHONS
+from kiln.rehearse import usable_python_search
+from kiln.rehearse.wheel_locks import PYTHONS
 from tests import shared_inputs
 from tests.small_disks import mounted
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
-OWN = rehearse.first_available_interpreter(
+OWN = usable_python_search.first_available_interpreter(
     first=[Path(sys.executable)], env=os.environ, pythons=[RUNNING, *PYTHONS[::-1]]
 )
 PYTHON = "" if OWN is None else OWN.minor_version  # of the config that is rehearsed here when none is named

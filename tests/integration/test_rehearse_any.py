@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import rehearse
 from kiln.conda_package.reader import read_info_json
+from kiln.rehearse import usable_python_search
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[2]
-MACHINE = rehearse.first_available_interpreter(first=[Path(sys.executable)], env=os.environ)
+MACHINE = usable_python_search.first_available_interpreter(first=[Path(sys.executable)], env=os.environ)
 VARIANTS = """\
 c_compiler:
   - gcc

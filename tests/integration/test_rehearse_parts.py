@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import rehearse
+from kiln.conda_package.writer import SUBDIR
 from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
 from kiln.local_channel import LocalChannel
-from kiln.rehearse import wheel_download
+from kiln.rehearse import usable_python_search, wheel_download
 from kiln.rehearse.plan_types import LockedWheel
+from kiln.rehearse.python_interpreter_packages import write_python_packages
 from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheels
 from kiln.rehearse.wheel_locks import PYTHONS, plan_from_locks
 
@@ -78,7 +79,7 @@ def interpreters() -> list[Path]:
     for python in PYTHONS:
         for first in ([], [Path(f"/usr/bin/python{python}")]):
             try:
-                interpreter = rehearse.find_interpreter(python, first=first, env=ENV)
+                interpreter = usable_python_search.find_interpreter(python, first=first, env=ENV)
             except UnsupportedPython:
                 continue
             result[interpreter.executable] = interpreter.executable
@@ -89,7 +90,7 @@ def installed(packages: Sequence[Path], folder: Path) -> Path:
     """Put packages into a channel, and from there into a fresh prefix."""
     channel = LocalChannel(root=folder / "channel")
     channel.repair_index()
-    channel.add((package, rehearse.SUBDIR) for package in packages)
+    channel.add((package, SUBDIR) for package in packages)
     specs = [package.name.rsplit("-", 2)[0] for package in packages]
     argv = [sys.executable, "-c", INSTALL, channel.url, str(folder / "prefix"), str(folder / "cache"), *specs]
     subprocess.run(argv, check=True, cwd=ROOT)
@@ -112,10 +113,10 @@ def ran(prefix: Path, *words: str) -> str:
 
 @pytest.mark.parametrize("executable", interpreters(), ids=str)
 def test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix(executable: Path, store: Path, tmp_path: Path) -> None:
-    interpreter = rehearse.probe_interpreter(executable, env=ENV)
+    interpreter = usable_python_search.probe_interpreter(executable, env=ENV)
     chosen = some(interpreter.minor_version)
     paths = wheel_download.fetch_wheels(chosen, store, env=ENV)
-    made = rehearse.write_python_packages(interpreter, tmp_path / "made", env=ENV)
+    made = write_python_packages(interpreter, tmp_path / "made", env=ENV)
     fetched = [(path, wheel.sha256) for path, wheel in zip(paths, chosen, strict=True)]
     made += convert_wheels(fetched, tmp_path / "made", PackageTarget(python=interpreter.minor_version))
     prefix = installed(made, tmp_path)
@@ -136,9 +137,9 @@ SYSTEM = [path for path in interpreters() if path.parent == Path("/usr/bin")]
 @pytest.mark.parametrize("executable", SYSTEM, ids=str)
 def test_a_virtual_environment_of_the_systems_python_answers_as_that_does(executable: Path, tmp_path: Path) -> None:
     subprocess.run((executable, "-m", "venv", "--without-pip", tmp_path / "v"), check=True)
-    assert rehearse.probe_interpreter(tmp_path / "v" / "bin" / "python", env=ENV) == rehearse.probe_interpreter(
-        executable, env=ENV
-    )
+    assert usable_python_search.probe_interpreter(
+        tmp_path / "v" / "bin" / "python", env=ENV
+    ) == usable_python_search.probe_interpreter(executable, env=ENV)
 
 
 def test_a_second_run_fetches_and_makes_nothing(store: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, rehearse
+from kiln import expand
 from kiln.builder import rehearsal_input_choice
 from kiln.builder.rehearsal import config_for_one_python, find_rehearsal_python
 from kiln.builder.rehearsal_input_choice import (
@@ -22,15 +22,18 @@ from kiln.job.host_environment_and_python import HostMachine
 from kiln.job.job_descriptions import BuildJob, BuildOptions
 from kiln.model.matrix_config import BuildConfig
 from kiln.model.rendered import Output, OutputTest, RenderedConfig
-from kiln.rehearse import Interpreter
-from kiln.rehearse.plan_types import StandIn
+from kiln.rehearse import python_download, usable_python_search, wheel_locks
+from kiln.rehearse.plan_types import RehearsalPlan, StandIn
+from kiln.rehearse.python_download import NO_CHANNEL, PythonRequest
+from kiln.rehearse.usable_python_search import Interpreter
+from kiln.rehearse.wheel_locks import PYTHONS
 from kiln.store import build_cache
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
-WHEELS = rehearse.plan_from_locks(python="3.12")
+WHEELS = wheel_locks.plan_from_locks(python="3.12")
 
 
 def interpreter(executable: Path, base: Path) -> Interpreter:
@@ -53,7 +56,7 @@ def test_another_python_and_other_wheels_are_another_rehearsal(tmp_path: Path) -
     others = [
         replace(means, interpreter=None),
         replace(means, interpreter=interpreter(tmp_path / "other", tmp_path)),
-        replace(means, wheels=rehearse.plan_from_locks(python="3.12", cuda="12.9")),
+        replace(means, wheels=wheel_locks.plan_from_locks(python="3.12", cuda="12.9")),
     ]
     assert len({means.inputs_digest, *(other.inputs_digest for other in others)}) == 4
     assert means.inputs_digest == replace(means).inputs_digest
@@ -76,10 +79,10 @@ def test_wheels_that_several_configs_need_are_fetched_once(tmp_path: Path) -> No
 
 
 def test_stand_ins_are_part_of_a_rehearsals_key() -> None:
-    means = RehearsalInputs(wheels=rehearse.RehearsalPlan(python=""), interpreter=None)
+    means = RehearsalInputs(wheels=RehearsalPlan(python=""), interpreter=None)
     stand_in = StandIn(name="gcc_linux-64", version="14", origin="gcc 12")
     others = [
-        replace(means, wheels=rehearse.RehearsalPlan(python="", stand_ins=(one,)))
+        replace(means, wheels=RehearsalPlan(python="", stand_ins=(one,)))
         for one in (stand_in, replace(stand_in, origin="gcc 13"))
     ]
     assert len({means.inputs_digest, *(other.inputs_digest for other in others)}) == 3
@@ -134,7 +137,7 @@ def test_an_image_without_the_configs_python_is_reported_with_both(
         find_rehearsal_python("3.12", job)
 
 
-CONFIGS = {python: f"cpu_{python}" for python in rehearse.PYTHONS}
+CONFIGS = {python: f"cpu_{python}" for python in PYTHONS}
 
 
 @pytest.fixture
@@ -157,12 +160,12 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Interpret
     def probe(executable: Path, **_: object) -> Interpreter:
         raise UnsupportedPython(f"{executable} cannot be used")
 
-    monkeypatch.setattr(rehearse, "find_interpreter", find)
-    monkeypatch.setattr(rehearse, "probe_interpreter", probe)
+    monkeypatch.setattr(usable_python_search, "find_interpreter", find)
+    monkeypatch.setattr(usable_python_search, "probe_interpreter", probe)
     monkeypatch.setattr(
-        rehearse,
+        usable_python_search,
         "first_available_interpreter",
-        lambda **_: next((known[item] for item in rehearse.PYTHONS[::-1] if item in known), None),
+        lambda **_: next((known[item] for item in PYTHONS[::-1] if item in known), None),
     )
     return known
 
@@ -223,7 +226,7 @@ def test_a_named_python_that_cannot_be_used_is_not_replaced(
     named = replace(own, machine=machine)
     with pytest.raises(UnsupportedPython, match="/calling cannot be used"):
         rehearsal_input_choice.require_rehearsal_inputs(configs(feedstock, "3.12"), named, on_host=True)
-    monkeypatch.setattr(rehearse, "probe_interpreter", lambda *_, **__: interpreter_of("3.11"))
+    monkeypatch.setattr(usable_python_search, "probe_interpreter", lambda *_, **__: interpreter_of("3.11"))
     with pytest.raises(UnsupportedPython, match="/calling cannot be used for this rehearsal") as caught:
         rehearsal_input_choice.require_rehearsal_inputs(configs(feedstock, "3.12"), named, on_host=True)
     assert caught.value.why == "it is Python 3.11, the rehearsal requires Python 3.12"
@@ -235,13 +238,13 @@ def test_a_named_python_that_cannot_be_used_is_not_replaced(
 def test_a_python_that_is_absent_is_fetched_with_what_was_wrong_with_others(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests: list[rehearse.PythonRequest] = []
+    requests: list[PythonRequest] = []
 
-    def fetch(request: rehearse.PythonRequest, **_: object) -> Interpreter:
+    def fetch(request: PythonRequest, **_: object) -> Interpreter:
         requests.append(request)
         return interpreter_of(request.python)
 
-    monkeypatch.setattr(rehearse, "fetch_python", fetch)
+    monkeypatch.setattr(python_download, "fetch_python", fetch)
     here["3.12"] = interpreter_of("3.12")
     means, notes = rehearsal_input_choice.require_rehearsal_inputs(
         configs(feedstock, "3.11", "3.12"), pythons(tmp_path), on_host=True
@@ -255,10 +258,10 @@ def test_a_python_that_is_absent_is_fetched_with_what_was_wrong_with_others(
 def test_some_missing_pythons_are_noted_and_all_are_an_error(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fetch(request: rehearse.PythonRequest, **_: object) -> Interpreter:
+    def fetch(request: PythonRequest, **_: object) -> Interpreter:
         raise UnsupportedPython(f"no Python {request.python} can be had", hint="get it")
 
-    monkeypatch.setattr(rehearse, "fetch_python", fetch)
+    monkeypatch.setattr(python_download, "fetch_python", fetch)
     with pytest.raises(UnsupportedPython, match=r"no Python 3\.13 can be had"):
         rehearsal_input_choice.require_rehearsal_inputs(
             configs(feedstock, "3.11", "3.13"), pythons(tmp_path), on_host=True
@@ -287,10 +290,10 @@ def test_a_dry_run_notes_the_pythons_to_fetch(
 def test_a_dry_run_that_may_fetch_nothing_is_refused_as_the_run_would_be(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fetch(request: rehearse.PythonRequest, **_: object) -> Interpreter:
+    def fetch(request: PythonRequest, **_: object) -> Interpreter:
         raise UnsupportedPython(f"nothing from {request.channel}")
 
-    monkeypatch.setattr(rehearse, "fetch_python", fetch)
-    pythons_here = replace(pythons(tmp_path, fetch=False), channel=rehearse.NO_CHANNEL)
+    monkeypatch.setattr(python_download, "fetch_python", fetch)
+    pythons_here = replace(pythons(tmp_path, fetch=False), channel=NO_CHANNEL)
     with pytest.raises(UnsupportedPython, match="nothing from none"):
         rehearsal_input_choice.require_rehearsal_inputs(configs(feedstock, "3.13"), pythons_here, on_host=True)

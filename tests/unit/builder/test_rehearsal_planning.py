@@ -6,25 +6,29 @@ import os
 import platform
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import expand, rehearse
+from kiln import expand
 from kiln.builder.rehearsal_planning import RehearsalPlanner
 from kiln.errors import UnsupportedPython
 from kiln.job.host_environment_and_python import HostMachine
 from kiln.model.feedstock import Feedstock
+from kiln.rehearse import usable_python_search
 from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from kiln.rehearse.usable_python_search import Interpreter
 
 
 @pytest.mark.parametrize("insists", [True, False])
 def test_a_named_python_that_cannot_be_used_is_refused(insists: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def probe(executable: Path, **_: Any) -> rehearse.Interpreter:
+    def probe(executable: Path, **_: Any) -> Interpreter:
         raise UnsupportedPython(f"{executable} cannot be used")
 
-    monkeypatch.setattr(rehearse, "probe_interpreter", probe)
-    monkeypatch.setattr(rehearse, "first_available_interpreter", lambda **_: None)
+    monkeypatch.setattr(usable_python_search, "probe_interpreter", probe)
+    monkeypatch.setattr(usable_python_search, "first_available_interpreter", lambda **_: None)
     planner = RehearsalPlanner(
         feedstock=Feedstock(root=Path("/feedstock")),
         machine=HostMachine(environment={}, python=Path("/named"), insists=insists),

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli, masking, rehearse, run
+from kiln import cli, masking, run
 from kiln.cli import build_options
 from kiln.errors import RecipeFault, UsageError
 from kiln.model.feedstock import Feedstock
+from kiln.rehearse.python_download import DEFAULT_CHANNEL
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def test_a_budget_of_actions_has_no_time(tmp_path: Path) -> None:
 def test_the_defaults_are_those_of_the_fields(tmp_path: Path) -> None:
     options = options_of(tmp_path)
     defaults = run.RunOptions(configs=("a",), command="")
-    assert defaults.python_channel == rehearse.DEFAULT_CHANNEL
+    assert defaults.python_channel == DEFAULT_CHANNEL
     for record, expected in ((options, defaults), (options.build, defaults.build)):
         for field in dataclasses.fields(record):
             if field.name not in EXTERNAL:
