@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import bazel, build, files
+from kiln import files
 from kiln.bazel import interrupt_script
 from kiln.build import bazel_repository_record
+from kiln.build.plan import plan_compile
+from kiln.build.staging_and_build_run_exports import run_exports_of_package
 from kiln.builder.job_main import remove_folders_on_failure
 from kiln.errors import BuildFailed, SystemFault
 from kiln.executor import network_isolation
@@ -60,12 +62,12 @@ class CompileStepRunner:
     def staged_files(self, result: StepResult) -> StagedFiles:
         """Return what outputs take over from the step."""
         (package,) = result.paths
-        inherited = build.run_exports_of_package(package) if self.staging.copied else ()
+        inherited = run_exports_of_package(package) if self.staging.copied else ()
         return StagedFiles(folder=self.folder, run_exports=inherited)
 
     def plan(self, folder: Path) -> CompileStep:
         """Plan the step in a folder."""
-        return build.plan_compile(
+        return plan_compile(
             self.builder.rendered,
             self.staging,
             recipe_folder=self.builder.job.recipe,
@@ -82,9 +84,11 @@ class CompileStepRunner:
 
     def write_compile_settings(self) -> Path:
         """Write the step's settings, and return the file for its Bazel's events."""
+        from kiln.bazel.watch import EVENTS, PROFILE, earlier_event_files  # most configs have no compile step
+
         job = self.builder.job
-        events, profile = job.folder / f"bazel-{bazel.EVENTS}", job.folder / f"bazel-{bazel.PROFILE}"
-        for path in (events, profile, *bazel.earlier_event_files(events), *bazel.earlier_event_files(profile)):
+        events, profile = job.folder / f"bazel-{EVENTS}", job.folder / f"bazel-{PROFILE}"
+        for path in (events, profile, *earlier_event_files(events), *earlier_event_files(profile)):
             files.remove(path)
         variables = {bazel_environment_variables.EVENTS: str(events), bazel_environment_variables.PROFILE: str(profile)}
         text = bazel_environment_variables.shell_export_lines({**job.compile, **variables})
@@ -108,19 +112,23 @@ class CompileStepRunner:
 
     def _run_attempt(self, step: CompileStep, display: ReportedStep) -> Path:
         """Run the step, and monitor its Bazel by the events that it writes."""
+        from kiln.bazel.watch import earlier_event_files
+
         events = self.write_compile_settings()
         try:
             with remove_folders_on_failure(self.builder.job, step.folder):
                 return self._build_while_monitored(step, display, events)
         finally:
             if self.builder.engine.secrets:  # Bazel writes all of its flags into the events
-                for path in (events, *bazel.earlier_event_files(events)):
+                for path in (events, *earlier_event_files(events)):
                     files.remove(path)
 
     def _build_while_monitored(self, step: CompileStep, display: ReportedStep, events: Path) -> Path:
+        from kiln.bazel.watch import watch_build
+
         job = self.builder.job
         on_host = job.queue is None
-        with bazel.watch_build(
+        with watch_build(
             events, on_progress=display.report_progress, stall=job.options.stall, same_container=on_host
         ) as watch:
             try:

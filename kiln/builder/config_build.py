@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import build, emulation, expand, feedstock_loader, files, render
+from kiln import emulation, expand, feedstock_loader, files, render
 from kiln.bazel import interrupt_script
 from kiln.build import bazel_repository_record
+from kiln.build.plan import plan_outputs, test_sources_folder
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.compile_step import CompileStepRunner
 from kiln.builder.engine_calls import EngineCalls, call_with_download_retries
@@ -29,7 +30,7 @@ from kiln.ledger import Ledger
 from kiln.local_channel import LocalChannel
 from kiln.matchspec_notation import package_name
 from kiln.model.build_results import TestReport, TestVerdict
-from kiln.package_test import PackageTester
+from kiln.package_test.tester import PackageTester
 from kiln.serialization import to_json
 from kiln.store import bazel_environment_variables
 from kiln.store.digests import file_or_folder_digest
@@ -171,7 +172,7 @@ class ConfigBuilder:
 
     def plan_packages(self, compiled: Mapping[str | None, StepResult]) -> tuple[BuildStep, ...]:
         """Plan the packages."""
-        return build.plan_outputs(
+        return plan_outputs(
             self.rendered,
             recipe_folder=self.job.recipe,
             folder=self.job.folder,
@@ -240,7 +241,7 @@ class ConfigBuilder:
         """Install a package into a fresh prefix and run its tests; ``siblings`` are the packages' hashes."""
         config = self.rendered.config
         tester = tester.for_platform(config.platform) if config.is_cross and output.subdir != "noarch" else tester
-        steps = tester.plan_tests(output, sources=build.test_sources_folder(self.job.folder, output))
+        steps = tester.plan_tests(output, sources=test_sources_folder(self.job.folder, output))
         inputs = {
             **tester.cache_key_inputs(steps),
             **({"emulated": self.job.emulated} if config.is_cross else {}),

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kiln import build, solve_and_install, virtual_packages
+from kiln import solve_and_install, virtual_packages
 from kiln.build import engine_failures
+from kiln.build.plan import test_only_files
 from kiln.build.source_mirrors import SourceMirrors
 from kiln.builder.job_main import RENDERED
 from kiln.errors import BuildFailed, DownloadFailed, KilnError, SolveFailed, TestsFailed
@@ -58,7 +59,7 @@ class EngineCalls:
         cls, job: BuildJob, rendered: RenderedConfig, secrets: Mapping[str, str] = MappingProxyType({})
     ) -> EngineCalls:
         """Return the calls for a config; files that only tests use do not affect its scripts."""
-        tests = {name for output in rendered.outputs for name in build.test_only_files(output)}
+        tests = {name for output in rendered.outputs for name in test_only_files(output)}
         return cls(
             job=job,
             granted=rendered.network,
@@ -71,15 +72,17 @@ class EngineCalls:
         """Have the engine run a step, and return its package.
 
         Raises:
-            KilnError: see `kiln.build.build_package`.
+            KilnError: see `kiln.build.engine_run.build_package`.
         """
+        from kiln.build.engine_run import build_package  # nothing is built where all steps are reused
+
         secrets = self.secrets if isinstance(step, CompileStep) else {}
         title = f"build {step.output.name}" if isinstance(step, BuildStep) else step.title
         with self.scripts_without_network(title) as variables:
             environment = {**self._engine_environment(variables), **secrets}
 
             def run_engine() -> Path:
-                return build.build_package(
+                return build_package(
                     step, environment=environment, on_line=display.pass_on_line, origins=self.source_archive_mirrors
                 )
 
@@ -90,9 +93,11 @@ class EngineCalls:
 
     def prepare_script(self, step: BuildStep | CompileStep, display: ReportedStep) -> Mapping[str, str]:
         """Have the engine make everything that a script needs; return the paths."""
+        from kiln.build.engine_run import prepare_script_run
+
         environment = self._engine_environment(os.environ)
         return call_with_download_retries(
-            lambda: build.prepare_script_run(
+            lambda: prepare_script_run(
                 step, environment=environment, on_line=display.pass_on_line, origins=self.source_archive_mirrors
             ),
             display,

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, json_messages, masking, rattler_process, signals
-from kiln.build import config_caller_variable_names
+from kiln.build.script_variables import config_caller_variable_names
 from kiln.errors import DownloadFailed, KilnError, SolveFailed
 from kiln.job.job_descriptions import BuildJob
 from kiln.job.messages import StepReporter, error_as_json

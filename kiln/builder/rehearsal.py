@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from kiln import build, files, rehearse
+from kiln import files, rehearse
+from kiln.build.plan import outputs_in_build_order, plan_rehearsal
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.config_build import ConfigBuilder, render_job_config
 from kiln.builder.engine_calls import EngineCalls
@@ -24,7 +25,7 @@ from kiln.conda_package.writer import SUBDIR
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.ledger import Ledger
 from kiln.matchspec_notation import package_name
-from kiln.package_test import PackageTester
+from kiln.package_test.tester import PackageTester
 from kiln.rehearse.plan_types import RehearsalPlan
 from kiln.rehearse.python_interpreter_packages import write_python_packages
 from kiln.rehearse.required_packages import outputs_for_python
@@ -139,7 +140,7 @@ class Rehearsal:
     def build_with_compile_step(self, dependencies: tuple[Path, ...]) -> dict[str, Any]:
         """Build as without a rehearsal, but from the packages that were made for it."""
         rendered = config_for_one_python(self.rendered, self.wheels.python)
-        self.fill_channel(dependencies, build.outputs_in_build_order(rendered.outputs))
+        self.fill_channel(dependencies, outputs_in_build_order(rendered.outputs))
         job = dataclasses.replace(self.job, cache=self.layout.package_cache)
         builder = ConfigBuilder(
             job=job,
@@ -181,7 +182,7 @@ class Rehearsal:
 
     def plan_packages(self) -> tuple[BuildStep, ...]:
         """Plan the config's own packages."""
-        return build.plan_rehearsal(
+        return plan_rehearsal(
             self.rendered,
             recipe_folder=self.job.recipe,
             folder=self.layout.work,
@@ -209,11 +210,13 @@ class Rehearsal:
         output = step.output
 
         def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            from kiln.build.engine_run import build_package  # nothing is built where all steps are reused
+
             disk = rehearsal_disk_bytes(0, sum(wheel.size for wheel in self.wheels.wheels[:1]), jobs=1)
             files.require_disk_space(self.layout.work, disk, for_what=f"making {output.name}")
             environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.package_cache)}
             with remove_folders_on_failure(self.job, step.folder):
-                package = build.build_package(step, environment=environment, on_line=display.pass_on_line)
+                package = build_package(step, environment=environment, on_line=display.pass_on_line)
                 secret_leaks.require_no_secrets(package, job_main.secrets_of_scripts(self.rendered))
             placed = self.layout.channel.add([(package, output.subdir)])
             files.remove(step.folder)

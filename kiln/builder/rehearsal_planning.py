@@ -8,9 +8,10 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import limits, package_test, render
+from kiln import limits, render
 from kiln.errors import UnsupportedPython, UsageError
 from kiln.job.required_channels_and_network import python_versions_of
+from kiln.package_test.plan import specs_required_by_test
 from kiln.rehearse import usable_python_search, wheel_locks
 from kiln.rehearse.python_interpreter_packages import PACKAGED_PYTHONS
 from kiln.variants.cuda_version import cuda_version_of_config
@@ -123,7 +124,7 @@ def required_specs_of_tests(rendered: RenderedConfig) -> Iterator[tuple[str, str
     """Yield the requirements of the tests of each output that is not skipped, with its name."""
     for output in rendered.outputs:
         for test in output.tests if not output.skip else ():
-            for spec in (*package_test.specs_required_by_test(test), *test.requires_build):
+            for spec in (*specs_required_by_test(test), *test.requires_build):
                 yield output.name, spec
 
 

@@ -10,7 +10,7 @@ from kiln.errors import UnsupportedPlatform, UsageError
 from kiln.job.required_channels_and_network import channels_needed_by_config
 from kiln.local_channel import LocalChannel
 from kiln.name_rules import is_channel_subdir
-from kiln.package_test import PackageTester
+from kiln.package_test.tester import PackageTester
 from kiln.store.layout import ArtifactLayout
 from kiln.variants.cuda_version import virtual_packages_with_cuda
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from kiln import build, render
+from kiln import render
 from kiln.errors import UsageError, did_you_mean
 from kiln.model.built_package_settings import OWN_ENGINE
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def step_names(rendered: RenderedConfig) -> tuple[str, ...]:
     """Return the names of a config's steps, in their order; outputs of one name share theirs."""
-    outputs = [output.name for output in build.outputs_in_build_order(rendered.outputs)]
+    from kiln.build.plan import outputs_in_build_order  # few runs name a step or an output
+
+    outputs = [output.name for output in outputs_in_build_order(rendered.outputs)]
     compiling = (staging.title for staging in rendered.stagings)
     every = ("render", *compiling, *(f"build {name}" for name in outputs), *(f"test {name}" for name in outputs))
     return tuple(dict.fromkeys(every))
@@ -57,7 +59,9 @@ def find_matching_output(rendered: RenderedConfig, pattern: str) -> Output:
     Raises:
         UsageError: when none matches, or several do.
     """
-    outputs = build.outputs_in_build_order(rendered.outputs)
+    from kiln.build.plan import outputs_in_build_order
+
+    outputs = outputs_in_build_order(rendered.outputs)
     matches = [
         output
         for output in outputs

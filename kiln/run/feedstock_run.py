@@ -42,7 +42,7 @@ def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> froze
     """
     if not any(key in _recipe_text(feedstock) for key in ("script_env", "secrets")):
         return frozenset()
-    from kiln.build import config_caller_variable_names as of  # most recipes have none
+    from kiln.build.script_variables import config_caller_variable_names as of  # most recipes have none
 
     return limits.run_bounded(
         lambda: frozenset(

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import rattler
 from rattler.index import index_fs
 
-from kiln import build, feedstock_loader, render
+from kiln import feedstock_loader, render
+from kiln.build.plan import plan_rehearsal
 from kiln.build.rattler_build_worker import run_rattler_build
 from kiln.builder.rehearsal_input_choice import cpu_config_for_python
 from kiln.builder.rehearsal_planning import single_python_version
@@ -50,7 +51,7 @@ def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
     feedstock = feedstock_loader.load(root)
     config = cpu_config_for_python(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
     shop = RehearsalLayout(config=ArtifactLayout.for_feedstock(feedstock, rehearsal=True).work_folder(config.name))
-    return shop.channel.root, build.plan_rehearsal(
+    return shop.channel.root, plan_rehearsal(
         render.close_static_pins(render.render(feedstock, config)),
         recipe_folder=feedstock.recipe,
         folder=bare / "work",

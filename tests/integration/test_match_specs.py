@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kiln import build, expand, render
+from kiln import expand, render
+from kiln.build.engine_run import build_package
+from kiln.build.plan import plan_outputs
 from kiln.conda_package.reader import read_info_json
 from kiln.errors import UsageError
 from kiln.local_channel import LocalChannel
@@ -61,7 +63,7 @@ def channel(tmp_path: Path) -> LocalChannel:
 def test_a_recipe_may_use_any_form(channel: LocalChannel, tmp_path: Path) -> None:
     feedstock = written(tmp_path / "feedstock", META.format(channel=channel.url))
     (config,) = expand.configs(feedstock)
-    (step,) = build.plan_outputs(
+    (step,) = plan_outputs(
         render.close_static_pins(render.render(feedstock, config)),
         recipe_folder=feedstock.recipe,
         folder=tmp_path / "work",
@@ -71,7 +73,7 @@ def test_a_recipe_may_use_any_form(channel: LocalChannel, tmp_path: Path) -> Non
     )
     lines: list[str] = []
     environment = {**os.environ, "RATTLER_CACHE_DIR": str(tmp_path / "cache")}
-    package = build.build_package(step, environment=environment, on_line=lines.append)
+    package = build_package(step, environment=environment, on_line=lines.append)
     index = read_info_json(package, "index.json")
     exported = {"small >=1.2", "named >=2", "numbered >=1"}
     assert set(index["depends"]) - exported == {

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from kiln import build, expand, render
+from kiln import expand, render
+from kiln.build.engine_run import build_package
+from kiln.build.plan import plan_outputs
 from kiln.conda_package.reader import read_info_json
 from kiln.errors import BuildFailed
 from kiln.local_channel import LocalChannel
@@ -141,7 +143,7 @@ def step_of(folder: Path, run: list[str]) -> BuildStep:
     feedstock = written(folder / "feedstock", recipe_of(run), PINS)
     (config,) = expand.configs(feedstock)
     rendered = render.close_static_pins(render.render(feedstock, config))
-    (step,) = build.plan_outputs(
+    (step,) = plan_outputs(
         rendered,
         recipe_folder=feedstock.recipe,
         folder=folder / "work",
@@ -162,7 +164,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def test_each_pin_has_the_bounds_that_conda_build_writes(tmp_path: Path) -> None:
     step = step_of(tmp_path, [row.v0 for row in ROWS])
-    package = build.build_package(step, environment=environment(tmp_path))
+    package = build_package(step, environment=environment(tmp_path))
     wanted = [row.wanted for row in ROWS]
     require_bounds(read_info_json(package, "index.json"), read_info_json(package, "run_exports.json"), wanted)
 
@@ -200,7 +202,7 @@ def require_bounds(index: Mapping[str, Any], exports: Mapping[str, Any], wanted:
 def test_a_pin_to_a_package_that_host_lacks_fails_before_the_script_runs(tmp_path: Path) -> None:
     lines: list[str] = []
     with pytest.raises(BuildFailed, match="nowhere"):
-        build.build_package(step_of(tmp_path, ["'nowhere'"]), environment=environment(tmp_path), on_line=lines.append)
+        build_package(step_of(tmp_path, ["'nowhere'"]), environment=environment(tmp_path), on_line=lines.append)
     assert not any("share/pinned" in line for line in lines)
 
 
@@ -211,7 +213,7 @@ def test_rattler_build_alone_gives_the_same_bounds_but_where_its_rules_differ(tm
     recipe = {**step.recipe, "requirements": requirements}
     (tmp_path / "job.json").write_text(json.dumps(recipe))
     alone = type(step)(**{**{name: getattr(step, name) for name in step.__slots__}, "recipe": recipe, "pins": ()})
-    package = build.build_package(alone, environment=environment(tmp_path))
+    package = build_package(alone, environment=environment(tmp_path))
     depends = set(read_info_json(package, "index.json")["depends"])
     bounds = {row.rattler or row.wanted for row in ROWS if row.v1 != "'trail'"}
     assert bounds <= depends

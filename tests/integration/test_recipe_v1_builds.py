@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from kiln import build, expand, feedstock_loader, render
+from kiln import expand, feedstock_loader, render
 from kiln.build import engine_secrets, rattler_build_worker
+from kiln.build.plan import plan_compile, plan_outputs
 from kiln.conda_package.reader import read_info_files
 from kiln.errors import RecipeFault
 from kiln.model.build_steps import StagedFiles
@@ -143,13 +144,13 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
         plan = render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, config)))
         folder, recipe = Path("/work"), feedstock.recipe
         for staging in plan.stagings:
-            step = build.plan_compile(
+            step = plan_compile(
                 plan, staging, recipe_folder=recipe, folder=folder, channels=(), settings=Path("/settings")
             )
             recipes.append(step.recipe)
             expected.append(["kiln-compile", "0", "compile"])
         compiled = {staging.name: StagedFiles(folder=folder) for staging in plan.stagings}
-        for package in build.plan_outputs(
+        for package in plan_outputs(
             plan, recipe_folder=recipe, folder=folder, channels=(), compiled=compiled, extra={}
         ):
             rattler_build_worker.copy_packed_test_files(

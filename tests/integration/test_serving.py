@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import build, expand, feedstock_loader, render
+from kiln import expand, feedstock_loader, render
+from kiln.build.engine_run import build_package
+from kiln.build.plan import plan_rehearsal
 from kiln.conda_package.reader import read_info_json
 from kiln.conda_package.writer import PackageMetadata, write_metadata_only_package
 from kiln.local_channel import LocalChannel
 from kiln.model.build_results import TestVerdict
-from kiln.package_test import PackageTester
+from kiln.package_test.tester import PackageTester
 from kiln.rehearse import wheel_download
 from kiln.rehearse.plan_types import LockedWheel
 from kiln.rehearse.wheel_locks import PYTHONS
@@ -65,7 +67,7 @@ def packaged(
     # The license is in the sources, of which nothing is compiled here.
     about = {key: value for key, value in output.about.items() if key != "license_file"}
     output = dataclasses.replace(output, about=about)
-    (step,) = build.plan_rehearsal(
+    (step,) = plan_rehearsal(
         dataclasses.replace(rendered, outputs=(output,)),
         recipe_folder=feedstock.recipe,
         folder=folder / "work",
@@ -73,7 +75,7 @@ def packaged(
         wheel=file,
     )
     environment = {**os.environ, "RATTLER_CACHE_DIR": str(folder / "cache")}
-    return output, build.build_package(step, environment=environment)
+    return output, build_package(step, environment=environment)
 
 
 def passed_tests(output: Output, package: Path, tensorflow: Path, folder: Path) -> str:

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from kiln import expand, feedstock_loader, render
-from kiln.build import plan_outputs
 from kiln.build.collected_info_files import collect_info_files
 from kiln.build.metadata_rewrite import rewrite_package_metadata
 from kiln.build.packed_recipe import variant_without_credentials
+from kiln.build.plan import plan_outputs
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
 from kiln.model.build_steps import StagedFiles

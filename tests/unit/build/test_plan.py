@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import render
-from kiln.build import (
-    outputs_in_build_order,
-    plan_compile,
-    plan_outputs,
-    plan_rehearsal,
-    prefix_postprocessing,
-    unpackable_prefix_files,
-)
+from kiln.build import prefix_postprocessing, unpackable_prefix_files
 from kiln.build.engine_secrets import (
     HANDED_OVER,
     UNPACK,
@@ -25,6 +18,7 @@ from kiln.build.engine_secrets import (
     secret_names_of_step,
     source_fetch_environment,
 )
+from kiln.build.plan import outputs_in_build_order, plan_compile, plan_outputs, plan_rehearsal
 from kiln.errors import BuildFailed
 from kiln.model.build_steps import RunExport, StagedFiles
 from kiln.model.built_package_settings import BuildPlatforms, PackageSettings

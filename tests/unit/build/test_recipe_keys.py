@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import expand, render
-from kiln.build import plan_compile, plan_outputs
+from kiln.build.plan import plan_compile, plan_outputs
 from kiln.errors import RecipeFault
 from kiln.model.build_steps import StagedFiles
 from kiln.model.rendered import Checkout

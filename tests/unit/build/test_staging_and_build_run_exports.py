@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build import run_exports_of_package
+from kiln.build.staging_and_build_run_exports import run_exports_of_package
 from kiln.errors import BuildFailed
 from kiln.model.build_steps import RunExport
 from tests.packages import conda_package

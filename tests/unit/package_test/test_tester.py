@@ -10,8 +10,7 @@ import pytest
 
 from kiln.errors import TestsFailed
 from kiln.model.rendered import Output, OutputTest, Script
-from kiln.package_test import PackageTester
-from kiln.package_test.tester import run_test_script
+from kiln.package_test.tester import PackageTester, run_test_script
 
 OUTPUT = Output(
     name="a",

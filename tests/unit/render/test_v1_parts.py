@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import render
-from kiln.build import plan_outputs
+from kiln.build.plan import plan_outputs
 from kiln.errors import RecipeFault
 from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.rendered import OutputTest, Script
