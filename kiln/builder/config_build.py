@@ -59,8 +59,8 @@ def run_build_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
 class ConfigBuilder:
     """The build of a config; its methods are its steps, in their order.
 
-    ``dependencies`` are the names of package files that a rehearsal has put into the config's channel, None for a
-    build, whose packages come from ``sources``.
+    ``dependencies`` are the names of package files that a rehearsal has put into the config's channel, and the hash of
+    the wheel that replaces its compile; None for a build, whose packages come from ``sources``.
     """
 
     job: BuildJob
@@ -92,7 +92,12 @@ class ConfigBuilder:
     def run(self) -> dict[str, Any]:
         """Compile, make every package, then test every package; return the packages as JSON values."""
         compiled = self.run_compile_steps()
-        planned = self.plan_packages(compiled)
+        return self.make_and_test_packages(self.plan_packages(compiled), compiled)
+
+    def make_and_test_packages(
+        self, planned: Sequence[BuildStep], compiled: Mapping[str | None, StepResult]
+    ) -> dict[str, Any]:
+        """Make every planned package, then test every package; return the packages as JSON values."""
         # Else an old package may be installed.
         self.channel.remove_other_packages(
             (*(self.dependencies or ()), *(step.output.package_file_name for step in planned))
@@ -118,6 +123,7 @@ class ConfigBuilder:
                 *(
                     wheel
                     for staging in self.rendered.stagings
+                    if staging.name in compiled
                     for wheel in WheelCollector(step=CompileStepRunner(builder=self, staging=staging)).collect_and_test(
                         compiled[staging.name]
                     )
@@ -241,7 +247,8 @@ class ConfigBuilder:
         """Install a package into a fresh prefix and run its tests; ``siblings`` are the packages' hashes."""
         config = self.rendered.config
         tester = tester.for_platform(config.platform) if config.is_cross and output.subdir != "noarch" else tester
-        steps = tester.plan_tests(output, sources=test_sources_folder(self.job.folder, output))
+        sources = test_sources_folder(self.job.folder, output)  # without a compile, they are in the package
+        steps = tester.plan_tests(output, sources=sources if sources.is_dir() else None)
         inputs = {
             **tester.cache_key_inputs(steps),
             **({"emulated": self.job.emulated} if config.is_cross else {}),

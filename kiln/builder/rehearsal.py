@@ -9,33 +9,26 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, rehearse
 from kiln.build.plan import outputs_in_build_order, plan_rehearsal
-from kiln.builder import job_main, secret_leaks
+from kiln.builder import job_main
 from kiln.builder.config_build import ConfigBuilder, render_job_config
 from kiln.builder.engine_calls import EngineCalls
-from kiln.builder.job_main import package_test_environment, remove_folders_on_failure
-from kiln.builder.package_reports import package_report_json
 from kiln.builder.rehearsal_input_choice import rehearsal_disk_bytes
-from kiln.builder.step_cache import StepCache, StepResult
+from kiln.builder.step_cache import StepCache
 from kiln.conda_package.writer import SUBDIR
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.ledger import Ledger
-from kiln.matchspec_notation import package_name
-from kiln.package_test.tester import PackageTester
 from kiln.rehearse.plan_types import RehearsalPlan
 from kiln.rehearse.python_interpreter_packages import write_python_packages
 from kiln.rehearse.required_packages import outputs_for_python
 from kiln.rehearse.usable_python_search import find_interpreter
 from kiln.rehearse.wheel_locks import upstream_wheel_gaps
-from kiln.serialization import from_json_values, to_json
+from kiln.serialization import from_json_values
 from kiln.store import build_cache
-from kiln.store.digests import file_or_folder_digest, folder_digest
 from kiln.store.rehearsal_layout import RehearsalLayout
-from kiln.variants.cuda_version import cuda_arch_of_config
 from kiln.virtual_packages import machine_virtual_packages
 
 if TYPE_CHECKING:
@@ -43,11 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.job.job_descriptions import BuildJob, Job
-    from kiln.job.messages import ReportedStep, StepReporter
-    from kiln.model.build_steps import BuildStep
+    from kiln.job.messages import StepReporter
     from kiln.model.rendered import Output, OutputTest, RenderedConfig
     from kiln.rehearse.usable_python_search import Interpreter
-    from kiln.virtual_packages import VirtualPackages
 
 
 def rehearse_config(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
@@ -121,28 +112,30 @@ class Rehearsal:
         dependencies = self.make_dependency_packages(
             find_rehearsal_python(self.wheels.python, self.job) if self.wheels.python else None
         )
-        if self.wheels.upstream is None:
-            return self.build_with_compile_step(dependencies)
-        steps = self.plan_packages()
-        self.fill_channel(dependencies, [step.output for step in steps])
-        needed = [package.name for package in dependencies]
-        packages_by_output: dict[str, StepResult] = {}
-        for step in steps:
-            packages_by_output[step.output.name] = self.make_package(step, packages_by_output, needed)
-        tester = self.package_tester()
-        tests = {step.output.name: self.test_package(tester, step.output, packages_by_output, needed) for step in steps}
-        packages = [
-            package_report_json(step.output, packages_by_output[step.output.name], tests[step.output.name], self.job)
-            for step in steps
-        ]
-        return {"packages": packages}
-
-    def build_with_compile_step(self, dependencies: tuple[Path, ...]) -> dict[str, Any]:
-        """Build as without a rehearsal, but from the packages that were made for it."""
-        rendered = config_for_one_python(self.rendered, self.wheels.python)
+        upstream = self.wheels.upstream
+        rendered = self.rendered if upstream else config_for_one_python(self.rendered, self.wheels.python)
         self.fill_channel(dependencies, outputs_in_build_order(rendered.outputs))
-        job = dataclasses.replace(self.job, cache=self.layout.package_cache)
-        builder = ConfigBuilder(
+        builder = self.config_builder(rendered, dependencies)
+        if upstream is None:
+            return builder.run()
+        self.note_missing_gpu_driver()
+        disk = rehearsal_disk_bytes(0, upstream.size, jobs=1)
+        files.require_disk_space(self.layout.work, disk, for_what="making the packages")
+        planned = plan_rehearsal(
+            rendered,
+            recipe_folder=self.job.recipe,
+            folder=self.layout.work,
+            channels=(self.layout.channel.url,),
+            wheel=rehearse.verified_upstream_wheel(self.wheels, self.layout.wheels),
+        )
+        return builder.make_and_test_packages(planned, {})
+
+    def config_builder(self, rendered: RenderedConfig, dependencies: tuple[Path, ...]) -> ConfigBuilder:
+        """Return the builder of a config's packages from those that were made for the rehearsal."""
+        # Its scripts run where this process does, even in a container.
+        job = dataclasses.replace(self.job, cache=self.layout.package_cache, queue=None)
+        upstream = [self.wheels.upstream.sha256] if self.wheels.upstream else []
+        return ConfigBuilder(
             job=job,
             rendered=rendered,
             channel=self.layout.channel,
@@ -150,9 +143,8 @@ class Rehearsal:
             engine=dataclasses.replace(EngineCalls.for_config(job, self.rendered), sources=self.layout.sources),
             step_cache=self.step_cache,
             reporter=self.reporter,
-            dependencies=tuple(package.name for package in dependencies),
+            dependencies=(*(package.name for package in dependencies), *upstream),
         )
-        return builder.run()
 
     def require_upstream_version_match(self) -> None:
         """Refuse to put the wheel of one version into packages of another.
@@ -180,16 +172,6 @@ class Rehearsal:
                 *rehearse.convert_dependencies(self.wheels, self.layout.wheels, folder),
             )
 
-    def plan_packages(self) -> tuple[BuildStep, ...]:
-        """Plan the config's own packages."""
-        return plan_rehearsal(
-            self.rendered,
-            recipe_folder=self.job.recipe,
-            folder=self.layout.work,
-            channels=(self.layout.channel.url,),
-            wheel=rehearse.verified_upstream_wheel(self.wheels, self.layout.wheels),
-        )
-
     def fill_channel(self, dependencies: tuple[Path, ...], outputs: Iterable[Output]) -> None:
         """Keep exactly the packages in the channel that this rehearsal needs, or has made before."""
         channel = self.layout.channel
@@ -205,85 +187,11 @@ class Rehearsal:
             if fresh:
                 channel.add(fresh)
 
-    def make_package(self, step: BuildStep, others: Mapping[str, StepResult], needed: list[str]) -> StepResult:
-        """Make one package and put it into the channel."""
-        output = step.output
-
-        def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            from kiln.build.engine_run import build_package  # nothing is built where all steps are reused
-
-            disk = rehearsal_disk_bytes(0, sum(wheel.size for wheel in self.wheels.wheels[:1]), jobs=1)
-            files.require_disk_space(self.layout.work, disk, for_what=f"making {output.name}")
-            environment = {**os.environ, "RATTLER_CACHE_DIR": str(self.layout.package_cache)}
-            with remove_folders_on_failure(self.job, step.folder):
-                package = build_package(step, environment=environment, on_line=display.pass_on_line)
-                secret_leaks.require_no_secrets(package, job_main.secrets_of_scripts(self.rendered))
-            placed = self.layout.channel.add([(package, output.subdir)])
-            files.remove(step.folder)
-            return placed, {}
-
-        inputs = {
-            "recipe": step.recipe,
-            "index": step.index,
-            "edits": step.edits,
-            "pins": to_json(step.pins),
-            "files": folder_digest(self.job.recipe),
-            "wheel": self.wheels.wheels[0].sha256,
-            "engine": version("py-rattler-build"),
-            "packages": needed,
-            "outputs": required_package_hashes(output, others),
-        }
-        return self.step_cache.run_or_reuse(f"build {output.name}", inputs, build_and_add)
-
-    def package_tester(self) -> PackageTester:
-        """Return the tester of this config's packages."""
-        channel = self.layout.channel
-        return PackageTester(
-            recipe=self.job.recipe,
-            folder=self.layout.work,
-            channels=(channel.url,),
-            cache=self.layout.package_cache / "pkgs",
-            machine=self.assumed_virtual_packages(),
-            available=channel.package_names(),
-        )
-
-    def test_package(
-        self, tester: PackageTester, output: Output, packages: Mapping[str, StepResult], needed: list[str]
-    ) -> StepResult:
-        """Install one package into a fresh prefix and run its tests there."""
-        steps = tester.plan_tests(output)
-
-        def report_tests(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            with remove_folders_on_failure(
-                self.job, *(place for step in steps for place in (step.folder, step.prefix))
-            ):
-                report = tester.run_tests(
-                    steps, environment=package_test_environment(os.environ), on_line=display.pass_on_line
-                )
-            for note in report.notes:
-                display.note(note)
-            return (), to_json(dataclasses.replace(report, log=None))
-
-        inputs = {
-            **tester.cache_key_inputs(steps),
-            "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],
-            "packages": needed,
-            "outputs": {name: sorted(result.paths.values()) for name, result in packages.items()},
-        }
-        return self.step_cache.run_or_reuse(f"test {output.name}", inputs, report_tests)
-
-    def assumed_virtual_packages(self) -> VirtualPackages:
-        """Return the machine's virtual packages; for a CUDA config without a driver, as with one."""
-        offered = machine_virtual_packages()
-        if self.wheels.cuda is None or "__cuda" in offered:
-            return offered
-        with self.reporter.step("look for a GPU driver") as step:
-            step.note(f"none found: solving as with a driver for CUDA {self.wheels.cuda}")
-        return {
-            **offered,
-            "__cuda": (self.wheels.cuda, "0"),
-            "__cuda_arch": (cuda_arch_of_config(self.rendered.config), "0"),
-        }
+    def note_missing_gpu_driver(self) -> None:
+        """Report that a CUDA config is solved as with a driver where this machine has none."""
+        if self.wheels.cuda is not None and "__cuda" not in machine_virtual_packages():
+            with self.reporter.step("look for a GPU driver") as step:
+                step.note(f"none found: solving as with a driver for CUDA {self.wheels.cuda}")
 
 
 def rehearsal_plan_of_job(job: Job) -> RehearsalPlan:
@@ -341,9 +249,3 @@ def find_rehearsal_python(python: str, job: BuildJob) -> Interpreter:
             hint=f"name an image with Python {python} (DOCKER_IMAGE), install one with uv, which can be mounted "
             "in a container, or rehearse on this machine: --container none",
         ) from error
-
-
-def required_package_hashes(output: Output, packages: Mapping[str, StepResult]) -> dict[str, list[str]]:
-    """Return the hashes of the config's own packages that an output requires."""
-    needs = {package_name(spec) for spec in (*output.requirements.host, *output.requirements.run)}
-    return {name: sorted(result.paths.values()) for name, result in packages.items() if name in needs}

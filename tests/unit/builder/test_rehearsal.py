@@ -31,10 +31,6 @@ class CapturedBuilder:
     def __init__(self, **values: Any) -> None:
         self.values = values
 
-    def run(self) -> dict[str, Any]:
-        """Return what it got."""
-        return self.values
-
 
 def test_fetched_sources_come_before_the_users_downloads_which_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -60,15 +56,15 @@ def test_fetched_sources_come_before_the_users_downloads_which_stay(
     )
     reporter = StepReporter()
     monkeypatch.setattr(rehearsal, "ConfigBuilder", CapturedBuilder)
-    monkeypatch.setattr(Rehearsal, "fill_channel", lambda *_: None)  # another process indexes it
-    values = Rehearsal(
+    rendered = render.close_static_pins(render.render(feedstock, config))
+    builder: Any = Rehearsal(
         job=job,
-        rendered=render.close_static_pins(render.render(feedstock, config)),
+        rendered=rendered,
         wheels=RehearsalPlan(python=""),
         layout=layout,
         step_cache=StepCache(config=job.config, ledger=Ledger(tmp_path / "steps.sqlite"), console=reporter),
         reporter=reporter,
-    ).build_with_compile_step(())
-    assert values["job"].compile == job.compile
-    urls = values["engine"].source_archive_mirrors.urls_to_try([URL], SHA)
+    ).config_builder(rendered, ())
+    assert builder.values["job"].compile == job.compile
+    urls = builder.values["engine"].source_archive_mirrors.urls_to_try([URL], SHA)
     assert urls == [(layout.sources / SHA / "v1.0.tar.gz").as_uri(), (downloads / "v1.0.tar.gz").as_uri(), URL]
