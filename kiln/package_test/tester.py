@@ -152,18 +152,8 @@ class PackageTester:
         start = time.monotonic()
         run_packages = self._install_test_prefix(step)
         installed = time.monotonic() - start
-        notes = list(step.notes)
-        if not step.commands and not step.downstreams:
-            for place in (step.prefix, step.build_prefix):
-                files.remove(place)
-            return TestReport(
-                package=step.package,
-                verdict=TestVerdict.PASSED if step.checked else TestVerdict.NONE,
-                commands=step.checked,
-                install_seconds=installed,
-                notes=step.notes,
-                run_packages=run_packages,
-            )
+        notes, seconds = list(step.notes), 0.0
+        log: Path | None = None
 
         def collect_note(line: str) -> None:
             if line.startswith(NOTE):
@@ -171,11 +161,10 @@ class PackageTester:
             if on_line is not None:
                 on_line(line)
 
-        log = step.folder.with_name(f"{step.folder.name}.log")
-        files.remove(log)
-        seconds = run_test_script(
-            step, environment=environment, log=log, on_line=collect_note
-        )  # also when it tests others alone
+        if step.commands or step.downstreams:  # also a step that tests others alone
+            log = step.folder.with_name(f"{step.folder.name}.log")
+            files.remove(log)
+            seconds = run_test_script(step, environment=environment, log=log, on_line=collect_note)
         for place in (step.prefix, step.build_prefix, step.folder):
             files.remove(place)
         passed = [self._test_downstream_package(step, spec, environment, collect_note) for spec in step.downstreams]
