@@ -115,7 +115,7 @@ class SourceFetcher:
     def _cached_or_downloaded_file(self, source: Source, folder: Path) -> tuple[Path, str]:
         """Return the file of a source, and its SHA-256: one that was kept, if it has all hashes, or a new one."""
         name, hashes = _validated_file_name(source), _validated_hashes(source)
-        place = _path_by_hash(self.download_folder, hashes) / name if hashes else folder / name
+        place = self.download_folder.joinpath(*next(iter(hashes.items())), name) if hashes else folder / name
         if place.is_file():
             url, algorithms = place.absolute().as_uri(), (*hashes, "sha256")
             actual = source_download.fetch_and_hash(
@@ -178,11 +178,6 @@ def _validated_hashes(source: Source) -> dict[str, str]:
         if len(text) != digits or not _HEXADECIMAL.fullmatch(text):
             raise RecipeFault(f"source/{name} is {text[:140]!r}", why=f"it has {digits} hexadecimal digits")
     return {name: text.lower() for name, text in hashes.items()}
-
-
-def _path_by_hash(folder: Path, hashes: Mapping[str, str]) -> Path:
-    name, text = next(iter(hashes.items()))
-    return folder / name / text
 
 
 def _first_mismatched_hash(hashes: Mapping[str, str], actual: Mapping[str, str]) -> str | None:

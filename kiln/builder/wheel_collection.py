@@ -40,7 +40,8 @@ class WheelCollector:
 
     def collect_and_test(self, compiled: StepResult) -> list[dict[str, Any]]:
         """Collect and test the wheels of a compile, and return their reports as JSON values."""
-        return [self._collect_and_test_wheel(path, compiled) for path in compiled_wheels(compiled)]
+        wheels = Path(compiled.detail["work"], "dist").glob("*.whl")  # where every output's script finds them
+        return [self._collect_and_test_wheel(path, compiled) for path in sorted(wheels)]
 
     def _collect_and_test_wheel(self, path: Path, compiled: StepResult) -> dict[str, Any]:
         kept_wheel = self._store_under_fulfilled_tag(path, compiled)
@@ -111,11 +112,6 @@ class WheelCollector:
         """The minor version of Python that the config is for, ``3.11``; None when it has none, or several."""
         versions = python_versions_of(self.config)
         return next(iter(versions)) if len(versions) == 1 else None
-
-
-def compiled_wheels(compiled: StepResult) -> tuple[Path, ...]:
-    """Return the wheels of a compile, in the folder where every output's script finds them."""
-    return tuple(sorted(Path(compiled.detail["work"], "dist").glob("*.whl")))
 
 
 def candidate_interpreters(prefix: Path, python: str | None) -> tuple[Path, ...]:

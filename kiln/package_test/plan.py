@@ -64,24 +64,27 @@ def plan_package_tests(
     places = [f"-{number}" if number else "" for number in range(len(tests))]
 
     def plan_test_step(test: OutputTest, python: str | None, place: str) -> TestStep:
-        required = [*specs_required_by_test(test), *([] if python is None else [python_version_spec(python)])]
+        pythons = [] if python is None else [f"python {python.removesuffix('.*')}.*"]  # it may be a pattern already
+        required = [*specs_required_by_test(test), *pythons]
         requirements = [spec for spec in required if available is None or package_name(spec) in available]
         unavailable = [spec for spec in required if spec not in requirements]
         lines = shell_lines_of_test(test, recipe_folder)
+        source_files = sorted(sources.iterdir()) if sources is not None and test.source_files else ()
         where = prefix.with_name(f"{prefix.name}{place}")
         return TestStep(
             package=output.name,
             specs=(f"{output.name} =={output.version} {output.build_string}", *map(strict_rattler_spec, requirements)),
             build_specs=tuple(map(strict_rattler_spec, test.requires_build)),
             script=(
-                *_script_header_lines(test),
+                *((BUILD_HEAD,) if test.requires_build else ()),
+                *SCRIPT_HEAD,
                 *(_lines_copying_packed_files(output, test) if sources is None else ()),
                 *lines,
             ),
             commands=len(lines),
             checked=1 if test.contents else 0,
             environment=_test_environment_variables(output, where),
-            files={**recipe_files_of_test(test, recipe_folder), **_source_files_of_test(test, sources)},
+            files={**recipe_files_of_test(test, recipe_folder), **{file.name: file for file in source_files}},
             folder=folder.with_name(f"{folder.name}{place}"),
             prefix=where,
             downstreams=test.downstreams,
@@ -98,16 +101,6 @@ def specs_required_by_test(test: OutputTest) -> tuple[str, ...]:
     programs += ["pip"] if test.pip_check else []
     programs += [_INTERPRETERS[language] for language in test.modules if language in _INTERPRETERS]
     return (*test.requires, *dict.fromkeys(program for program in programs if program not in named))
-
-
-def python_version_spec(version: str) -> str:
-    """Return the spec of a test's Python; the version may be a pattern already."""
-    return f"python {version.removesuffix('.*')}.*"
-
-
-def _source_files_of_test(test: OutputTest, sources: Path | None) -> dict[str, Path]:
-    files = sorted(sources.iterdir()) if sources is not None and test.source_files else ()
-    return {file.name: file for file in files}
 
 
 def recipe_files_of_test(test: OutputTest, recipe_folder: Path) -> dict[str, Path]:
@@ -141,10 +134,6 @@ def _lines_copying_packed_files(output: Output, test: OutputTest) -> tuple[str, 
         return ()
     place = f'"$PREFIX"/etc/conda/test-files/{output.name}'
     return (f"if [ -d {place} ]; then cp -rn {place}/*/. .; fi",)
-
-
-def _script_header_lines(test: OutputTest) -> tuple[str, ...]:
-    return (BUILD_HEAD, *SCRIPT_HEAD) if test.requires_build else SCRIPT_HEAD
 
 
 def shell_lines_of_test(test: OutputTest, recipe_folder: Path) -> tuple[str, ...]:

@@ -169,7 +169,8 @@ class SolveSpecs:
                 why="no real index is; its server is broken or malicious",
                 hint=limit_increase_hint(f"index={doubled_size_text(self.file_size or 0)}"),
             )
-        if isinstance(error, (exceptions.GatewayError, exceptions.FetchRepoDataError)) and not is_index_unreadable(why):
+        received = any(words in why for words in NO_INDEX)
+        if isinstance(error, (exceptions.GatewayError, exceptions.FetchRepoDataError)) and not received:
             return unreachable_channel_error(self.channels, why)
         return BrokenIndex(
             f"the index of a channel of {channels} cannot be read",
@@ -250,11 +251,6 @@ def unreachable_channel_error(channels: Sequence[str], why: str) -> DownloadFail
 def unsatisfied_specs(report: str) -> list[str]:
     """Return the specs that no package satisfies, by the solver's report; empty when packages exclude each other."""
     return list(dict.fromkeys(first or second for first, second in _NO_CANDIDATES.findall(report)))
-
-
-def is_index_unreadable(why: str) -> bool:
-    """Return whether the library received an index, and cannot read it."""
-    return any(words in why for words in NO_INDEX)
 
 
 @dataclass(kw_only=True)
