@@ -3,8 +3,8 @@
 Python packages are made from wheels, ``python`` from an interpreter of this machine, compilers and programs from this
 machine's; for TensorFlow, upstream's wheel replaces the compile. The order: ``plan_from_locks``, with upstream's
 wheel, or ``plan_config_rehearsal``, then ``wheel_download.fetch_wheels``, ``write_python_packages`` and
-``convert_dependencies``, whose files all belong in the channel's ``SUBDIR``. A package's name identifies its content,
-so one that exists is used again.
+``convert_dependencies``, whose files all belong in the channel's folder ``conda_package.writer.SUBDIR``. A package's
+name identifies its content, so one that exists is used again.
 """
 
 from __future__ import annotations
