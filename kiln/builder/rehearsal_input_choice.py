@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -108,25 +108,6 @@ class RehearsalPythons:
         )
 
 
-def rehearsal_inputs_by_config(
-    configs: Iterable[BuildConfig], pythons: RehearsalPythons, plan_of: PlanOf
-) -> dict[str, RehearsalInputs]:
-    """Return the inputs of each config's rehearsal.
-
-    Raises:
-        KilnError: UsageError for a config of several Pythons, UnsupportedPython and VariantFault without wheels.
-    """
-    interpreters: dict[str, Interpreter | None] = {}
-    inputs = {}
-    for config in configs:
-        wheels = plan_of(config)
-        python = wheels.python
-        if python not in interpreters:
-            interpreters[python] = pythons.find_on_machine(python) if python else None
-        inputs[config.name] = RehearsalInputs(wheels=wheels, interpreter=interpreters[python])
-    return inputs
-
-
 def require_rehearsal_inputs(
     configs: Iterable[BuildConfig], pythons: RehearsalPythons, *, on_host: bool, plan_of: PlanOf = upstream_wheel_plan
 ) -> tuple[dict[str, RehearsalInputs], tuple[str, ...]]:
@@ -137,27 +118,28 @@ def require_rehearsal_inputs(
     Raises:
         UnsupportedPython: when no config can be rehearsed on the host, since its Python is missing, or with the Python
             that the user has named.
-        KilnError: see `rehearsal_inputs_by_config`.
+        KilnError: UsageError for a config of several Pythons, UnsupportedPython and VariantFault without wheels.
     """
-    inputs = rehearsal_inputs_by_config(configs, pythons, plan_of)
-    _require_named_python(pythons.machine, {rehearsal.wheels.python for rehearsal in inputs.values()} - {""})
-    lacking = {rehearsal.wheels.python for rehearsal in inputs.values() if rehearsal.interpreter is None} - {""}
-    absent = lacking if on_host else set()
+    plans = {config.name: plan_of(config) for config in configs}
+    required = {plan.python for plan in plans.values()} - {""}
+    _require_named_python(pythons.machine, required)
+    present = {python: pythons.find_on_machine(python) for python in required}
+    absent = sorted(python for python in required if present[python] is None) if on_host else []
     fetch = pythons.fetch or pythons.channel == NO_CHANNEL  # it refuses, in a dry run, too
-    interpreters, failures = _fetch_interpreters(sorted(absent), pythons) if fetch else ({}, {})
-    if failures and len(failures) == len({rehearsal.wheels.python for rehearsal in inputs.values()}):
+    fetched, failures = _fetch_interpreters(absent, pythons) if fetch else ({}, {})
+    if failures and len(failures) == len({plan.python for plan in plans.values()}):
         raise failures[max(failures)]
     inputs = {
-        name: replace(rehearsal, interpreter=rehearsal.interpreter or interpreters.get(rehearsal.wheels.python))
-        for name, rehearsal in inputs.items()
+        name: RehearsalInputs(wheels=plan, interpreter=present.get(plan.python) or fetched.get(plan.python))
+        for name, plan in plans.items()
     }
     missing = (
         f"Python {python} not found on this machine: it would be fetched from {pythons.channel}, or by uv"
-        for python in ([] if fetch else sorted(absent))
+        for python in ([] if fetch else absent)
     )
     failed = tuple(f"{failure.what}: {failure.hint}" for failure in failures.values())
-    plans = dict.fromkeys(note for rehearsal in inputs.values() for note in rehearsal.wheels.notes)
-    return inputs, (*plans, *_interpreter_notes(inputs, pythons.machine), *missing, *failed)
+    notes = dict.fromkeys(note for plan in plans.values() for note in plan.notes)
+    return inputs, (*notes, *_interpreter_notes(inputs, pythons.machine), *missing, *failed)
 
 
 def _require_named_python(machine: HostMachine, required: Collection[str]) -> None:
