@@ -149,7 +149,7 @@ def show_machine_and_runnable_versions(root: Path, *, as_json: bool) -> int:
     facts, resources = probe.probe_machine(os.environ), MachineResources.of_this_machine()
     arch = virtual_cuda_arch.cuda_arch_version(
         os.environ,
-        has_cuda=virtual_cuda_arch.has_cuda(os.environ, facts.cuda),
+        has_cuda=virtual_cuda_arch.has_virtual_cuda_package(os.environ, facts.cuda),
         capabilities=lambda: [card.capability for card in facts.cards],
     )
     disk = shutil.disk_usage(nearest_existing_path(root)).free
@@ -165,7 +165,7 @@ def show_machine_and_runnable_versions(root: Path, *, as_json: bool) -> int:
         print(json.dumps(data, indent=2))
     else:
         lines = machine_property_lines(facts, arch, resources.cores, resources.memory, disk)
-        ranges = runnable_versions.verdict_ranges(cudas)
+        ranges = runnable_versions.cuda_ranges_by_verdict(cudas)
         print_folded("\n".join((*lines, *(f"CUDA, {verdict}: {found}" for verdict, found in ranges.items()))))
         for purpose, answer in answers.items():
             print_folded(f"\n{purpose}: " + "\n".join(doctor_result_lines(answer)))

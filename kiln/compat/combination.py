@@ -226,11 +226,11 @@ def dotted_capability(number: str) -> str:
 
 
 def is_capability(text: str) -> bool:
-    """Return whether a text is a compute capability in any notation of `bare_capability`."""
+    """Return whether a text is a compute capability in any notation of `capability_number`."""
     return _CAPABILITY.fullmatch(text) is not None
 
 
-def bare_capability(capability: str) -> int:
+def capability_number(capability: str) -> int:
     """Return a compute capability as compilers write it: 70 for ``7.0``, ``sm_70`` and ``compute_70``."""
     match = _CAPABILITY.fullmatch(capability)
     if match is None:

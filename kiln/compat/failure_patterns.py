@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from kiln import errors
 from kiln.compat import tables
-from kiln.compat.combination import bare_capability as number_of
+from kiln.compat.combination import capability_number
 from kiln.compat.variant_conversion import newest_accepted_gcc
 from kiln.compat.version_ranges import version_numbers
 from kiln.console.text import sanitized_line
@@ -49,7 +49,7 @@ class KnownFailure:
     source: str
     error: type[KilnError]
 
-    def first_word_in(self, text: bytes) -> bytes | None:
+    def first_matching_word(self, text: bytes) -> bytes | None:
         """Return the first of the words that is in a text."""
         return next((word for word in self.words if word in text), None)
 
@@ -97,7 +97,7 @@ def failures_in_log(log: IO[bytes]) -> tuple[LogFailure, ...]:
     failures: dict[tuple[str, str], LogFailure] = {}
     before = 0
     for piece in _whole_line_pieces(log):
-        candidates = [failure for failure in known_failures() if failure.first_word_in(piece)]
+        candidates = [failure for failure in known_failures() if failure.first_matching_word(piece)]
         if candidates:
             for failure in _failures_in_piece(piece, candidates, before):
                 key = (failure.name, failure.cause)
@@ -144,7 +144,7 @@ def _whole_line_pieces(log: IO[bytes]) -> Iterator[bytes]:
 def _failures_in_piece(piece: bytes, candidates: list[KnownFailure], before: int) -> Iterator[LogFailure]:
     for number, raw in enumerate(piece.split(b"\n"), before + 1):
         for candidate in candidates:
-            word = candidate.first_word_in(raw)
+            word = candidate.first_matching_word(raw)
             failure = _log_failure_of_line(candidate, _searched_part_of_line(raw, word), number) if word else None
             if failure is not None:
                 yield failure
@@ -184,7 +184,7 @@ def _template_values(groups: dict[str, str]) -> dict[str, str]:
 
 def _cuda_range_of_capability(capability: str) -> str:
     """Return the CUDAs that compile for a capability, as a range."""
-    rows = tables.cuda_compiler_rows(number_of(capability))
+    rows = tables.cuda_rows_for_capability(capability_number(capability))
     if not rows:
         return "none that the tables have"
     first, last = (pick(rows, key=lambda row: version_numbers(row["first"])) for pick in (min, max))

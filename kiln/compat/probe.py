@@ -86,7 +86,7 @@ def probe_machine(env: Mapping[str, str]) -> MachineFacts:
     """Return the facts of this machine; programs run with the environment ``env``."""
     notes: list[str] = []
     driver, cards = _driver_and_gpus(env, notes)
-    library, cuda = _libcuda_versions(notes)
+    library, cuda = _libcuda_and_newest_cuda_versions(notes)
     engine, engine_gpus = _container_engine_and_gpu_support(env, notes)
     return MachineFacts(
         system=_system_description(),
@@ -94,7 +94,7 @@ def probe_machine(env: Mapping[str, str]) -> MachineFacts:
         glibc=_glibc_version(),
         avx=_has_avx(PROCESSOR),
         driver=library or driver,
-        loaded=_loaded_module_version(MODULE),
+        loaded=_loaded_kernel_module_version(MODULE),
         cuda=cuda,
         cards=cards,
         gcc=_program_version("gcc", ("-dumpfullversion", "-dumpversion"), env),
@@ -214,7 +214,7 @@ def parse_nvidia_smi_output(text: str) -> tuple[str | None, tuple[GpuCard, ...]]
     return (rows[0][0] if rows else None), cards
 
 
-def _libcuda_versions(notes: list[str]) -> tuple[str | None, str | None]:
+def _libcuda_and_newest_cuda_versions(notes: list[str]) -> tuple[str | None, str | None]:
     """Return the version of libcuda, by its file's name, and of the newest CUDA that it knows."""
     try:
         functions = ctypes.CDLL("libcuda.so.1")
@@ -230,7 +230,7 @@ def _libcuda_versions(notes: list[str]) -> tuple[str | None, str | None]:
     return (match[1] if match else None), cuda
 
 
-def _loaded_module_version(file: Path) -> str | None:
+def _loaded_kernel_module_version(file: Path) -> str | None:
     match = _MODULE.search(files.text_or_empty(file))
     return match[1] if match else None
 

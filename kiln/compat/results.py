@@ -91,7 +91,7 @@ def worst_verdict(findings: tuple[Finding, ...]) -> Verdict:
 WORKS, COSTS, UNKNOWN, CANNOT = Verdict.WORKS, Verdict.COSTS, Verdict.UNKNOWN, Verdict.CANNOT
 
 
-def finding_of(rule: str, verdict: Verdict, reason: str, *rows: Row) -> Finding:
+def finding_with_rows(rule: str, verdict: Verdict, reason: str, *rows: Row) -> Finding:
     """Return a finding that rests on rows."""
     return Finding(rule=rule, verdict=verdict, reason=reason, rows=rows)
 
@@ -106,10 +106,10 @@ def bazel_finding(rule: str, release: str, tested: str, bazel: str, row: Row | N
     if row is None:
         return unknown_finding(rule, f"no table has {release}")
     if versions_agree(tested, bazel):
-        return finding_of(rule, WORKS, f"{release} is built with Bazel {tested}", row)
+        return finding_with_rows(rule, WORKS, f"{release} is built with Bazel {tested}", row)
     if version_numbers(tested)[0] == version_numbers(bazel)[0] > 0 and is_at_least(bazel, tested):
-        return finding_of(rule, COSTS, f"{release} is built with Bazel {tested}; {bazel} is untested", row)
-    return finding_of(
+        return finding_with_rows(rule, COSTS, f"{release} is built with Bazel {tested}; {bazel} is untested", row)
+    return finding_with_rows(
         rule, UNKNOWN, f"{release} is built with Bazel {tested}; whether {bazel} builds it is not documented", row
     )
 
@@ -121,7 +121,7 @@ def release_row(combination: Combination) -> Row | None:
     return tables.tensorflow_row(combination.tf) if combination.tf else None
 
 
-def with_release_cuda(combination: Combination) -> Combination:
+def with_release_cuda_unless_given(combination: Combination) -> Combination:
     """Return the combination with a CUDA: its own, or the one that its release is built or tested with."""
     if combination.cuda is not None:
         return combination

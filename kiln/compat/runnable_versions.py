@@ -41,7 +41,7 @@ def cuda_verdicts(facts: MachineFacts) -> dict[str, Verdict]:
     }
 
 
-def verdict_ranges(verdicts: Mapping[str, Verdict]) -> dict[str, str]:
+def cuda_ranges_by_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, str]:
     """Return verdicts as ranges: ``works`` is ``12.9 to 12.0, 11.8``."""
     runs: list[tuple[Verdict, list[str]]] = []
     for cuda, verdict in verdicts.items():

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.combination import bare_capability
-from kiln.compat.results import Suggestion, Verdict, release_row, with_release_cuda
+from kiln.compat.combination import capability_number
+from kiln.compat.results import Suggestion, Verdict, release_row, with_release_cuda_unless_given
 from kiln.compat.rules import findings
 from kiln.compat.rules.gpu import judge_known_failures
 from kiln.compat.variant_conversion import capabilities_including_gpus, conda_build_config_lines, newest_accepted_gcc
@@ -106,7 +106,7 @@ def _changed_parts(original: Combination, other: Combination) -> tuple[str, ...]
 
 def _change_distance(original: Combination, other: Combination) -> tuple[int, float, tuple[float, ...]]:
     names = _changed_parts(original, other)
-    begin = with_release_cuda(original)  # upstream's CUDA where none was given
+    begin = with_release_cuda_unless_given(original)  # upstream's CUDA where none was given
     steps = sum(
         _version_distance(getattr(begin, name), getattr(other, name)) for name in names if name not in UNORDERED
     )
@@ -154,10 +154,10 @@ def _starting_combinations(original: Combination) -> Iterator[Combination]:
 def _with_newer_drivers(original: Combination) -> Iterator[Combination]:
     if original.driver is None:
         return
-    last = [row["driver"] for gpu in original.gpus if (row := tables.last_driver_row(gpu.capability))]
-    firsts = (tables.first_cuda_row(bare_capability(gpu.capability)) for gpu in original.gpus)
+    last = [row["driver"] for gpu in original.gpus if (row := tables.last_driver_row_for_capability(gpu.capability))]
+    firsts = (tables.oldest_cuda_row_for_capability(capability_number(gpu.capability)) for gpu in original.gpus)
     cudas = [original.cuda, *(row["first"] for row in firsts if row)]
-    oldest = [row["driver"] for cuda in cudas if cuda and (row := tables.oldest_driver_row(cuda))]
+    oldest = [row["driver"] for cuda in cudas if cuda and (row := tables.oldest_driver_row_for_cuda(cuda))]
     for driver in (
         *(driver for driver in last if not versions_agree(driver, original.driver)),
         *(driver for driver in oldest if not is_at_least(original.driver, driver)),
@@ -190,7 +190,7 @@ def _candidate_cudas(release: Combination) -> Iterator[str | None]:
 def _cuda_compiles_for_gpus(gpus: tuple[Gpu, ...], cuda: str) -> bool:
     """Return whether a CUDA compiles machine code for all GPUs."""
     row = tables.cuda_compiler_row(cuda)
-    return row is not None and {str(bare_capability(gpu.capability)) for gpu in gpus} <= set(
+    return row is not None and {str(capability_number(gpu.capability)) for gpu in gpus} <= set(
         row["capabilities"].split()
     )
 

@@ -70,25 +70,25 @@ def cuda_compiler_row(cuda: str) -> Row | None:
     return newest_row_including("cuda_compiler", cuda)
 
 
-def cuda_compiler_rows(capability: int) -> tuple[Row, ...]:
+def cuda_rows_for_capability(capability: int) -> tuple[Row, ...]:
     """Return the rows of the CUDAs that compile for a compute capability, 70 for 7.0."""
     return tuple(row for row in table_rows("cuda_compiler") if str(capability) in row["capabilities"].split())
 
 
 @cache
-def first_cuda_row(capability: int) -> Row | None:
+def oldest_cuda_row_for_capability(capability: int) -> Row | None:
     """Return the oldest CUDA in the tables that compiles for a compute capability, 70 for 7.0."""
-    return min(cuda_compiler_rows(capability), key=lambda row: version_numbers(row["first"]), default=None)
+    return min(cuda_rows_for_capability(capability), key=lambda row: version_numbers(row["first"]), default=None)
 
 
 @cache
-def last_driver_row(capability: str) -> Row | None:
+def last_driver_row_for_capability(capability: str) -> Row | None:
     """Return the last branch of drivers that serves a compute capability; None for those still served."""
     return next(iter(rows_including(table_rows("driver_gpu"), capability)), None)
 
 
 @cache
-def oldest_driver_row(cuda: str) -> Row | None:
+def oldest_driver_row_for_cuda(cuda: str) -> Row | None:
     """Return the oldest driver that came with a release of CUDA."""
     rows = rows_including(table_rows("cuda_driver"), cuda)
     return min(rows, key=lambda row: version_numbers(row["driver"]), default=None)
@@ -101,7 +101,7 @@ def minor_compatibility_driver_row(cuda: str) -> Row | None:
 
 
 @cache
-def cudnn_rows(version: str, cuda: str) -> tuple[Row, ...]:
+def cudnn_rows_for_cuda(version: str, cuda: str) -> tuple[Row, ...]:
     """Return the rows of NVIDIA's matrix for a cuDNN with a CUDA."""
     return tuple(
         row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.combination import Combination, bare_capability, is_capability
+from kiln.compat.combination import Combination, capability_number, is_capability
 from kiln.compat.results import release_row
 from kiln.compat.version_ranges import is_below, is_version, version_numbers, versions_agree
 
@@ -83,8 +83,8 @@ def capabilities_including_gpus(combination: Combination) -> tuple[str, ...]:
     if row is None:
         return ()
     supported = {int(number) for number in row["capabilities"].split()}
-    own = {bare_capability(gpu.capability) for gpu in combination.gpus} & supported
-    listed = {bare_capability(name) for name in combination.built_for} or _upstream_capabilities(combination)
+    own = {capability_number(gpu.capability) for gpu in combination.gpus} & supported
+    listed = {capability_number(name) for name in combination.built_for} or _upstream_capabilities(combination)
     if own <= listed:
         return ()
     numbers = sorted((listed & supported) | own)
@@ -94,7 +94,7 @@ def capabilities_including_gpus(combination: Combination) -> tuple[str, ...]:
 def _upstream_capabilities(combination: Combination) -> set[int]:
     """Return the capabilities that upstream compiles the release for, empty where that is unknown."""
     row = tables.newest_row_including("upstream", combination.tf) if combination.tf else None
-    return {bare_capability(name) for name in row["capabilities"].split(",")} if row else set()
+    return {capability_number(name) for name in row["capabilities"].split(",")} if row else set()
 
 
 def combinations_of_variant(

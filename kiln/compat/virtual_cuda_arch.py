@@ -41,6 +41,6 @@ def cuda_arch_version(
     return min(versions, key=version_numbers, default=None)
 
 
-def has_cuda(overrides: Mapping[str, str], cuda: str | None) -> bool:
+def has_virtual_cuda_package(overrides: Mapping[str, str], cuda: str | None) -> bool:
     """Return whether ``__cuda`` exists: what CONDA_OVERRIDE_CUDA says, else whether the driver knows a CUDA."""
     return bool(overrides.get(CUDA_OVERRIDE, cuda))

@@ -70,7 +70,7 @@ def lowest_required_cuda(packages: Iterable[InstalledPackage]) -> str:
 
 def _driver_labels(cuda: str) -> dict[str, str]:
     """Return labels of the required CUDA version, and of the oldest driver for it in the doctor's tables."""
-    row = tables.minor_compatibility_driver_row(cuda) or tables.oldest_driver_row(cuda) if cuda else None
+    row = tables.minor_compatibility_driver_row(cuda) or tables.oldest_driver_row_for_cuda(cuda) if cuda else None
     return {"kiln.cuda": cuda, "kiln.cuda.driver": f">={row['driver']}" if row else ""}
 
 

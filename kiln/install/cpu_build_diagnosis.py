@@ -111,7 +111,7 @@ def _note_on_driver(fallback: RepoDataRecord, specs: Sequence[str], machine: Tar
             is_newer_cuda(cuda, here)
             and (instead := solve(specs, machine.with_virtual_package("__cuda", cuda))) is not None
         ):
-            row = tables.oldest_driver_row(cuda)
+            row = tables.oldest_driver_row_for_cuda(cuda)
             return _cpu_build_note(
                 fallback,
                 f"its builds for CUDA need a driver for CUDA {cuda}, and this one runs up to {here}",

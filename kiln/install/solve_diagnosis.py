@@ -140,7 +140,7 @@ def explain_missing_driver(
     needs: Sequence[str], cuda: str, machine: TargetMachine, *, instead: Sequence[str]
 ) -> tuple[str, str, str]:
     """Return problem, cause and hint for a driver that is missing or too old."""
-    row = tables.oldest_driver_row(cuda)
+    row = tables.oldest_driver_row_for_cuda(cuda)
     driver = f"driver {row['driver']} or newer" if row else "a newer driver"
     steps = (
         *(f"request {spec}, which needs no GPU" for spec in instead),

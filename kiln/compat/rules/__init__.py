@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat.rules import cudnn, driver, gpu, single_parts, tensorflow, tensorflow_serving
+from kiln.compat.rules import cudnn, driver, gpu, single_part_and_release_findings, tensorflow, tensorflow_serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kiln.compat.combination import Combination
     from kiln.compat.results import Finding
-    from kiln.compat.rules.single_parts import Rule
+    from kiln.compat.rules.single_part_and_release_findings import Rule
 
 RULES: tuple[Rule, ...] = (
     tensorflow.state_tested_versions,
@@ -53,7 +53,7 @@ def findings(combination: Combination) -> Iterator[Finding]:
             has_findings = True
             yield finding
     if not has_findings:
-        yield from single_parts.single_part_findings(combination)
+        yield from single_part_and_release_findings.single_part_findings(combination)
     if not has_findings or combination.python or combination.bazel:
-        yield from single_parts.accepting_release_findings(combination, RULES)
-    yield from single_parts.discontinued_machine_findings(combination)
+        yield from single_part_and_release_findings.accepting_release_findings(combination, RULES)
+    yield from single_part_and_release_findings.discontinued_machine_findings(combination)

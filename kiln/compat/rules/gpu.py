@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.combination import bare_capability, dotted_capability
-from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, finding_of, unknown_finding, with_release_cuda
+from kiln.compat.combination import capability_number, dotted_capability
+from kiln.compat.results import (
+    CANNOT,
+    COSTS,
+    UNKNOWN,
+    WORKS,
+    finding_with_rows,
+    unknown_finding,
+    with_release_cuda_unless_given,
+)
 from kiln.compat.version_ranges import is_below, overlaps_range, versions_agree
 
 if TYPE_CHECKING:
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
 
 def judge_cuda_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Judge a GPU by CUDA's list of capabilities: newer GPUs run its PTX, older ones nothing."""
-    combination = with_release_cuda(combination)
+    combination = with_release_cuda_unless_given(combination)
     if combination.cuda is None:
         return
     row, rule = tables.cuda_compiler_row(combination.cuda), "CUDA and GPU"
@@ -33,24 +41,24 @@ def judge_cuda_and_gpu(combination: Combination) -> Iterator[Finding]:
 
 def _finding_on_cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Finding:
     capabilities = [int(number) for number in row["capabilities"].split()]
-    number = bare_capability(gpu.capability)
-    if tables.first_cuda_row(number) is None:
+    number = capability_number(gpu.capability)
+    if tables.oldest_cuda_row_for_capability(number) is None:
         return unknown_finding(rule, f"no table has a CUDA that compiles for {gpu.text}")
     lowest, highest = (dotted_capability(str(capabilities[index])) for index in (0, -1))
     reach = f"CUDA {cuda} compiles for {lowest} to {highest}"
     if number in capabilities:
-        return finding_of(rule, WORKS, f"{reach}, {gpu.text} among them", row, *gpu.rows)
+        return finding_with_rows(rule, WORKS, f"{reach}, {gpu.text} among them", row, *gpu.rows)
     if number < capabilities[0]:
-        return finding_of(rule, CANNOT, f"{reach}; {gpu.text} is older than all of them", row, *gpu.rows)
+        return finding_with_rows(rule, CANNOT, f"{reach}; {gpu.text} is older than all of them", row, *gpu.rows)
     if any(older // 10 == number // 10 and older < number for older in capabilities):
-        return finding_of(
+        return finding_with_rows(
             rule, WORKS, f"{reach}; {gpu.text} runs the machine code of an older GPU of its generation", row, *gpu.rows
         )
     reason = (
         f"{reach}; {gpu.text} is not among them: it runs PTX of an older one, compiled by the driver at "
         "the first start, minutes to half an hour"
     )
-    return finding_of(rule, COSTS, reason, row, *gpu.rows)
+    return finding_with_rows(rule, COSTS, reason, row, *gpu.rows)
 
 
 def judge_cuda_and_target_capabilities(combination: Combination) -> Iterator[Finding]:
@@ -62,11 +70,11 @@ def judge_cuda_and_target_capabilities(combination: Combination) -> Iterator[Fin
         yield unknown_finding(rule, f"no table has the GPUs of CUDA {combination.cuda}")
         return
     capabilities = {int(number) for number in row["capabilities"].split()}
-    refused = [name for name in combination.built_for if bare_capability(name) not in capabilities]
+    refused = [name for name in combination.built_for if capability_number(name) not in capabilities]
     if refused:
-        yield finding_of(rule, CANNOT, f"CUDA {combination.cuda} does not compile for {', '.join(refused)}", row)
+        yield finding_with_rows(rule, CANNOT, f"CUDA {combination.cuda} does not compile for {', '.join(refused)}", row)
     else:
-        yield finding_of(rule, WORKS, f"CUDA {combination.cuda} compiles for all that is built", row)
+        yield finding_with_rows(rule, WORKS, f"CUDA {combination.cuda} compiles for all that is built", row)
 
 
 def judge_target_capabilities_and_gpu(combination: Combination) -> Iterator[Finding]:
@@ -77,18 +85,20 @@ def judge_target_capabilities_and_gpu(combination: Combination) -> Iterator[Find
 
 
 def _finding_on_build_and_gpu(name: str, capabilities: tuple[str, ...], rows: tuple[Row, ...], gpu: Gpu) -> Finding:
-    rule, number, listed = "what is built and GPU", bare_capability(gpu.capability), ",".join(capabilities)
-    if tables.first_cuda_row(number) is None:
+    rule, number, listed = "what is built and GPU", capability_number(gpu.capability), ",".join(capabilities)
+    if tables.oldest_cuda_row_for_capability(number) is None:
         return unknown_finding(rule, f"no table has a CUDA that compiles for {gpu.text}")
-    if any(bare_capability(code) // 10 == number // 10 and bare_capability(code) <= number for code in capabilities):
-        return finding_of(rule, WORKS, f"{name} has machine code for {gpu.text} ({listed})", *rows, *gpu.rows)
-    if any(not code.startswith("sm_") and bare_capability(code) <= number for code in capabilities):
+    if any(
+        capability_number(code) // 10 == number // 10 and capability_number(code) <= number for code in capabilities
+    ):
+        return finding_with_rows(rule, WORKS, f"{name} has machine code for {gpu.text} ({listed})", *rows, *gpu.rows)
+    if any(not code.startswith("sm_") and capability_number(code) <= number for code in capabilities):
         reason = (
             f"{name} has no machine code for {gpu.text} ({listed}): its PTX is compiled at the first start, "
             "minutes to half an hour"
         )
-        return finding_of(rule, COSTS, reason, *rows, *gpu.rows)
-    return finding_of(
+        return finding_with_rows(rule, COSTS, reason, *rows, *gpu.rows)
+    return finding_with_rows(
         rule, CANNOT, f"{name} has neither machine code nor PTX for {gpu.text} ({listed})", *rows, *gpu.rows
     )
 
@@ -121,25 +131,25 @@ def judge_known_failures(combination: Combination) -> Iterator[Finding]:
         failures = tables.rows_including(rows, combination.tf)
         what = f"upstream's wheel of TensorFlow {combination.tf}"
         if failures:
-            cuda = tables.first_cuda_row(bare_capability(gpu.capability))
+            cuda = tables.oldest_cuda_row_for_capability(capability_number(gpu.capability))
             instead = f"; a build with machine code for it needs CUDA {cuda['first']} or newer" if cuda else ""
             reason = f"{what} is known to fail on {gpu.text}: {failures[0]['symptom']}{instead}"
-            yield finding_of("known failure", CANNOT, reason, *failures, *gpu.rows)
+            yield finding_with_rows("known failure", CANNOT, reason, *failures, *gpu.rows)
         elif rows and all(is_below(combination.tf, row["first"]) for row in rows):
             reason = f"later wheels than that of TensorFlow {combination.tf} are known to fail on {gpu.text}"
-            yield finding_of("known failure", UNKNOWN, reason, *rows[:1], *gpu.rows)
+            yield finding_with_rows("known failure", UNKNOWN, reason, *rows[:1], *gpu.rows)
         elif older := _failures_on_older_gpus(combination.tf, gpu):
             reason = (
                 f"{what} is known to fail on older GPUs, up to {older[0]['capability_last']}, and nothing is known "
                 f"about {gpu.text}"
             )
-            yield finding_of("known failure", UNKNOWN, reason, *older[:1], *gpu.rows)
+            yield finding_with_rows("known failure", UNKNOWN, reason, *older[:1], *gpu.rows)
 
 
 def _failures_on_older_gpus(tf: str, gpu: Gpu) -> list[Row]:
     """Return the failures of a wheel on GPUs that are all older than this one."""
     failures = tables.rows_including(tables.table_rows("known_failure"), tf)
-    return [row for row in failures if bare_capability(row["capability_last"]) < bare_capability(gpu.capability)]
+    return [row for row in failures if capability_number(row["capability_last"]) < capability_number(gpu.capability)]
 
 
 def _is_upstream_build(row: Row, combination: Combination) -> bool:
@@ -156,10 +166,10 @@ def judge_cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:
     if row is None:
         yield unknown_finding(rule, f"no table has the host compilers of CUDA {combination.cuda}")
     elif not row["gcc_below"]:
-        yield finding_of(rule, UNKNOWN, f"no table has the host compilers of CUDA {combination.cuda}", row)
+        yield finding_with_rows(rule, UNKNOWN, f"no table has the host compilers of CUDA {combination.cuda}", row)
     elif is_below(version, row["gcc_below"]):
-        yield finding_of(rule, WORKS, f"CUDA {combination.cuda} accepts a GCC below {row['gcc_below']}", row)
+        yield finding_with_rows(rule, WORKS, f"CUDA {combination.cuda} accepts a GCC below {row['gcc_below']}", row)
     else:
-        yield finding_of(
+        yield finding_with_rows(
             rule, CANNOT, f"CUDA {combination.cuda} refuses GCC {version}: it must be below {row['gcc_below']}", row
         )

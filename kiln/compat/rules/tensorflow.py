@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown_finding
+from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_with_rows, unknown_finding
 from kiln.compat.version_ranges import (
     have_same_major,
     is_at_least,
@@ -34,7 +34,9 @@ def state_tested_versions(combination: Combination) -> Iterator[Finding]:
     if row is None:
         yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
     else:
-        yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with {row.text.partition(', ')[2]}", row)
+        yield finding_with_rows(
+            rule, WORKS, f"TensorFlow {combination.tf} is tested with {row.text.partition(', ')[2]}", row
+        )
 
 
 def judge_tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
@@ -45,24 +47,24 @@ def judge_tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
     if row is None:
         yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
     elif versions_agree(row["cuda"], combination.cuda):
-        yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}", row)
+        yield finding_with_rows(rule, WORKS, f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}", row)
     elif builds := _third_party_builds_with_cuda(combination):
         pair = f"TensorFlow {combination.tf} with CUDA {row['cuda']}"
         reason = f"upstream tests {pair}; with {combination.cuda} conda-forge built it"
-        yield finding_of(rule, COSTS, reason, row, *builds)
+        yield finding_with_rows(rule, COSTS, reason, row, *builds)
     elif have_same_major(row["cuda"], combination.cuda):
         reason = (
             f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}; {combination.cuda} is of the same major "
             "version, and untested"
         )
-        yield finding_of(rule, COSTS, reason, row)
+        yield finding_with_rows(rule, COSTS, reason, row)
     else:
         reason = (
             f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}, of another major version: upstream's "
             f"wheel cannot load the libraries of {combination.cuda}, and whether the sources compile with it is not "
             "documented"
         )
-        yield finding_of(rule, UNKNOWN, reason, row)
+        yield finding_with_rows(rule, UNKNOWN, reason, row)
 
 
 def judge_tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
@@ -79,9 +81,9 @@ def judge_tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
             f"TensorFlow {combination.tf} is tested with cuDNN {tested}; {combination.cudnn} is of another major "
             "version, which upstream's wheel refuses"
         )
-        yield finding_of(rule, UNKNOWN, reason, row)
+        yield finding_with_rows(rule, UNKNOWN, reason, row)
     elif versions_agree(tested, combination.cudnn) or is_at_least(combination.cudnn, tested):
-        yield finding_of(
+        yield finding_with_rows(
             rule,
             WORKS,
             f"TensorFlow {combination.tf} is tested with cuDNN {tested}, and accepts a newer minor version",
@@ -92,7 +94,7 @@ def judge_tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
             f"TensorFlow {combination.tf} is tested with cuDNN {tested}: upstream's wheel refuses the older "
             f"{combination.cudnn}; compiled against it is untested"
         )
-        yield finding_of(rule, COSTS, reason, row)
+        yield finding_with_rows(rule, COSTS, reason, row)
 
 
 def judge_tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
@@ -110,13 +112,13 @@ def judge_tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
         if row["python"] and is_in_ranges(combination.python, row["python"])
     ]
     if is_in_ranges(combination.python, row["python"]):
-        yield finding_of(rule, WORKS, what, row)
+        yield finding_with_rows(rule, WORKS, what, row)
     elif builds:
-        yield finding_of(rule, COSTS, f"{what}; with {combination.python} conda-forge built it", row, builds[0])
+        yield finding_with_rows(rule, COSTS, f"{what}; with {combination.python} conda-forge built it", row, builds[0])
     elif is_below(combination.python, lowest_and_highest(row["python"])[1]):
-        yield finding_of(rule, CANNOT, f"{what}, not for {combination.python}", row)
+        yield finding_with_rows(rule, CANNOT, f"{what}, not for {combination.python}", row)
     else:
-        yield finding_of(
+        yield finding_with_rows(
             rule, UNKNOWN, f"{what}; there is no wheel for {combination.python}, which is newer, and no test", row
         )
 
@@ -142,9 +144,9 @@ def judge_tensorflow_and_compiler(combination: Combination) -> Iterator[Finding]
         return
     (name, version), (tested, tested_version) = combination.compiler.split(), row["compiler"].split()
     if name == tested and have_same_major(version, tested_version):
-        yield finding_of(rule, WORKS, f"TensorFlow {combination.tf} is tested with {row['compiler']}", row)
+        yield finding_with_rows(rule, WORKS, f"TensorFlow {combination.tf} is tested with {row['compiler']}", row)
     else:
-        yield finding_of(
+        yield finding_with_rows(
             rule,
             COSTS,
             f"TensorFlow {combination.tf} is tested with {row['compiler']}; {combination.compiler} is untested",
@@ -177,11 +179,11 @@ def judge_wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
     if row is None:
         yield unknown_finding(rule, f"no table has the glibc of TensorFlow {combination.tf}")
     elif is_at_least(combination.glibc, row["glibc"]):
-        yield finding_of(
+        yield finding_with_rows(
             rule, WORKS, f"upstream's wheel of TensorFlow {combination.tf} needs glibc {row['glibc']} or newer", row
         )
     else:
-        yield finding_of(
+        yield finding_with_rows(
             rule,
             CANNOT,
             f"upstream's wheel of TensorFlow {combination.tf} needs glibc {row['glibc']}; {combination.glibc} is older",
@@ -199,4 +201,4 @@ def judge_wheel_and_processor(combination: Combination) -> Iterator[Finding]:
             f"upstream's wheel of TensorFlow {combination.tf} uses AVX, which this processor does not have; "
             "compile it with microarch_level 1"
         )
-        yield finding_of("wheel and processor", CANNOT, reason, row)
+        yield finding_with_rows("wheel and processor", CANNOT, reason, row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_of, unknown_finding
+from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_with_rows, unknown_finding
 from kiln.compat.rules.tensorflow import judge_tensorflow_and_python
 from kiln.compat.version_ranges import have_same_major, version_numbers, versions_agree
 
@@ -31,11 +31,11 @@ def judge_serving_and_its_libraries(combination: Combination) -> Iterator[Findin
         if version is None:
             continue
         if versions_agree(version, row[name]):
-            yield finding_of(
+            yield finding_with_rows(
                 f"{rule} and {title}", WORKS, f"Serving {combination.serving} is built with {title} {row[name]}", row
             )
         else:
-            yield finding_of(
+            yield finding_with_rows(
                 f"{rule} and {title}", *_version_mismatch_verdict(combination.serving, title, version, row[name]), row
             )
 
@@ -52,7 +52,9 @@ def _version_mismatch_verdict(serving: str, title: str, version: str, own: str) 
 def _findings_on_serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Iterator[Finding]:
     rule = "Serving and TensorFlow"
     if tf and version_numbers(tf)[:2] != version_numbers(serving)[:2]:
-        yield finding_of(rule, CANNOT, f"Serving {serving} contains TensorFlow of its own minor version, not {tf}", row)
+        yield finding_with_rows(
+            rule, CANNOT, f"Serving {serving} contains TensorFlow of its own minor version, not {tf}", row
+        )
         return
     own = tables.tensorflow_row(serving)
     if own is None:
@@ -64,7 +66,7 @@ def _findings_on_serving_and_tensorflow(serving: str, tf: str | None, row: Row) 
         if not versions_agree(row[name], own[name])
     ]
     if differ:
-        yield finding_of(
+        yield finding_with_rows(
             rule,
             COSTS,
             f"Serving {serving} is built with another {' and '.join(differ)} than TensorFlow is tested with",
@@ -72,7 +74,7 @@ def _findings_on_serving_and_tensorflow(serving: str, tf: str | None, row: Row) 
             own,
         )
     else:
-        yield finding_of(
+        yield finding_with_rows(
             rule, WORKS, f"Serving {serving} is built with the CUDA and cuDNN that TensorFlow is tested with", row, own
         )
 

@@ -76,8 +76,8 @@ def test_the_table_of_nvidia_smi_is_parsed() -> None:
 )
 def test_the_drivers_part_in_the_kernel(tmp_path: Path, text: str, version: str | None) -> None:
     (tmp_path / "version").write_text(text)
-    assert probe._loaded_module_version(tmp_path / "version") == version
-    assert probe._loaded_module_version(tmp_path / "nothing") is None
+    assert probe._loaded_kernel_module_version(tmp_path / "version") == version
+    assert probe._loaded_kernel_module_version(tmp_path / "nothing") is None
 
 
 def test_the_processors_flags(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_this_machine_is_looked_at() -> None:
 
 
 def test_capabilities_of_a_machine_with_a_v100() -> None:
-    ranges = runnable_versions.verdict_ranges(runnable_versions.cuda_verdicts(facts()))
+    ranges = runnable_versions.cuda_ranges_by_verdict(runnable_versions.cuda_verdicts(facts()))
     assert ranges["works"] == "9.0 to 12.2"
     assert ranges["works with a cost"] == "12.3 to 12.9, 7.0 to 8.0"
     assert ranges["cannot work"].startswith("13.0 to 13.4")

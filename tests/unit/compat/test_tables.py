@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kiln.compat import tables, version_ranges
-from kiln.compat.combination import bare_capability, find_gpu
+from kiln.compat.combination import capability_number, find_gpu
 from kiln.compat.rules import RULES
 
 # How many rows each table has at least: a row that is lost is noticed.
@@ -83,13 +83,16 @@ def test_every_cuda_that_is_tested_or_shipped_has_its_compiler_and_its_driver() 
     assert [
         cuda
         for cuda in (*expected, *tables.cuda_minor_versions())
-        if not (tables.cuda_compiler_row(cuda) and tables.oldest_driver_row(cuda))
+        if not (tables.cuda_compiler_row(cuda) and tables.oldest_driver_row_for_cuda(cuda))
     ] == []
 
 
 def test_every_gpu_of_a_cloud_is_a_gpu_that_some_cuda_compiles_for() -> None:
     for machine in tables.table_rows("cloud"):
-        assert tables.first_cuda_row(bare_capability(find_gpu(machine["machine"]).capability)) is not None
+        assert (
+            tables.oldest_cuda_row_for_capability(capability_number(find_gpu(machine["machine"]).capability))
+            is not None
+        )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_serving(version: str, bazel: str, cuda: str, cudnn: str, newest: int) -
     row = tables.serving_row(version)
     assert row is not None
     assert [row[name] for name in ("bazel", "cuda", "cudnn")] == [bazel, cuda, cudnn]
-    assert max(bare_capability(item) for item in row["capabilities"].split(",")) == newest
+    assert max(capability_number(item) for item in row["capabilities"].split(",")) == newest
 
 
 @pytest.mark.parametrize(
@@ -187,7 +190,7 @@ def test_v100_is_compiled_for_by_cuda_9_0_to_12_9() -> None:
     ],
 )
 def test_the_driver_that_came_with_cuda(cuda: str, driver: str) -> None:
-    row = tables.oldest_driver_row(cuda)
+    row = tables.oldest_driver_row_for_cuda(cuda)
     assert row is not None
     assert row["driver"] == driver
 

@@ -64,7 +64,7 @@ def test_another_value_is_refused(value: str) -> None:
     ],
 )
 def test_cuda_is_there_as_its_override_says(overrides: dict[str, str], cuda: str | None, *, expected: bool) -> None:
-    assert virtual_cuda_arch.has_cuda(overrides, cuda) is expected
+    assert virtual_cuda_arch.has_virtual_cuda_package(overrides, cuda) is expected
 
 
 @pytest.mark.processes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand, feedstock_loader, render
-from kiln.compat.combination import bare_capability, dotted_capability
+from kiln.compat.combination import capability_number, dotted_capability
 from kiln.errors import TemplateFault
 from kiln.matchspec_notation import package_name
 from kiln.rehearse import pypi_conda_conversion
@@ -96,7 +96,7 @@ def test_the_oldest_gpu_is_the_first_that_is_compiled_for(cuda: str) -> None:
     constraints = rendered()[name(cuda, "3.12")]["libtensorflow_framework"].requirements.run_constrained
     arch = [spec for spec in constraints if spec.startswith("__cuda_arch")]
     listed = compatibility.compiled_cuda_capabilities(ROOT / "recipe", cuda)
-    lowest = min((bare_capability(capability) for capability in listed), default=0)
+    lowest = min((capability_number(capability) for capability in listed), default=0)
     assert arch == ([f"__cuda_arch >={dotted_capability(str(lowest))}"] if cuda != "None" else [])
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from kiln import expand, feedstock_loader, render
 from kiln.compat import tables
-from kiln.compat.combination import bare_capability
+from kiln.compat.combination import capability_number
 from kiln.compat.combination_verdict import judge_combination
 from kiln.compat.results import Verdict
 from kiln.run import compatibility
@@ -125,14 +125,14 @@ def test_a_release_is_compiled_with_the_doctors_bazel(key: tuple[str, str]) -> N
 
 def oldest_capability(config: str) -> int:
     """Return the oldest that there is machine code for, in tenths."""
-    return min(int(bare_capability(item)) for item in release_of(config)["capabilities"].split(":"))
+    return min(int(capability_number(item)) for item in release_of(config)["capabilities"].split(":"))
 
 
 @pytest.mark.parametrize(("config", "newest"), [(CUDA, 90), (NEWEST, 120)])
 def test_every_gpu_from_turing_to_blackwell_has_machine_code_or_ptx(config: str, newest: int) -> None:
     capabilities = release_of(config)["capabilities"].split(":")
-    code = {int(bare_capability(item)) for item in capabilities if item.startswith("sm_")}
-    (ptx,) = (int(bare_capability(item)) for item in capabilities if item.startswith("compute_"))
+    code = {int(capability_number(item)) for item in capabilities if item.startswith("sm_")}
+    (ptx,) = (int(capability_number(item)) for item in capabilities if item.startswith("compute_"))
     assert {item for item in (75, 80, 86, 89, 90, 100, 120) if item <= newest} <= code
     assert ptx == max(code) == newest, "what is newer than all machine code compiles this PTX"
     accepted = tables.cuda_compiler_row(release_of(config)["cuda"])
