@@ -25,14 +25,14 @@ def create_command(engine: Engine, run: ContainerRun, *, name: str, labels: Mapp
     Raises:
         UsageError: for an image or a mount that an engine would take for something else.
     """
-    require_image_name(run.image)
+    require_valid_image_name(run.image)
     return (
         engine.executable,
         "create",
         *("--name", name, "--pull", "never", "--log-driver", "none"),  # output is read while it comes, not kept twice
         *engine.options,
         *([] if run.platform is None else ["--platform", run.platform]),
-        *_pair_options("--label", {**labels, **run.labels}),
+        *_key_value_options("--label", {**labels, **run.labels}),
         *_privilege_options(engine, run),
         *user_options(engine, run.user),
         *([] if run.network else ["--network", "none"]),
@@ -48,7 +48,7 @@ def create_command(engine: Engine, run: ContainerRun, *, name: str, labels: Mapp
     )
 
 
-def require_image_name(image: str) -> None:
+def require_valid_image_name(image: str) -> None:
     """Refuse an invalid image name: it comes from variant files, and an engine would accept ``--privileged``, too.
 
     Raises:
@@ -84,7 +84,7 @@ def user_options(engine: Engine, owner: ContainerUser | None) -> tuple[str, ...]
 
 def variable_options(environment: Mapping[str, str], secrets: Mapping[str, str]) -> tuple[str, ...]:
     """Return the options of environment variables; the engine's client reads secrets from its own environment."""
-    return (*_pair_options("--env", environment), *(word for name in secrets for word in ("--env", name)))
+    return (*_key_value_options("--env", environment), *(word for name in secrets for word in ("--env", name)))
 
 
 def _privilege_options(engine: Engine, run: ContainerRun) -> Iterator[str]:
@@ -116,6 +116,6 @@ def _mount_option(mount: Mount) -> str:
     return f"type=bind,source={mount.source},target={mount.target}" + (",readonly" if mount.read_only else "")
 
 
-def _pair_options(option: str, values: Mapping[str, str]) -> Iterator[str]:
+def _key_value_options(option: str, values: Mapping[str, str]) -> Iterator[str]:
     for name, value in values.items():
         yield from (option, f"{name}={value}")

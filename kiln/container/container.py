@@ -49,7 +49,7 @@ class Container:
             ContainerFault: when the engine refuses.
         """
         remove_orphaned_containers(self.engine)
-        if not engine_workarounds.has_known_options(self.engine):
+        if not engine_workarounds.is_workable_engine_cached(self.engine):
             images.pull_if_missing(self.engine, self.plan.image)
         self.engine = engine_workarounds.workable_engine(self.engine, self.plan.image)
         try:
@@ -91,7 +91,11 @@ class Container:
         Raises:
             ContainerFault: when the engine could not start it.
         """
-        hear = None if on_line is None else lambda line: None if memory_watch.is_figure_line(line) else on_line(line)
+        hear = (
+            None
+            if on_line is None
+            else lambda line: None if memory_watch.is_memory_figure_line(line) else on_line(line)
+        )
         words = arguments.start_command(self.engine, self.name)
         result = self._run_engine_client(words, log=log, timeout=timeout, on_line=hear, own=own)
         if result.exit_code == process_runner.TIMED_OUT and self._inspect_state()["Status"] != "exited":

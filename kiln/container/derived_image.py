@@ -112,13 +112,13 @@ def provide_derived_image(
         on_line(f"installing {' '.join(derived.packages)} into {derived.image}, once")
     lines: list[str] = []
 
-    def record(line: str) -> None:
+    def record_line(line: str) -> None:
         lines.append(line)
         if on_line is not None:
             on_line(line)
 
     with Container(engine, derived.install_plan()) as container:
-        result = container.run(on_line=record, timeout=SECONDS)
+        result = container.run(on_line=record_line, timeout=SECONDS)
         if result.ok:
             container.commit(
                 derived.tag, changes=restored_setting_instructions(below, container.variable_names(), derived.packages)

@@ -87,7 +87,7 @@ def workable_engine(engine: Engine, image: str, *, platform: str | None = None) 
     return _workable[engine]
 
 
-def has_known_options(engine: Engine) -> bool:
+def is_workable_engine_cached(engine: Engine) -> bool:
     """Return whether an engine's options are already known."""
     return engine in _workable
 

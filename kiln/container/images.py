@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kiln import process_runner
-from kiln.container.arguments import require_image_name
+from kiln.container.arguments import require_valid_image_name
 from kiln.container.engine import Engine, EngineKind
 from kiln.errors import ContainerFault, DownloadFailed, UsageError
 
@@ -24,7 +24,7 @@ def inspect_image(engine: Engine, image: str) -> Mapping[str, Any] | None:
         ContainerFault: when the engine fails.
         UsageError: for an invalid image name.
     """
-    require_image_name(image)
+    require_valid_image_name(image)
     result = engine.run_command("image", "inspect", image)
     if result.ok:
         described: Mapping[str, Any] = json.loads(result.stdout)[0]
@@ -71,7 +71,7 @@ def platform_in_description(described: Mapping[str, Any]) -> str:
     return "/".join(filter(None, (system, architecture, variant))) if system and architecture else ""
 
 
-def require_fetchable(image: str, present: str, platform: str) -> None:
+def refuse_local_image_of_other_platform(image: str, present: str, platform: str) -> None:
     """Refuse an image that was made on this machine for another platform: no registry has it.
 
     Raises:
@@ -109,7 +109,7 @@ def pull_image(
         DownloadFailed: when it cannot be fetched, with a hint.
         UsageError: for an invalid image name.
     """
-    require_image_name(image)
+    require_valid_image_name(image)
     if image.startswith(LOCAL):  # an engine would look for a registry on this machine, thrice
         raise image_unavailable_error(
             engine, image, "images named localhost/... are made on this machine, and none has this name"

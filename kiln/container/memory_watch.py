@@ -61,7 +61,7 @@ def watched_command(argv: tuple[str, ...]) -> tuple[str, ...]:
     return ("sh", "-c", SCRIPT, "kiln", *argv)
 
 
-def is_figure_line(line: str) -> bool:
+def is_memory_figure_line(line: str) -> bool:
     """Return whether a line of output is one of the watcher's."""
     return any(figure.match(line) for figure in _FIGURES.values())
 
@@ -71,7 +71,7 @@ def parse_memory_figures(tail: str) -> tuple[str, int | None, int]:
     values: dict[str, int] = {}
     lines = []
     for line in tail.splitlines():
-        if is_figure_line(line):
+        if is_memory_figure_line(line):
             mark, _, value = line.rpartition(" ")
             values[mark] = int(value)
         else:

@@ -114,7 +114,7 @@ def _image_digest(
     if described is not None and images.platform_in_description(described) in {platform, ""}:
         return images.digest_in_description(described)
     if described is not None:
-        images.require_fetchable(name, images.platform_in_description(described), platform)
+        images.refuse_local_image_of_other_platform(name, images.platform_in_description(described), platform)
     return images.pull_image(engine, name, platform=platform, on_line=on_line) if options.fetch else "unknown"
 
 

@@ -10,7 +10,7 @@ from kiln.container.images import (
     image_unavailable_error,
     platform_in_description,
     pull_image,
-    require_fetchable,
+    refuse_local_image_of_other_platform,
 )
 from kiln.errors import DownloadFailed, UsageError
 
@@ -74,5 +74,5 @@ def test_the_platform_of_an_image_is_written_as_engines_take_it(described: dict[
 
 def test_an_image_of_this_machine_is_not_fetched_for_another_platform() -> None:
     with pytest.raises(UsageError, match=r"is of linux/amd64, the config needs one of linux/arm64"):
-        require_fetchable("localhost/kiln-base:bookworm", "linux/amd64", "linux/arm64")
-    require_fetchable("quay.io/condaforge/linux-anvil:1", "linux/amd64", "linux/arm64")
+        refuse_local_image_of_other_platform("localhost/kiln-base:bookworm", "linux/amd64", "linux/arm64")
+    refuse_local_image_of_other_platform("quay.io/condaforge/linux-anvil:1", "linux/amd64", "linux/arm64")

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from kiln.container.memory_watch import HELD, KILLS, is_figure_line, parse_memory_figures, watched_command
+from kiln.container.memory_watch import HELD, KILLS, is_memory_figure_line, parse_memory_figures, watched_command
 
 
 @pytest.mark.processes
@@ -33,6 +33,6 @@ def test_figures_are_removed_from_the_tail() -> None:
 
 
 def test_a_line_that_only_resembles_a_figure_is_the_programs() -> None:
-    assert is_figure_line(f"{HELD} 1")
-    assert not is_figure_line(f"{HELD} much")
-    assert not is_figure_line(f"echo {HELD} 1")
+    assert is_memory_figure_line(f"{HELD} 1")
+    assert not is_memory_figure_line(f"{HELD} much")
+    assert not is_memory_figure_line(f"echo {HELD} 1")
