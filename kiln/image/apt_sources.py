@@ -22,10 +22,10 @@ def sources_list_lines(suite: str, *, env: Mapping[str, str]) -> tuple[str, ...]
     Empty if this machine is not Debian: mmdebstrap has a default mirror.
     """
     targets = _apt_output(("apt-get", "indextargets", "--format", _TARGETS, "Created-By: Packages"), env)
-    return parse_index_targets(suite, targets, codename=debian_codename(system_package_advice.os_release()))
+    return sources_from_index_targets(suite, targets, codename=debian_codename(system_package_advice.os_release()))
 
 
-def parse_index_targets(suite: str, targets: str, *, codename: str) -> tuple[str, ...]:
+def sources_from_index_targets(suite: str, targets: str, *, codename: str) -> tuple[str, ...]:
     """Return the sources among the output of ``apt-get indextargets``: Debian's, with this machine's suite replaced."""
     components: dict[tuple[str, str], list[str]] = {}
     for row in targets.splitlines():

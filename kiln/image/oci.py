@@ -84,9 +84,9 @@ def write_image_layout(
     _write_json(folder / "index.json", {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": [top]})
     _write_json(folder / "oci-layout", {"imageLayoutVersion": "1.0.0"})
     docker = {
-        "Config": _relative_path(image["digest"]),
+        "Config": _relative_blob_path(image["digest"]),
         "RepoTags": [tag],
-        "Layers": [_relative_path(layer.digest) for layer in layers],
+        "Layers": [_relative_blob_path(layer.digest) for layer in layers],
     }
     _write_json(folder / "manifest.json", [docker])
     return WrittenImage(digest=manifest["digest"], config_digest=image["digest"])
@@ -137,10 +137,10 @@ def write_layout_archive(folder: Path, target: Path) -> None:
 
 def blob_path(folder: Path, digest: str) -> Path:
     """Return the path of a blob in a layout."""
-    return folder / _relative_path(digest)
+    return folder / _relative_blob_path(digest)
 
 
-def _relative_path(digest: str) -> str:
+def _relative_blob_path(digest: str) -> str:
     return f"blobs/{digest.replace(':', '/')}"
 
 

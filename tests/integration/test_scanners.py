@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.image import content_assembly, oci, slim_image_labels
+from kiln.image import content_assembly, oci, slim_image_configuration
 from kiln.image.layers import Layer, pack_layer
 from kiln.model.provenance import ExternalRepository, ResolvedPackage
 from kiln.provenance import bundled_third_party_components, cyclonedx, spdx
@@ -50,7 +50,11 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     blob = dataclasses.replace(blob, path=blob.path.rename(oci.blob_path(layout, blob.digest)))
     image_contents = content_assembly.ImageContents(layers=(layer,), packages=packages, debs=())
     oci.write_image_layout(
-        layout, [blob], slim_image_labels.image_configuration(REQUEST, image_contents), tag="localhost/a:1", epoch=1
+        layout,
+        [blob],
+        slim_image_configuration.image_configuration(REQUEST, image_contents),
+        tag="localhost/a:1",
+        epoch=1,
     )
     oci.write_layout_archive(layout, folder / "image.tar")
     return folder

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from kiln.image.apt_sources import connection_settings_in_dump, debian_codename, packages_not_found, parse_index_targets
+from kiln.image.apt_sources import (
+    connection_settings_in_dump,
+    debian_codename,
+    packages_not_found,
+    sources_from_index_targets,
+)
 from kiln.system_package_advice import parse_os_release
 
 TARGETS = """\
@@ -18,7 +23,7 @@ OS_RELEASE = parse_os_release('PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVER
 
 
 def test_debians_own_sources_are_taken_and_nobody_elses() -> None:
-    assert parse_index_targets("bookworm", TARGETS, codename="bookworm") == (
+    assert sources_from_index_targets("bookworm", TARGETS, codename="bookworm") == (
         "deb http://mirror.example/debian/ bookworm main contrib",
         "deb http://mirror.example/debian/ bookworm-updates main",
         "deb http://mirror.example/debian-security/ bookworm-security main",
@@ -26,7 +31,7 @@ def test_debians_own_sources_are_taken_and_nobody_elses() -> None:
 
 
 def test_another_suite_comes_from_the_same_mirrors() -> None:
-    assert [line.split()[2] for line in parse_index_targets("trixie", TARGETS, codename="bookworm")] == [
+    assert [line.split()[2] for line in sources_from_index_targets("trixie", TARGETS, codename="bookworm")] == [
         "trixie",
         "trixie-updates",
         "trixie-security",
@@ -36,7 +41,7 @@ def test_another_suite_comes_from_the_same_mirrors() -> None:
 def test_a_system_that_is_no_debian_has_no_sources_of_debians() -> None:
     assert debian_codename(OS_RELEASE) == "bookworm"
     assert debian_codename({**OS_RELEASE, "ID": "ubuntu"}) == ""
-    assert parse_index_targets("bookworm", TARGETS, codename="") == ()
+    assert sources_from_index_targets("bookworm", TARGETS, codename="") == ()
 
 
 def test_settings_are_those_that_decide_whether_a_mirror_is_reached() -> None:
