@@ -105,7 +105,7 @@ class CompileStepRunner:
         except SystemFault as error:
             if not isinstance(error.__cause__, BuildFailed):  # not what the script has met
                 raise
-            display.note("Bazel's server did not start in time, attempt 2 of 2")
+            display.add_note("Bazel's server did not start in time, attempt 2 of 2")
             display.pass_on_line(f"attempt 2 of 2, as nothing of the recipe has failed: {error.what}")
             files.remove(step.folder)
             return self._run_attempt(step, display)

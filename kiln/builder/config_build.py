@@ -199,7 +199,7 @@ class ConfigBuilder:
         (report,) = reports
         with self.reporter.step(f"take {output.name}") as display:
             display.mark_reused()
-            display.note(report["tests"]["notes"][-1])
+            display.add_note(report["tests"]["notes"][-1])
             (placed,) = self.channel.add([(self.job.channel / output.subdir / name, output.subdir)])
         return {**report, "artifact": {**report["artifact"], "path": str(placed.relative_to(self.job.folder))}}
 
@@ -279,10 +279,10 @@ class ConfigBuilder:
         has_tests = any(step.commands or step.downstreams or step.checked for step in steps)
         if self.job.emulated:
             if has_tests:
-                display.note(f"tested by an emulator of {config.platform}")
+                display.add_note(f"tested by an emulator of {config.platform}")
             return None
         note = f"not tested: it is cross-compiled, for {config.platform} on {config.build_platform}"
-        display.note(note)
+        display.add_note(note)
         verdict = TestVerdict.SKIPPED if has_tests else TestVerdict.NONE
         return TestReport(package=output.name, verdict=verdict, notes=(note,))
 
@@ -299,7 +299,7 @@ class ConfigBuilder:
                 display,
             )
         for note in report.notes:
-            display.note(note)
+            display.add_note(note)
         return report
 
 

@@ -206,7 +206,7 @@ def call_with_download_retries(do: Callable[[], Result], display: ReportedStep) 
         except DownloadFailed as error:
             if engine_failures.is_permanent_download_failure(f"{error.what}\n{error.why}"):
                 raise
-            display.note(f"attempt {attempt} of {ATTEMPTS}: {error.what}")
+            display.add_note(f"attempt {attempt} of {ATTEMPTS}: {error.what}")
             display.pass_on_line(f"the network failed, attempt {attempt} of {ATTEMPTS}: {error.why or error.what}")
             time.sleep(PAUSE * 2 ** (attempt - 1))
     return do()

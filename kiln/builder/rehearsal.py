@@ -178,7 +178,7 @@ class Rehearsal:
         with self.reporter.step("index the channel") as step:
             needed = {package.name for package in dependencies} | {output.package_file_name for output in outputs}
             if self.layout.back_up_channel(needed):
-                step.note(
+                step.add_note(
                     f"the channel of before stays in {self.layout.earlier_channel.root.name} until this one is complete"
                 )
             channel.remove_other_packages(needed)
@@ -191,7 +191,7 @@ class Rehearsal:
         """Report that a CUDA config is solved as with a driver where this machine has none."""
         if self.wheels.cuda is not None and "__cuda" not in machine_virtual_packages():
             with self.reporter.step("look for a GPU driver") as step:
-                step.note(f"none found: solving as with a driver for CUDA {self.wheels.cuda}")
+                step.add_note(f"none found: solving as with a driver for CUDA {self.wheels.cuda}")
 
 
 def rehearsal_plan_of_job(job: Job) -> RehearsalPlan:
@@ -224,7 +224,7 @@ def config_without_unfillable_outputs(rendered: RenderedConfig, reporter: StepRe
     if gaps:
         with reporter.step("compare the outputs with upstream's wheel") as step:
             for gap in gaps:
-                step.note(gap.note)
+                step.add_note(gap.note)
     absent = {gap.output for gap in gaps if not gap.is_made}
     return dataclasses.replace(
         rendered, outputs=tuple(output for output in rendered.outputs if output.name not in absent)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kiln import expand
 from kiln.builder.rehearsal_planning import named_python_version, upstream_wheel_plan
 from kiln.errors import UnknownConfig, UnsupportedPython
-from kiln.job.required_channels_and_network import python_versions_of
+from kiln.job.required_channels_and_network import python_versions_of_config
 from kiln.rehearse import python_download, usable_python_search
 from kiln.rehearse.python_download import DEFAULT_CHANNEL, NO_CHANNEL, PythonRequest
 from kiln.rehearse.wheel_locks import PYTHONS
@@ -226,7 +226,9 @@ def cpu_config_for_python(feedstock: Feedstock, python: str, names: Iterable[str
     stems = feedstock.config_names if names is None else tuple(names)
     configs = expand.read_configs(feedstock, stems)
     matching = [
-        config for config in configs if cuda_version_of_config(config) is None and python in python_versions_of(config)
+        config
+        for config in configs
+        if cuda_version_of_config(config) is None and python in python_versions_of_config(config)
     ]
     if len(matching) > 1:  # the usual build rather than the free-threaded one
         matching = [config for config in matching if not _is_free_threaded(config)]

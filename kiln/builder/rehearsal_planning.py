@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln import limits, render
 from kiln.errors import UnsupportedPython, UsageError
-from kiln.job.required_channels_and_network import python_versions_of
+from kiln.job.required_channels_and_network import python_versions_of_config
 from kiln.package_test.plan import specs_required_by_test
 from kiln.rehearse import usable_python_search, wheel_locks
 from kiln.rehearse.python_interpreter_packages import PACKAGED_PYTHONS
@@ -63,7 +63,7 @@ class RehearsalPlanner:
                 hint="remove --container, or use --container none",
             )
         preferred = self._preferred_pythons()
-        if pythons := python_versions_of(config):
+        if pythons := python_versions_of_config(config):
             preferred = (_preferred_or_newest_python(pythons, preferred), *preferred)
             rendered = dataclasses.replace(rendered, outputs=outputs_for_python(rendered, preferred[0]))
         required = required_packages(rendered, test_specs=required_specs_of_tests(rendered))
@@ -134,7 +134,7 @@ def single_python_version(config: BuildConfig) -> str:
     Raises:
         UsageError: when it has several, or none.
     """
-    versions = python_versions_of(config)
+    versions = python_versions_of_config(config)
     if len(versions) != 1:
         raise UsageError(
             f"{config.name} cannot be rehearsed", why=f"it has {len(versions)} Pythons, a rehearsal is for one"

@@ -80,7 +80,7 @@ class StepCache:
             if result is not None:
                 step.mark_reused()
                 if result.outdated:
-                    step.note(OUTDATED)
+                    step.add_note(OUTDATED)
                 return result
             self.require_budget_left()
             start = time.monotonic()

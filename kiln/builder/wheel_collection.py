@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.builder.job_main import remove_folders_on_failure
 from kiln.builder.package_reports import file_report_json, step_file_hashes
-from kiln.job.required_channels_and_network import python_versions_of
+from kiln.job.required_channels_and_network import python_versions_of_config
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import manylinux_tagging, wheel_install_test
 from kiln.package_test.wheel_name import WheelName, require_wheel_for_python
@@ -62,7 +62,7 @@ class WheelCollector:
                 manylinux_tagging.fulfilled_platform_tag(wheel) if manylinux_tagging.is_auditwheel_installed() else None
             )
             target = manylinux_tagging.place_wheel_with_tag(wheel, self.step.builder.job.folder / "wheels", tag)
-            display.note(
+            display.add_note(
                 f"{target.name} fulfills {tag}" if tag else f"{target.name}: no binaries, or auditwheel not found"
             )
             return [target], {}
@@ -110,7 +110,7 @@ class WheelCollector:
     @property
     def python(self) -> str | None:
         """The minor version of Python that the config is for, ``3.11``; None when it has none, or several."""
-        versions = python_versions_of(self.config)
+        versions = python_versions_of_config(self.config)
         return next(iter(versions)) if len(versions) == 1 else None
 
 

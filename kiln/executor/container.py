@@ -229,7 +229,7 @@ def run_and_remove_container(
 ) -> ContainerProgramResult:
     """Run a container to its end, and remove it."""
     with container as running:
-        return running.run(on_line=None if log is None else log.record_line, own=mark)
+        return running.run(on_line=None if log is None else log.record_and_pass_on_line, own=mark)
 
 
 def missing_engine_error(image: str | None, package: str, *, lendable: bool) -> MissingTool:

@@ -100,7 +100,7 @@ class HostExecutor:
                 words,
                 env=environment,
                 cwd=conda_forge_env.PACKAGE_ROOT,
-                on_line=log.record_line,
+                on_line=log.record_and_pass_on_line,
                 own=job_message_prefix(self.task),
             )
         if self.task.uses_other_engine and result.exit_code == conda_build_command.NO_ENGINE:

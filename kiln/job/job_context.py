@@ -48,7 +48,7 @@ class JobContext:
         return self.layout.work_folder(self.job.config)
 
     @property
-    def lock(self) -> Path:
+    def lock_file(self) -> Path:
         """The lock file of the config's build."""
         return self.layout.lock_file(self.job.config)
 

@@ -37,7 +37,7 @@ class BuildLog:
         with contextlib.suppress(OSError):
             self.file.close()
 
-    def record_line(self, line: str) -> None:
+    def record_and_pass_on_line(self, line: str) -> None:
         """Record a line of the build process."""
         message = parse_message(line)
         if message is None or not is_valid_message(message):  # a script can write into the same stream

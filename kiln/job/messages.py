@@ -52,7 +52,7 @@ class ReportedStep:
         self.notes: list[str] = []
         self.compile: CompileReport | None = None
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Add a note, which is shown below the step and in the report."""
         self.notes.append(text)
 
@@ -71,7 +71,7 @@ class ReportedStep:
     def record_compile_report(self, report: CompileReport) -> None:
         """Record the report of the step's compile."""
         self.compile = report
-        self.note(f"Bazel: {report}")
+        self.add_note(f"Bazel: {report}")
 
 
 class StepReporter:

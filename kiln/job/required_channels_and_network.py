@@ -34,7 +34,7 @@ def channel_sources(config: BuildConfig) -> tuple[str, ...]:
     return channel_url_credentials.register_credentials(name for part in channels.split(",") if (name := part.strip()))
 
 
-def python_versions_of(config: BuildConfig) -> frozenset[str]:
+def python_versions_of_config(config: BuildConfig) -> frozenset[str]:
     """Return the minor versions of Python in a config's variant, ``3.11``."""
     values = config.variant.get("python", ())
     return frozenset(match[0] for value in values if (match := re.match(r"3\.\d+", value)))

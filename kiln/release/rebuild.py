@@ -83,7 +83,7 @@ def rebuild_and_compare(
         raise ProvenanceBroken(f"the image is {planned.image} now, and was {image}", hint="fetch the former image")
     build = ConfigBuild.from_job(rebuild_job(planned, feedstock))
     folder = build.task.folder
-    with build_cache.hold_lock(build.task.lock, while_true=lambda: False):
+    with build_cache.hold_lock(build.task.lock_file, while_true=lambda: False):
         kill_orphans_in_folder(folder)
         files.remove(folder)
         rebuilt = _rebuilt_package(build, package.name)

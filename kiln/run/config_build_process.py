@@ -106,7 +106,7 @@ class ConfigBuild:
         """
         job = self.task.job
         return build_cache.hold_lock(
-            self.task.lock,
+            self.task.lock_file,
             while_true=lambda: self.ledger.was_last_build_killed(job.config, rehearsal=job.options.rehearsal),
             seconds=TIDYING,
         )
@@ -174,7 +174,7 @@ class ConfigBuild:
             if job.options.rehearsal:
                 self.fetch_rehearsal_wheels()
             if task.uses_other_engine:
-                log.record_line(f"{MARK}{json.dumps({'kind': 'step', 'title': job.options.engine})}")
+                log.record_and_pass_on_line(f"{MARK}{json.dumps({'kind': 'step', 'title': job.options.engine})}")
             shared_packages = build_job_writer.packages_reused_from_other_configs(task, self.ledger)
             reads = tuple(task.layout.root / package["artifact"]["path"] for package in shared_packages)
             outcome = self.executor.run_program(
@@ -184,7 +184,7 @@ class ConfigBuild:
                 if self.executor.on_host:  # a container's downloads are not trusted
                     conda_build_run.move_fetched_packages_to_shared_cache(task.folder, task.layout.package_cache)
                 for line in conda_build_run.failure_reason_lines(outcome.error, Path(job.log)):
-                    log.record_line(line)
+                    log.record_and_pass_on_line(line)
         return self.build_process_result(outcome), outcome
 
     def fetch_rehearsal_wheels(self) -> None:

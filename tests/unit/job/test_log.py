@@ -34,7 +34,7 @@ def protected(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_forged_message_shows_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
     with BuildLog(tmp_path / "log") as log:
-        log.record_line(line)
+        log.record_and_pass_on_line(line)
     assert SECRET not in (tmp_path / "log").read_text()
     assert SECRET not in capsys.readouterr().out
     assert masking.MASKED in (tmp_path / "log").read_text()
@@ -45,6 +45,6 @@ def test_a_message_keeps_its_kind_though_it_were_a_secret(
 ) -> None:
     monkeypatch.setattr(masking._ProcessMask, "mask", masking.Mask(["step"]))
     with BuildLog(tmp_path / "log") as log:
-        log.record_line(MARK + json.dumps({"kind": "step", "title": "compile"}))
+        log.record_and_pass_on_line(MARK + json.dumps({"kind": "step", "title": "compile"}))
     assert "=== compile" in (tmp_path / "log").read_text()
     assert '"kind": "step"' in capsys.readouterr().out

@@ -40,7 +40,7 @@ def test_steps_are_reported_from_start_to_end_and_collected(capsys: pytest.Captu
     voice = StepReporter()
     with voice.step("fetch") as step:
         step.mark_reused()
-        step.note("n")
+        step.add_note("n")
     with pytest.raises(ZeroDivisionError), voice.step("make"):
         raise ZeroDivisionError
     told = [parse_message(line) or {} for line in capsys.readouterr().out.split("\n")[:-1]]

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from kiln.job.required_channels_and_network import channels_needed_by_config, needs_network, python_versions_of
+from kiln.job.required_channels_and_network import channels_needed_by_config, needs_network, python_versions_of_config
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Source
 from tests.unit.job.test_step_and_output_names import CONFIG, rendered
 
@@ -44,5 +44,5 @@ def test_what_is_skipped_needs_nothing_and_sources_need_the_network() -> None:
     ],
 )
 def test_the_pythons_of_a_config_are_minor_versions(values: tuple[str, ...], expected: set[str]) -> None:
-    assert python_versions_of(dataclasses.replace(CONFIG, variant={"python": values})) == expected
-    assert python_versions_of(CONFIG) == frozenset()
+    assert python_versions_of_config(dataclasses.replace(CONFIG, variant={"python": values})) == expected
+    assert python_versions_of_config(CONFIG) == frozenset()
