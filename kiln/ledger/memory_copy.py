@@ -21,7 +21,7 @@ ATTEMPTS = 5  # to copy both files while nobody writes them
 
 def has_write_ahead_log(path: Path) -> bool:
     """Return whether records of a ledger may be in its write-ahead log alone."""
-    log = _write_ahead_log(path)
+    log = _write_ahead_log_path(path)
     return log.is_file() and log.stat().st_size > 0
 
 
@@ -37,7 +37,7 @@ def copy_into_memory(path: Path) -> sqlite3.Connection:
             unchanged = any(_copy_unless_changed(path, copy) for _ in range(ATTEMPTS))
         except OSError as error:
             raise LedgerFault(
-                f"the ledger {path} and its last records in {_write_ahead_log(path).name} cannot be read together",
+                f"the ledger {path} and its last records in {_write_ahead_log_path(path).name} cannot be read together",
                 why=f"{error.filename or folder}: {error.strerror or error}",
                 hint=f"make both readable, or read them as their owner: ls -l {path}*",
             ) from error
@@ -52,12 +52,12 @@ def copy_into_memory(path: Path) -> sqlite3.Connection:
 
 def _copy_unless_changed(path: Path, copy: Path) -> bool:
     """Copy a ledger and its log; return whether neither changed meanwhile."""
-    pairs = ((path, copy), (_write_ahead_log(path), _write_ahead_log(copy)))
+    pairs = ((path, copy), (_write_ahead_log_path(path), _write_ahead_log_path(copy)))
     before = [file_content_stamp(source) for source, _ in pairs]
     for source, target in pairs:
         shutil.copyfile(source, target)
     return [file_content_stamp(source) for source, _ in pairs] == before
 
 
-def _write_ahead_log(path: Path) -> Path:
+def _write_ahead_log_path(path: Path) -> Path:
     return path.with_name(path.name + LOG)
