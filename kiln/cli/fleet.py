@@ -297,7 +297,7 @@ def run_config_and_site(
 
     is_slurm = options.provider == fleet_slurm.SLURM
     if previous is not None and not is_slurm:
-        options.types = list(previous.types)
+        options.types = list(previous.machine_types)
         options.cache = options.cache or cache_worker_type(previous)
         if options.pool is None and (pool := pool_type_and_size(previous)) is not None:
             options.pool_type, options.pool = pool

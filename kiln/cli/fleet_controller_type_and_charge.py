@@ -28,7 +28,7 @@ def controller_type_row(provider: str) -> dict[str, Any]:
 
 def controller_price_variable(kind: MachineType, since: float) -> dict[str, str]:
     """Return the variable that tells a controller its price from a time on; none where it is unknown, or nothing."""
-    hourly = kind.price(spot=False)
+    hourly = kind.hourly_price(spot=False)
     if not (kind.is_priced and hourly):
         return {}
     return {CHARGE: " ".join((repr(hourly), repr(kind.billed), repr(since), kind.currency, kind.name))}

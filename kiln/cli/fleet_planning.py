@@ -199,7 +199,7 @@ def controller_hourly_price(options: argparse.Namespace) -> float:
             f"the price of the controller's machine type {kind.name} is unknown, so --budget cannot be kept",
             hint="write a table of prices for --prices, or name another --controller-type",
         )
-    return kind.price(spot=False) if kind.is_priced else 0.0
+    return kind.hourly_price(spot=False) if kind.is_priced else 0.0
 
 
 def machine_type_table(options: argparse.Namespace) -> tuple[MachineType, ...]:
@@ -258,7 +258,9 @@ def default_machine_types(offers: Sequence[MachineType], sizes: Sequence[JobSize
     The usual one is a provider's only one, if it lacks `DEFAULT_TYPE`, or its first.
     """
     usual = next((kind for kind in offers if kind.type == DEFAULT_TYPE), offers[0])
-    by_price = sorted(offers, key=lambda kind: (kind.gpus, not kind.is_priced, kind.price(spot=False), kind.cores))
+    by_price = sorted(
+        offers, key=lambda kind: (kind.gpus, not kind.is_priced, kind.hourly_price(spot=False), kind.cores)
+    )
     kinds = [next((kind for kind in (usual, *by_price) if size.fits(kind)), usual) for size in sizes]
     return list(dict.fromkeys(kinds or [usual]))
 

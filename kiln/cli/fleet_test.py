@@ -256,7 +256,7 @@ def worker_machine_types(options: argparse.Namespace) -> list[MachineType]:
     return (
         having
         if options.types
-        else [min(having, key=lambda kind: (not kind.gpus, not kind.is_priced, kind.price(spot=False)))]
+        else [min(having, key=lambda kind: (not kind.gpus, not kind.is_priced, kind.hourly_price(spot=False)))]
     )
 
 

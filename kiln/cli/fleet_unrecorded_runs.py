@@ -45,7 +45,7 @@ def recover_or_end_unrecorded_runs(
         keys = {config.config: config.inputs.key for config in configs}
         run = None
         if (note.provider, note.key) == (options.provider, key):
-            hourly = {kind.type: kind.price(spot=options.spot) for kind in priced_machine_types(options, [])}
+            hourly = {kind.type: kind.hourly_price(spot=options.spot) for kind in priced_machine_types(options, [])}
             run = unrecorded_run_recovery.recover_run(site, note, keys=keys, hourly=hourly)
         if run is not None:
             ledger.begin_fleet(run)

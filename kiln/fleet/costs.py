@@ -87,7 +87,7 @@ def planned_cost(
     is_priced = way.is_priced and (tests is None or tests.machine_type.is_priced)
     if controller is not None and controller.is_priced:
         charge = ControllerCharge(
-            hourly=controller.price(spot=False),
+            hourly=controller.hourly_price(spot=False),
             billed=controller.billed,
             since=now,
             currency=controller.currency,
@@ -130,7 +130,7 @@ def forecast_run_cost(
                 worker.record, last.get(worker.name, now) + after if worker.builds_configs else end
             )
     for name, (kind, requested) in first.items():
-        cost += worker_cost(kind.price(spot=run_config.spot), last[name] + after - requested, billed=kind.billed)
+        cost += worker_cost(kind.hourly_price(spot=run_config.spot), last[name] + after - requested, billed=kind.billed)
     tests_cost, tests_seconds = (0.0, 0.0) if (tests := run_config.tests) is None else (tests.cost, tests.seconds)
     end += tests_seconds
     cost += controller_cost(run_config.controller, end) - controller_cost(run_config.controller, now) + tests_cost

@@ -123,7 +123,7 @@ class FleetRunConfig:
             for kind in self.max_workers_by_type
             if any(o.machine_type.type == machine_type for o in self.offers_of_machine_type(kind))
         )
-        known = self.previous_run.types if self.previous_run else ()
+        known = self.previous_run.machine_types if self.previous_run else ()
         unknown = planned[0] if len(known) < 2 and machine_type not in known else machine_type
         return machine_type if machine_type in planned else next(others, unknown)
 

@@ -128,7 +128,7 @@ def _cheapest_or_fastest_types(tables: Tables, order: str, *, spot: bool) -> dic
 
         def cost_or_time_rank(kind: MachineType, names: Sequence[str] = names) -> tuple[float, ...]:
             seconds = _group_build_seconds(tables, kind, names)
-            cost = seconds * kind.price(spot=spot) if kind.is_priced else seconds * kind.cores
+            cost = seconds * kind.hourly_price(spot=spot) if kind.is_priced else seconds * kind.cores
             return (cost, seconds) if order == "cost" else (seconds, cost)
 
         choice |= dict.fromkeys(names, min(_types_that_fit_all(tables, names), key=cost_or_time_rank))

@@ -117,7 +117,7 @@ class WorkerTestPlan:
     ) -> WorkerTestPlan:
         """Return the plan, if the tests of each config take the assumed time."""
         seconds = assumptions.startup + len(configs) * assumptions.gpu_test + assumptions.teardown
-        hourly = machine_type.price(spot=spot)
+        hourly = machine_type.hourly_price(spot=spot)
         cost = worker_cost(hourly, seconds, billed=machine_type.billed)
         return cls(configs=tuple(configs), machine_type=machine_type, spot=spot, seconds=seconds, cost=cost)
 
@@ -192,15 +192,15 @@ def schedule_builds(
     worker_seconds = tuple(last[worker] - first[worker] for worker in used)
     seconds = max(last.values(), default=0.0)
     cost = sum(
-        worker_cost(kind.price(spot=spot), duration, billed=kind.billed)
+        worker_cost(kind.hourly_price(spot=spot), duration, billed=kind.billed)
         for kind, duration in zip(kinds, worker_seconds, strict=True)
     )
     cost += sum(types[config.worker].egress * overheads.packages for config in placements)
     if cache is not None:
-        cost += worker_cost(cache.price(spot=False), seconds, billed=cache.billed)
+        cost += worker_cost(cache.hourly_price(spot=False), seconds, billed=cache.billed)
     if pool is not None:
         kind = pool.machine_type
-        cost += pool.workers * worker_cost(kind.price(spot=spot), seconds, billed=kind.billed)
+        cost += pool.workers * worker_cost(kind.hourly_price(spot=spot), seconds, billed=kind.billed)
     numbers = {worker: number for number, worker in enumerate(used)}
     return WorkerArrangement(
         machine_type=max(kinds, key=kinds.count, default=types[0]),

@@ -214,7 +214,7 @@ def _price_text(kind: MachineType, *, spot: bool) -> str:
     if spot and kind.spot_hourly is not None:
         hourly, origin = kind.spot_hourly, (kind.spot_source, kind.spot_date)
     where = f" in {kind.region}" if kind.region else ""
-    if kind.provider in FREE and not kind.price(spot=spot):
+    if kind.provider in FREE and not kind.hourly_price(spot=spot):
         return f"nothing: {kind.source}"
     if not kind.is_priced:
         hint = "'kiln fleet prices' lists those that are known, and with --from FILE reads a provider's list"

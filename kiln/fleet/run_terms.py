@@ -46,7 +46,7 @@ def greatest_cost_of_lost_workers(
     as the former that the provider takes back after a notice.
     """
     offers = tuple(offers)
-    hourly = max(offer.hourly for offer in offers)
+    hourly = max(offer.hourly_price for offer in offers)
     replacements *= 2 if any(offer.spot for offer in offers) else 1
     return (replacements + joint_replacements) * hourly * (startup + max(job.cold for job in plan.estimates)) / 3600
 
@@ -72,7 +72,7 @@ def run_terms_lines(terms: RunTerms, way: WorkerArrangement) -> Iterator[str]:
 
 def _controller_cost_text(kind: MachineType, seconds: float, keep: float) -> str:
     """Return what the controller of a detached run costs, besides the workers."""
-    hourly, currency = kind.price(spot=False), kind.currency
+    hourly, currency = kind.hourly_price(spot=False), kind.currency
     if not kind.is_priced:
         return f"1 {kind.name}, price unknown: it is not counted"
     return (
@@ -83,4 +83,4 @@ def _controller_cost_text(kind: MachineType, seconds: float, keep: float) -> str
 
 def _offer_price_text(offer: Offer) -> str:
     kind = offer.machine_type
-    return f"{offer.hourly:.3f} {kind.currency} an hour" if kind.is_priced else "price unknown"
+    return f"{offer.hourly_price:.3f} {kind.currency} an hour" if kind.is_priced else "price unknown"

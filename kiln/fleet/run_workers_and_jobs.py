@@ -190,7 +190,7 @@ class Inventory:
             requested=now,
             spot=offer.spot,
             zone=offer.zone,
-            hourly=offer.hourly,
+            hourly=offer.hourly_price,
             egress=kind.egress,
             billed=kind.billed,
             currency=kind.currency,

@@ -44,7 +44,7 @@ class MachineType:
     is_priced: bool = True
     limit: int = 0
 
-    def price(self, *, spot: bool) -> float:
+    def hourly_price(self, *, spot: bool) -> float:
         """Return the price of an hour of a worker, with its disk and its address."""
         machine = self.spot_hourly if spot and self.spot_hourly is not None else self.hourly
         return machine + self.disk_hourly + self.address_hourly
@@ -64,9 +64,9 @@ class Offer:
         return self.machine_type.type, self.spot, self.zone
 
     @property
-    def hourly(self) -> float:
+    def hourly_price(self) -> float:
         """The price of an hour of a worker."""
-        return self.machine_type.price(spot=self.spot)
+        return self.machine_type.hourly_price(spot=self.spot)
 
     def __str__(self) -> str:
         kind = self.machine_type
@@ -176,6 +176,6 @@ class FleetRun:
     jobs: tuple[JobRecord, ...] = ()
 
     @property
-    def types(self) -> tuple[str, ...]:
+    def machine_types(self) -> tuple[str, ...]:
         """The machine types of the workers."""
         return tuple(self.type.split(TYPES_SEPARATOR))

@@ -290,7 +290,7 @@ def test_a_plan_gives_each_config_a_type_that_holds_it(feedstock: Path, capsys: 
 def test_a_run_whose_machine_type_is_gone_from_the_table_is_not_resumed() -> None:
     types = "compute-16, compute-72"
     run = FleetRun(id="r1", provider="aws", type=types, started=1.0, finished=None, number=1, lives=False)
-    options = Namespace(provider="aws", vars=[], cache=None, pool_type=None, types=list(run.types))
+    options = Namespace(provider="aws", vars=[], cache=None, pool_type=None, types=list(run.machine_types))
     with pytest.raises(UsageError, match="its machine type 'compute-72' is no longer in the table") as refused:
         require_known_machine_types(options, run)
     assert "kiln fleet down r1" in refused.value.hint

@@ -363,7 +363,7 @@ def test_openstack_tests_on_its_own_types_with_an_image_that_has_a_driver(
     (tmp_path / "gpu.json").write_text('{"kiln_openstack_gpu_image": "with a driver"}')
     run.options.vars = [tmp_path / "gpu.json"]
     (offer,) = fleet_test.gpu_worker_offers(run.options)
-    assert (str(offer), offer.hourly, offer.machine_type.currency) == ("gpu-l4 (l4-90)", 0.75, "EUR")
+    assert (str(offer), offer.hourly_price, offer.machine_type.currency) == ("gpu-l4 (l4-90)", 0.75, "EUR")
     own = tmp_path / "types.yml"
     sizes = "memory: 90, disk: 400, billed: 3600"
     own.write_text(

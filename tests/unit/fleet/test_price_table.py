@@ -58,15 +58,20 @@ def test_an_hour_of_a_worker_has_its_disk_and_its_address() -> None:
     priced = PriceTable.read_tables().with_regional_prices(TYPE, region="us-east-1")
     assert (priced.hourly, priced.address_hourly, priced.egress) == (0.714, 0.005, 0.09)
     assert priced.disk_hourly == pytest.approx(150 * 0.08 / 720)
-    assert priced.price(spot=False) == pytest.approx(0.714 + 150 * 0.08 / 720 + 0.005)
+    assert priced.hourly_price(spot=False) == pytest.approx(0.714 + 150 * 0.08 / 720 + 0.005)
     spot = dataclasses.replace(priced, spot_hourly=0.3)
-    assert spot.price(spot=True) == pytest.approx(0.3 + 150 * 0.08 / 720 + 0.005)
+    assert spot.hourly_price(spot=True) == pytest.approx(0.3 + 150 * 0.08 / 720 + 0.005)
     assert priced.not_counted == ()
 
 
 def test_a_region_without_prices_has_not_those_of_another_and_the_user_s_table_adds_them(tmp_path: Path) -> None:
     unpriced = PriceTable.read_tables().with_regional_prices(TYPE, region="eu-west-1")
-    assert (unpriced.is_priced, unpriced.price(spot=False), unpriced.currency, unpriced.source) == (False, 0.0, "", "")
+    assert (unpriced.is_priced, unpriced.hourly_price(spot=False), unpriced.currency, unpriced.source) == (
+        False,
+        0.0,
+        "",
+        "",
+    )
     path = tmp_path / "kiln" / "prices.csv"
     price_table.write_price_table(path, [PRICE])
     priced = PriceTable.read_tables(path).with_regional_prices(TYPE, region="eu-west-1")

@@ -1349,7 +1349,7 @@ def test_a_killed_run_of_several_types_resumes_with_its_workers(tmp_path: Path) 
             Supervisor(expected, executor=simulation, store=ledger, observer=NullObserver()).execute_run()
         simulation.revive()
         (previous,) = ledger.fleet_runs()
-        assert previous.types == ("compute-16", "gpu")
+        assert previous.machine_types == ("compute-16", "gpu")
         run = Supervisor(
             dataclasses.replace(expected, previous_run=previous),
             executor=simulation,
