@@ -22,7 +22,7 @@ from kiln.recipe_v1.identity import SECTIONS, BuildIdentities, requirements_and_
 from kiln.recipe_v1.node_evaluation import rendered_text
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import RecipePackages
-from kiln.render.v1 import shared_recipe, variant_space_of_config
+from kiln.render.v1 import cached_recipe_v1, variant_space_of_config
 from kiln.yamltext import PlacedText
 from kiln.yamltext.typed_text import typed_variant_value
 
@@ -44,7 +44,7 @@ def packages_of_recipe_yaml(feedstock: Feedstock, config: BuildConfig, build_pla
     Raises:
         KilnError: the recipe or a variant file is invalid.
     """
-    recipe = shared_recipe(feedstock)
+    recipe = cached_recipe_v1(feedstock)
     rendering = RecipePackages(recipe, variant_space_of_config(feedstock, config), config.platform, build_platform)
     identities = BuildIdentities(rendering.pinned_package)
     result: dict[tuple[str, str], ComparablePackage] = {}

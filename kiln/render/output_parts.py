@@ -244,13 +244,13 @@ def recipe_sources(top: Metadata) -> tuple[Source, ...]:
 def _source_from_entry(entry: Mapping[str, Any]) -> Source:
     revision = next((entry[key] for key in ("git_rev", "git_tag", "git_branch") if entry.get(key)), None)
 
-    def text(key: str) -> str | None:
+    def text_of_key(key: str) -> str | None:
         return None if entry.get(key) is None else str(entry[key])
 
     return Source(
         url=item_texts(entry.get("url")),
-        sha256=text("sha256") or None,
-        md5=text("md5") or None,
+        sha256=text_of_key("sha256") or None,
+        md5=text_of_key("md5") or None,
         hashes={key: str(entry[key]) for key in FURTHER_HASHES if entry.get(key)},
         content_hashes={key.removeprefix("content_"): str(entry[key]) for key in CONTENT_HASHES if entry.get(key)},
         content_hash_skip=item_texts(entry.get("content_hash_skip")),
@@ -260,10 +260,10 @@ def _source_from_entry(entry: Mapping[str, Any]) -> Source:
         checkout=_hg_or_svn_checkout(entry),
         linked="path_via_symlink" in entry and entry.get("path") is not None,
         git_depth=_git_depth(entry),
-        git_url=text("git_url"),
+        git_url=text_of_key("git_url"),
         git_rev=None if revision is None else str(revision),
-        path=text("path"),
-        folder=text("folder"),
+        path=text_of_key("path"),
+        folder=text_of_key("folder"),
         patches=item_texts(entry.get("patches")),
     )
 

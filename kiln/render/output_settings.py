@@ -28,7 +28,7 @@ def item_texts(value: Any) -> tuple[str, ...]:
 def build_settings(package: Metadata) -> BuildSettings:
     """Return the settings of a package."""
 
-    def first_listed(*keys: str) -> tuple[str, ...]:
+    def texts_of_first_set_key(*keys: str) -> tuple[str, ...]:
         """Return the first of the keys that has a value, as conda-build takes the newer name before the older."""
         values = (package.section_value("build", key) for key in keys)
         return item_texts(next((value for value in values if value is not None), None))
@@ -36,34 +36,34 @@ def build_settings(package: Metadata) -> BuildSettings:
     files = package.output_entry.get("files")
     return BuildSettings(
         linking=LinkingSettings(
-            rpaths=first_listed("rpaths"),
-            missing_dso_allowlist=first_listed("missing_dso_allowlist", "missing_dso_whitelist"),
-            rpath_allowlist=first_listed("runpath_allowlist", "runpath_whitelist"),
-            overlinking_ignored=first_listed("overlinking_ignore_patterns"),
+            rpaths=texts_of_first_set_key("rpaths"),
+            missing_dso_allowlist=texts_of_first_set_key("missing_dso_allowlist", "missing_dso_whitelist"),
+            rpath_allowlist=texts_of_first_set_key("runpath_allowlist", "runpath_whitelist"),
+            overlinking_ignored=texts_of_first_set_key("overlinking_ignore_patterns"),
             error_overlinking=truth_value_or_none(package.section_value("build", "error_overlinking")),
             error_overdepending=truth_value_or_none(package.section_value("build", "error_overdepending")),
         ),
         prefix=PrefixSettings(
-            text=first_listed("has_prefix_files"),
-            binary=first_listed("binary_has_prefix_files"),
+            text=texts_of_first_set_key("has_prefix_files"),
+            binary=texts_of_first_set_key("binary_has_prefix_files"),
             ignore=_ignored_prefix_files(package),
         ),
         python=PythonSettings(
-            skip_pyc=first_listed("skip_compile_pyc"),
+            skip_pyc=texts_of_first_set_key("skip_compile_pyc"),
             version_independent=_is_version_independent(package),
             site_packages_path=_text_or_none(package.section_value("build", "python_site_packages_path")),
             app_entry_points=bool(truth_value_or_none(package.section_value("build", "osx_is_app"))),
             keep_eggs=bool(truth_value_or_none(package.section_value("build", "preserve_egg_dir"))),
         ),
-        always_include_files=first_listed("always_include_files"),
+        always_include_files=texts_of_first_set_key("always_include_files"),
         merge_build_host=merges_build_and_host(package),
-        ignore_run_exports=first_listed("ignore_run_exports"),
-        ignore_run_exports_from=first_listed("ignore_run_exports_from"),
+        ignore_run_exports=texts_of_first_set_key("ignore_run_exports"),
+        ignore_run_exports_from=texts_of_first_set_key("ignore_run_exports_from"),
         link_scripts=_link_script_files(package),
         excluded_files=item_texts(files.get("exclude")) if isinstance(files, dict) else (),
-        no_link=first_listed("no_link"),
-        features=first_listed("features"),
-        feature_values=_values_of_features(package),
+        no_link=texts_of_first_set_key("no_link"),
+        features=texts_of_first_set_key("features"),
+        feature_values=_provided_and_required_features(package),
         include_recipe=truth_value_or_none(package.section_value("build", "include_recipe")) is not False,
     )
 
@@ -156,7 +156,7 @@ def _ignored_prefix_files(package: Metadata) -> bool | tuple[str, ...]:
     return item_texts(value) if isinstance(value, list) else bool(truth_value_or_none(value))
 
 
-def _values_of_features(package: Metadata) -> dict[str, dict[str, str]]:
+def _provided_and_required_features(package: Metadata) -> dict[str, dict[str, str]]:
     """Return the features with values that a package requires or provides, by their keys in index.json."""
     values = {key: package.section_value("build", key) for key in ("provides_features", "requires_features")}
     return {key: {str(k): str(v) for k, v in value.items()} for key, value in values.items() if isinstance(value, dict)}

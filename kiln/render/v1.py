@@ -16,7 +16,7 @@ from kiln.recipe_v1.variant_exploration import RecipePackages
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.render.output_parts import about_field_value, steps_with_network
 from kiln.render.v1_parts import (
-    OutputScripts,
+    RecipeScriptReader,
     StagingOutputs,
     build_settings,
     output_tests,
@@ -50,14 +50,14 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     Raises:
         KilnError: the recipe or a variant file is at fault.
     """
-    recipe = shared_recipe(feedstock)
+    recipe = cached_recipe_v1(feedstock)
     space = variant_space_of_config(feedstock, config)
     rendering = RecipePackages(recipe, space, config.platform, build_platform)
     identities = BuildIdentities(rendering.pinned_package)
     loops = sorted(space.varying_keys)
     packages = tuple(rendering.packages())
     shared = StagingOutputs.from_packages(packages, feedstock.recipe, loops)
-    scripts = OutputScripts(recipe_folder=feedstock.recipe, several=recipe.has_outputs)
+    scripts = RecipeScriptReader(recipe_folder=feedstock.recipe, several=recipe.has_outputs)
     outputs: dict[tuple[str, ...], Output] = {}
     for package in packages:
         output = replace(
@@ -76,7 +76,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     )
 
 
-def shared_recipe(feedstock: Feedstock) -> RecipeV1:
+def cached_recipe_v1(feedstock: Feedstock) -> RecipeV1:
     """Return the recipe, shared between the configs of one process while it does not change."""
     key = (feedstock.recipe_v1, file_content_stamp(feedstock.recipe_v1))
     if key not in _SHARED:
@@ -125,7 +125,7 @@ def _require_valid_names(package: PackageAtVariant, output: Output) -> None:
 
 
 def _output_from_package(
-    package: PackageAtVariant, identity: BuildIdentity, loops: Sequence[str], scripts: OutputScripts
+    package: PackageAtVariant, identity: BuildIdentity, loops: Sequence[str], scripts: RecipeScriptReader
 ) -> Output:
     sections, build = package.sections, package.sections["build"]
     needs, exports = sections["requirements"], _run_exports_by_kind(sections["requirements"].get("run_exports", {}))

@@ -32,7 +32,7 @@ _BEHAVIORS = {"error": True, "ignore": False, None: None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputScripts:
+class RecipeScriptReader:
     """The scripts of a recipe in a folder; ``several`` is set when it has a list of outputs."""
 
     recipe_folder: Path
@@ -77,7 +77,7 @@ class StagingOutputs:
         cls, packages: Iterable[PackageAtVariant], recipe_folder: Path, loops: Sequence[str]
     ) -> StagingOutputs:
         """Collect those that packages inherit; several of one name are distinguished by the values that they use."""
-        scripts = OutputScripts(recipe_folder=recipe_folder, several=True)
+        scripts = RecipeScriptReader(recipe_folder=recipe_folder, several=True)
         given = [
             (package, _staging_output(package, package.staging, scripts, loops))
             for package in packages
@@ -86,7 +86,7 @@ class StagingOutputs:
         distinct: list[Staging] = []
         for _, staging in given:
             distinct += [] if staging in distinct else [staging]
-        named = [replace(item, name=_distinct_name(item, distinct)) for item in distinct]
+        named = [replace(item, name=_distinct_staging_name(item, distinct)) for item in distinct]
         by_package = {id(package): named[distinct.index(staging)].name for package, staging in given}
         return cls(_by_package=by_package, all=tuple(named))
 
@@ -95,23 +95,23 @@ class StagingOutputs:
         return self._by_package.get(id(package))
 
 
-def _distinct_name(staging: Staging, others: Sequence[Staging]) -> str:
+def _distinct_staging_name(staging: Staging, others: Sequence[Staging]) -> str:
     """Return the name of a staging output with the values that it uses: ``bindings-python3.11``."""
     if sum(other.name == staging.name for other in others) < 2:
         return staging.name
-    clear = {_name_with_values(other) for other in others}
+    clear = {_staging_name_with_values(other) for other in others}
     digest = hashlib.sha256(json.dumps(staging.variant, sort_keys=True).encode()).hexdigest()
-    return _name_with_values(staging) if len(clear) == len(others) else f"{staging.name}-{digest[:7]}"
+    return _staging_name_with_values(staging) if len(clear) == len(others) else f"{staging.name}-{digest[:7]}"
 
 
-def _name_with_values(staging: Staging) -> str:
+def _staging_name_with_values(staging: Staging) -> str:
     first = {key: [*value.split(), ""][0].rstrip(".*") for key, value in staging.variant.items()}
     values = (f"{key}{_UNSAFE.sub('_', value)}" for key, value in sorted(first.items()))
     return "-".join((staging.name, *values))[:MAX_LENGTH]
 
 
 def _staging_output(
-    package: PackageAtVariant, given: StagingAtVariant, scripts: OutputScripts, loops: Sequence[str]
+    package: PackageAtVariant, given: StagingAtVariant, scripts: RecipeScriptReader, loops: Sequence[str]
 ) -> Staging:
     if why := invalid_name_reason(given.name, "package name"):
         raise package.placed_error(f"the name {given.name[:80]!r} of the staging output is invalid", why)
@@ -143,7 +143,7 @@ def script_secret_names(script: Mapping[str, Any] | None) -> tuple[str, ...]:
     return tuple((script or {}).get("secrets", ()))
 
 
-def output_tests(given: Sequence[Mapping[str, Any]], scripts: OutputScripts) -> Iterator[OutputTest]:
+def output_tests(given: Sequence[Mapping[str, Any]], scripts: RecipeScriptReader) -> Iterator[OutputTest]:
     """Yield the tests of an output, each of which runs in an environment of its own."""
     for test in given:
         needs, files = test.get("requirements", {}), test.get("files", {})
