@@ -33,10 +33,10 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
         from kiln import run
 
         return failed_configs(names, run.last_config_states(feedstock, rehearsal=options.rehearsal))
-    from kiln.run import platforms
+    from kiln.run import buildable_platforms
 
     containers = getattr(options, "container", None) != "none"
-    names, note = platforms.buildable_configs(feedstock, names, rehearsal=options.rehearsal, containers=containers)
+    names, note = buildable_platforms.buildable_configs(feedstock, names, rehearsal=options.rehearsal, containers=containers)
     if note:
         print(note, file=sys.stderr)
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RESULT = "result.json"  # of the build process, in the config's folder
 
 
-def write_job_input(
+def prepare_build_process_command(
     task: JobContext, executor: Executor, shared_packages: tuple[dict[str, Any], ...]
 ) -> tuple[str, ...]:
     """Write the input of the build process, and return its command line; ``shared_packages`` are another config's."""

@@ -178,7 +178,7 @@ class ConfigBuild:
             shared_packages = build_job_writer.packages_reused_from_other_configs(task, self.ledger)
             reads = tuple(task.layout.root / package["artifact"]["path"] for package in shared_packages)
             outcome = self.executor.run_program(
-                build_job_writer.write_job_input(task, self.executor, shared_packages), log, reads=reads
+                build_job_writer.prepare_build_process_command(task, self.executor, shared_packages), log, reads=reads
             )
             if task.uses_other_engine:
                 if self.executor.on_host:  # a container's downloads are not trusted

@@ -84,7 +84,7 @@ def choose_build_locations(
     options, notes = _options_with_base_image(options, engine)
     images_of_configs = {config.name: (_image_of_config(config, options), platform) for config, platform in configs}
     digests = {
-        name: _image_digest(name, platform, options, engine, on_line)
+        name: _digest_of_image_pulled_if_needed(name, platform, options, engine, on_line)
         for name, platform in sorted(_platform_by_image(images_of_configs.values()).items())
     }
     absent = (f"the image {name} is missing and would be fetched" for name in digests if digests[name] == "unknown")
@@ -107,7 +107,7 @@ def _platform_by_image(images_of_configs: Iterable[tuple[str, str]]) -> dict[str
     return platforms
 
 
-def _image_digest(
+def _digest_of_image_pulled_if_needed(
     name: str, platform: str, options: RunOptions, engine: Engine, on_line: Callable[[str], None] | None
 ) -> str:
     described = images.inspect_image(engine, name)

@@ -13,11 +13,11 @@ from kiln.model.built_package_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.run import (
     bazel_remote_execution_options,
-    compatibility,
+    buildable_platforms,
     executor_choice,
-    platforms,
     recipe_support,
     resource_check,
+    version_compatibility,
     yum_requirements,
 )
 from kiln.run.options import HOST
@@ -85,12 +85,14 @@ def look_up_run_inputs(
     if options.build.from_step is not None:
         require_known_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
     rehearsal = options.build.rehearsal
-    platforms.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST)
+    buildable_platforms.require_buildable_platforms(
+        feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST
+    )
     notes_on_recipe = limits.run_bounded(lambda: _preflight_check_notes(feedstock, configs, options))
     choice = executor_choice.choose_container_engine(options)
     if choice.engine is None:
-        platforms.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=False)
-    image_platforms = platforms.image_platforms(feedstock, configs)
+        buildable_platforms.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=False)
+    image_platforms = buildable_platforms.image_platforms(feedstock, configs)
     places, notes = executor_choice.choose_build_locations(
         [(config, image_platforms[config.name]) for config in configs],
         options,
@@ -181,7 +183,7 @@ def _preflight_check_notes(
     else:
         expand.conda_settings(feedstock.conda_forge_yml)
     renderings = [render.render(feedstock, config) for config in configs]
-    compatibility.require_compatible_versions(feedstock, renderings)
+    version_compatibility.require_compatible_versions(feedstock, renderings)
     _require_supported_recipe_keys(feedstock, renderings, engine=options.build.engine)
     bazel_remote_execution_options.refuse_ineffective_remote_options(feedstock, configs, options)
     return (*_stale_matrix_note(feedstock), *_ineffective_settings_notes(feedstock, options))
@@ -240,7 +242,7 @@ def _configs_with_emulated_tests(
     """Return the names of the cross-compiled configs whose tests this machine runs; other engines skip them."""
     if options.build.engine != OWN_ENGINE:
         return frozenset()
-    return platforms.configs_with_emulated_tests(feedstock, configs, in_container=in_container)
+    return buildable_platforms.configs_with_emulated_tests(feedstock, configs, in_container=in_container)
 
 
 def _input_hashes_of_configs(

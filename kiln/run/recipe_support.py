@@ -35,9 +35,9 @@ def require_supported_recipe(feedstock: Feedstock, configs: Iterable[str], *, en
         raise UsageError(
             f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {OWN_ENGINE}"
         )
-    from kiln.run.recipe_v1_support import staging_output_positions  # it imports the whole reader of recipe.yaml
+    from kiln.run.recipe_v1_support import check_keys_and_find_stagings  # it imports the whole reader of recipe.yaml
 
-    places = limits.run_bounded(lambda: staging_output_positions(feedstock))
+    places = limits.run_bounded(lambda: check_keys_and_find_stagings(feedstock))
     for config in configs if places else ():
         _require_independent_stagings(render.render(feedstock, expand.read_config(feedstock, config)), places)
 

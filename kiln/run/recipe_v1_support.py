@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kiln.model.source_position import Place
 
 
-def staging_output_positions(feedstock: Feedstock) -> dict[str, Place]:
+def check_keys_and_find_stagings(feedstock: Feedstock) -> dict[str, Place]:
     """Return the places of a recipe's staging outputs, by name; refuse the recipe if no build honors its keys."""
     recipe = RecipeV1.read(feedstock.recipe_v1)
     require_supported_keys(recipe)

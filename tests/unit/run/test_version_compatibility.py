@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.compat import tables
-from kiln.run import compatibility
+from kiln.run import version_compatibility
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,21 +32,23 @@ def compile_plan() -> Iterator[Any]:
 
 def cudas(compile_plan: Any) -> list[str]:
     names = (
-        name.split(" ")[1] for name in compile_plan.read(RECIPE / compatibility.SETTINGS) if name.startswith("cuda ")
+        name.split(" ")[1]
+        for name in compile_plan.read(RECIPE / version_compatibility.SETTINGS)
+        if name.startswith("cuda ")
     )
     return [name for name in names if name != "None"]
 
 
 def test_the_doctor_reads_the_capabilities_that_the_recipe_compiles_for(compile_plan: Any) -> None:
-    settings = compile_plan.read(RECIPE / compatibility.SETTINGS)
+    settings = compile_plan.read(RECIPE / version_compatibility.SETTINGS)
     for cuda in cudas(compile_plan):
-        assert compatibility.compiled_cuda_capabilities(RECIPE, cuda) == compile_plan.capabilities_for(
+        assert version_compatibility.compiled_cuda_capabilities(RECIPE, cuda) == compile_plan.capabilities_for(
             settings, f"cuda {cuda}", ""
         )
 
 
 def test_the_recipe_and_the_table_know_the_same_architectures(compile_plan: Any) -> None:
-    settings = compile_plan.read(RECIPE / compatibility.SETTINGS)
+    settings = compile_plan.read(RECIPE / version_compatibility.SETTINGS)
     for cuda in cudas(compile_plan):
         row = tables.cuda_compiler_row(cuda)
         assert row is not None
@@ -58,7 +60,7 @@ def test_the_recipes_bazel_is_the_one_of_the_table(compile_plan: Any) -> None:
     version = meta.partition('set version = "')[2].partition('"')[0]
     row = tables.tensorflow_row(version)
     assert row is not None
-    assert compile_plan.read(RECIPE / compatibility.SETTINGS)["bazel"]["version"] == row["bazel"]
+    assert compile_plan.read(RECIPE / version_compatibility.SETTINGS)["bazel"]["version"] == row["bazel"]
 
 
 @pytest.mark.parametrize(
@@ -72,15 +74,15 @@ def test_the_recipes_bazel_is_the_one_of_the_table(compile_plan: Any) -> None:
     ],
 )
 def test_a_recipe_that_does_not_say_is_left_alone(tmp_path: Path, text: str) -> None:
-    assert compatibility.compiled_cuda_capabilities(tmp_path, "12.5") == ()
-    (tmp_path / compatibility.SETTINGS).write_text(text)
-    assert compatibility.compiled_cuda_capabilities(tmp_path, "12.5") == ()
+    assert version_compatibility.compiled_cuda_capabilities(tmp_path, "12.5") == ()
+    (tmp_path / version_compatibility.SETTINGS).write_text(text)
+    assert version_compatibility.compiled_cuda_capabilities(tmp_path, "12.5") == ()
 
 
 def test_a_list_is_the_policy_as_far_as_cuda_and_compiler_accept_it(tmp_path: Path) -> None:
-    (tmp_path / compatibility.SETTINGS).write_text(
+    (tmp_path / version_compatibility.SETTINGS).write_text(
         "[cuda 1.0]\ncompiler = c\narchitectures = 70 80 90\n"
         "[compiler c]\narchitectures = 60 80 90\n"
         "[architectures]\n60 =\n80 =\n90 =\n"
     )
-    assert compatibility.compiled_cuda_capabilities(tmp_path, "1.0") == ("sm_80", "sm_90", "compute_90")
+    assert version_compatibility.compiled_cuda_capabilities(tmp_path, "1.0") == ("sm_80", "sm_90", "compute_90")

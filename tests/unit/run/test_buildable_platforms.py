@@ -10,7 +10,7 @@ import pytest
 from kiln import emulation, expand
 from kiln.errors import UnsupportedPlatform
 from kiln.job.job_descriptions import BuildOptions
-from kiln.run import platforms
+from kiln.run import buildable_platforms
 from kiln.run.executor_choice import BuildLocation
 from kiln.run.options import RunOptions
 from kiln.run.plan_inputs import _configs_with_emulated_tests, _input_hashes_of_configs
@@ -53,7 +53,7 @@ def feedstock(tmp_path: Path) -> Feedstock:
 
 
 def test_the_machines_own_platform_and_cross_compiled_ones_of_its_system_are_built(feedstock: Feedstock) -> None:
-    platforms.require_buildable_platforms(feedstock, expand.read_configs(feedstock, HERE), rehearsal=False)
+    buildable_platforms.require_buildable_platforms(feedstock, expand.read_configs(feedstock, HERE), rehearsal=False)
 
 
 def test_an_emulated_config_is_built_in_a_container_where_the_kernel_runs_its_programs(
@@ -61,20 +61,20 @@ def test_an_emulated_config_is_built_in_a_container_where_the_kernel_runs_its_pr
 ) -> None:
     configs = expand.read_configs(feedstock, ("linux_ppc64le_",))
     with pytest.raises(UnsupportedPlatform) as caught:
-        platforms.require_buildable_platforms(feedstock, configs, rehearsal=False)
+        buildable_platforms.require_buildable_platforms(feedstock, configs, rehearsal=False)
     assert "no interpreter for linux-ppc64le that containers can use" in caught.value.hint
     monkeypatch.setattr(
         emulation, "can_run_platform", lambda subdir, in_container: in_container and subdir == "linux-ppc64le"
     )
-    platforms.require_buildable_platforms(feedstock, configs, rehearsal=False)
-    assert platforms.image_platforms(feedstock, configs)[configs[0].name] == "linux/ppc64le"
+    buildable_platforms.require_buildable_platforms(feedstock, configs, rehearsal=False)
+    assert buildable_platforms.image_platforms(feedstock, configs)[configs[0].name] == "linux/ppc64le"
     with pytest.raises(UnsupportedPlatform) as caught:
-        platforms.require_buildable_platforms(feedstock, configs, rehearsal=False, containers=False)
+        buildable_platforms.require_buildable_platforms(feedstock, configs, rehearsal=False, containers=False)
     assert "or emulate it in a container (docker or podman)" in caught.value.hint
-    names, note = platforms.buildable_configs(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)
+    names, note = buildable_platforms.buildable_configs(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)
     assert set(names) == {*HERE, "linux_ppc64le_"}
     assert "linux-ppc64le" not in note
-    assert platforms.image_platforms(feedstock, expand.read_configs(feedstock, ("linux_aarch64_",))) == {
+    assert buildable_platforms.image_platforms(feedstock, expand.read_configs(feedstock, ("linux_aarch64_",))) == {
         "linux_aarch64_": "linux/amd64"
     }
 
@@ -84,7 +84,7 @@ def test_the_key_of_build_platforms_may_be_spelled_with_escapes(feedstock: Feeds
     assert "build_platform:" in text
     feedstock.conda_forge_yml.write_text(text.replace("build_platform:", '"build\\x5fplatform":'))
     configs = expand.read_configs(feedstock, ("linux_aarch64_",))
-    assert platforms.image_platforms(feedstock, configs) == {"linux_aarch64_": "linux/amd64"}
+    assert buildable_platforms.image_platforms(feedstock, configs) == {"linux_aarch64_": "linux/amd64"}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,9 @@ def test_the_key_of_build_platforms_may_be_spelled_with_escapes(feedstock: Feeds
 )
 def test_others_are_refused_with_the_reason_and_a_way(feedstock: Feedstock, name: str, why: str) -> None:
     with pytest.raises(UnsupportedPlatform) as caught:
-        platforms.require_buildable_platforms(feedstock, expand.read_configs(feedstock, (name,)), rehearsal=False)
+        buildable_platforms.require_buildable_platforms(
+            feedstock, expand.read_configs(feedstock, (name,)), rehearsal=False
+        )
     assert (caught.value.what, caught.value.why) == (f"{name} cannot be built on this machine", why)
     assert str(caught.value.at) == f".ci_support/{name}.yaml"
     assert "build it on" in caught.value.hint
@@ -109,15 +111,17 @@ def test_macos_builds_for_linux_in_containers_alone(
 ) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    platforms.require_buildable_platforms(feedstock, expand.read_configs(feedstock, HERE), rehearsal=False)
-    assert platforms.buildable_configs(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)[0] == HERE
+    buildable_platforms.require_buildable_platforms(feedstock, expand.read_configs(feedstock, HERE), rehearsal=False)
+    assert buildable_platforms.buildable_configs(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)[0] == HERE
     with pytest.raises(UnsupportedPlatform) as caught:
-        platforms.require_buildable_platforms(
+        buildable_platforms.require_buildable_platforms(
             feedstock, expand.read_configs(feedstock, HERE), rehearsal=False, containers=False
         )
     assert caught.value.hint == "start Docker, which builds it here"
     with pytest.raises(UnsupportedPlatform, match="osx_64_ cannot be built"):
-        platforms.require_buildable_platforms(feedstock, expand.read_configs(feedstock, ("osx_64_",)), rehearsal=False)
+        buildable_platforms.require_buildable_platforms(
+            feedstock, expand.read_configs(feedstock, ("osx_64_",)), rehearsal=False
+        )
 
 
 def test_windows_builds_nothing(feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,31 +129,35 @@ def test_windows_builds_nothing(feedstock: Feedstock, monkeypatch: pytest.Monkey
     monkeypatch.setattr(platform, "machine", lambda: "AMD64")
     for name in (*HERE, *ELSEWHERE):
         with pytest.raises(UnsupportedPlatform, match="cannot be built on this machine"):
-            platforms.require_buildable_platforms(feedstock, expand.read_configs(feedstock, (name,)), rehearsal=False)
+            buildable_platforms.require_buildable_platforms(
+                feedstock, expand.read_configs(feedstock, (name,)), rehearsal=False
+            )
 
 
 def test_a_rehearsal_has_wheels_for_this_machine_alone(feedstock: Feedstock) -> None:
     with pytest.raises(UnsupportedPlatform, match="linux_aarch64_ cannot be rehearsed"):
-        platforms.require_buildable_platforms(feedstock, expand.read_configs(feedstock, HERE), rehearsal=True)
+        buildable_platforms.require_buildable_platforms(feedstock, expand.read_configs(feedstock, HERE), rehearsal=True)
 
 
 def test_of_all_configs_those_for_here_are_built_and_one_line_names_the_others(feedstock: Feedstock) -> None:
     names = tuple(sorted((*HERE, *ELSEWHERE)))
     left_out = "left out: 3 configs for linux-ppc64le, osx-64, win-64, which this machine (linux-64) cannot build"
-    assert platforms.buildable_configs(feedstock, names, rehearsal=False) == (HERE, left_out)
-    assert platforms.buildable_configs(feedstock, HERE, rehearsal=False) == (HERE, "")
+    assert buildable_platforms.buildable_configs(feedstock, names, rehearsal=False) == (HERE, left_out)
+    assert buildable_platforms.buildable_configs(feedstock, HERE, rehearsal=False) == (HERE, "")
 
 
 def test_when_none_can_be_built_each_is_refused(feedstock: Feedstock) -> None:
     with pytest.raises(UnsupportedPlatform) as caught:
-        platforms.buildable_configs(feedstock, ELSEWHERE, rehearsal=False)
+        buildable_platforms.buildable_configs(feedstock, ELSEWHERE, rehearsal=False)
     assert [error.what.split()[0] for error in (caught.value, *caught.value.others)] == list(ELSEWHERE)
 
 
 def test_another_machine_builds_other_configs(feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "ppc64le")
     assert emulation.machine_subdir() == "linux-ppc64le"
-    assert platforms.buildable_configs(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)[0] == ("linux_ppc64le_",)
+    assert buildable_platforms.buildable_configs(feedstock, (*HERE, *ELSEWHERE), rehearsal=False)[0] == (
+        "linux_ppc64le_",
+    )
 
 
 def test_a_cross_compiled_config_is_built_again_once_its_tests_can_run(
