@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package: it imports the module that defines a name, at the name's first use.
 
-    ``modules`` are the names, separated by spaces, by their module in the package, or next to it with one more dot in
-    front.
+    ``modules`` are the names, separated by spaces, by their module in the package.
     """
     origins = {name: module for module, names in modules.items() for name in names.split()}
 
@@ -22,7 +21,7 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
         """Return the value of a name, and keep it in the package."""
         if name not in origins:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f".{origins[name]}", package), name)
+        value = getattr(importlib.import_module(f"{package}.{origins[name]}"), name)
         setattr(sys.modules[package], name, value)
         return value
 

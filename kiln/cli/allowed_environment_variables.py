@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.feedstock import Feedstock
-    from kiln.run import HostMachine
 
 # Variables that are passed on to a build.
 PASSED_ON = (
@@ -33,9 +33,10 @@ PROXIES = lazy_pattern(r"(?:https?|no|all)_proxy$", re.IGNORECASE)
 
 def conda_forge_build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a build: conda-forge's, proxies, and the commit with its time."""
-    from kiln import channel_url_credentials, run
+    from kiln import channel_url_credentials
+    from kiln.executor import conda_forge_env
 
-    names = {*run.CONTRACT, "CPU_COUNT", "FEEDSTOCK_NAME"}
+    names = {*conda_forge_env.CONTRACT, "CPU_COUNT", "FEEDSTOCK_NAME"}
     variables = {name: value for name, value in environment.items() if name in names or PROXIES.match(name)}
     if "remote_url" in variables:  # it is written into packages
         variables["remote_url"] = channel_url_credentials.url_without_credentials(variables["remote_url"])
@@ -57,9 +58,9 @@ def container_client_variables(environment: Mapping[str, str]) -> dict[str, str]
 
 def host_machine_from_options(options: argparse.Namespace) -> HostMachine:
     """Return the properties of this machine that a run uses."""
-    from kiln import run
+    from kiln.job.host_environment_and_python import HostMachine
 
-    return run.HostMachine(
+    return HostMachine(
         environment=variables_passed_to_builds(os.environ),
         python=options.python or options.calling_python,
         insists=options.python is not None,

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from kiln.model.feedstock import Feedstock
     from kiln.model.run import MatrixReport
-    from kiln.run import RunOptions, RunPlan
+    from kiln.run.options import RunOptions
+    from kiln.run.plan import RunPlan
 
 __all__ = ["add_arguments", "run"]
 
@@ -45,12 +46,12 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     """Build or rehearse configs, and return the exit code."""
-    from kiln import run
     from kiln.cli import ci_job_handover
     from kiln.cli.build_options import run_options
     from kiln.cli.config_selection import selected_configs
     from kiln.cli.failed_run_error import failed_run_error
     from kiln.cli.run_views_and_printing import print_folded
+    from kiln.run.plan import plan_as_text
 
     if options.from_step is not None and options.rebuild:
         raise UsageError("--rebuild and --from-step exclude each other", hint="remove one of them")
@@ -65,7 +66,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     request = run_options(feedstock, options, configs)
     plan = plan_run_and_print_notes(feedstock, request, options)
     if options.dry_run:
-        print_folded(run.plan_as_text(plan))
+        print_folded(plan_as_text(plan))
         return 0
     plan = ci_job_handover.take_over_from_previous_job(chain, feedstock, plan, options)
     report, errors = execute_plan(feedstock, plan, options)
@@ -102,11 +103,11 @@ def report_json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError
 
 def plan_run_and_print_notes(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:
     """Return the plan of a run, and print its notes."""
-    from kiln import run
     from kiln.cli.allowed_environment_variables import host_machine_from_options
     from kiln.cli.pasteable_commands import make_pasteable
+    from kiln.run import feedstock_run
 
-    plan = run.plan_run(feedstock, request, host_machine_from_options(options), on_line=print_line)
+    plan = feedstock_run.plan_run(feedstock, request, host_machine_from_options(options), on_line=print_line)
     if options.verbosity != "quiet":
         print_notes(make_pasteable(note, feedstock.root) for note in plan.notes)
     return plan
@@ -116,10 +117,11 @@ def execute_plan(
     feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Execute a plan, and show its progress on standard error; write JUnit's XML, also when the run is interrupted."""
-    from kiln import expand, run, signals
+    from kiln import expand, signals
     from kiln.cli import pasteable_commands
     from kiln.cli.report import recorded_run, write_junit
     from kiln.cli.run_views_and_printing import append_job_summary, run_view_for_stream
+    from kiln.run import feedstock_run
     from kiln.variants.varying_keys import config_labels
 
     configs = [entry.config for entry in plan.configs]
@@ -129,7 +131,7 @@ def execute_plan(
     )
     try:
         with signals.termination_as_interrupt(), observer:
-            report, errors = run.build_planned_configs(feedstock, plan, observer)
+            report, errors = feedstock_run.build_planned_configs(feedstock, plan, observer)
     except KeyboardInterrupt:
         if options.junit:
             write_junit(recorded_run(feedstock, None), options.junit)

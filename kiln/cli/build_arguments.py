@@ -1,6 +1,7 @@
 """The arguments of ``kiln build``, which ``build-locally.py`` accepts too.
 
-An argument that sets a field of `kiln.run.BuildOptions` is stored under the field's name, converted to its type.
+An argument that sets a field of `kiln.job.job_descriptions.BuildOptions` is stored under the field's name, converted
+to its type.
 """
 
 from __future__ import annotations

@@ -19,33 +19,41 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from kiln.job.job_descriptions import BuildOptions
     from kiln.model.feedstock import Feedstock
-    from kiln.run import BuildOptions, RunOptions
+    from kiln.run.options import RunOptions
 
 
 def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str, ...]) -> RunOptions:
     """Return the options of a run over configs; the arguments that set a field have its name."""
-    from kiln import expand, masking, run
+    from kiln import expand, masking
+    from kiln.job.job_descriptions import BuildOptions
+    from kiln.run import feedstock_run
+    from kiln.run.options import RunOptions, parse_docker_run_arguments
 
     environment = os.environ
-    secrets = {name: environment[name] for name in run.caller_variable_names(feedstock, configs) if name in environment}
+    secrets = {
+        name: environment[name]
+        for name in feedstock_run.caller_variable_names(feedstock, configs)
+        if name in environment
+    }
     named = {
         name: environment[name] for name in expand.ci_secret_names(feedstock.conda_forge_yml) if name in environment
     }
     masking.register_secrets(masking.secrets_of_script_variables({**secrets, **named}))
     for name in masking.unmaskable_variable_names({**secrets, **named}):
         print(f"note: the value of {name} is too short to be masked in logs", file=sys.stderr)
-    arguments = _arguments_named_as_fields(run.RunOptions, options)
+    arguments = _arguments_named_as_fields(RunOptions, options)
     executable, run_arguments = (environment.get(name) for name in ("DOCKER_EXECUTABLE", "CONDA_FORGE_DOCKER_RUN_ARGS"))
     engine_replaced = bool(executable or options.rehearsal or arguments.get("container"))
     containers = expand.container_settings(
         feedstock.conda_forge_yml, engine_replaced=engine_replaced, run_arguments_replaced=bool(run_arguments)
     )
-    build = run.BuildOptions(
-        **_arguments_named_as_fields(run.BuildOptions, options),
+    build = BuildOptions(
+        **_arguments_named_as_fields(BuildOptions, options),
         **_budget_fields(options),
         executable=executable or None,
-        run_arguments=run.parse_docker_run_arguments(run_arguments) if run_arguments else containers.run_arguments,
+        run_arguments=parse_docker_run_arguments(run_arguments) if run_arguments else containers.run_arguments,
     )
     arguments["container"] = arguments.get("container") or containers.engine
     arguments["remote_cache"] = options.remote_cache or option_value_parsers.parse_remote_cache_url(
@@ -57,7 +65,7 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     text = environment.get("BAZEL_REMOTE_CREDENTIALS", "")
     arguments["remote_credentials"] = options.remote_credentials or option_value_parsers.parse_credentials_setting(text)
     remote_url, ci_url = repository_and_run_urls(environment)
-    return run.RunOptions(
+    return RunOptions(
         **{**arguments, "configs": configs},
         build=build,
         command=masked_command_line(),

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
     from kiln.model.feedstock import Feedstock
     from kiln.model.run import MatrixReport
-    from kiln.run import RunPlan
     from kiln.run.ci_job_handover import ContinuedBuild
+    from kiln.run.plan import RunPlan
 
 NOT_RESUMABLE = (
     "the recipe does not use BAZEL_DISK_CACHE, so a next job begins an unfinished step anew: a step that alone takes "

@@ -30,13 +30,15 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     if options.configs and not options.failed:
         return names
     if options.failed:
-        from kiln import run
+        from kiln.run import feedstock_run
 
-        return failed_configs(names, run.last_config_states(feedstock, rehearsal=options.rehearsal))
+        return failed_configs(names, feedstock_run.last_config_states(feedstock, rehearsal=options.rehearsal))
     from kiln.run import buildable_platforms
 
     containers = getattr(options, "container", None) != "none"
-    names, note = buildable_platforms.buildable_configs(feedstock, names, rehearsal=options.rehearsal, containers=containers)
+    names, note = buildable_platforms.buildable_configs(
+        feedstock, names, rehearsal=options.rehearsal, containers=containers
+    )
     if note:
         print(note, file=sys.stderr)
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):

@@ -26,8 +26,9 @@ def run_debug_shell(options: argparse.Namespace, feedstock: Feedstock) -> int:
     Raises:
         UsageError: if the options select more or less than one config.
     """
-    from kiln import run, signals
+    from kiln import signals
     from kiln.run.debug import open_debug_shell as open_shell
+    from kiln.run.plan import plan_as_text
 
     configs = config_selection.selected_configs(feedstock, options)
     if len(configs) != 1:
@@ -42,7 +43,7 @@ def run_debug_shell(options: argparse.Namespace, feedstock: Feedstock) -> int:
     )
     plan = build.plan_run_and_print_notes(feedstock, request, options)
     if options.dry_run:
-        print(run.plan_as_text(plan))
+        print(plan_as_text(plan))
         return 0
     terminal = {name: os.environ[name] for name in TERMINAL_VARIABLES if name in os.environ}
     with signals.termination_as_interrupt():

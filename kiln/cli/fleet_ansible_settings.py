@@ -172,10 +172,12 @@ def recorded_region_variables(options: argparse.Namespace, folder: Path, run: st
 
 def worker_build_variables(feedstock: Feedstock) -> dict[str, str]:
     """Return the variables that are passed to builds on workers: conda-forge's, without secrets."""
-    from kiln import run
+    from kiln.executor import conda_forge_env
 
     return {
-        name: text for name, text in conda_forge_build_variables(feedstock, os.environ).items() if name in run.CONTRACT
+        name: text
+        for name, text in conda_forge_build_variables(feedstock, os.environ).items()
+        if name in conda_forge_env.CONTRACT
     }
 
 

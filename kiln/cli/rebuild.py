@@ -28,26 +28,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Verify the record, rebuild from it, and compare the packages."""
-    from kiln import feedstock_loader, run, signals
+    from kiln import feedstock_loader, signals
     from kiln.cli.allowed_environment_variables import container_client_variables, variables_passed_to_builds
+    from kiln.job.host_environment_and_python import HostMachine
+    from kiln.job.job_descriptions import BuildOptions
     from kiln.release import rebuild, restored_feedstock
+    from kiln.run.options import RunOptions
 
     feedstock = None if options.into else feedstock_loader.load(root)
     record = verify.verified_package(options).record
     feedstock = feedstock or restored_feedstock.restore_feedstock(options.package, record, options.into)
     rebuild.require_same_recipe(feedstock, record)
-    request = run.RunOptions(
+    request = RunOptions(
         configs=(record["config"],),
         command="kiln rebuild",
         container=record["container"],
         image=rebuild.recorded_image_name(record),
-        build=run.BuildOptions(
+        build=BuildOptions(
             engine=record["engine"], executable=os.environ.get("DOCKER_EXECUTABLE") or None, rebuild=True
         ),
         caller_variables=rebuild.recorded_build_variables(record),
         client=container_client_variables(os.environ),
     )
-    machine = run.HostMachine(environment=variables_passed_to_builds(os.environ), python=Path(sys.executable))
+    machine = HostMachine(environment=variables_passed_to_builds(os.environ), python=Path(sys.executable))
     # The build's output is in its log; printed here, it would hide the result.
     with signals.termination_as_interrupt(), contextlib.redirect_stdout(io.StringIO()):
         package = rebuild.rebuild_and_compare(feedstock, request, machine, options.package, image=record["image"])

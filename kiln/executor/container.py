@@ -61,7 +61,9 @@ class ContainerExecutor:
     @property
     def package_cache(self) -> Path:
         """The cache of fetched packages: the config's own where scripts run in parallel, and could write it."""
-        return self.task.folder / "cache" if self.script_queue_folder is None else self.task.layout.container_package_cache
+        return (
+            self.task.folder / "cache" if self.script_queue_folder is None else self.task.layout.container_package_cache
+        )
 
     @property
     def compile_cache(self) -> Path:

@@ -6,10 +6,11 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln import files, run
+from kiln import files
 from kiln.errors import NotReproduced, ProvenanceBroken
 from kiln.process_table import kill_orphans_in_folder
 from kiln.release.package_differences import described_differences, feedstock_folder_in_placeholders
+from kiln.run import feedstock_run
 from kiln.run.config_build_process import ConfigBuild, config_build_error
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kiln.job.host_environment_and_python import HostMachine
     from kiln.job.job_descriptions import ConfigJob
     from kiln.model.feedstock import Feedstock
     from kiln.run.options import RunOptions
@@ -67,7 +69,7 @@ def require_same_recipe(feedstock: Feedstock, record: Mapping[str, Any]) -> None
 
 
 def rebuild_and_compare(
-    feedstock: Feedstock, options: RunOptions, machine: run.HostMachine, package: Path, *, image: str | None
+    feedstock: Feedstock, options: RunOptions, machine: HostMachine, package: Path, *, image: str | None
 ) -> Path:
     """Build a package's config again, without publishing it, and compare.
 
@@ -78,7 +80,7 @@ def rebuild_and_compare(
         NotReproduced: with the differences; the second package is kept.
         ProvenanceBroken: when the image's name has another digest now.
     """
-    planned = run.plan_run(feedstock, options, machine)
+    planned = feedstock_run.plan_run(feedstock, options, machine)
     if image is not None and planned.image != image:
         raise ProvenanceBroken(f"the image is {planned.image} now, and was {image}", hint="fetch the former image")
     build = ConfigBuild.from_job(rebuild_job(planned, feedstock))

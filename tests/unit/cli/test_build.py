@@ -12,7 +12,7 @@ from kiln.cli import build
 from kiln.errors import AlreadyRunning, BuildFailed, DiskFull, KilnError, SolveFailed
 from kiln.model.feedstock import Feedstock
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
-from kiln.run import RunOptions
+from kiln.run.options import RunOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ def test_a_quiet_build_prints_no_notes(
     notes: str,
 ) -> None:
     plan = SimpleNamespace(notes=("be careful",))
-    monkeypatch.setattr("kiln.run.plan_run", lambda *_, **__: plan)
+    monkeypatch.setattr("kiln.run.feedstock_run.plan_run", lambda *_, **__: plan)
     options = cli.command_parser_and_module("build")[0].parse_args(words)
     build.plan_run_and_print_notes(Feedstock(root=tmp_path), RunOptions(configs=(), command=""), options)
     assert capsys.readouterr().err == notes

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli, masking, run
+from kiln import cli, masking
 from kiln.cli import build_options
 from kiln.errors import RecipeFault, UsageError
+from kiln.job.job_descriptions import BuildOptions
 from kiln.model.feedstock import Feedstock
 from kiln.rehearse.python_download import DEFAULT_CHANNEL
+from kiln.run.options import RunOptions
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ EXTERNAL = {
 }
 
 
-def options_of(folder: Path, *words: str) -> run.RunOptions:
+def options_of(folder: Path, *words: str) -> RunOptions:
     feedstock = written(folder, META)
     parser, _ = cli.command_parser_and_module("build")
     return build_options.run_options(feedstock, parser.parse_args(words), ("a",))
@@ -85,7 +87,7 @@ def test_a_budget_of_actions_has_no_time(tmp_path: Path) -> None:
 
 def test_the_defaults_are_those_of_the_fields(tmp_path: Path) -> None:
     options = options_of(tmp_path)
-    defaults = run.RunOptions(configs=("a",), command="")
+    defaults = RunOptions(configs=("a",), command="")
     assert defaults.python_channel == DEFAULT_CHANNEL
     for record, expected in ((options, defaults), (options.build, defaults.build)):
         for field in dataclasses.fields(record):
@@ -95,7 +97,7 @@ def test_the_defaults_are_those_of_the_fields(tmp_path: Path) -> None:
 
 def test_every_field_has_an_argument_or_another_source() -> None:
     parser, _ = cli.command_parser_and_module("build")
-    fields = {field.name for record in (run.RunOptions, run.BuildOptions) for field in dataclasses.fields(record)}
+    fields = {field.name for record in (RunOptions, BuildOptions) for field in dataclasses.fields(record)}
     assert fields - EXTERNAL <= vars(parser.parse_args([])).keys()
 
 
@@ -156,7 +158,7 @@ def test_containers_are_those_of_conda_forge_yml_unless_the_user_chooses(
     (folder / "conda-forge.yml").write_text("docker: {executable: podman, run_args: --shm-size=2g}\n")
     parser, _ = cli.command_parser_and_module("build")
 
-    def of(*words: str) -> run.RunOptions:
+    def of(*words: str) -> RunOptions:
         return build_options.run_options(Feedstock(root=folder), parser.parse_args(words), ("a",))
 
     assert (of().container, of().build.run_arguments) == ("podman", ("--shm-size=2g",))
@@ -176,7 +178,7 @@ def test_settings_of_containers_that_the_user_replaces_are_not_refused(
     (folder / "conda-forge.yml").write_text("docker: {executable: /opt/docker, run_args: --privileged}\n")
     parser, _ = cli.command_parser_and_module("build")
 
-    def of(*words: str) -> run.RunOptions:
+    def of(*words: str) -> RunOptions:
         return build_options.run_options(Feedstock(root=folder), parser.parse_args(words), ("a",))
 
     monkeypatch.delenv("DOCKER_EXECUTABLE", raising=False)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, feedstock_loader, render, run
+from kiln import expand, feedstock_loader, render
 from kiln.errors import RecipeFault
+from kiln.run.feedstock_run import caller_variable_names
 from tests.feedstocks import LINUX_ONLY, written
 
 if TYPE_CHECKING:
@@ -202,5 +203,5 @@ def test_a_cross_compiled_config_sees_the_machine_that_builds(tmp_path: Path) ->
 
 def test_the_variables_that_scripts_get_are_those_of_secrets(tmp_path: Path) -> None:
     recipe = HEAD + "build:\n  script:\n    secrets: [TOKEN]\n    content: [make]\n"
-    assert run.caller_variable_names(feedstock(tmp_path, recipe), ["linux_64_"]) == {"TOKEN"}
-    assert run.caller_variable_names(feedstock(tmp_path / "other", HEAD), ["linux_64_"]) == frozenset()
+    assert caller_variable_names(feedstock(tmp_path, recipe), ["linux_64_"]) == {"TOKEN"}
+    assert caller_variable_names(feedstock(tmp_path / "other", HEAD), ["linux_64_"]) == frozenset()

@@ -10,7 +10,9 @@ import pytest
 
 from kiln import expand, feedstock_loader
 from kiln.errors import UsageError
-from kiln.run import BuildOptions, RunOptions, bazel_remote_execution_options
+from kiln.job.job_descriptions import BuildOptions
+from kiln.run import bazel_remote_execution_options
+from kiln.run.options import RunOptions
 from tests import small_tensorflow
 
 URL = "grpcs://executor.example.org"

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from kiln.job.job_descriptions import BuildOptions
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, SourceFile, StandIn
-from kiln.run import BuildOptions, RunOptions
+from kiln.run.options import RunOptions
 from kiln.run.plan import RunPlan, plan_as_text
 from kiln.run.resource_check import ResourceShare
 
