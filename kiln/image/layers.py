@@ -37,11 +37,6 @@ class LayerEntry:
     owner: int = 0
 
     @property
-    def is_file(self) -> bool:
-        """True for a regular file."""
-        return self.source is not None or self.data is not None
-
-    @property
     def size(self) -> int:
         """The size of the content in bytes."""
         if self.source is not None:
