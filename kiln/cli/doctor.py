@@ -211,7 +211,7 @@ def finding_lines(finding: Finding, printed: set[str]) -> Iterator[str]:
             continue
         printed.add(row.place)
         yield f"      {row.place}: {row.text}"
-        yield f"          {row.source}"
+        yield f"          {row['source']}"
 
 
 def suggestion_lines(suggestion: Suggestion) -> Iterator[str]:

@@ -94,11 +94,6 @@ class Combination:
         parts = ((name, getattr(self, name)) for name in (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:]))
         return tuple((name, value) for name, value in parts if value is not None)
 
-    @property
-    def deduplication_key(self) -> object:
-        """The identity of the combination among those on one machine."""
-        return self.specified_versions(), self.built_for
-
     def with_versions(self, **versions: str | None) -> Combination:
         """Return the combination with other versions."""
         return replace(self, **versions)  # type: ignore[arg-type]  # the names are those of the versions

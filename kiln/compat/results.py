@@ -39,7 +39,7 @@ class Finding:
 
     def as_data(self) -> dict[str, Any]:
         """Return the finding as JSON values."""
-        rows = [{"place": row.place, "row": dict(row.cells[:-1]), "source": row.source} for row in self.rows]
+        rows = [{"place": row.place, "row": dict(row.cells[:-1]), "source": row["source"]} for row in self.rows]
         return {"rule": self.rule, "verdict": self.verdict.value, "reason": self.reason, "rows": rows}
 
 

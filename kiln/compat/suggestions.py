@@ -122,7 +122,7 @@ def _version_distance(one: str, other: str) -> float:
 
 def _candidate_combinations(original: Combination, good: Verdict) -> list[Combination]:
     """Return every similar combination with a verdict; parts that already exclude it are skipped early."""
-    candidates: dict[object, Combination] = {}
+    candidates: dict[Combination, None] = {}
     for start in _starting_combinations(original):
         for release in _with_other_releases(start):
             for cuda in dict.fromkeys(_candidate_cudas(release)):
@@ -130,17 +130,12 @@ def _candidate_combinations(original: Combination, good: Verdict) -> list[Combin
                     continue
                 for cudnn in dict.fromkeys(_candidate_cudnns(release, cuda)):
                     pair = release.with_versions(cuda=cuda, cudnn=cudnn)
-                    new = (
-                        candidate
-                        for candidate in _with_candidate_tools(pair)
-                        if candidate.deduplication_key not in candidates
-                    )
                     candidates |= {
-                        candidate.deduplication_key: candidate
-                        for candidate in new
-                        if _is_at_least_as_good(candidate, good)
+                        candidate: None
+                        for candidate in _with_candidate_tools(pair)
+                        if candidate not in candidates and _is_at_least_as_good(candidate, good)
                     }
-    return list(candidates.values())
+    return list(candidates)
 
 
 def _starting_combinations(original: Combination) -> Iterator[Combination]:

@@ -28,11 +28,6 @@ class Row:
         return dict(self.cells)[column]
 
     @property
-    def source(self) -> str:
-        """The source of the row."""
-        return self["source"]
-
-    @property
     def place(self) -> str:
         """The place of the row: ``tensorflow.csv:5``."""
         return f"{self.table}.csv:{self.line}"

@@ -6,14 +6,12 @@ from functools import lru_cache
 
 from kiln.lazy_pattern import lazy_pattern
 
-Line = tuple[float, ...]
-
 _NUMBERS = lazy_pattern(r"\d{1,9}(?:\.\d{1,9}){0,5}")
 _NEWEST = float("inf")
 
 
 @lru_cache(maxsize=4096)
-def version_numbers(text: str) -> Line:
+def version_numbers(text: str) -> tuple[float, ...]:
     """Return ``12.5.1`` as its numbers.
 
     Raises:

@@ -70,7 +70,7 @@ def _incompatibility_errors(feedstock: Feedstock, rendered: RenderedConfig) -> l
 
 def _incompatibility_error(name: str, result: DoctorResult) -> IncompatibleVersions:
     worst = [finding for finding in result.findings if finding.verdict is Verdict.CANNOT]
-    rows = "; ".join(f"{row.place}, {row.source}" for finding in worst for row in finding.rows[:1])
+    rows = "; ".join(f"{row.place}, {row['source']}" for finding in worst for row in finding.rows[:1])
     instead = "; or ".join(suggestion.combination.text for suggestion in result.nearest[:2])
     return IncompatibleVersions(
         f"{name} cannot work: {'; '.join(finding.reason for finding in worst)}",

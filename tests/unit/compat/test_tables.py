@@ -38,7 +38,7 @@ def test_every_table_is_counted() -> None:
 def test_every_row_has_a_source_and_none_stands_twice(name: str) -> None:
     rows = tables.table_rows(name)
     assert len(rows) >= ROWS[name]
-    assert [row.place for row in rows if len(row.source) < 8] == []
+    assert [row.place for row in rows if len(row["source"]) < 8] == []
     assert len({row.cells for row in rows}) == len(rows)
     assert [name for name, _ in rows[0].cells][-1] == "source"
 
