@@ -21,21 +21,16 @@ if TYPE_CHECKING:
 
 
 def check_keys_and_find_stagings(feedstock: Feedstock) -> dict[str, Place]:
-    """Return the places of a recipe's staging outputs, by name; refuse the recipe if no build honors its keys."""
+    """Return the places of a recipe's staging outputs, by name; refuse the recipe if no build honors its keys.
+
+    Raises:
+        RecipeFault: it has such keys, with the line of each.
+    """
     recipe = RecipeV1.read(feedstock.recipe_v1)
-    require_supported_keys(recipe)
+    raise_all(_unsupported_key_errors(recipe.root))
     entries = recipe.root.get("outputs", ())
     named = [entry["staging"].get("name") for entry in entries if isinstance(entry.get("staging"), dict)]
     return {str(name): node_place(name) for name in named}
-
-
-def require_supported_keys(recipe: RecipeV1) -> None:
-    """Refuse a recipe with keys that no build honors, all of them at once.
-
-    Raises:
-        RecipeFault: it has some, with the line of each.
-    """
-    raise_all(_unsupported_key_errors(recipe.root))
 
 
 def _unsupported_key_errors(root: Any) -> Iterator[RecipeFault]:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import RecipeFault, UsageError
-from kiln.recipe_v1.recipe import RecipeV1
 from kiln.run import recipe_support
-from kiln.run.recipe_v1_support import require_supported_keys
+from kiln.run.recipe_v1_support import check_keys_and_find_stagings
 from tests.unit.render.test_v1 import HEAD, feedstock
 
 if TYPE_CHECKING:
@@ -84,14 +83,9 @@ def test_a_recipe_with_a_key_that_no_build_honors_is_refused(tmp_path: Path) -> 
         recipe_support.require_supported_recipe(feedstock(tmp_path, f"{HEAD}{script}"), CONFIGS)
 
 
-def read(folder: Path, text: str) -> RecipeV1:
-    (folder / "recipe.yaml").write_text(text)
-    return RecipeV1.read(folder / "recipe.yaml")
-
-
 def test_every_fault_has_its_line(tmp_path: Path) -> None:
     with pytest.raises(RecipeFault) as caught:
-        require_supported_keys(read(tmp_path, RECIPE))
+        check_keys_and_find_stagings(feedstock(tmp_path, RECIPE))
     faults = [caught.value, *caught.value.others]
     assert [(fault.at.line, fault.at.column) for fault in faults if fault.at] == [
         (10, 22),
@@ -111,4 +105,4 @@ def test_all_other_kinds_of_tests_and_scripts_are_built(tmp_path: Path) -> None:
         .replace("brush", "nu")
         .replace("powershell", "bash")
     )
-    require_supported_keys(read(tmp_path, f"{text}      - downstream: other\n"))
+    check_keys_and_find_stagings(feedstock(tmp_path, f"{text}      - downstream: other\n"))
