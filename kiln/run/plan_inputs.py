@@ -116,10 +116,11 @@ def look_up_run_inputs(
         rehearsals=rehearsals,
         inputs=_input_hashes_of_configs(
             feedstock,
+            configs,
             places,
             rehearsals,
             engine=options.build.engine,
-            emulated=_configs_with_emulated_tests(feedstock, configs, options, in_container=choice.engine is not None),
+            in_container=choice.engine is not None,
         ),
         caches={config.name: compile_cache_name(config, where=compilers[places[config.name]]) for config in configs},
         share=share,
@@ -236,23 +237,24 @@ def _refuse_overlinking_patterns(feedstock: Feedstock, renderings: Iterable[Rend
                 )
 
 
-def _configs_with_emulated_tests(
-    feedstock: Feedstock, configs: Collection[BuildConfig], options: RunOptions, *, in_container: bool
-) -> frozenset[str]:
-    """Return the names of the cross-compiled configs whose tests this machine runs; other engines skip them."""
-    if options.build.engine != OWN_ENGINE:
-        return frozenset()
-    return buildable_platforms.configs_with_emulated_tests(feedstock, configs, in_container=in_container)
-
-
 def _input_hashes_of_configs(
     feedstock: Feedstock,
+    configs: Collection[BuildConfig],
     places: Mapping[str, BuildLocation],
     rehearsals: Mapping[str, RehearsalInputs],
     *,
     engine: str,
-    emulated: Collection[str],
+    in_container: bool,
 ) -> dict[str, InputHashes]:
+    """Return the hashes of configs; those of cross-compiled ones depend on whether this machine runs their tests.
+
+    Other engines skip such tests.
+    """
+    emulated = (
+        buildable_platforms.configs_with_emulated_tests(feedstock, configs, in_container=in_container)
+        if engine == OWN_ENGINE
+        else frozenset()
+    )
     recipe = build_cache.recipe_digest(feedstock)
     return {
         config: build_cache.input_hashes(
