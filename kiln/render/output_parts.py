@@ -18,6 +18,7 @@ from kiln.render.output_settings import (
     item_texts,
     merges_build_and_host,
     test_script_files,
+    text_or_none,
 )
 from kiln.variants.files import as_list
 
@@ -243,14 +244,10 @@ def recipe_sources(top: Metadata) -> tuple[Source, ...]:
 
 def _source_from_entry(entry: Mapping[str, Any]) -> Source:
     revision = next((entry[key] for key in ("git_rev", "git_tag", "git_branch") if entry.get(key)), None)
-
-    def text_of_key(key: str) -> str | None:
-        return None if entry.get(key) is None else str(entry[key])
-
     return Source(
         url=item_texts(entry.get("url")),
-        sha256=text_of_key("sha256") or None,
-        md5=text_of_key("md5") or None,
+        sha256=_nonempty_text_or_none(entry.get("sha256")),
+        md5=_nonempty_text_or_none(entry.get("md5")),
         hashes={key: str(entry[key]) for key in FURTHER_HASHES if entry.get(key)},
         content_hashes={key.removeprefix("content_"): str(entry[key]) for key in CONTENT_HASHES if entry.get(key)},
         content_hash_skip=item_texts(entry.get("content_hash_skip")),
@@ -260,10 +257,10 @@ def _source_from_entry(entry: Mapping[str, Any]) -> Source:
         checkout=_hg_or_svn_checkout(entry),
         linked="path_via_symlink" in entry and entry.get("path") is not None,
         git_depth=_git_depth(entry),
-        git_url=text_of_key("git_url"),
+        git_url=text_or_none(entry.get("git_url")),
         git_rev=None if revision is None else str(revision),
-        path=text_of_key("path"),
-        folder=text_of_key("folder"),
+        path=text_or_none(entry.get("path")),
+        folder=text_or_none(entry.get("folder")),
         patches=item_texts(entry.get("patches")),
     )
 
@@ -289,21 +286,21 @@ def _hg_or_svn_checkout(entry: Mapping[str, Any]) -> Checkout | None:
     if entry.get("url") or entry.get("git_url"):
         return None
     if entry.get("hg_url"):
-        return Checkout(program="hg", url=str(entry["hg_url"]), revision=_text_or_none(entry.get("hg_tag")))
+        return Checkout(program="hg", url=str(entry["hg_url"]), revision=_nonempty_text_or_none(entry.get("hg_tag")))
     if entry.get("svn_url"):
         has_user = "svn_username" in entry and "svn_password" in entry
         return Checkout(
             program="svn",
             url=str(entry["svn_url"]),
-            revision=_text_or_none(entry.get("svn_rev")),
+            revision=_nonempty_text_or_none(entry.get("svn_rev")),
             externals=str(entry.get("svn_ignore_externals")).lower().strip() not in TRUE,
-            user=_text_or_none(entry.get("svn_username")) if has_user else None,
-            password=_text_or_none(entry.get("svn_password")) if has_user else None,
+            user=_nonempty_text_or_none(entry.get("svn_username")) if has_user else None,
+            password=_nonempty_text_or_none(entry.get("svn_password")) if has_user else None,
         )
     return None
 
 
-def _text_or_none(value: Any) -> str | None:
+def _nonempty_text_or_none(value: Any) -> str | None:
     return None if value in (None, "") else str(value)
 
 

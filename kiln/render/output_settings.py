@@ -51,7 +51,7 @@ def build_settings(package: Metadata) -> BuildSettings:
         python=PythonSettings(
             skip_pyc=texts_of_first_set_key("skip_compile_pyc"),
             version_independent=_is_version_independent(package),
-            site_packages_path=_text_or_none(package.section_value("build", "python_site_packages_path")),
+            site_packages_path=text_or_none(package.section_value("build", "python_site_packages_path")),
             app_entry_points=bool(truth_value_or_none(package.section_value("build", "osx_is_app"))),
             keep_eggs=bool(truth_value_or_none(package.section_value("build", "preserve_egg_dir"))),
         ),
@@ -167,5 +167,6 @@ def truth_value_or_none(value: Any) -> bool | None:
     return None if value is None else str(value).lower() not in {"false", "no", "off", "0", ""}
 
 
-def _text_or_none(value: Any) -> str | None:
+def text_or_none(value: Any) -> str | None:
+    """Return a value of a recipe as text; None without a value."""
     return None if value is None else str(value)
