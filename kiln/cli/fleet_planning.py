@@ -152,7 +152,7 @@ def priced_machine_types(options: argparse.Namespace, names: Sequence[str]) -> l
     Raises:
         UsageError: when the provider has none of a name.
     """
-    from kiln.fleet import machine_types
+    from kiln.fleet import machine_types, price_table
 
     table = machine_type_table(options)
     prices, region = merged_price_table(options.prices, os.environ), price_region(options, os.environ)
@@ -162,12 +162,12 @@ def priced_machine_types(options: argparse.Namespace, names: Sequence[str]) -> l
         if names
         else [kind for kind in table if kind.provider == options.provider]
     )
-    return [prices.with_regional_prices(kind, region=region) for kind in kinds]
+    return [price_table.with_regional_prices(kind, prices, region=region) for kind in kinds]
 
 
 def priced_controller_type(options: argparse.Namespace) -> MachineType | None:
     """Return the machine type of the controller that ``--detach`` provisions, with its price; None without one."""
-    from kiln.fleet import machine_types
+    from kiln.fleet import machine_types, price_table
 
     if (
         not options.detach
@@ -180,9 +180,8 @@ def priced_controller_type(options: argparse.Namespace) -> MachineType | None:
     (kind,) = machine_types.machine_types_from_rows(
         [fleet_controller_type_and_charge.controller_type_row(options.provider)], "the type of controllers"
     )
-    return merged_price_table(options.prices, os.environ).with_regional_prices(
-        kind, region=price_region(options, os.environ)
-    )
+    prices = merged_price_table(options.prices, os.environ)
+    return price_table.with_regional_prices(kind, prices, region=price_region(options, os.environ))
 
 
 def controller_hourly_price(options: argparse.Namespace) -> float:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping
 
-    from kiln.fleet.price_table import Price, PriceTable
+    from kiln.fleet.price_table import Price
 
 MACHINE_TYPES = ANSIBLE / "group_vars" / "all" / "machine_types.yml"
 LOCK_SECONDS = 60.0  # for another process that changes the table
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
             price_table.write_price_table(path, table)
         print(f"{len(lists)} prices read, {len(table)} are in {path}", file=sys.stderr)
         return 0
-    prices = sorted_provider_prices(merged_price_table(options.prices, os.environ).prices, options.provider)
+    prices = sorted_provider_prices(merged_price_table(options.prices, os.environ), options.provider)
     print(json.dumps(to_json(prices), indent=2) if options.json else prices_as_table(prices))
     return 0
 
@@ -84,19 +84,19 @@ def user_price_table_path(environment: Mapping[str, str]) -> Path:
     return (Path(folder) if folder else Path.home() / ".config") / "kiln" / "prices.csv"
 
 
-def merged_price_table(path: Path | None, environment: Mapping[str, str]) -> PriceTable:
+def merged_price_table(path: Path | None, environment: Mapping[str, str]) -> tuple[Price, ...]:
     """Return kiln's prices, replaced by those of a table, or of the user's if there is one.
 
     Raises:
         UsageError: when the table that was named does not exist.
     """
-    from kiln.fleet.price_table import PriceTable
+    from kiln.fleet.price_table import read_merged_price_tables
 
     if path is not None and not path.exists():
         raise UsageError(f"{path} not found", hint=f"kiln fleet prices --from FILE --prices {path} writes it")
     own = user_price_table_path(environment)
     paths = [path] if path is not None else [own] if own.exists() else []
-    return PriceTable.read_tables(*paths)
+    return read_merged_price_tables(*paths)
 
 
 def price_region(options: argparse.Namespace, environment: Mapping[str, str]) -> str:

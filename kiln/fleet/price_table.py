@@ -16,7 +16,7 @@ from kiln.errors import MalformedYaml
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from kiln.model.fleet import MachineType
 
@@ -133,55 +133,49 @@ def merge_price_tables(*tables: Iterable[Price]) -> tuple[Price, ...]:
     return tuple({price.offer_key: price for table in tables for price in table}.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceTable:
-    """The prices of all offers."""
+def read_merged_price_tables(*paths: Path) -> tuple[Price, ...]:
+    """Return the prices of kiln's own table, and of tables whose prices replace its prices."""
+    return merge_price_tables(read_price_table(PRICES), *map(read_price_table, paths))
 
-    prices: Sequence[Price]
 
-    @classmethod
-    def read_tables(cls, *paths: Path) -> PriceTable:
-        """Read kiln's own table, and tables whose prices replace its prices."""
-        return cls(prices=merge_price_tables(read_price_table(PRICES), *map(read_price_table, paths)))
+def with_regional_prices(machine_type: MachineType, prices: Iterable[Price], *, region: str) -> MachineType:
+    """Return a machine type with the prices of a region; without one there it has none.
 
-    def with_regional_prices(self, machine_type: MachineType, *, region: str) -> MachineType:
-        """Return a machine type with the prices of a region; without one there it has none.
+    That of another region would be wrong.
+    """
+    if machine_type.provider in FREE:
+        return dataclasses.replace(machine_type, spot_hourly=0.0, region="here", source="machines that you have")
+    offers = {
+        (price.kind, price.name): price
+        for price in prices
+        if (price.provider, price.region) == (machine_type.provider, region)
+    }
+    hourly = offers.get(("on-demand", machine_type.name))
+    if hourly is None:
+        return dataclasses.replace(machine_type, is_priced=False, currency="", region=region)
+    extras = {kind: _dearest_price(offers, kind, hourly.currency) for kind in ("disk", "address", "egress")}
+    spot = offers.get(("spot", machine_type.name))
+    if spot is not None and spot.currency != hourly.currency:
+        spot = None
+    disk = extras["disk"]
+    return dataclasses.replace(
+        machine_type,
+        hourly=hourly.price,
+        spot_hourly=None if spot is None else spot.price,
+        disk_hourly=0.0 if disk is None else disk.price * machine_type.disk / MONTH,
+        address_hourly=0.0 if extras["address"] is None else extras["address"].price,
+        egress=0.0 if extras["egress"] is None else extras["egress"].price,
+        not_counted=tuple(kind for kind, price in extras.items() if price is None),
+        currency=hourly.currency,
+        region=region,
+        source=hourly.source,
+        date=hourly.date,
+        spot_source="" if spot is None else spot.source,
+        spot_date="" if spot is None else spot.date,
+    )
 
-        That of another region would be wrong.
-        """
-        if machine_type.provider in FREE:
-            return dataclasses.replace(machine_type, spot_hourly=0.0, region="here", source="machines that you have")
-        offers = {
-            (price.kind, price.name): price
-            for price in self.prices
-            if (price.provider, price.region) == (machine_type.provider, region)
-        }
-        hourly = offers.get(("on-demand", machine_type.name))
-        if hourly is None:
-            return dataclasses.replace(machine_type, is_priced=False, currency="", region=region)
-        extras = {kind: self._dearest_price(offers, kind, hourly.currency) for kind in ("disk", "address", "egress")}
-        spot = offers.get(("spot", machine_type.name))
-        if spot is not None and spot.currency != hourly.currency:
-            spot = None
-        disk = extras["disk"]
-        return dataclasses.replace(
-            machine_type,
-            hourly=hourly.price,
-            spot_hourly=None if spot is None else spot.price,
-            disk_hourly=0.0 if disk is None else disk.price * machine_type.disk / MONTH,
-            address_hourly=0.0 if extras["address"] is None else extras["address"].price,
-            egress=0.0 if extras["egress"] is None else extras["egress"].price,
-            not_counted=tuple(kind for kind, price in extras.items() if price is None),
-            currency=hourly.currency,
-            region=region,
-            source=hourly.source,
-            date=hourly.date,
-            spot_source="" if spot is None else spot.source,
-            spot_date="" if spot is None else spot.date,
-        )
 
-    @staticmethod
-    def _dearest_price(offers: Mapping[tuple[str, str], Price], kind: str, currency: str) -> Price | None:
-        """Return the dearest price of a kind, in the currency of the machine type."""
-        prices = [price for (other, _), price in offers.items() if other == kind and price.currency == currency]
-        return max(prices, key=lambda price: price.price, default=None)
+def _dearest_price(offers: Mapping[tuple[str, str], Price], kind: str, currency: str) -> Price | None:
+    """Return the dearest price of a kind, in the currency of the machine type."""
+    prices = [price for (other, _), price in offers.items() if other == kind and price.currency == currency]
+    return max(prices, key=lambda price: price.price, default=None)

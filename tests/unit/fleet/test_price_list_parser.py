@@ -200,11 +200,11 @@ def test_each_machine_type_of_the_table_is_priced_by_a_list_that_has_it(tmp_path
     paths = [tmp_path / f"{name}.json" for name in lists]
     for path, content in zip(paths, lists.values(), strict=True):
         path.write_text(json.dumps(content))
-    table = price_tables.PriceTable(
-        prices=price_tables.merge_price_tables(*map(price_list_parser.read_price_list, paths))
-    )
+    prices = price_tables.merge_price_tables(*map(price_list_parser.read_price_list, paths))
     regions = {"aws": "us-east-1", "openstack": "OVH"}
-    assert {table.with_regional_prices(kind, region=regions[kind.provider]).hourly for kind in kinds} == {1.5}
+    assert {
+        price_tables.with_regional_prices(kind, prices, region=regions[kind.provider]).hourly for kind in kinds
+    } == {1.5}
 
 
 def test_ovh_s_local_zones_have_the_price_of_their_group_as_far_as_the_catalog_lists_them(tmp_path: Path) -> None:

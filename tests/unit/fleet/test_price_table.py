@@ -9,7 +9,7 @@ import pytest
 
 from kiln.errors import MalformedYaml
 from kiln.fleet import machine_types, price_table
-from kiln.fleet.price_table import Price, PriceTable
+from kiln.fleet.price_table import Price, read_merged_price_tables, with_regional_prices
 from kiln.model.fleet import MachineType
 
 TYPES = Path(__file__).parents[3] / "ansible" / "group_vars" / "all" / "machine_types.yml"
@@ -32,10 +32,10 @@ def row(**changes: object) -> Price:
 
 
 def test_every_machine_type_has_a_price_with_its_source_and_date() -> None:
-    table = PriceTable.read_tables()
+    table = read_merged_price_tables()
     regions = {"aws": "us-east-1", "openstack": "OVH", "local": "here", "static": "here"}
     for machine_type in machine_types.read_machine_types(TYPES):
-        priced = table.with_regional_prices(machine_type, region=regions[machine_type.provider])
+        priced = with_regional_prices(machine_type, table, region=regions[machine_type.provider])
         assert priced.source, machine_type
         assert bool(priced.hourly and priced.date) == (machine_type.provider not in price_table.FREE)
 
@@ -55,7 +55,7 @@ def test_the_table_has_the_current_families_and_no_p3() -> None:
 
 
 def test_an_hour_of_a_worker_has_its_disk_and_its_address() -> None:
-    priced = PriceTable.read_tables().with_regional_prices(TYPE, region="us-east-1")
+    priced = with_regional_prices(TYPE, read_merged_price_tables(), region="us-east-1")
     assert (priced.hourly, priced.address_hourly, priced.egress) == (0.714, 0.005, 0.09)
     assert priced.disk_hourly == pytest.approx(150 * 0.08 / 720)
     assert priced.hourly_price(spot=False) == pytest.approx(0.714 + 150 * 0.08 / 720 + 0.005)
@@ -65,7 +65,7 @@ def test_an_hour_of_a_worker_has_its_disk_and_its_address() -> None:
 
 
 def test_a_region_without_prices_has_not_those_of_another_and_the_user_s_table_adds_them(tmp_path: Path) -> None:
-    unpriced = PriceTable.read_tables().with_regional_prices(TYPE, region="eu-west-1")
+    unpriced = with_regional_prices(TYPE, read_merged_price_tables(), region="eu-west-1")
     assert (unpriced.is_priced, unpriced.hourly_price(spot=False), unpriced.currency, unpriced.source) == (
         False,
         0.0,
@@ -74,11 +74,11 @@ def test_a_region_without_prices_has_not_those_of_another_and_the_user_s_table_a
     )
     path = tmp_path / "kiln" / "prices.csv"
     price_table.write_price_table(path, [PRICE])
-    priced = PriceTable.read_tables(path).with_regional_prices(TYPE, region="eu-west-1")
+    priced = with_regional_prices(TYPE, read_merged_price_tables(path), region="eu-west-1")
     assert (priced.hourly, priced.region, priced.source) == (0.765, "eu-west-1", "a list, with a comma")
     assert priced.not_counted == ("disk", "address", "egress")
     other = dataclasses.replace(TYPE, name="c6a.4xlarge")
-    assert not PriceTable.read_tables(path).with_regional_prices(other, region="eu-west-1").is_priced
+    assert not with_regional_prices(other, read_merged_price_tables(path), region="eu-west-1").is_priced
     assert priced.is_priced
 
 
@@ -87,22 +87,22 @@ def test_a_price_of_the_user_s_table_replaces_kiln_s(tmp_path: Path) -> None:
     price_table.write_price_table(
         path, [row(region="us-east-1", price=0.7), row(region="us-east-1", kind="spot", price=0.25)]
     )
-    priced = PriceTable.read_tables(path).with_regional_prices(TYPE, region="us-east-1")
+    priced = with_regional_prices(TYPE, read_merged_price_tables(path), region="us-east-1")
     assert (priced.hourly, priced.spot_hourly, priced.address_hourly) == (0.7, 0.25, 0.005)
 
 
 def test_a_spot_price_has_the_source_and_date_of_its_own_row() -> None:
     spot = row(kind="spot", price=0.25, source="my spot history", date="2026-11-22")
-    priced = PriceTable(prices=[PRICE, spot]).with_regional_prices(TYPE, region="eu-west-1")
+    priced = with_regional_prices(TYPE, [PRICE, spot], region="eu-west-1")
     assert (priced.source, priced.date) == (PRICE.source, PRICE.date)
     assert (priced.spot_source, priced.spot_date) == ("my spot history", "2026-11-22")
-    foreign = PriceTable(prices=[PRICE, row(kind="spot", price=0.25, currency="EUR", source="elsewhere")])
-    assert foreign.with_regional_prices(TYPE, region="eu-west-1").spot_source == "", "as its price is not used"
+    foreign = [PRICE, row(kind="spot", price=0.25, currency="EUR", source="elsewhere")]
+    assert with_regional_prices(TYPE, foreign, region="eu-west-1").spot_source == "", "as its price is not used"
 
 
 def test_prices_in_another_currency_are_not_added_up() -> None:
-    table = PriceTable(prices=[PRICE, row(kind="disk", name="gp3", unit="GB-month", currency="EUR")])
-    assert table.with_regional_prices(TYPE, region="eu-west-1").not_counted == ("disk", "address", "egress")
+    table = [PRICE, row(kind="disk", name="gp3", unit="GB-month", currency="EUR")]
+    assert with_regional_prices(TYPE, table, region="eu-west-1").not_counted == ("disk", "address", "egress")
 
 
 @pytest.mark.parametrize(
