@@ -37,7 +37,9 @@ class MachineTypesOfConfigs:
         used = dict.fromkeys(estimate.type for estimate in estimates)
         return cls(
             estimates=estimates,
-            types=tuple(by_type[name] for name in sorted(used, key=lambda name: -_build_seconds(estimates, name))),
+            types=tuple(
+                by_type[name] for name in sorted(used, key=lambda name: -_build_seconds_on_type(estimates, name))
+            ),
         )
 
     def worker_types(self, workers: int) -> tuple[MachineType, ...]:
@@ -50,7 +52,7 @@ class MachineTypesOfConfigs:
         if len(counts) > workers:
             return ()
         configs = {kind: sum(job.type == kind.type for job in self.estimates) for kind in self.types}
-        work = {kind: _build_seconds(self.estimates, kind.type) for kind in self.types}
+        work = {kind: _build_seconds_on_type(self.estimates, kind.type) for kind in self.types}
         while sum(counts.values()) < workers:
             open_kinds = [kind for kind in self.types if counts[kind] < min(configs[kind], kind.limit or workers)]
             if not open_kinds:
@@ -59,7 +61,7 @@ class MachineTypesOfConfigs:
         return tuple(kind for kind, count in counts.items() for _ in range(count))
 
 
-def _build_seconds(estimates: Iterable[JobEstimate], name: str) -> float:
+def _build_seconds_on_type(estimates: Iterable[JobEstimate], name: str) -> float:
     """Return the seconds of the builds on a type, with a compile for each group."""
     jobs = [job for job in estimates if job.type == name]
     cold = {job.group: job.cold for job in jobs}

@@ -153,9 +153,9 @@ class Supervisor:
         elif isinstance(event, executor_protocol.WorkersProbed):
             self.silence.on_workers_probed(event)
         elif not isinstance(event, OF_NO_WORKER) and event.worker in state.inventory.workers:
-            self._handle_worker_answer(state.inventory.workers[event.worker], event)
+            self._dispatch_worker_event(state.inventory.workers[event.worker], event)
 
-    def _handle_worker_answer(
+    def _dispatch_worker_event(
         self, worker: Worker, event: executor_protocol.WorkerEvent | executor_protocol.BuildEvent
     ) -> None:
         if isinstance(event, WROTE):

@@ -125,7 +125,7 @@ class WorkerTestExecutor(AnsibleExecutor):
             StartBuild: self._report_tests_started,
             FollowBuild: self._run_tests_until_end,
             CollectResults: self._collect_test_result,
-            QueryJobs: self._query_tests,
+            QueryJobs: self._list_tests_as_running,
             StopBuild: lambda *_: None,  # nothing stops a test but its time limit
         }
 
@@ -133,7 +133,7 @@ class WorkerTestExecutor(AnsibleExecutor):
         session.configs[command.worker] = command.config
         return BuildStarted(worker=command.worker, config=command.config)
 
-    def _query_tests(self, session: PlaybookSession, command: QueryJobs) -> Event:
+    def _list_tests_as_running(self, session: PlaybookSession, command: QueryJobs) -> Event:
         """Report that tests run on a worker that answers: what follows them begins them again."""
         if session.ssh(command.worker, "true").ok:
             return JobsListed(worker=command.worker, jobs=dict.fromkeys(command.keys, "running"))
@@ -160,7 +160,7 @@ class WorkerTestExecutor(AnsibleExecutor):
         worker, config, lost = command.worker, command.config.removesuffix(SUFFIX), 0
         session.configs[worker] = command.config
         while session.must_still_follow(worker):
-            sent = self._send_packages(command, config)
+            sent = self._stop_tests_and_send_packages(command, config)
             if not sent.ok and sent.exit_code not in LOST_CONNECTION:
                 reason = f"the packages could not be sent: {sent.tail[-REASON_LENGTH:].strip()}"
                 return BuildFinished(worker=worker, config=command.config, exit_code=None, reason=reason)
@@ -179,7 +179,7 @@ class WorkerTestExecutor(AnsibleExecutor):
             session.stopped.wait(session.site.poll)
         return None
 
-    def _send_packages(self, command: FollowBuild, config: str) -> process_runner.ProcessResult:
+    def _stop_tests_and_send_packages(self, command: FollowBuild, config: str) -> process_runner.ProcessResult:
         """End earlier tests on a worker, and copy the packages of a config there that it lacks."""
         worker, tested = command.worker, self.tested
         stopped = self.session.ssh(worker, f"sudo systemctl stop {UNIT} 2>/dev/null || true")
