@@ -8,7 +8,7 @@ from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.versions import Version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from rattler import PackageRecord
 
@@ -44,7 +44,7 @@ def newest_records_and_dependencies(offered: Mapping[str, Mapping[str, Any]]) ->
 
 def _records_of_latest_version(records: Records) -> Records:
     versions = {str(record["version"]) for record in records.values()}
-    if len(versions) == 1:
+    if len(versions) <= 1:
         return records
     latest = max(versions, key=Version)
     return {file: record for file, record in records.items() if record["version"] == latest}
@@ -55,24 +55,19 @@ def _older_builds_for_spec(spec: str, by_name: Mapping[str, Records], selection:
     builds = by_name.get(package_name(spec), {})
     if " " not in spec.strip() or builds.keys() <= selection.keys():  # most names have one version, which is selected
         return {}
-    if _records_matching_spec(spec, (record for file, record in builds.items() if file in selection)):
+    if _records_matching_spec(spec, {file: record for file, record in builds.items() if file in selection}):
         return {}
-    matches = _records_matching_spec(spec, builds.values())
-    if not matches:
-        return {}
-    return _records_of_latest_version(
-        {file: record for file, record in builds.items() if any(record is match for match in matches)}
-    )
+    return _records_of_latest_version(_records_matching_spec(spec, builds))
 
 
-def _records_matching_spec(spec: str, records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _records_matching_spec(spec: str, records: Records) -> Records:
     from rattler import MatchSpec
 
     try:
         match_spec = MatchSpec(strict_rattler_spec(spec))
     except Exception:  # noqa: BLE001 - the library has no type for it; an invalid dependency matches nothing
-        return []
-    return [record for record in records if match_spec.matches(_rattler_record(record))]
+        return {}
+    return {file: record for file, record in records.items() if match_spec.matches(_rattler_record(record))}
 
 
 def _rattler_record(values: Mapping[str, Any]) -> PackageRecord:

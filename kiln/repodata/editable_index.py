@@ -19,24 +19,6 @@ if TYPE_CHECKING:
     from kiln.repodata.index_entry import IndexEntry
 
 
-def empty_repodata(name: str) -> IndexDocument:
-    """Return the index of a subdir without packages."""
-    empty: dict[str, Any] = {kind: {} for kind in KINDS}
-    return IndexDocument(value={"info": {"subdir": name}, **empty, "removed": [], "repodata_version": 1})
-
-
-def empty_run_exports(name: str) -> IndexDocument:
-    """Return the ``run_exports.json`` of a subdir without packages (CEP 12)."""
-    return IndexDocument(value={"info": {"subdir": name, "version": 1}, **{kind: {} for kind in KINDS}})
-
-
-def empty_patch_instructions() -> IndexDocument:
-    """Return the ``patch_instructions.json`` of an index without patches."""
-    return IndexDocument(
-        value={"patch_instructions_version": 1, "remove": [], "revoke": [], **{kind: {} for kind in KINDS}}
-    )
-
-
 @dataclass(frozen=True, kw_only=True)  # without slots, for the cached properties
 class SubdirIndex:
     """All packages of a subdir.
@@ -60,13 +42,15 @@ class SubdirIndex:
 
     @classmethod
     def empty(cls, name: str) -> SubdirIndex:
-        """Return the index of a subdir without packages."""
+        """Return the index of a subdir without packages, run exports (CEP 12) and patches."""
+        kinds: dict[str, Any] = {kind: {} for kind in KINDS}
+        repodata = IndexDocument(value={"info": {"subdir": name}, **kinds, "removed": [], "repodata_version": 1})
         return cls(
             name=name,
-            repodata=empty_repodata(name),
-            base=empty_repodata(name),
-            exports=empty_run_exports(name),
-            instructions=empty_patch_instructions(),
+            repodata=repodata,
+            base=repodata,
+            exports=IndexDocument(value={"info": {"subdir": name, "version": 1}, **kinds}),
+            instructions=IndexDocument(value={"patch_instructions_version": 1, "remove": [], "revoke": [], **kinds}),
         )
 
     @cached_property

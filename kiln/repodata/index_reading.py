@@ -7,7 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenIndex
-from kiln.repodata.editable_index import SubdirIndex, empty_patch_instructions
+from kiln.repodata.editable_index import SubdirIndex
 from kiln.repodata.index_document import (
     BASE,
     CURRENT,
@@ -57,16 +57,16 @@ def read_packages_only(name: str, read: Reader) -> SubdirIndex:
     Raises:
         BrokenIndex: as ``read_whole_index`` does.
     """
-    offered = _read_repodata(name, read)
+    empty, offered = SubdirIndex.empty(name), _read_repodata(name, read)
     if offered is None:
-        return SubdirIndex.empty(name)
+        return empty
     require_writable(name, offered)
     base = _read_index_document(name, BASE, read)
-    instructions = _read_index_document(name, INSTRUCTIONS, read) or empty_patch_instructions()
+    instructions = _read_index_document(name, INSTRUCTIONS, read) or empty.instructions
     version = instructions.value.get("patch_instructions_version", 1)
     if version != 1:
         raise BrokenIndex(f"{name}/{INSTRUCTIONS} has the version {version!r}, kiln knows 1", hint=HINT)
-    subdir = dataclasses.replace(SubdirIndex.empty(name), repodata=offered, instructions=instructions)
+    subdir = dataclasses.replace(empty, repodata=offered, instructions=instructions)
     base = base or dataclasses.replace(offered, value={**offered.value, "removed": []})
     return dataclasses.replace(subdir, base=_updated_base_records(base, offered, subdir.removed_files))
 
