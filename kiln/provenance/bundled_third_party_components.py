@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from kiln.bazel.repository_declaration_files import is_declaration_file_path
 from kiln.bazel.repository_declarations import CENTRAL_REGISTRY
+from kiln.provenance.resolved_packages import format_purl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -86,7 +87,9 @@ def bundled_and_declared_components(
     components = [
         _component_of_repository(repository, evidence=files)
         if repository is not None
-        else BundledComponent(name=name, version=version, purl=_generic_purl(name, version), evidence=files)
+        else BundledComponent(
+            name=name, version=version, purl=format_purl("generic", name, version=version), evidence=files
+        )
         for repository, name, version, files in named
     ]
     declared = [_component_of_repository(repository) for repository in repositories if repository not in used]
@@ -155,27 +158,10 @@ def _repository_version(repository: ExternalRepository) -> str:
 def _repository_purl(repository: ExternalRepository, version: str) -> str:
     """Return a package URL (https://github.com/package-url/purl-spec, types bazel, github and generic)."""
     if repository.registry:
-        registry = repository.registry
-        more = "" if registry == CENTRAL_REGISTRY else f"?repository_url={quote(registry, safe='')}"
-        return f"pkg:bazel/{_quoted_for_purl(repository.name.lower())}{_purl_version_suffix(version)}{more}"
+        registry = "" if repository.registry == CENTRAL_REGISTRY else repository.registry
+        return format_purl("bazel", repository.name.lower(), version=version, repository_url=registry)
     owner, name, revision = _git_owner_name_and_revision(repository.url)
     if owner and urlsplit(repository.url).hostname == "github.com":
-        suffix = _purl_version_suffix(repository.version or revision)
-        return f"pkg:github/{_quoted_for_purl(owner.lower())}/{_quoted_for_purl(name.lower())}{suffix}"
-    return _generic_purl(repository.name, version, url=repository.url, sha256=repository.sha256)
-
-
-def _generic_purl(name: str, version: str, *, url: str = "", sha256: str = "") -> str:
-    qualifiers = [f"checksum=sha256:{sha256}"] if sha256 else []
-    qualifiers += [f"download_url={quote(url, safe='')}"] if url else []
-    return f"pkg:generic/{_quoted_for_purl(name)}{_purl_version_suffix(version)}" + (
-        f"?{'&'.join(qualifiers)}" if qualifiers else ""
-    )
-
-
-def _quoted_for_purl(text: str) -> str:
-    return quote(text, safe=".")
-
-
-def _purl_version_suffix(version: str) -> str:
-    return f"@{_quoted_for_purl(version)}" if version else ""
+        return format_purl("github", owner.lower(), name.lower(), version=repository.version or revision)
+    checksum = f"sha256:{repository.sha256}" if repository.sha256 else ""
+    return format_purl("generic", repository.name, version=version, checksum=checksum, download_url=repository.url)

@@ -23,6 +23,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PLAIN = re.compile(r"[A-Za-z0-9_.!+-]*")
 _KNOWN_HOSTS = ("https://conda.anaconda.org/", "https://repo.anaconda.com/pkgs/")
 LONGEST = 1000  # characters of a text
+_UNQUOTED = {"checksum": ":"}  # in the values of qualifiers
 _EXACT = re.compile(r"([a-z0-9_][a-z0-9_.-]*) ([0-9][A-Za-z0-9_.!+]*) ([A-Za-z0-9_.+]+)")
 
 
@@ -49,10 +50,15 @@ def parse_exact_spec(spec: str) -> tuple[str, str] | None:
 
 
 def conda_purl(name: str, version: str = "", **qualifiers: str) -> str:
-    """Return the package URL of a conda package (https://github.com/package-url/purl-spec, type conda)."""
-    version = f"@{quote(version, safe='.')}" if version else ""
-    more = "&".join(f"{key}={quote(value, safe='.')}" for key, value in sorted(qualifiers.items()) if value)
-    return f"pkg:conda/{quote(name, safe='.')}{version}" + (f"?{more}" if more else "")
+    """Return the package URL of a conda package."""
+    return format_purl("conda", name, version=version, **qualifiers)
+
+
+def format_purl(purl_type: str, *names: str, version: str = "", **qualifiers: str) -> str:
+    """Return a package URL (https://github.com/package-url/purl-spec) with the qualifiers that are not empty."""
+    parts = [f"pkg:{purl_type}", *(quote(name, safe="") for name in names)]
+    more = [f"{key}={quote(value, safe=_UNQUOTED.get(key, ''))}" for key, value in sorted(qualifiers.items()) if value]
+    return "/".join(parts) + (f"@{quote(version, safe='')}" if version else "") + (f"?{'&'.join(more)}" if more else "")
 
 
 def transitive_run_dependencies(records: Iterable[Mapping[str, Any]], name: str) -> tuple[ResolvedPackage, ...]:
