@@ -61,7 +61,7 @@ def _order_key(item: float | str) -> tuple[int, float, str]:
 
 def _normalized_version_text(text: str) -> str:
     version = text.strip().lower()
-    if not _ALLOWED.fullmatch(version) and "-" in version and "_" not in version:
+    if "-" in version and "_" not in version:
         version = version.replace("-", "_")
     if not _ALLOWED.fullmatch(version):
         raise ValueError(f"{text!r} is not a version")
@@ -70,10 +70,8 @@ def _normalized_version_text(text: str) -> str:
 
 def _split_components(release: str) -> list[str]:
     # A trailing underscore belongs to the last component: 1.0.1_ comes before 1.0.1a.
-    if release.endswith("_"):
-        parts = release[:-1].replace("_", ".").split(".")
-        return [*parts[:-1], parts[-1] + "_"]
-    return release.replace("_", ".").split(".")
+    parts = release.removesuffix("_").replace("_", ".").split(".")
+    return [*parts[:-1], f"{parts[-1]}_"] if release.endswith("_") else parts
 
 
 def _parse_component(text: str) -> Part:
