@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.masking.forms import complete_encoded_forms
-from kiln.masking.mask import Mask, is_maskable
-from kiln.masking.urls import MASKED, secrets_in_urls, with_masked_credentials
+from kiln.masking.mask import Mask
+from kiln.masking.urls import secrets_in_urls, with_masked_credentials
 from kiln.masking.variables import (
     is_public_variable,
     is_secret_variable,
@@ -24,11 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "MASKED",
     "Mask",
-    "complete_encoded_forms",
     "current_mask",
-    "is_maskable",
     "is_public_variable",
     "is_secret_variable",
     "masked",

@@ -31,7 +31,8 @@ class SecretSearch:
         Bytes are searched as Latin-1 text, so other alphabets are searched by their bytes.
         """
         long = {name: value for name, value in secrets.items() if len(value.strip()) >= forms.ANYWHERE}
-        return cls(masks={name: Mask((value, _utf8_as_latin1(value))) for name, value in long.items()})
+        octets = {name: value.encode("utf-8", "surrogatepass") for name, value in long.items()}
+        return cls(masks={name: Mask((value, octets[name].decode("latin-1"))) for name, value in long.items()})
 
     def names_of_secrets_in(self, chunks: Iterator[bytes]) -> tuple[str, ...]:
         """Return the names of the values in a file, which is read in chunks."""
@@ -43,10 +44,6 @@ class SecretSearch:
             names |= dict.fromkeys(name for name, mask in self.masks.items() if mask.contains_secret(text))
             rest = text[-overlap:]
         return tuple(names)
-
-
-def _utf8_as_latin1(value: str) -> str:
-    return value.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
 def secret_variables(variables: Mapping[str, str]) -> dict[str, str]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
-from kiln import files, masking
+from kiln import files
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
+from kiln.masking.forms import complete_encoded_forms
 from kiln.model.release import ContentLeak, PackageContents
 from kiln.package_safety.paths import duplicate_paths, is_in_conda_meta, resolve_links
 from kiln.publish import build_path_leak_hints
@@ -45,7 +46,7 @@ def forbidden_texts(folders: Sequence[str], tokens: Sequence[str] = ()) -> tuple
         ForbiddenText(needle=text.encode(), pattern=None, what="a token of this machine")
         for token in tokens
         if token
-        for text in dict.fromkeys((token, *masking.complete_encoded_forms(token)))
+        for text in dict.fromkeys((token, *complete_encoded_forms(token)))
     ]
     return (*secret_forms, *places, *own_tokens)
 

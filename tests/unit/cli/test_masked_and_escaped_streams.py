@@ -14,6 +14,7 @@ from kiln.cli.masked_and_escaped_streams import (
     print_masked_traceback,
     unescaped_stream,
 )
+from kiln.masking.urls import MASKED
 
 if TYPE_CHECKING:
     import pytest
@@ -27,7 +28,7 @@ def test_secrets_of_the_environment_and_of_arguments_are_masked(monkeypatch: pyt
     with masked_output({"MY_TOKEN": SECRET}, ["--from", "https://me:other-Secret-9@host/x"]):
         print(f"before {SECRET} after other-Secret-9")
         sys.stdout.writelines([SECRET, "\n"])
-    assert stream.getvalue() == f"before {masking.MASKED} after {masking.MASKED}\n{masking.MASKED}\n"
+    assert stream.getvalue() == f"before {MASKED} after {MASKED}\n{MASKED}\n"
     assert sys.stdout is stream
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kiln import masking
 from kiln.masking import Mask
+from kiln.masking.mask import is_maskable
 from kiln.masking.stream import LONGEST_LINE, MaskedLineStream
 from tests import planted, written
 
@@ -74,7 +75,7 @@ def test_the_borders_of_chunks_make_no_difference(data: st.DataObject) -> None:
 @example("a \\nb cdefgh", "backslashed")
 def test_any_secret_is_masked_in_every_form(secret: str, form: str) -> None:
     core = secret.strip("\r\n")
-    if not masking.is_maskable(core) or len(core.strip()) < 8:
+    if not is_maskable(core) or len(core.strip()) < 8:
         return
     told = streamed(Mask([secret]), f"<< {written.FORMS[form](core)} >>\n")
     lines = [line for line in written.FORMS[form](core).splitlines() if len(line.strip()) >= 12]
@@ -132,7 +133,7 @@ def test_an_endless_line_is_cut_only_outside_secrets(mask: Mask, offset: int) ->
 def test_a_short_secret_spoils_no_longer_one_and_one_letter_is_not_masked() -> None:
     mask = Mask(["s", "s3cr", "s3cret-and-more", "cret-and-mo"])
     assert mask.mask_text("it is s3cret-and-more, s3cr, as3crb") == "it is ***, ***, as3crb"
-    assert not masking.is_maskable("s")
+    assert not is_maskable("s")
     assert mask.secrets == ("s3cr", "s3cret-and-more", "cret-and-mo")
 
 
