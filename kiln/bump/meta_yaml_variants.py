@@ -38,7 +38,7 @@ _OTHERS = ("True", "0", "1000")  # values of a name besides those that a selecto
 _USUAL = {"py": ("27", "36", "37", "38", "39", "310", "311", "312", "313", "314")}
 _RELEVANT = lazy_pattern(r"set\b|url|git_|fn:|version|number|://|" + "|".join(HASHES))
 
-World = tuple["Recipe", Variant]
+RecipeAtVariant = tuple["Recipe", Variant]
 
 
 class MetaYamlText:
@@ -50,7 +50,7 @@ class MetaYamlText:
         self.text = text
         self.literals = meta_yaml_literals(text)
         self.fault: KilnError | None = None
-        self._worlds = self._distinct_variants(_recipe_variants(feedstock, text))
+        self._variants = self._distinct_variants(_recipe_variants(feedstock, text))
 
     def version_literals_in_urls(self, version: str) -> tuple[Literal, ...]:
         """Return where the URLs and revisions of the text write a version out."""
@@ -58,11 +58,11 @@ class MetaYamlText:
 
     def views_at_variants(self, text: str) -> Views:
         """Return what another text says at each variant; None where it is invalid there."""
-        self.fault = None if self._worlds else self.fault
+        self.fault = None if self._variants else self.fault
         try:
-            return tuple(self._view_at_variant(text, recipe, variant) for recipe, variant in self._worlds)
+            return tuple(self._view_at_variant(text, recipe, variant) for recipe, variant in self._variants)
         finally:
-            for source in {id(recipe.source): recipe.source for recipe, _ in self._worlds}.values():
+            for source in {id(recipe.source): recipe.source for recipe, _ in self._variants}.values():
                 source.replace_text(self.text)  # renderings of the same process share it
 
     def _view_at_variant(self, text: str, recipe: Recipe, variant: Variant) -> RecipeView | None:
@@ -74,10 +74,10 @@ class MetaYamlText:
             self.fault = self.fault or error
             return None
 
-    def _distinct_variants(self, worlds: Iterable[World]) -> tuple[World, ...]:
+    def _distinct_variants(self, pairs: Iterable[RecipeAtVariant]) -> tuple[RecipeAtVariant, ...]:
         """Return the variants at which the text may differ."""
-        distinct: dict[tuple[object, ...], World] = {}
-        for recipe, variant in worlds:
+        distinct: dict[tuple[object, ...], RecipeAtVariant] = {}
+        for recipe, variant in pairs:
             if len(distinct) == _LIMIT:
                 break
             try:
@@ -94,13 +94,13 @@ class MetaYamlText:
         return tuple(distinct.values())
 
 
-def _recipe_variants(feedstock: Feedstock, text: str) -> Iterator[World]:
+def _recipe_variants(feedstock: Feedstock, text: str) -> Iterator[RecipeAtVariant]:
     """Yield the variants of the configs, of other platforms, and of selectors that hold at none of these."""
     recipes = [recipe_of_config(feedstock, config) for config in configs_to_read_at(feedstock, text)]
-    worlds = [(recipe, recipe.space.first_variant()) for recipe in recipes]
-    worlds += [(recipe, variant) for recipe in recipes for variant in islice(recipe.space.variants(), 1, _VARIANTS)]
-    yield from worlds
-    yield from _variants_where_selectors_hold(worlds)
+    pairs = [(recipe, recipe.space.first_variant()) for recipe in recipes]
+    pairs += [(recipe, variant) for recipe in recipes for variant in islice(recipe.space.variants(), 1, _VARIANTS)]
+    yield from pairs
+    yield from _variants_where_selectors_hold(pairs)
 
 
 def configs_to_read_at(feedstock: Feedstock, text: str) -> tuple[BuildConfig, ...]:
@@ -131,23 +131,23 @@ def _platform_distance(one: str, other: str) -> int:
     return (one.partition("-")[0] != other.partition("-")[0]) + (one.partition("-")[2] != other.partition("-")[2])
 
 
-def _variants_where_selectors_hold(worlds: list[World]) -> Iterator[World]:
+def _variants_where_selectors_hold(pairs: list[RecipeAtVariant]) -> Iterator[RecipeAtVariant]:
     """Yield a variant for each selector of a relevant line that holds at none of the others, where one is found."""
-    if not worlds:
+    if not pairs:
         return
-    lines = [line for line in worlds[0][0].source.text.lines if line.selector and _RELEVANT.search(line.text)]
+    lines = [line for line in pairs[0][0].source.text.lines if line.selector and _RELEVANT.search(line.text)]
     for line in {line.selector: line for line in lines}.values():
-        if any(_selector_holds_at_variant(line, *world) for world in worlds):
+        if any(_selector_holds_at_variant(line, *pair) for pair in pairs):
             continue
         choices = list(_candidate_selector_values(line.selector or ""))
         candidates = (
             (recipe, Variant(variant.common, {**variant.own, **choice}))
             for choice in choices
-            for recipe, variant in worlds
+            for recipe, variant in pairs
         )
-        match = next((world for world in candidates if _selector_holds_at_variant(line, *world)), None)
+        match = next((pair for pair in candidates if _selector_holds_at_variant(line, *pair)), None)
         if match is not None:
-            worlds.append(match)
+            pairs.append(match)
             yield match
 
 

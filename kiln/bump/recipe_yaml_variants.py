@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kiln.bump.literals import recipe_yaml_literals, recipe_yaml_version_literals_in_urls
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _LIMIT = 200  # variants that are looked at
 _HASHES = ("sha256", "md5")
 
-World = tuple["Mapping[str, Any]", str, str]
+VariantAndPlatforms = tuple["Mapping[str, Any]", str, str]
 
 
 class RecipeYamlText:
@@ -37,7 +38,7 @@ class RecipeYamlText:
         self.text = text
         self.literals = recipe_yaml_literals(text, RECIPE)
         self.fault: KilnError | None = None
-        self._worlds = tuple(world for _, world in zip(range(_LIMIT), _recipe_variants(feedstock, text), strict=False))
+        self._variants = tuple(islice(_recipe_variants(feedstock, text), _LIMIT))
 
     def version_literals_in_urls(self, version: str) -> tuple[Literal, ...]:
         """Return where the URLs and revisions of the text write a version out."""
@@ -50,8 +51,8 @@ class RecipeYamlText:
             recipe = RecipeV1.from_text(text)
         except KilnError as error:
             self.fault = error
-            return (None,) * len(self._worlds)
-        return tuple(self._view_at_variant(recipe, *world) for world in self._worlds)
+            return (None,) * len(self._variants)
+        return tuple(self._view_at_variant(recipe, *variant) for variant in self._variants)
 
     def _view_at_variant(
         self, recipe: RecipeV1, variant: Mapping[str, Any], target: str, build: str
@@ -63,7 +64,7 @@ class RecipeYamlText:
             return None
 
 
-def _recipe_variants(feedstock: Feedstock, text: str) -> Iterator[World]:
+def _recipe_variants(feedstock: Feedstock, text: str) -> Iterator[VariantAndPlatforms]:
     """Yield the variants of the configs, the first of each before the others, and of other platforms."""
     configs = configs_to_read_at(feedstock, text)
     spaces = [(variant_space_of_config(feedstock, config), config.platform) for config in configs]
