@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Result = TypeVar("Result")
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
-_SOURCE_LISTS = {"patches": conditional_list, "url": conditional_list_or_text}
+_SOURCE_LIST_CONVERSIONS = {"patches": conditional_list, "url": conditional_list_or_text}
 _HINT = "kiln convert --leave-out {}, if the packages may do without"
 _ORDER = ("number", "string", "noarch", "skip", "script")
 
@@ -275,7 +275,7 @@ class SectionConverter:
             parts = given.values_of_key(name)
             if name not in keys.SOURCE:
                 raise _no_equivalent_error("source", name, parts)
-            value = _SOURCE_LISTS.get(name, conditional_text)(parts)
+            value = _SOURCE_LIST_CONVERSIONS.get(name, conditional_text)(parts)
             if value is not None:
                 result.pairs.append((keys.SOURCE[name], value))
         return result
