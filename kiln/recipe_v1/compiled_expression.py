@@ -149,11 +149,7 @@ def _compile_if(node: nodes.If) -> Callable[[VariantScope], str]:
         for entry in (node, *node.elif_)
     ]
     last = _compile_text_function(_flattened_nodes(node.else_))
-
-    def render_branch(scope: VariantScope) -> str:
-        return next((body for test, body in tests if is_true(test(scope))), last)(scope)
-
-    return render_branch
+    return lambda scope: next((body for test, body in tests if is_true(test(scope))), last)(scope)
 
 
 # Names

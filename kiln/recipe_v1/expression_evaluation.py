@@ -137,12 +137,7 @@ def _filter_or_test_evaluator(node: nodes.Filter | nodes.Test) -> Step:
         raise MalformedExpression(f"unknown {kind} {node.name!r}", node.lineno - 1)
     what = f"the {kind} {node.name!r}"
     value, (args, kwargs) = node_evaluator(node.node), _argument_evaluators(node)
-
-    def evaluate_node(scope: VariantScope) -> Any:
-        arguments = [value(scope), *[arg(scope) for arg in args]]
-        return _call_with_checked_arguments(function, what, arguments, {key: arg(scope) for key, arg in kwargs.items()})
-
-    return evaluate_node
+    return lambda scope: _call_with_checked_arguments(function, what, [value, *args], kwargs, scope)
 
 
 def _call_evaluator(node: nodes.Call) -> Step:
@@ -152,10 +147,7 @@ def _call_evaluator(node: nodes.Call) -> Step:
         function = scope.function(name)
         if function is None:
             raise InvalidOperation(f"unknown function {name!r}")
-        arguments = [arg(scope) for arg in args]
-        return _call_with_checked_arguments(
-            function, f"{name}()", arguments, {key: arg(scope) for key, arg in kwargs.items()}
-        )
+        return _call_with_checked_arguments(function, f"{name}()", args, kwargs, scope)
 
     return evaluate_node
 
@@ -176,10 +168,11 @@ def _argument_evaluators(node: nodes.Call | nodes.Filter | nodes.Test) -> tuple[
 
 
 def _call_with_checked_arguments(
-    function: Callable[..., Any], what: str, args: list[Any], kwargs: dict[str, Any]
+    function: Callable[..., Any], what: str, args: list[Step], kwargs: dict[str, Step], scope: VariantScope
 ) -> Any:
+    values, named = [arg(scope) for arg in args], {key: arg(scope) for key, arg in kwargs.items()}
     try:
-        return function(*args, **kwargs)
+        return function(*values, **named)
     except TypeError as error:
         raise InvalidOperation(f"{what} does not take these arguments ({error})") from error
 
