@@ -232,10 +232,12 @@ def _wrong_pin_function(recipe: LintedRecipe, pin: str, known: set[str]) -> Iter
 # -- compilers and the C library --------------------------------------------------------------------------------
 
 
-def _requirements_of_outputs(subject: LintedFeedstock, kind: str) -> list[list[str]]:
-    """Return the requirements of one kind of each output, of all branches; a plain list counts as host and run."""
-    recipe = subject.recipe
-    lists = []
+def _requirements_of_kind(recipe: LintedRecipe, kind: str) -> list[list[str]]:
+    """Return the requirements of one kind, of all branches: those of the top level, then of each output.
+
+    A plain list of an output counts as host and run.
+    """
+    lists = [recipe.top_level_requirements_of_kind(kind)]
     for output in recipe.outputs:
         requirements = output.get("requirements") or {}
         if isinstance(requirements, list):
@@ -249,7 +251,7 @@ def missing_stdlib(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield outputs that use a compiler without the C standard library."""
     recipe = subject.recipe
     compiler, stdlib = _COMPILERS[recipe.version], _STDLIBS[recipe.version]
-    for build in (recipe.top_level_requirements_of_kind("build"), *_requirements_of_outputs(subject, "build")):
+    for build in _requirements_of_kind(recipe, "build"):
         first = next((spec for spec in build if compiler.match(spec)), None)
         if first is not None and not any(stdlib.match(spec) for spec in build):
             text = "a compiler is used without stdlib('c')"
@@ -258,9 +260,7 @@ def missing_stdlib(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def direct_sysroot_requirement(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield requirements on the sysroot, which stdlib replaces."""
-    for spec in chain(
-        subject.recipe.top_level_requirements_of_kind("build"), *_requirements_of_outputs(subject, "build")
-    ):
+    for spec in chain(*_requirements_of_kind(subject.recipe, "build")):
         if spec.startswith("sysroot_linux"):
             yield Problem(text=f"{str(spec)!r} is required directly", at=subject.recipe.place_of(spec))
 
@@ -268,9 +268,7 @@ def direct_sysroot_requirement(subject: LintedFeedstock) -> Iterator[Problem]:
 def direct_macos_constraint(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield constraints on the version of macOS, which stdlib replaces."""
     for kind in ("run", "run_constraints" if subject.recipe.version else "run_constrained"):
-        for spec in chain(
-            subject.recipe.top_level_requirements_of_kind(kind), *_requirements_of_outputs(subject, kind)
-        ):
+        for spec in chain(*_requirements_of_kind(subject.recipe, kind)):
             if spec.startswith("__osx >"):
                 yield Problem(text=f"{str(spec)!r} is required directly", at=subject.recipe.place_of(spec))
 
@@ -304,11 +302,8 @@ def _is_allowed_condition(subject: LintedFeedstock, section: str, item: Mapping[
 def possible_noarch_package(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield a package that is installed with pip, needs no compiler, and has no selectors: it could be noarch."""
     recipe = subject.recipe
-    build = (
-        list(chain(recipe.top_level_requirements_of_kind("build"), *_requirements_of_outputs(subject, "build")))
-        if recipe.top_level_requirements_of_kind("build")
-        else []
-    )
+    lists = _requirements_of_kind(recipe, "build")
+    build = list(chain(*lists)) if lists[0] else []
     if recipe.noarch is not None or "pip" not in build or any(COMPILER in spec for spec in build):
         return
     possible = _may_be_noarch(recipe) if recipe.version else not first_disallowed_selector(recipe)
