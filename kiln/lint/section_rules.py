@@ -35,6 +35,11 @@ _UNLISTED = {
 }
 _EXTRA = frozenset({"recipe-maintainers", "feedstock-name"})  # conda-smithy's own
 _MAPPINGS = ("build", "requirements", "test", "about", "extra", "package")
+_SHAPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    **dict.fromkeys(_MAPPINGS, (dict, "a mapping")),
+    "source": ((dict, list), "a mapping or a list of mappings"),
+    "outputs": (list, "a list of mappings"),
+}
 _TEST_KEYS = frozenset({"imports", "commands"})
 _TEST_FILES = ("run_test.py", "run_test.sh", "run_test.bat", "run_test.pl")
 _TEST_SCRIPTS = (".bat", ".sh")
@@ -59,24 +64,16 @@ def misshapen_sections(subject: LintedFeedstock) -> Iterator[Problem]:
     recipe = subject.recipe
     if recipe.version:
         return
-    for name in _MAPPINGS:
-        if name in recipe.root and not isinstance(recipe.root[name], dict):
-            yield _misshapen_section_problem(subject, name, "a mapping")
-    if not isinstance(recipe.root.get("source", []), (dict, list)):
-        yield _misshapen_section_problem(subject, "source", "a mapping or a list of mappings")
-    if not isinstance(recipe.root.get("outputs", []), list):
-        yield _misshapen_section_problem(subject, "outputs", "a list of mappings")
+    for name, (types, expected) in _SHAPES.items():
+        value = recipe.root.get(name)
+        if name in recipe.root and not isinstance(value, types):
+            shape = "empty" if value is None else "a list" if isinstance(value, list) else "a single value"
+            text = f"the section {name!r} is {shape}, expected {expected}"
+            yield Problem(text=text, at=recipe.place_of_key(recipe.root, name))
     top_tests = mapping_or_empty(recipe.root.get("test")).keys() & _TEST_KEYS
     for output in () if top_tests else recipe.outputs:
         if not isinstance(output.get("test", {}), dict):
             yield Problem(text="the test section of an output is empty", at=recipe.place_of_key(output, "test"))
-
-
-def _misshapen_section_problem(subject: LintedFeedstock, name: str, expected: str) -> Problem:
-    value = subject.recipe.root[name]
-    shape = "empty" if value is None else "a list" if isinstance(value, list) else "a single value"
-    at = subject.recipe.place_of_key(subject.recipe.root, name)
-    return Problem(text=f"the section {name!r} is {shape}, expected {expected}", at=at)
 
 
 def unknown_sections(subject: LintedFeedstock) -> Iterator[Problem]:
