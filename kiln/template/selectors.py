@@ -7,7 +7,7 @@ and a line whose selector does not hold is dropped, so that block scalars have n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kiln import limits
@@ -82,25 +82,23 @@ class SelectableText:
         self.text = text
         self.file = file
         self.lines = lines_with_selectors(text)
-        self._names: tuple[str, ...] | None = None
-        self._keys: set[str] | None = None
         self._selected: BoundedDict[tuple[object, ...], SelectedText] = BoundedDict(256)
         self._plain = not any(line.selector for line in self.lines)
 
     def is_key_under_selector(self, key: str) -> bool:
         """Return whether a line that sets this key has a selector, so that another line may set it too."""
-        if self._keys is None:
-            self._keys = {result[1] for line in self.lines if line.selector and (result := _KEY.match(line.text))}
-        return key in self._keys
+        return key in self._keys_under_selectors
 
-    @property
+    @cached_property
+    def _keys_under_selectors(self) -> set[str]:
+        return {result[1] for line in self.lines if line.selector and (result := _KEY.match(line.text))}
+
+    @cached_property
     def selector_names(self) -> tuple[str, ...]:
         """The names in the text's selectors."""
-        if self._names is None:
-            limits.record_place(self.file)
-            texts = {line.selector for line in self.lines if line.selector}
-            self._names = tuple(sorted({name for text in texts for name in _names_in_selector(text)}))
-        return self._names
+        limits.record_place(self.file)
+        texts = {line.selector for line in self.lines if line.selector}
+        return tuple(sorted({name for text in texts for name in _names_in_selector(text)}))
 
     def select(self, names: Namespace) -> SelectedText:
         """Return the text with the selectors applied.
