@@ -67,15 +67,11 @@ def _needs_metapackage(top: Metadata, entries: list[Values]) -> bool:
 def _merge_with_top(values: Values, entry: Values) -> None:
     """Merge the recipe's top and the output of its name; the output's values take precedence, in both."""
     for section in ("requirements", "build", "about"):
-        section_values = _section_as_mapping(entry, section)
+        value = entry.get(section)
+        section_values = requirements_by_section(value) if section == "requirements" else _require_mapping(value)
         inherited = _require_mapping(values.get(section))
         merged = {**section_values, **{key: value for key, value in inherited.items() if key not in section_values}}
         entry[section] = values[section] = merged
-
-
-def _section_as_mapping(entry: Values, section: str) -> Values:
-    value = entry.get(section)
-    return dict(requirements_by_section(value)) if section == "requirements" else dict(_require_mapping(value))
 
 
 def _require_mapping(value: Any) -> Mapping[str, Any]:
