@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import VariantFault
 from kiln.model.source_position import Place
+from kiln.serialization import mapping_or_empty
 from kiln.variants.files import as_list, load_variant_file, without_empty_values
 from kiln.versions import Version, version_or_none
 
@@ -49,8 +50,7 @@ def applicable_migration_files(local: Path, pinned: Path | None) -> tuple[Path, 
 
 def _migration_identity(path: Path, name: str) -> tuple[str | None, str, bool]:
     values = load_variant_file(path, name).values_ignoring_selectors()
-    about = values.get("__migrator")
-    about = about if isinstance(about, dict) else {}
+    about = mapping_or_empty(values.get("__migrator"))
     stamp = values.get("migrator_ts")
     return stamp, str(about.get("migration_number", 1)), str(about.get("use_local", "false")).lower() == "true"
 
