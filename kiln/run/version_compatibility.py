@@ -56,16 +56,14 @@ def require_compatible_versions(feedstock: Feedstock, renderings: Iterable[Rende
     Raises:
         IncompatibleVersions: with the rows of the tables, and combinations that work.
     """
-    raise_all([fault for rendered in renderings for fault in _incompatibility_errors(feedstock, rendered)])
-
-
-def _incompatibility_errors(feedstock: Feedstock, rendered: RenderedConfig) -> list[IncompatibleVersions]:
     from kiln.compat.combination_verdict import judge_combination
 
-    results = [judge_combination(combination) for combination in _rendered_version_combinations(feedstock, rendered)]
-    return [
-        _incompatibility_error(rendered.config.name, result) for result in results if result.verdict is Verdict.CANNOT
-    ]
+    results = (
+        (rendered.config.name, judge_combination(combination))
+        for rendered in renderings
+        for combination in _rendered_version_combinations(feedstock, rendered)
+    )
+    raise_all([_incompatibility_error(name, result) for name, result in results if result.verdict is Verdict.CANNOT])
 
 
 def _incompatibility_error(name: str, result: DoctorResult) -> IncompatibleVersions:
