@@ -131,7 +131,7 @@ def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
     Its output is not recorded. The program alone handles Ctrl-C until it has ended.
     Raises MissingTool when the program is not found.
     """
-    words = tuple(map(os.fspath, argv))
+    words = tuple(os.fspath(word) for word in argv)
     LOGGER.info("hand over to: %s", masking.masked(shlex.join(words)))
     program = _path_or_found_program(words[0], env)
     before = signal.signal(signal.SIGINT, _ignore_interrupt)
@@ -234,7 +234,7 @@ def _run_process(
     apart: bool = False,
     idle: float | None = None,
 ) -> ProcessResult:
-    words = tuple(map(os.fspath, argv))
+    words = tuple(os.fspath(word) for word in argv)
     text = listener.masked(shlex.join(words))
     LOGGER.info("run: %s", text)
     listener.write_log_line(f"$ {text}")
