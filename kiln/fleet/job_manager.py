@@ -90,10 +90,7 @@ class JobManager:
         """Store that a worker builds a config, and start the build; ``cache`` is the URL of its cache, or empty."""
         worker.is_building = True
         self.stopped.discard(estimate.config)
-        cold, seconds = (
-            self.state.queue.is_running_build_cold(worker.name),
-            self.state.queue.running_build_seconds(worker.name),
-        )
+        cold = self.state.queue.is_running_build_cold(worker.name)
         job = self.state.inventory.add_job(estimate.config, worker=worker.name, now=now, cold=cold)
         self.state.update_config(
             estimate.config,
@@ -102,7 +99,7 @@ class JobManager:
             finished=None,
             cold=cold,
             reason="",
-            estimate=seconds,
+            estimate=self.state.queue.running_build_seconds(worker.name),
             log=self.state.run_config.build_log_path(estimate.config, job.attempt),
             worker=worker.name,
         )

@@ -142,11 +142,8 @@ def _arrangement_row(name: str, way: WorkerArrangement) -> tuple[str, ...]:
     cache = "" if way.cache is None else way.cache.name
     if way.pool is not None:
         cache = f"{way.pool.workers} + server, {_machine_type_text(way.pool.machine_type, 0, spot=way.spot)}"
-    time, worker_time = (
-        duration(way.seconds),
-        duration(sum(way.worker_seconds if way.pool is None else (way.total_machine_seconds,))),
-    )
-    return (name, str(way.worker_count), " + ".join(texts), cache, time, worker_time, way.cost_text)
+    worker_time = duration(sum(way.worker_seconds) if way.pool is None else way.total_machine_seconds)
+    return (name, str(way.worker_count), " + ".join(texts), cache, duration(way.seconds), worker_time, way.cost_text)
 
 
 def _machine_type_text(kind: MachineType, count: int, *, spot: bool) -> str:
