@@ -6,6 +6,7 @@ and rattler's trusted_publishing.rs for the exchange of prefix.dev (audience, /a
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import time
@@ -41,52 +42,35 @@ def oidc_audience(url: str) -> str:
     return "prefix.dev" if host.endswith(".prefix.dev") else host
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GitHubIdentity:
-    """The identity of a job of GitHub Actions: its runner requests a signed statement of it for an audience."""
+def request_github_id_token(request_url: str, request_token: str, audience: str) -> str:
+    """Return the ID token of this job of GitHub Actions for an audience, which its runner requests.
 
-    url: str
-    request_token: str = field(repr=False)
-
-    def id_token(self, audience: str) -> str:
-        """Return the signed statement.
-
-        Raises:
-            HttpError: when GitHub does not give it.
-        """
-        parts = urlsplit(self.url)
-        if parts.scheme != "https" and parts.hostname not in LOOPBACK:
-            why = "the job's identity would be sent unencrypted"
-            raise TokenRefused(f"{REQUEST_URL} is not a URL of https", why=why)
-        url = f"{self.url}{'&' if parts.query else '?'}audience={quote(audience, safe='')}"
-        answer = _request_with_size_limit("GET", url, {"Authorization": f"Bearer {self.request_token}"})
-        try:
-            value = json.loads(answer)["value"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise HttpError(f"{REQUEST_URL} answered without a token") from error
-        return _mask_token(str(value), REQUEST_URL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GitLabIdentity:
-    """The identity of a job of GitLab, which is a variable, made for the audience that the pipeline names."""
-
-    value: str = field(repr=False)
-
-    def id_token(self, audience: str) -> str:  # noqa: ARG002 - it has one
-        """Return the signed statement."""
-        return self.value
+    Raises:
+        HttpError: when GitHub does not give it.
+    """
+    parts = urlsplit(request_url)
+    if parts.scheme != "https" and parts.hostname not in LOOPBACK:
+        why = "the job's identity would be sent unencrypted"
+        raise TokenRefused(f"{REQUEST_URL} is not a URL of https", why=why)
+    url = f"{request_url}{'&' if parts.query else '?'}audience={quote(audience, safe='')}"
+    answer = _request_with_size_limit("GET", url, {"Authorization": f"Bearer {request_token}"})
+    try:
+        value = json.loads(answer)["value"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise HttpError(f"{REQUEST_URL} answered without a token") from error
+    return _mask_token(str(value), REQUEST_URL)
 
 
 @dataclass(slots=True, kw_only=True)
 class TrustedPublisher:
     """Credentials for a server of prefix.dev's kind, exchanged for the job's identity when they are needed.
 
-    A token lives for minutes only, and a publication may take longer: an old one is replaced by another exchange.
+    ``id_token`` returns the identity for an audience. A token lives for minutes only, and a publication may take
+    longer: an old one is replaced by another exchange.
     """
 
     url: str
-    identity: GitHubIdentity | GitLabIdentity
+    id_token: Callable[[str], str] = field(repr=False)
     clock: Callable[[], float] = time.monotonic
     _token: str = field(default="", init=False, repr=False)
     _since: float = field(default=0.0, init=False, repr=False)
@@ -96,9 +80,9 @@ class TrustedPublisher:
         """Return the credentials of this CI job for a server; None if the job has no identity."""
         request_url, request_token = environment.get(REQUEST_URL), environment.get(REQUEST_TOKEN)
         if request_url and request_token:
-            return cls(url=url, identity=GitHubIdentity(url=request_url, request_token=request_token))
-        given = environment.get(GITLAB_TOKEN)
-        return cls(url=url, identity=GitLabIdentity(value=given)) if given else None
+            return cls(url=url, id_token=functools.partial(request_github_id_token, request_url, request_token))
+        given = environment.get(GITLAB_TOKEN)  # made for the audience that the pipeline names
+        return cls(url=url, id_token=lambda _: given) if given else None
 
     @property
     def token(self) -> str:
@@ -123,7 +107,7 @@ class TrustedPublisher:
 
     def _exchange_identity_for_token(self) -> str:
         try:
-            statement = self.identity.id_token(oidc_audience(self.url))
+            statement = self.id_token(oidc_audience(self.url))
         except HttpError as error:
             if error.is_auth_failure:
                 why = f"GitHub answered {error.status}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from kiln.errors import TokenRefused
 from kiln.http_client import HttpError
 from kiln.publish.servers import ServerKind, trusted_publishing
 from kiln.publish.servers.server_target import ServerTarget
-from kiln.publish.servers.trusted_publishing import GitHubIdentity, GitLabIdentity, TrustedPublisher, oidc_audience
+from kiln.publish.servers.trusted_publishing import TrustedPublisher, oidc_audience, request_github_id_token
 from kiln.publish.targets import parse_target
 
 if TYPE_CHECKING:
@@ -46,9 +47,10 @@ def target(environment: dict[str, str], tmp_path: Path, kind: ServerKind = Serve
 def test_the_identity_is_that_of_github_or_gitlab(tmp_path: Path) -> None:
     on_github, on_gitlab = (target(given, tmp_path).server.credentials for given in (GITHUB, GITLAB))
     assert isinstance(on_github, TrustedPublisher)
-    assert on_github.identity == GitHubIdentity(url=GITHUB[trusted_publishing.REQUEST_URL], request_token="r3quest")
+    assert isinstance(on_github.id_token, functools.partial)
+    assert on_github.id_token.args == (GITHUB[trusted_publishing.REQUEST_URL], "r3quest")
     assert isinstance(on_gitlab, TrustedPublisher)
-    assert on_gitlab.identity == GitLabIdentity(value="h.b.s")
+    assert on_gitlab.id_token("host") == "h.b.s"
     assert "r3quest" not in repr(on_github)
     assert "h.b.s" not in repr(on_gitlab)
 
@@ -70,7 +72,7 @@ def test_a_server_that_trusts_no_jobs_gets_no_identity(tmp_path: Path) -> None:
 
 def test_the_identity_is_not_requested_unencrypted() -> None:
     with pytest.raises(TokenRefused, match="is not a URL of https"):
-        GitHubIdentity(url="http://runner.example/identity", request_token="r3quest").id_token("prefix.dev")
+        request_github_id_token("http://runner.example/identity", "r3quest", "prefix.dev")
 
 
 def test_a_token_is_used_for_two_minutes_and_never_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +86,7 @@ def test_a_token_is_used_for_two_minutes_and_never_longer(monkeypatch: pytest.Mo
         return result
 
     monkeypatch.setattr(trusted_publishing, "_request_with_size_limit", answer)
-    publisher = TrustedPublisher(url="https://host", identity=GitLabIdentity(value="h.b.s"), clock=lambda: now[0])
+    publisher = TrustedPublisher(url="https://host", id_token=lambda _: "h.b.s", clock=lambda: now[0])
     assert (publisher.token, publisher.token) == ("first", "first")
     now[0] = trusted_publishing.RENEWAL
     with pytest.raises(HttpError):
@@ -97,6 +99,6 @@ def test_a_token_is_used_for_two_minutes_and_never_longer(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("answer", [b"", b"two words", b"a\r\nX-Evil: 1", "\u00e9".encode()])
 def test_an_answer_that_no_header_can_carry_is_no_token(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trusted_publishing, "_request_with_size_limit", lambda *_: answer)
-    publisher = TrustedPublisher(url="https://host", identity=GitLabIdentity(value="h.b.s"))
+    publisher = TrustedPublisher(url="https://host", id_token=lambda _: "h.b.s")
     with pytest.raises(HttpError, match="answered without a token"):
         _ = publisher.token
