@@ -54,15 +54,6 @@ class PackageMetadata:
         return f"{self.name}-{self.version}-{self.build}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenFile:
-    """One file in a package: its hash and size."""
-
-    path: str
-    sha256: str
-    size: int
-
-
 class PackageWriter:
     """A package being written: files go into the compressed archive at once, ``info/`` is written last."""
 
@@ -71,7 +62,7 @@ class PackageWriter:
         self._paths: dict[str, dict[str, object]] = {}
         self._targets: dict[str, str] = {}
         self._info: dict[str, bytes] = {}
-        self.written: list[WrittenFile] = []
+        self.written: list[tuple[str, str, int]] = []  # paths, hashes and sizes
 
     def __contains__(self, path: str) -> bool:
         return path in self._paths
@@ -129,7 +120,7 @@ class PackageWriter:
         if has_prefix:
             row |= {"prefix_placeholder": PLACEHOLDER, "file_mode": "text"}
         self._paths[path] = row
-        self.written.append(WrittenFile(path=path, sha256=sha256, size=size))
+        self.written.append((path, sha256, size))
 
 
 @contextmanager

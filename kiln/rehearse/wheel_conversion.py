@@ -280,12 +280,12 @@ def _add_installer_and_record(archive: PackageWriter, wheel: Wheel, target: Pack
         archive.add_bytes(f"{dist_info}/INSTALLER", b"conda\n")
     above = "../" * len(PurePosixPath(target.site_packages).parts)
     rows = []
-    for file in archive.written:
-        inside = file.path.startswith(f"{target.site_packages}/")
-        path = file.path.removeprefix(f"{target.site_packages}/") if inside else above + file.path
-        digest = base64.urlsafe_b64encode(bytes.fromhex(file.sha256)).rstrip(b"=").decode()
+    for name, sha256, size in archive.written:
+        inside = name.startswith(f"{target.site_packages}/")
+        path = name.removeprefix(f"{target.site_packages}/") if inside else above + name
+        digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
         # The installer changes the hash of a file into which it writes the prefix.
-        rows.append(f'"{path}",,' if path.startswith("../") else f'"{path}",sha256={digest},{file.size}')
+        rows.append(f'"{path}",,' if path.startswith("../") else f'"{path}",sha256={digest},{size}')
     archive.add_bytes(
         f"{dist_info}/RECORD", "".join(f"{row}\n" for row in [*rows, f'"{wheel.dist_info}/RECORD",,']).encode()
     )
