@@ -131,13 +131,12 @@ class ServerTarget:
     def promote(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Publish staged packages, with their attestations: all by one request, or one after the other."""
         aside = publication.journal.aside
+        attestations = {}
         for entry in publication.entries:
             attestation_sidecars.write_sidecar_of_release(self.state_folder, entry, attestation)
-        files = {
-            entry.path: attestation_sidecars.write_own_bundle_file(self.state_folder, entry.path)
-            for entry in publication.entries
-        }
-        attestations = {path: file for path, file in files.items() if file and self.server.takes_attestations}
+            file = attestation_sidecars.write_own_bundle_file(self.state_folder, entry.path)
+            if file and self.server.takes_attestations:
+                attestations[entry.path] = file
         self._require_nothing_else_staged(publication.journal)
 
         def promote_packages(paths: Sequence[str]) -> None:
