@@ -116,7 +116,7 @@ class ConfigBuild:
         job = self.task.job
         if job.options.rebuilds_finished:
             return None
-        finished = build_cache.finished_packages(
+        finished = build_cache.packages_of_finished_config(
             self.ledger, self.task.layout, InputHashes(shared=job.shared, key=job.key)
         )
         if finished is None:

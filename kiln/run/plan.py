@@ -83,7 +83,7 @@ def make_run_plan(
     resources = MachineResources.of_this_machine()
     run_inputs = plan_inputs.look_up_run_inputs(feedstock, options, machine, resources, on_line)
     inputs = {} if options.build.rebuilds_finished else run_inputs.inputs
-    finished = build_cache.finished_configs(ledger, layout, inputs)
+    finished = build_cache.packages_of_finished_configs(ledger, layout, inputs)
     groups = {config.name: compile_group(config) for config in run_inputs.configs if config.name not in finished}
     waiting = local_build_order.order_configs_for_build(
         groups, ledger.last_build_seconds(rehearsal=options.build.rehearsal), shared=not options.build.rehearsal

@@ -80,7 +80,9 @@ def _engine_and_kiln_versions() -> tuple[str, str]:
     return version("py-rattler-build"), __version__
 
 
-def finished_packages(ledger: Ledger, layout: ArtifactLayout, inputs: InputHashes) -> tuple[PackageReport, ...] | None:
+def packages_of_finished_config(
+    ledger: Ledger, layout: ArtifactLayout, inputs: InputHashes
+) -> tuple[PackageReport, ...] | None:
     """Return a finished config's packages; None when it is not finished, or a package is missing or changed."""
     record = ledger.finished_step(inputs.key)
     if record is None:
@@ -103,11 +105,11 @@ def finished_packages(ledger: Ledger, layout: ArtifactLayout, inputs: InputHashe
     )
 
 
-def finished_configs(
+def packages_of_finished_configs(
     ledger: Ledger, layout: ArtifactLayout, inputs: Mapping[str, InputHashes]
 ) -> dict[str, tuple[PackageReport, ...]]:
     """Return the packages of the configs that are finished; see `finished_packages`."""
-    builds = {config: finished_packages(ledger, layout, each) for config, each in inputs.items()}
+    builds = {config: packages_of_finished_config(ledger, layout, each) for config, each in inputs.items()}
     return {config: packages for config, packages in builds.items() if packages is not None}
 
 

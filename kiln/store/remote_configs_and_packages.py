@@ -52,7 +52,9 @@ def collected_packages(
     """Return the packages of the configs that were collected before, if they are unchanged in the channel."""
     layout = ArtifactLayout.for_feedstock(feedstock)
     with Ledger(layout.ledger) as ledger:
-        return build_cache.finished_configs(ledger, layout, {entry.config: entry.inputs for entry in entries})
+        return build_cache.packages_of_finished_configs(
+            ledger, layout, {entry.config: entry.inputs for entry in entries}
+        )
 
 
 def add_collected_packages(

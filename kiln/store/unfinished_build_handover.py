@@ -158,7 +158,7 @@ def _add_link_member(tar: tarfile.TarFile, name: str, source: Path, status: os.s
 def newest_cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path]], int]:
     """Return the newest entries of a compile cache that are below ``bound`` bytes, and how many were left out."""
     entries = [
-        (*_time_and_size(path), f"{CACHE}{name}", path) for name, path in disk_cache_folders.cache_entries(folder)
+        (*_file_time_and_size(path), f"{CACHE}{name}", path) for name, path in disk_cache_folders.cache_entries(folder)
     ]
     entries.sort(key=lambda entry: -entry[0])
     newest, total = [], 0
@@ -170,7 +170,7 @@ def newest_cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path
     return newest, len(entries) - len(newest)
 
 
-def _time_and_size(path: Path) -> tuple[float, int]:
+def _file_time_and_size(path: Path) -> tuple[float, int]:
     """Return the time of a file's last change and its size; zeros for one that vanished."""
     try:
         status = path.lstat()
@@ -181,7 +181,7 @@ def _time_and_size(path: Path) -> tuple[float, int]:
 
 def total_size(entries: Iterable[tuple[str, Path]]) -> int:
     """Return the bytes of files to pack."""
-    return sum(_time_and_size(path)[1] for _, path in entries)
+    return sum(_file_time_and_size(path)[1] for _, path in entries)
 
 
 def work_folder_entries(folder: Path, tops: Iterable[str]) -> Iterator[tuple[str, Path]]:
