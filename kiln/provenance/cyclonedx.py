@@ -37,7 +37,7 @@ def bill_of_materials(
     main |= {"components": texts} if texts else {}
     requirements = [_requirement_component(name, spec) for name, spec in spdx.run_requirements(record).items()]
     sources = [_source_component(number, source) for number, source in enumerate(record.sources)]
-    tools = [_environment_component(package) for package in resolved]
+    tools = [_environment_package_component(package) for package in resolved]
     parts = [_bundled_component(number, part) for number, part in enumerate(bundled)]
     needed = [item["bom-ref"] for item in (*requirements, *parts) if item["scope"] == "required"]
     return _serialized_document(
@@ -193,7 +193,7 @@ def _source_component(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _environment_component(package: ResolvedPackage) -> dict[str, Any]:
+def _environment_package_component(package: ResolvedPackage) -> dict[str, Any]:
     """Return a package of an environment; those for build and host are not part of the package at run time."""
     identity = f"{_PLACES[package.scope]}/{package.subdir}/{package.name}"
     return {

@@ -60,7 +60,7 @@ def download_sidecar(url: str, sha256: object) -> bytes:
     return data
 
 
-def write_sidecar_of_release(store: Store, entry: IndexEntry, attestation: ReleaseAttestations | None) -> IndexEntry:
+def write_package_sidecar(store: Store, entry: IndexEntry, attestation: ReleaseAttestations | None) -> IndexEntry:
     """Write the sidecar of a new package, and return its entry with its hash.
 
     Attestations of others that are there stay, with the own ones added. What an interrupted publication of the same
@@ -117,7 +117,7 @@ def write_content_addressed_sidecar(store: Store, path: str, record: Mapping[str
     return sidecar_hash(data)
 
 
-def write_own_bundle_file(folder: FolderStore, path: str) -> Path | None:
+def extract_own_publication_bundle(folder: FolderStore, path: str) -> Path | None:
     """Return a file with the own bundle of a package's publication, the last one in its sidecar, for an upload.
 
     None where a key has signed it: servers that take attestations verify identities alone.

@@ -133,8 +133,8 @@ class ServerTarget:
         aside = publication.journal.aside
         attestations = {}
         for entry in publication.entries:
-            attestation_sidecars.write_sidecar_of_release(self.state_folder, entry, attestation)
-            file = attestation_sidecars.write_own_bundle_file(self.state_folder, entry.path)
+            attestation_sidecars.write_package_sidecar(self.state_folder, entry, attestation)
+            file = attestation_sidecars.extract_own_publication_bundle(self.state_folder, entry.path)
             if file and self.server.takes_attestations:
                 attestations[entry.path] = file
         self._require_nothing_else_staged(publication.journal)

@@ -115,8 +115,7 @@ class StoreTarget:
         """Offer packages, with their attestations and their records."""
         channeldata = self.channel_index.channeldata_with_entries(publication.entries)
         entries = [
-            attestation_sidecars.write_sidecar_of_release(self.store, entry, attestation)
-            for entry in publication.entries
+            attestation_sidecars.write_package_sidecar(self.store, entry, attestation) for entry in publication.entries
         ]
         self.channel_index.add_packages(
             entries, write_bills_and_return_chain(self.store, publication.journal, attestation)

@@ -265,12 +265,12 @@ def test_the_uploaded_attestation_is_the_own_one(tmp_path: Path) -> None:
         FakeSigstore().bundle(statements.publication_statement(FILE, "ab" * 32, url)) for url in ("a://b", "c://d")
     )
     folder.write(f"{PATH}.sigs", json.dumps([theirs, own]).encode())
-    file = attestation_sidecars.write_own_bundle_file(folder, PATH)
+    file = attestation_sidecars.extract_own_publication_bundle(folder, PATH)
     assert file is not None
     assert json.loads(file.read_bytes()) == own
     by_key = KEY.sign_statement(statements.publication_statement(FILE, "ab" * 32, "c://d"))
     folder.write(f"{PATH}.sigs", sigstore_bundles.sidecar_with_added_bundles(json.dumps([theirs]).encode(), [by_key]))
-    assert attestation_sidecars.write_own_bundle_file(folder, PATH) is None, (
+    assert attestation_sidecars.extract_own_publication_bundle(folder, PATH) is None, (
         "a key's own attestation is not replaced by theirs"
     )
 
@@ -284,5 +284,5 @@ def test_no_sidecar_is_written_through_a_link_out_of_the_channel(tmp_path: Path)
     entry = read_index_entry(publishing.packages(tmp_path, ("fresh",))[0])
     attestation = ReleaseAttestations(seal=lambda _: b"", boms={}, bundles=lambda sha256: (stranger(sha256),))
     with pytest.raises(NotWritable, match="nothing is written through links"):
-        attestation_sidecars.write_sidecar_of_release(target(tmp_path).store, entry, attestation)
+        attestation_sidecars.write_package_sidecar(target(tmp_path).store, entry, attestation)
     assert list(outside.iterdir()) == []
