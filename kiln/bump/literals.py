@@ -135,8 +135,8 @@ def recipe_yaml_literals(text: str, file: str) -> tuple[Literal, ...]:
     """Return the literal values of a recipe.yaml's context, and its literal versions, numbers, revisions and hashes."""
     return tuple(
         literal
-        for key, literal in _keys_and_scalar_literals(text, file)
-        if key != "url" and "${{" not in literal.text and literal.text.split() == [literal.text]
+        for literal in _scalar_literals(text, file)
+        if literal.key != "url" and "${{" not in literal.text and literal.text.split() == [literal.text]
     )
 
 
@@ -144,19 +144,19 @@ def recipe_yaml_version_literals_in_urls(text: str, file: str, version: str) -> 
     """Return where the URLs and revisions in a recipe.yaml write a version out."""
     return tuple(
         part
-        for key, literal in _keys_and_scalar_literals(text, file)
-        if key in {"url", "git", "rev", "tag"}
+        for literal in _scalar_literals(text, file)
+        if literal.key in {"url", "git", "rev", "tag"}
         for part in _version_literals_in_span(text, version, literal.start, literal.end)
     )
 
 
-def _keys_and_scalar_literals(text: str, file: str) -> Iterator[tuple[str, Literal]]:
+def _scalar_literals(text: str, file: str) -> Iterator[Literal]:
     root = parse_document(text, file, ScalarInterpretation.PLACED).value
     starts = [0, *(match.end() for match in _BREAK.finditer(text))]
     for key, scalar in _editable_scalars(root, ""):
         literal = _literal_of_scalar(text, starts, str(key), scalar)
         if literal is not None:
-            yield literal.key, literal
+            yield literal
 
 
 def _editable_scalars(node: Any, key: str) -> Iterator[tuple[str, PlacedText]]:
