@@ -168,15 +168,15 @@ def rendered_texts(node: Any, scope: VariantScope) -> list[str]:
     return [result for item in items_with_conditions_resolved(node, scope) if (result := rendered_text(item, scope))]
 
 
-def scalars_of_all_branches(node: Any) -> Iterator[PlacedText]:
-    """Yield every scalar of a conditional list, of all branches, and the conditions."""
+def scalars_of_all_branches(node: Any) -> Iterator[tuple[PlacedText, bool]]:
+    """Yield every scalar of a conditional list, of all branches, and the conditions; and whether it is a condition."""
     for item in node_as_list(node):
         if _is_conditional(item):
-            yield require_scalar(item["if"])
+            yield require_scalar(item["if"]), True
             yield from scalars_of_all_branches(item.get("then"))
             yield from scalars_of_all_branches(item.get("else"))
         else:
-            yield require_scalar(item)
+            yield require_scalar(item), False
 
 
 # Mappings

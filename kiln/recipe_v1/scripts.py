@@ -35,10 +35,11 @@ def evaluate_environment(node: Any, scope: VariantScope) -> dict[str, str]:
 
 def unevaluated_script_lines(node: Any, scope: VariantScope) -> list[str]:
     """Take a script's lines: conditions are evaluated, expressions stay for the build, their names count as read."""
-    for setting in scalars_of_all_branches(node):
-        if is_template(setting):
+    for setting, is_condition in scalars_of_all_branches(node):
+        if is_condition:
+            scope.record_name_reads(compile_scalar(setting, compile_expression).names)
+        elif is_template(setting):
             scope.record_name_reads(compile_scalar(setting, names_in_script_line))
-    _record_reads_of_conditions(node, scope)
     return [str(require_scalar(item)) for item in items_with_conditions_resolved(node, scope) if item]
 
 
@@ -55,17 +56,9 @@ def _rendered_or_source_text(item: Any, scope: VariantScope) -> str:
         return str(require_scalar(item))
 
 
-def _record_reads_of_conditions(node: Any, scope: VariantScope) -> None:
-    for item in node if isinstance(node, list) else [node]:
-        if isinstance(item, dict) and "if" in item:
-            scope.record_name_reads(compile_scalar(require_scalar(item["if"]), compile_expression).names)
-            _record_reads_of_conditions(item.get("then"), scope)
-            _record_reads_of_conditions(item.get("else"), scope)
-
-
 def values_of_names_in_script(node: Any, scope: VariantScope) -> dict[str, Any]:
     """Return the values of the names in a script's expressions that the context or the variant gives."""
-    lines = [line for line in scalars_of_all_branches(node) if is_template(line)]
+    lines = [line for line, _ in scalars_of_all_branches(node) if is_template(line)]
     names = frozenset[str]().union(*(compile_scalar(line, names_in_script_line) for line in lines))
     values = {name: scope.value(name) for name in sorted(names) if name in scope.context or name in scope.variant}
     return {name: value for name, value in values.items() if isinstance(value, str | int | list)}
