@@ -56,15 +56,14 @@ class WorkflowJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedWorkflow:
-    """The planned workflow: a text, no file (None), or the existing file (``keep``), and the reason.
+    """The planned workflow: its files' texts by their paths, or the existing files (``keep``), and the reason.
 
-    ``more`` are the texts of further workflows by their paths, ``skips`` the paths that the feedstock keeps itself.
+    ``skips`` are the paths that the feedstock keeps itself.
     """
 
-    text: str | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False
     why: str = ""
-    more: Mapping[str, str] = field(default_factory=dict)
     skips: Collection[str] = ()
 
 
@@ -87,17 +86,16 @@ def planned_workflow(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> Pl
     if reason := _no_workflow_reason(feedstock):
         return PlannedWorkflow(why=f"no {NAME}: {reason}", skips=settings.skip_render_paths)
     others = {config.name for config in configs} - {job.config for job in jobs}
-    texts = workflow_text.workflow_texts(jobs, settings, others=others)
     folder = Path(NAME).parent
-    paths = {(folder / name).as_posix(): text for name, text in texts.items()}
-    workflow = PlannedWorkflow(text=paths.pop(NAME), more=paths, skips=settings.skip_render_paths)
-    for name in workflow.more.keys() - set(workflow.skips):
+    files_by_name = workflow_text.workflow_texts(jobs, settings, others=others)
+    texts = {(folder / name).as_posix(): text for name, text in files_by_name.items()}
+    for name in texts.keys() - {NAME, *settings.skip_render_paths}:
         if not (_existing_workflow_text(feedstock, name) or MARKER).startswith(MARKER):
             raise RecipeFault(
                 f"{name} is not kiln's, and {NAME} needs a workflow of that name",
                 hint="rename it; or name it under skip_render, if it is to take the place of kiln's",
             )
-    return workflow
+    return PlannedWorkflow(texts=texts, skips=settings.skip_render_paths)
 
 
 def _no_workflow_reason(feedstock: Feedstock) -> str:
@@ -145,12 +143,14 @@ def _changed_workflows(feedstock: Feedstock, workflow: PlannedWorkflow) -> dict[
     """Return the texts before and after of the workflows that change, by their paths; other files stay."""
     if workflow.keep:
         return {}
-    expected: dict[str, str | None] = {NAME: workflow.text, **workflow.more}
     folder = (feedstock.root / NAME).parent
     names = [
         f"{Path(NAME).parent.as_posix()}/{path.name}" for path in folder.glob("*.yml") if FURTHER.fullmatch(path.name)
     ]
-    texts = {name: (_existing_workflow_text(feedstock, name), expected.get(name)) for name in (*expected, *names)}
+    texts = {
+        name: (_existing_workflow_text(feedstock, name), workflow.texts.get(name))
+        for name in (NAME, *workflow.texts, *names)
+    }
     return {
         name: (existing, text)
         for name, (existing, text) in texts.items()

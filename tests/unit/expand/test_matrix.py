@@ -123,7 +123,7 @@ def test_a_setting_that_shapes_no_config_may_be_given_twice(tmp_path: Path, key:
     feedstock = written(tmp_path, RECIPE, forge=f"{LINUX_ONLY}{key}:\n  a: b\n{key}:\n  a: c\n")
     with pytest.raises(MalformedYaml) if refused else nullcontext():
         assert expand.configs(feedstock)
-        assert not workflow.planned_workflow(feedstock, ()).text
+        assert not workflow.planned_workflow(feedstock, ()).texts
 
 
 def test_no_settings_are_conda_forges_own(tmp_path: Path) -> None:

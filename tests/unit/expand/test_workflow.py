@@ -44,9 +44,7 @@ def settings(feedstock: Feedstock, text: str) -> None:
 
 
 def parsed(feedstock: Feedstock, *configs: BuildConfig) -> Any:
-    text = workflow.planned_workflow(feedstock, configs or CONFIGS).text
-    assert text is not None
-    return yaml_values.load(text)
+    return yaml_values.load(workflow.planned_workflow(feedstock, configs or CONFIGS).texts[NAME])
 
 
 def jobs(feedstock: Feedstock, *configs: BuildConfig) -> list[dict[str, Any]]:
@@ -79,7 +77,7 @@ def test_the_workflow_may_read_the_repository_and_nothing_else(feedstock: Feedst
 
 
 def test_every_action_is_named_by_a_commit_and_its_version(feedstock: Feedstock) -> None:
-    text = workflow.planned_workflow(feedstock, CONFIGS).text or ""
+    text = workflow.planned_workflow(feedstock, CONFIGS).texts[NAME]
     uses = re.findall(r"uses: (.*)", text)
     assert len(uses) == 3
     assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action) for action in uses)
@@ -200,7 +198,7 @@ def test_a_feedstock_without_the_command_has_no_workflow(feedstock: Feedstock) -
 
 def test_another_build_locally_is_not_run_in_ci(feedstock: Feedstock) -> None:
     (feedstock.root / "build-locally.py").write_text("import subprocess\n")
-    assert workflow.planned_workflow(feedstock, CONFIGS).text is None
+    assert not workflow.planned_workflow(feedstock, CONFIGS).texts
 
 
 def test_it_is_written_once_and_then_is_what_it_should_be(feedstock: Feedstock) -> None:
@@ -255,9 +253,8 @@ def many(number: int) -> list[BuildConfig]:
 
 def files_of(feedstock: Feedstock, *configs: BuildConfig) -> dict[str, Any]:
     """Return all planned workflows by the names of their files."""
-    planned = workflow.planned_workflow(feedstock, configs)
-    assert planned.text is not None
-    texts = {NAME: planned.text, **planned.more}
+    texts = workflow.planned_workflow(feedstock, configs).texts
+    assert NAME in texts
     return {path.rpartition("/")[2]: yaml_values.load(text) for path, text in texts.items()}
 
 
@@ -364,9 +361,9 @@ CHAIN = "kiln: {build_hours: {cuda: 14, cpu: 5}, compile_cache_size: 5, gpu_runn
 
 
 def chain_of(feedstock: Feedstock) -> Any:
-    more = workflow.planned_workflow(feedstock, CONFIGS).more
-    assert list(more) == [".github/workflows/build-chain.yml"]
-    return yaml_values.load(more[".github/workflows/build-chain.yml"])
+    texts = workflow.planned_workflow(feedstock, CONFIGS).texts
+    assert list(texts) == [NAME, ".github/workflows/build-chain.yml"]
+    return yaml_values.load(texts[".github/workflows/build-chain.yml"])
 
 
 def test_a_config_that_takes_longer_than_a_job_may_is_built_by_a_chain_of_jobs(feedstock: Feedstock) -> None:
@@ -524,7 +521,7 @@ def test_the_main_branch_publishes_after_all_builds_and_tests_with_a_token_of_on
         "PREFIX_API_KEY": "${{ secrets.PREFIX_API_KEY }}",
     }
     assert whole["concurrency"]["cancel-in-progress"] == "${{ github.ref != 'refs/heads/release' }}"
-    text = workflow.planned_workflow(feedstock, CONFIGS).text or ""
+    text = workflow.planned_workflow(feedstock, CONFIGS).texts[NAME]
     assert text.count("secrets.") == 1
     kept = steps(feedstock)["Keep the packages"]
     assert "if" not in kept
@@ -565,7 +562,7 @@ def test_the_publishing_job_of_a_trusting_server_has_an_identity_and_no_secret(f
     assert "permissions" not in whole["jobs"]["build"]
     assert publishing_step(whole)["env"] == {"CHANNEL": "prefix:mine", "STAGING": "aside"}
     assert publish["steps"][-1]["with"]["path"] == "build_artifacts/publications/"
-    text = workflow.planned_workflow(feedstock, CONFIGS).text or ""
+    text = workflow.planned_workflow(feedstock, CONFIGS).texts[NAME]
     assert text.count("id-token") == 1
     assert "secrets." not in text
 
@@ -633,7 +630,7 @@ def test_a_branch_cannot_become_code_in_a_condition(feedstock: Feedstock) -> Non
 
 def test_a_chain_of_which_github_would_start_no_run_is_refused(feedstock: Feedstock) -> None:
     settings(feedstock, "kiln: {build_hours: 600, compile_cache_size: 5}\n")
-    assert len(workflow.planned_workflow(feedstock, CONFIGS).more[".github/workflows/build-chain.yml"]) < 500_000
+    assert len(workflow.planned_workflow(feedstock, CONFIGS).texts[".github/workflows/build-chain.yml"]) < 500_000
     settings(feedstock, "kiln: {build_hours: 840, compile_cache_size: 5}\n")
     with pytest.raises(RecipeFault, match=r"build-chain.yml would have \d+ KB: kiln: build_hours needs too many jobs"):
         workflow.planned_workflow(feedstock, CONFIGS)
