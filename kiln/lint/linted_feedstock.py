@@ -154,16 +154,6 @@ class LintedRecipe:
         """Return the outermost requirements of one kind, such as ``host``."""
         return texts_in_list(self.top_level_requirements.get(name))
 
-    @cached_property
-    def recipe_yaml_tests(self) -> list[dict[Any, Any]]:
-        """The outermost tests of a recipe.yaml, of all branches."""
-        return [
-            test
-            for entry in list_or_empty(self.root.get("tests"))
-            for test in branch_items(entry)
-            if isinstance(test, dict)
-        ]
-
     @property
     def noarch(self) -> Any:
         """The value of ``build/noarch``, None if it is missing."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import did_you_mean
 from kiln.lint.linted_feedstock import META, VARIANT_FILES
-from kiln.lint.located_yaml import list_or_empty
+from kiln.lint.located_yaml import branch_items, list_or_empty
 from kiln.lint.rule_model import Problem, hint_rule, lint_rule
 from kiln.lint.text_rules import FORMER_INDEX, INDEX
 from kiln.model.source_position import Place
@@ -228,7 +228,8 @@ def _has_tests_and_untested_outputs(subject: LintedFeedstock) -> tuple[bool, lis
     """Return whether anything is tested, and the outputs that are not, if the recipe has no test of its own."""
     recipe = subject.recipe
     if recipe.version:
-        if recipe.recipe_yaml_tests:
+        entries = list_or_empty(recipe.root.get("tests"))
+        if any(isinstance(test, dict) for entry in entries for test in branch_items(entry)):
             return True, []
         packages = [output for output in recipe.outputs if "package" in output or "staging" not in output]
         untested = [output for output in packages if not output.get("tests")]
