@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.model.matrix_config import BuildConfig
-    from kiln.model.recipe_key_faults import KeyFault
+    from kiln.model.source_position import Place
+
 # The keys of recipe.yaml: of run_exports by conda-build's, and of tests by language.
 RUN_EXPORTS = {
     "weak": "weak",
@@ -267,6 +268,18 @@ class Output:
         """The keys in the hash with their values as scripts see them: truth values in lower case."""
         values: Mapping[str, Any] = self.used
         return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFault:
+    """A key of a recipe that an engine cannot honor, or that no engine knows when ``known`` is false."""
+
+    key: str
+    known: bool
+    what: str
+    at: Place
+    why: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

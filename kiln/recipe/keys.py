@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.errors import did_you_mean
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.recipe_key_faults import KeyFault
+from kiln.model.rendered import KeyFault
 from kiln.model.source_position import Place
 from kiln.recipe.engine_unsupported_values import unsupported_values
 from kiln.serialization import list_of_mappings

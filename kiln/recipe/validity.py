@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import matchspec_notation
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.recipe_key_faults import KeyFault
+from kiln.model.rendered import KeyFault
 from kiln.recipe.specs import SECTIONS, spec_package_name
 
 if TYPE_CHECKING:

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
-    from kiln.model.recipe_key_faults import KeyFault
-    from kiln.model.rendered import Output, Pin
+    from kiln.model.rendered import KeyFault, Output, Pin
     from kiln.recipe.metadata import Metadata
 
 _BUILD = "build_platform"  # a key of conda-forge.yml

@@ -19,7 +19,7 @@ from tests.feedstocks import written
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.model.recipe_key_faults import KeyFault
+    from kiln.model.rendered import KeyFault
 
 ROOT = Path(__file__).parents[3]
 ROWS = files.csv_rows(ROOT / "kiln" / "recipe" / "keys.csv")
