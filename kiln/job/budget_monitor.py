@@ -23,6 +23,7 @@ from kiln.console.text import duration
 from kiln.errors import BudgetSpent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kiln.job.job_descriptions import BuildOptions
@@ -79,23 +80,29 @@ class BudgetMonitor:
     _measured: float = 0.0
     _reserve: float = 0.0
 
-    def __enter__(self) -> BudgetMonitor:
-        """Start the thread, where there is a budget."""
+    @contextlib.contextmanager
+    def stop_when_spent(self) -> Iterator[None]:
+        """Stop the block in time, where there is a budget.
+
+        Raises:
+            BudgetSpent: when the block had to be terminated.
+        """
         files.remove(self.stop)
         if self.options.has_budget:
             self._before = cached_action_count(self.cache)
             self._thread = threading.Thread(target=self._watch_budget, name="budget", daemon=True)
             self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def stopped_build_error(self) -> BudgetSpent:
-        """Return the error of a build that was stopped."""
-        return BudgetSpent(f"stopped before it was finished: {self.spent}", hint=CONTINUE)
+        try:
+            try:
+                yield
+            finally:
+                self._over.set()
+                if self._thread is not None:
+                    self._thread.join()
+        except KeyboardInterrupt:
+            if not self.terminated:
+                raise
+            raise BudgetSpent(f"stopped before it was finished: {self.spent}", hint=CONTINUE) from None
 
     def _watch_budget(self) -> None:
         while not self.spent:

@@ -39,7 +39,7 @@ from kiln.store import build_cache
 from kiln.store.build_cache import InputHashes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     from kiln.executor.build_process_outcome import Executor, ProcessOutcome
@@ -169,7 +169,7 @@ class ConfigBuild:
         with (
             task.layout.compile_caches.locked_folder(job.cache_key, what_for) as cache,
             BuildLog(Path(job.log)) as log,
-            self.stop_when_budget_is_spent(cache),
+            BudgetMonitor(options=job.options, cache=cache, stop=task.folder / interrupt_script.NAME).stop_when_spent(),
         ):
             if job.options.rehearsal:
                 self.fetch_rehearsal_wheels()
@@ -224,24 +224,6 @@ class ConfigBuild:
                 self.task.folder / package["artifact"]["path"], self.task.caller_script_variables
             )
         return {"steps": [], "error": None, "packages": packages}
-
-    @contextlib.contextmanager
-    def stop_when_budget_is_spent(self, cache: Path) -> Iterator[None]:
-        """Stop the block in time.
-
-        Raises:
-            BudgetSpent: when the block had to be terminated.
-        """
-        monitor = BudgetMonitor(
-            options=self.task.job.options, cache=cache, stop=self.task.folder / interrupt_script.NAME
-        )
-        try:
-            with monitor:
-                yield
-        except KeyboardInterrupt:
-            if not monitor.terminated:
-                raise
-            raise monitor.stopped_build_error() from None
 
     def publish_to_channel(
         self, packages: list[dict[str, Any]], seconds: float, *, outdated: bool

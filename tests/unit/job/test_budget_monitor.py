@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln.errors import BudgetSpent
 from kiln.job import budget_monitor
 from kiln.job.budget_monitor import BudgetMonitor
 from kiln.job.job_descriptions import BuildOptions
@@ -76,7 +77,7 @@ def test_as_much_is_handed_on_as_the_time_of_a_notice_allows() -> None:
 
 def test_a_build_that_is_asked_to_stop_ends_by_itself(tmp_path: Path) -> None:
     monitor = a_monitor(tmp_path, action_limit=1)
-    with monitor:
+    with monitor.stop_when_spent():
         act(monitor, 1)
         until = time.monotonic() + 20
         while not monitor.stop.exists():
@@ -89,12 +90,17 @@ def test_a_build_that_goes_on_regardless_is_terminated(tmp_path: Path, monkeypat
     monkeypatch.setattr(budget_monitor, "SHORTEST", 0.01)
     monkeypatch.setattr(os, "kill", lambda _, number: signals.append(number))
     monitor = a_monitor(tmp_path, deadline=time.time())
-    with monitor:
-        until = time.monotonic() + 20
-        while not signals:
-            assert time.monotonic() < until
+
+    def build() -> None:
+        with monitor.stop_when_spent():
+            until = time.monotonic() + 20
+            while not signals:
+                assert time.monotonic() < until
+            raise KeyboardInterrupt
+
+    with pytest.raises(BudgetSpent, match="stopped before it was finished"):
+        build()
     assert monitor.terminated
-    assert "stopped before it was finished" in monitor.stopped_build_error().what
 
 
 def test_a_link_in_the_place_of_the_file_does_not_keep_a_build_going(
@@ -104,7 +110,7 @@ def test_a_link_in_the_place_of_the_file_does_not_keep_a_build_going(
     monkeypatch.setattr(budget_monitor, "SHORTEST", 0.01)
     monkeypatch.setattr(os, "kill", lambda _, number: signals.append(number))
     monitor = a_monitor(tmp_path, action_limit=1)
-    with monitor:
+    with monitor.stop_when_spent():
         monitor.stop.symlink_to(tmp_path / "elsewhere")
         act(monitor, 1)
         until = time.monotonic() + 20
@@ -114,5 +120,6 @@ def test_a_link_in_the_place_of_the_file_does_not_keep_a_build_going(
 
 
 def test_without_a_budget_nothing_is_watched(tmp_path: Path) -> None:
-    with a_monitor(tmp_path) as monitor:
+    monitor = a_monitor(tmp_path)
+    with monitor.stop_when_spent():
         assert monitor._thread is None
