@@ -18,7 +18,7 @@ from kiln.store.layout import ArtifactLayout
 from kiln.yamltext import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from kiln.container.engine import Engine
     from kiln.errors import KilnError
@@ -33,16 +33,8 @@ MOST = 500  # names
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+~^:-]{0,199}", re.ASCII)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class YumPackage:
-    """A name in the file, with its place there."""
-
-    name: str
-    at: Place
-
-
-def read_yum_packages(feedstock: Feedstock) -> tuple[YumPackage, ...]:
-    """Return the packages of the file in its order, each once; empty without the file.
+def read_yum_package_positions(feedstock: Feedstock) -> dict[str, Place]:
+    """Return the places of the packages in the file, by their names, in its order; empty without the file.
 
     A comment ends with its line. conda-smithy joins the lines with spaces, so a line may have several names.
 
@@ -51,27 +43,22 @@ def read_yum_packages(feedstock: Feedstock) -> tuple[YumPackage, ...]:
     """
     path = feedstock.recipe / "yum_requirements.txt"
     if not path.is_file():
-        return ()
-    packages: dict[str, YumPackage] = {}
-    for package in _packages_in_text(read_text(path, FILE)):
-        packages.setdefault(package.name, package)
-    faults = [_invalid_name_error(package) for package in packages.values() if not _NAME.fullmatch(package.name)]
+        return {}
+    packages: dict[str, Place] = {}
+    for number, line in enumerate(read_text(path, FILE).splitlines(), 1):
+        for match in re.finditer(r"\S+", line.partition("#")[0]):
+            packages.setdefault(match[0], Place(file=FILE, line=number, column=match.start() + 1))
+    faults = [_invalid_name_error(name, at) for name, at in packages.items() if not _NAME.fullmatch(name)]
     if len(packages) > MOST:
         faults.append(RecipeFault(f"more than {MOST} packages", at=Place(file=FILE)))
     raise_all(faults)
-    return tuple(packages.values())
+    return packages
 
 
-def _packages_in_text(text: str) -> Iterator[YumPackage]:
-    for number, line in enumerate(text.splitlines(), 1):
-        for match in re.finditer(r"\S+", line.partition("#")[0]):
-            yield YumPackage(name=match[0], at=Place(file=FILE, line=number, column=match.start() + 1))
-
-
-def _invalid_name_error(package: YumPackage) -> RecipeFault:
+def _invalid_name_error(name: str, at: Place) -> RecipeFault:
     return RecipeFault(
-        f"invalid package name {package.name!r}",
-        at=package.at,
+        f"invalid package name {name!r}",
+        at=at,
         why="the package manager runs as root, and the file may name packages only: no options, files or patterns",
         hint="one name for each line, such as mesa-libGL",
     )
@@ -94,12 +81,11 @@ def add_packages_to_images(
         UsageError: for an image of the recipe's without such a package manager.
         DownloadFailed: when the packages cannot be installed.
     """
-    packages = read_yum_packages(feedstock)
-    names = tuple(sorted(package.name for package in packages))
+    packages = read_yum_package_positions(feedstock)
     if not packages:
         return dict(places), ()
     if engine is None or options.build.rehearsal:
-        return dict(places), (host_packages_note(names, system_package_advice.package_manager()),)
+        return dict(places), (host_packages_note(tuple(sorted(packages)), system_package_advice.package_manager()),)
     from kiln.container import derived_image  # few feedstocks have such packages
 
     derived: dict[BuildLocation, BuildLocation] = {}
@@ -108,7 +94,7 @@ def add_packages_to_images(
         ArtifactLayout.for_feedstock(feedstock).lock_file("images"), seconds=derived_image.SECONDS
     ):
         for place in dict.fromkeys(places.values()):
-            derived[place], note = _derive_image_with_packages(place, packages, names, options, engine, on_line)
+            derived[place], note = _derive_image_with_packages(place, packages, options, engine, on_line)
             notes += [note] if note else []
     return {config: derived[place] for config, place in places.items()}, tuple(notes)
 
@@ -121,8 +107,7 @@ def host_packages_note(names: tuple[str, ...], manager: str | None) -> str:
 
 def _derive_image_with_packages(
     place: BuildLocation,
-    packages: tuple[YumPackage, ...],
-    names: tuple[str, ...],
+    packages: Mapping[str, Place],
     options: RunOptions,
     engine: Engine,
     on_line: Callable[[str], None] | None,
@@ -131,6 +116,7 @@ def _derive_image_with_packages(
     from kiln.container import derived_image
 
     assert place.image is not None, "a build in a container has an image"
+    names = tuple(sorted(packages))
     derived = derived_image.DerivedImage(
         image=place.image, digest=place.digest, packages=names, platform=place.platform
     )
@@ -155,13 +141,12 @@ def _derive_image_with_packages(
     return place, f"{FILE} is not installed: {place.image} has no yum or dnf; it must have {', '.join(names)}"
 
 
-def _unknown_packages_error(packages: tuple[YumPackage, ...], unknown: tuple[str, ...], image: str) -> KilnError:
+def _unknown_packages_error(packages: Mapping[str, Place], unknown: tuple[str, ...], image: str) -> KilnError:
     """Return the error of names that the image's repositories lack, at their places in the file."""
-    places = {package.name: package.at for package in packages}
     return combined_error(
         RecipeFault(
             f"the image {image} has no package {name}",
-            at=places.get(name, Place(file=FILE)),
+            at=packages.get(name, Place(file=FILE)),
             why="no repository that is set up in the image has it",
             hint="correct the name, or choose another image (docker_image, DOCKER_IMAGE)",
         )

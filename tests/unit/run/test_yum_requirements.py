@@ -40,11 +40,11 @@ def feedstock(folder: Path, text: str) -> Feedstock:
     ],
 )
 def test_names_are_read_by_line(tmp_path: Path, text: str, names: list[str]) -> None:
-    assert [package.name for package in yum_requirements.read_yum_packages(feedstock(tmp_path, text))] == names
+    assert list(yum_requirements.read_yum_package_positions(feedstock(tmp_path, text))) == names
 
 
 def test_a_recipe_without_the_file_needs_no_packages(tmp_path: Path) -> None:
-    assert yum_requirements.read_yum_packages(written(tmp_path, META)) == ()
+    assert yum_requirements.read_yum_package_positions(written(tmp_path, META)) == {}
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,21 @@ def test_a_recipe_without_the_file_needs_no_packages(tmp_path: Path) -> None:
 )
 def test_what_is_no_name_is_refused_with_its_place(tmp_path: Path, name: str) -> None:
     with pytest.raises(RecipeFault, match="invalid package name") as caught:
-        yum_requirements.read_yum_packages(feedstock(tmp_path, f"# a\nlibX11 {name}\n"))
+        yum_requirements.read_yum_package_positions(feedstock(tmp_path, f"# a\nlibX11 {name}\n"))
     assert (str(caught.value.at), caught.value.others) == ("recipe/yum_requirements.txt:2:8", ())
 
 
 def test_all_invalid_names_are_reported_in_the_files_order(tmp_path: Path) -> None:
     with pytest.raises(RecipeFault) as caught:
-        yum_requirements.read_yum_packages(feedstock(tmp_path, "-a\nb\n-c\n"))
+        yum_requirements.read_yum_package_positions(feedstock(tmp_path, "-a\nb\n-c\n"))
     assert [str(fault.at) for fault in (caught.value, *caught.value.others)] == [
         "recipe/yum_requirements.txt:1:1",
         "recipe/yum_requirements.txt:3:1",
     ]
     with pytest.raises(RecipeFault, match="more than 500 packages"):
-        yum_requirements.read_yum_packages(feedstock(tmp_path, "\n".join(f"a{number}" for number in range(501))))
+        yum_requirements.read_yum_package_positions(
+            feedstock(tmp_path, "\n".join(f"a{number}" for number in range(501)))
+        )
 
 
 @pytest.mark.parametrize("rehearsal", [False, True])
