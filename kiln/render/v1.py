@@ -17,12 +17,12 @@ from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.render.output_parts import about_field_value, steps_with_network
 from kiln.render.v1_parts import (
     RecipeScriptReader,
-    StagingOutputs,
     build_settings,
     output_tests,
     script_secret_names,
     source_from_entry,
     spec_texts,
+    staging_outputs,
 )
 from kiln.variants.files import load_variant_file
 from kiln.variants.platform import Platform
@@ -56,20 +56,20 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     identities = BuildIdentities(rendering.pinned_package)
     loops = sorted(space.varying_keys)
     packages = tuple(rendering.packages())
-    shared = StagingOutputs.from_packages(packages, feedstock.recipe, loops)
+    stagings, staging_names = staging_outputs(packages, feedstock.recipe, loops)
     scripts = RecipeScriptReader(recipe_folder=feedstock.recipe, several=recipe.has_outputs)
     outputs: dict[tuple[str, ...], Output] = {}
     for package in packages:
         output = replace(
             _output_from_package(package, identities.identity_of(package), loops, scripts),
-            staging=shared.inherited_staging_name(package),
+            staging=staging_names.get(id(package)),
         )
         _require_valid_names(package, output)
         outputs.setdefault((output.name, output.version, output.build_string, output.subdir), output)
     return RenderedConfig(
         config=config,
         name=recipe.recipe_name_and_version_at(packages[0])[0] if packages else "",
-        stagings=shared.all,
+        stagings=stagings,
         outputs=tuple(outputs.values()),
         network=steps_with_network(packages[0].sections.get("extra")) if packages else (),
         file=RECIPE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -65,34 +65,23 @@ class RecipeScriptReader:
         return whole if (self.recipe_folder / whole).is_file() else None
 
 
-@dataclass(slots=True, kw_only=True)
-class StagingOutputs:
-    """The staging outputs of a config: one for all packages for which it is the same, whatever else varies."""
+def staging_outputs(
+    packages: Iterable[PackageAtVariant], recipe_folder: Path, loops: Sequence[str]
+) -> tuple[tuple[Staging, ...], dict[int, str]]:
+    """Return the staging outputs that packages inherit, and the name of each package's by the package's ``id``.
 
-    _by_package: dict[int, str] = field(default_factory=dict)
-    all: tuple[Staging, ...] = ()
-
-    @classmethod
-    def from_packages(
-        cls, packages: Iterable[PackageAtVariant], recipe_folder: Path, loops: Sequence[str]
-    ) -> StagingOutputs:
-        """Collect those that packages inherit; several of one name are distinguished by the values that they use."""
-        scripts = RecipeScriptReader(recipe_folder=recipe_folder, several=True)
-        given = [
-            (package, _staging_output(package, package.staging, scripts, loops))
-            for package in packages
-            if package.staging
-        ]
-        distinct: list[Staging] = []
-        for _, staging in given:
-            distinct += [] if staging in distinct else [staging]
-        named = [replace(item, name=_distinct_staging_name(item, distinct)) for item in distinct]
-        by_package = {id(package): named[distinct.index(staging)].name for package, staging in given}
-        return cls(_by_package=by_package, all=tuple(named))
-
-    def inherited_staging_name(self, package: PackageAtVariant) -> str | None:
-        """Return the name of the staging output that a package inherits, if it does."""
-        return self._by_package.get(id(package))
+    There is one for all packages for which it is the same, whatever else varies; several of one name are distinguished
+    by the values that they use.
+    """
+    scripts = RecipeScriptReader(recipe_folder=recipe_folder, several=True)
+    given = [
+        (package, _staging_output(package, package.staging, scripts, loops)) for package in packages if package.staging
+    ]
+    distinct: list[Staging] = []
+    for _, staging in given:
+        distinct += [] if staging in distinct else [staging]
+    named = [replace(item, name=_distinct_staging_name(item, distinct)) for item in distinct]
+    return tuple(named), {id(package): named[distinct.index(staging)].name for package, staging in given}
 
 
 def _distinct_staging_name(staging: Staging, others: Sequence[Staging]) -> str:
