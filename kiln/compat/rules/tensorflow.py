@@ -48,10 +48,10 @@ def judge_tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
         yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
     elif versions_agree(row["cuda"], combination.cuda):
         yield finding_with_rows(rule, WORKS, f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}", row)
-    elif builds := _third_party_builds_with_cuda(combination):
+    elif builds := [row for row in _third_party_builds(combination) if versions_agree(row["cuda"], combination.cuda)]:
         pair = f"TensorFlow {combination.tf} with CUDA {row['cuda']}"
         reason = f"upstream tests {pair}; with {combination.cuda} conda-forge built it"
-        yield finding_with_rows(rule, COSTS, reason, row, *builds)
+        yield finding_with_rows(rule, COSTS, reason, row, builds[0])
     elif have_same_major(row["cuda"], combination.cuda):
         reason = (
             f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}; {combination.cuda} is of the same major "
@@ -161,14 +161,6 @@ def _third_party_builds(combination: Combination) -> list[Row]:
         for row in tables.table_rows("built")
         if row["tf"] and combination.tf and versions_agree(row["tf"], combination.tf)
     ]
-
-
-def _third_party_builds_with_cuda(combination: Combination) -> list[Row]:
-    return [
-        row
-        for row in _third_party_builds(combination)
-        if combination.cuda and versions_agree(row["cuda"], combination.cuda)
-    ][:1]
 
 
 def judge_wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
