@@ -96,7 +96,7 @@ def assemble_contents(
         solve_and_install.install(records, prefix, cache=work / "cache", seen_at=PREFIX)
     packages = _requested_packages_first(file_selection.installed_packages(prefix), request.specs)
     with step("select the files that programs need"):
-        selection = file_selection.read_file_selection().with_excluded_packages(request.kind.left_out)
+        selection = file_selection.read_file_selection(request.kind.left_out)
         contents = {
             package: tuple(file_selection.included_entries(prefix, package, selection, below=PREFIX))
             for package in packages

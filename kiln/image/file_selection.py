@@ -47,20 +47,16 @@ class FileSelection:
     packages: frozenset[str]
     files: tuple[str, ...]
 
-    def with_excluded_packages(self, names: Iterable[str]) -> FileSelection:
-        """Return the selection with more packages excluded."""
-        return FileSelection(packages=self.packages | frozenset(names), files=self.files)
-
     def includes(self, path: str) -> bool:
         """Return whether the image includes the file at a path in the prefix."""
         return _joined_pattern(self.files).fullmatch(path) is None
 
 
-def read_file_selection(table: Path = LEFT_OUT) -> FileSelection:
-    """Read the table of excluded packages and files."""
-    rows = files.csv_rows(table)
+def read_file_selection(excluded: Iterable[str]) -> FileSelection:
+    """Read the table of excluded packages and files; ``excluded`` are more packages."""
+    rows = files.csv_rows(LEFT_OUT)
     return FileSelection(
-        packages=frozenset(row["pattern"] for row in rows if row["kind"] == "package"),
+        packages=frozenset([*excluded, *(row["pattern"] for row in rows if row["kind"] == "package")]),
         files=tuple(row["pattern"] for row in rows if row["kind"] == "file"),
     )
 

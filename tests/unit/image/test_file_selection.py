@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_the_selection_includes_the_files_that_programs_need(path: str, *, included: bool) -> None:
-    assert file_selection.read_file_selection().includes(path) is included
+    assert file_selection.read_file_selection(()).includes(path) is included
 
 
 def test_each_exclusion_has_a_reason() -> None:
@@ -50,7 +50,7 @@ def test_an_excluded_package_has_no_entries(tmp_path: Path) -> None:
     for name in PACKAGE.files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    selection = file_selection.read_file_selection()
+    selection = file_selection.read_file_selection(())
     assert [entry.path for entry in file_selection.included_entries(tmp_path, PACKAGE, selection, below="/opt")] == [
         "/opt/bin/tool",
         "/opt/lib/libx.so",
@@ -58,7 +58,7 @@ def test_an_excluded_package_has_no_entries(tmp_path: Path) -> None:
     assert (
         list(
             file_selection.included_entries(
-                tmp_path, PACKAGE, selection.with_excluded_packages(["tensorflow"]), below="/opt"
+                tmp_path, PACKAGE, file_selection.read_file_selection(["tensorflow"]), below="/opt"
             )
         )
         == []
