@@ -35,7 +35,9 @@ def open_pins_of_package(package: Metadata, marked: Recipe) -> tuple[tuple[str, 
     ]
     if not twins:
         return ()
-    return (*_marked_pins(twins[0].requirements), *_marked_pins(_run_export_fields(twins[0])))
+    exports = run_exports(twins[0].section_value("build", "run_exports"))
+    fields = {**twins[0].requirements, **{f"run_exports/{kind}": specs for kind, specs in exports.items()}}
+    return tuple(_marked_pins(fields))
 
 
 def run_as_build_pins(requirements: Requirements, rules: Mapping[str, Any]) -> dict[int, Pin]:
@@ -58,11 +60,6 @@ def pin_run_as_build_bounds(rule: Mapping[str, str] | str) -> tuple[str, str]:
     if isinstance(rule, str):
         return rule, rule
     return rule.get("min_pin", "x.x.x.x.x.x.x"), rule.get("max_pin", "x")
-
-
-def _run_export_fields(package: Metadata) -> dict[str, Any]:
-    exports = run_exports(package.section_value("build", "run_exports"))
-    return {f"run_exports/{kind}": specs for kind, specs in exports.items()}
 
 
 def _marked_pins(fields: Mapping[str, Any]) -> Iterator[tuple[str, int, Pin]]:

@@ -78,7 +78,7 @@ def output_from_package(
         entry_points=item_texts(package.section_value("build", "entry_points")),
         files=included_files(package),
         about={
-            str(key): about_field_value(value)
+            str(key): item_texts(value) if isinstance(value, list) else str(value)
             for key, value in mapping_section(package, "about").items()
             if value is not None
         },
@@ -184,11 +184,6 @@ def _modules_by_language(imports: Sequence[Any]) -> dict[str, tuple[str, ...]]:
             language = str(item.get("lang", ""))
             modules[language] = (*modules.get(language, ()), *item_texts(item.get("imports")))
     return {language: names for language, names in modules.items() if names}
-
-
-def about_field_value(value: Any) -> str | tuple[str, ...]:
-    """Return a value of the ``about`` section."""
-    return item_texts(value) if isinstance(value, list) else str(value)
 
 
 def package_script(package: Metadata) -> Script:
