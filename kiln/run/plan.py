@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.ledger import Ledger
-    from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
     from kiln.run.options import RunOptions
@@ -109,7 +108,13 @@ def make_run_plan(
         image=executor_choice.image_names_for_report(run_inputs.places),
         configs=(
             *(
-                _cached_config_run(config, finished[config.name])
+                ConfigRun(
+                    config=config.name,
+                    state=ConfigState.CACHED,
+                    group=compile_group(config),
+                    reason=build_cache.FOUND,
+                    packages=finished[config.name],
+                )
                 for config in run_inputs.configs
                 if config.name in finished
             ),
@@ -123,16 +128,6 @@ def make_run_plan(
         compiles=compiles,
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
         secrets=bazel_remote_execution_options.remote_secret_variables(options),
-    )
-
-
-def _cached_config_run(config: BuildConfig, packages: tuple[PackageReport, ...]) -> ConfigRun:
-    return ConfigRun(
-        config=config.name,
-        state=ConfigState.CACHED,
-        group=compile_group(config),
-        reason=build_cache.FOUND,
-        packages=packages,
     )
 
 
