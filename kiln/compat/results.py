@@ -105,13 +105,12 @@ def bazel_finding(rule: str, release: str, tested: str, bazel: str, row: Row | N
     """Return the finding about a Bazel, compared with the one that a release is built with."""
     if row is None:
         return unknown_finding(rule, f"no table has {release}")
+    reason = f"{release} is built with Bazel {tested}"
     if versions_agree(tested, bazel):
-        return finding_with_rows(rule, WORKS, f"{release} is built with Bazel {tested}", row)
+        return finding_with_rows(rule, WORKS, reason, row)
     if version_numbers(tested)[0] == version_numbers(bazel)[0] > 0 and is_at_least(bazel, tested):
-        return finding_with_rows(rule, COSTS, f"{release} is built with Bazel {tested}; {bazel} is untested", row)
-    return finding_with_rows(
-        rule, UNKNOWN, f"{release} is built with Bazel {tested}; whether {bazel} builds it is not documented", row
-    )
+        return finding_with_rows(rule, COSTS, f"{reason}; {bazel} is untested", row)
+    return finding_with_rows(rule, UNKNOWN, f"{reason}; whether {bazel} builds it is not documented", row)
 
 
 def release_row(combination: Combination) -> Row | None:

@@ -46,23 +46,21 @@ def judge_tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
     row, rule = tables.tensorflow_row(combination.tf), "TensorFlow and CUDA"
     if row is None:
         yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
-    elif versions_agree(row["cuda"], combination.cuda):
-        yield finding_with_rows(rule, WORKS, f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}", row)
+        return
+    tested = f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}"
+    if versions_agree(row["cuda"], combination.cuda):
+        yield finding_with_rows(rule, WORKS, tested, row)
     elif builds := [row for row in _third_party_builds(combination) if versions_agree(row["cuda"], combination.cuda)]:
         pair = f"TensorFlow {combination.tf} with CUDA {row['cuda']}"
         reason = f"upstream tests {pair}; with {combination.cuda} conda-forge built it"
         yield finding_with_rows(rule, COSTS, reason, row, builds[0])
     elif have_same_major(row["cuda"], combination.cuda):
-        reason = (
-            f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}; {combination.cuda} is of the same major "
-            "version, and untested"
-        )
+        reason = f"{tested}; {combination.cuda} is of the same major version, and untested"
         yield finding_with_rows(rule, COSTS, reason, row)
     else:
         reason = (
-            f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}, of another major version: upstream's "
-            f"wheel cannot load the libraries of {combination.cuda}, and whether the sources compile with it is not "
-            "documented"
+            f"{tested}, of another major version: upstream's wheel cannot load the libraries of {combination.cuda}, "
+            "and whether the sources compile with it is not documented"
         )
         yield finding_with_rows(rule, UNKNOWN, reason, row)
 
@@ -75,25 +73,14 @@ def judge_tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
     if row is None:
         yield unknown_finding(rule, f"no table has TensorFlow {combination.tf}")
         return
-    tested = row["cudnn"]
-    if not have_same_major(tested, combination.cudnn):
-        reason = (
-            f"TensorFlow {combination.tf} is tested with cuDNN {tested}; {combination.cudnn} is of another major "
-            "version, which upstream's wheel refuses"
-        )
+    tested = f"TensorFlow {combination.tf} is tested with cuDNN {row['cudnn']}"
+    if not have_same_major(row["cudnn"], combination.cudnn):
+        reason = f"{tested}; {combination.cudnn} is of another major version, which upstream's wheel refuses"
         yield finding_with_rows(rule, UNKNOWN, reason, row)
-    elif versions_agree(tested, combination.cudnn) or is_at_least(combination.cudnn, tested):
-        yield finding_with_rows(
-            rule,
-            WORKS,
-            f"TensorFlow {combination.tf} is tested with cuDNN {tested}, and accepts a newer minor version",
-            row,
-        )
+    elif versions_agree(row["cudnn"], combination.cudnn) or is_at_least(combination.cudnn, row["cudnn"]):
+        yield finding_with_rows(rule, WORKS, f"{tested}, and accepts a newer minor version", row)
     else:
-        reason = (
-            f"TensorFlow {combination.tf} is tested with cuDNN {tested}: upstream's wheel refuses the older "
-            f"{combination.cudnn}; compiled against it is untested"
-        )
+        reason = f"{tested}: upstream's wheel refuses the older {combination.cudnn}; compiled against it is untested"
         yield finding_with_rows(rule, COSTS, reason, row)
 
 
@@ -143,15 +130,11 @@ def judge_tensorflow_and_compiler(combination: Combination) -> Iterator[Finding]
         yield unknown_finding(rule, f"no table has the compiler of TensorFlow {combination.tf}")
         return
     (name, version), (tested, tested_version) = combination.compiler.split(), row["compiler"].split()
+    reason = f"TensorFlow {combination.tf} is tested with {row['compiler']}"
     if name == tested and have_same_major(version, tested_version):
-        yield finding_with_rows(rule, WORKS, f"TensorFlow {combination.tf} is tested with {row['compiler']}", row)
+        yield finding_with_rows(rule, WORKS, reason, row)
     else:
-        yield finding_with_rows(
-            rule,
-            COSTS,
-            f"TensorFlow {combination.tf} is tested with {row['compiler']}; {combination.compiler} is untested",
-            row,
-        )
+        yield finding_with_rows(rule, COSTS, f"{reason}; {combination.compiler} is untested", row)
 
 
 def _third_party_builds(combination: Combination) -> list[Row]:
@@ -170,17 +153,12 @@ def judge_wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
     row, rule = tables.newest_row_including("wheel", combination.tf), "wheel and glibc"
     if row is None:
         yield unknown_finding(rule, f"no table has the glibc of TensorFlow {combination.tf}")
-    elif is_at_least(combination.glibc, row["glibc"]):
-        yield finding_with_rows(
-            rule, WORKS, f"upstream's wheel of TensorFlow {combination.tf} needs glibc {row['glibc']} or newer", row
-        )
+        return
+    need = f"upstream's wheel of TensorFlow {combination.tf} needs glibc {row['glibc']}"
+    if is_at_least(combination.glibc, row["glibc"]):
+        yield finding_with_rows(rule, WORKS, f"{need} or newer", row)
     else:
-        yield finding_with_rows(
-            rule,
-            CANNOT,
-            f"upstream's wheel of TensorFlow {combination.tf} needs glibc {row['glibc']}; {combination.glibc} is older",
-            row,
-        )
+        yield finding_with_rows(rule, CANNOT, f"{need}; {combination.glibc} is older", row)
 
 
 def judge_wheel_and_processor(combination: Combination) -> Iterator[Finding]:

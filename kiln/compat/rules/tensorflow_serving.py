@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kiln.compat.combination import Combination
-    from kiln.compat.results import Finding, Verdict
+    from kiln.compat.results import Finding
     from kiln.compat.tables import Row
 
 
@@ -30,23 +30,13 @@ def judge_serving_and_its_libraries(combination: Combination) -> Iterator[Findin
         version = getattr(combination, name)
         if version is None:
             continue
-        if versions_agree(version, row[name]):
-            yield finding_with_rows(
-                f"{rule} and {title}", WORKS, f"Serving {combination.serving} is built with {title} {row[name]}", row
-            )
-        else:
-            yield finding_with_rows(
-                f"{rule} and {title}", *_version_mismatch_verdict(combination.serving, title, version, row[name]), row
-            )
-
-
-def _version_mismatch_verdict(serving: str, title: str, version: str, own: str) -> tuple[Verdict, str]:
-    if have_same_major(version, own):
-        return (
-            COSTS,
-            f"Serving {serving} is built with {title} {own}; {version} is of the same major version, and untested",
-        )
-    return UNKNOWN, f"Serving {serving} is built with {title} {own}; whether it can be with {version} is not documented"
+        verdict, reason = WORKS, f"Serving {combination.serving} is built with {title} {row[name]}"
+        if not versions_agree(version, row[name]):
+            if have_same_major(version, row[name]):
+                verdict, reason = COSTS, f"{reason}; {version} is of the same major version, and untested"
+            else:
+                verdict, reason = UNKNOWN, f"{reason}; whether it can be with {version} is not documented"
+        yield finding_with_rows(f"{rule} and {title}", verdict, reason, row)
 
 
 def _findings_on_serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Iterator[Finding]:
