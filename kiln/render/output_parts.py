@@ -78,7 +78,7 @@ def output_from_package(
         entry_points=item_texts(package.section_value("build", "entry_points")),
         files=included_files(package),
         about={
-            str(key): item_texts(value) if isinstance(value, list) else str(value)
+            str(key): about_field_value(value)
             for key, value in mapping_section(package, "about").items()
             if value is not None
         },
@@ -99,6 +99,11 @@ def output_from_package(
         sections=package.values,
         all_keys=dict(package.variant),
     )
+
+
+def about_field_value(value: Any) -> str | tuple[str, ...]:
+    """Return a value of the ``about`` section."""
+    return item_texts(value) if isinstance(value, list) else str(value)
 
 
 def _package_subdir(package: Metadata) -> str:

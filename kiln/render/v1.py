@@ -153,10 +153,7 @@ def _output_from_package(
         script_env=script_secret_names(build.get("script")),
         entry_points=tuple(build.get("python", {}).get("entry_points", ())),
         files=_included_file_globs(build.get("files")),
-        about={
-            _ABOUT.get(key, key): about_field_value(value) if isinstance(value, list) else str(value)
-            for key, value in sections["about"].items()
-        },
+        about={_ABOUT.get(key, key): about_field_value(value) for key, value in sections["about"].items()},
         used=identity.hash_input,
         platform=package.scope.target,
         pins=tuple(_open_pins(needs, exports, sections["tests"])),
