@@ -79,7 +79,7 @@ def binfmt_interpreter(subdir: str, registry: Path = REGISTRY) -> BinaryInterpre
     is_enabled = files.text_or_empty(registry / "status").split() == ["enabled"]  # empty if binfmt_misc is not mounted
     if system != "linux" or architecture not in _MACHINES or not is_enabled:
         return None
-    header = _elf_header(*_MACHINES[architecture])
+    header = _make_elf_header(*_MACHINES[architecture])
     for file in sorted(registry.iterdir()):
         fields = _read_binfmt_entry(file) if file.name not in {"register", "status"} else {}
         if fields and _matches_magic_number(header, fields):
@@ -130,7 +130,7 @@ def _matches_magic_number(header: bytes, fields: Mapping[str, str]) -> bool:
     )
 
 
-def _elf_header(machine: int, bits: int, order: Literal["little", "big"]) -> bytes:
+def _make_elf_header(machine: int, bits: int, order: Literal["little", "big"]) -> bytes:
     """Return the beginning of a program in the ELF format, up to its machine."""
     ident = b"\x7fELF" + bytes((bits // 32, 1 if order == "little" else 2, 1)) + bytes(9)
     return ident + b"".join(number.to_bytes(2, order) for number in (2, machine))

@@ -28,7 +28,7 @@ ENTRY = lazy_pattern(r"(?:[a-z0-9]{3,16}/)?(ac|cas)/(?:[0-9a-f]{2}/)?([0-9a-f]{3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiskCache:
+class DiskCacheUsage:
     """A cache on the disk: ``label`` says what it is for, ``size`` is in bytes, ``used`` in seconds since the epoch."""
 
     key: str
@@ -77,12 +77,12 @@ class DiskCaches:
                 return note
             os.close(note)
 
-    def all_caches(self) -> tuple[DiskCache, ...]:
+    def all_caches(self) -> tuple[DiskCacheUsage, ...]:
         """Return all caches, the one used last first."""
         entries = (self._read_cache_note(note) for note in self.root.glob("*.json"))
         return tuple(sorted(filter(None, entries), key=lambda entry: -entry.used))
 
-    def _read_cache_note(self, note: Path) -> DiskCache | None:
+    def _read_cache_note(self, note: Path) -> DiskCacheUsage | None:
         """Return the cache of a note; None when another process has removed it meanwhile."""
         key = note.stem
         try:
@@ -91,7 +91,7 @@ class DiskCaches:
             return None
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             label = str(json.loads(note.read_text(encoding="utf-8"))["label"])
-        return DiskCache(key=key, label=label, size=files.size_on_disk(self.folder(key)), used=used)
+        return DiskCacheUsage(key=key, label=label, size=files.size_on_disk(self.folder(key)), used=used)
 
     def trim_to_size(self, bound: int, *, keep: Collection[str] = ()) -> int:
         """Reduce the total size of all caches below ``bound`` bytes, and return the bytes that were freed.
@@ -115,7 +115,7 @@ class DiskCaches:
             return 0
         return sum(self.remove_cache(entry) for entry in caches_to_remove(self.all_caches(), excess, keep=keep))
 
-    def remove_cache(self, entry: DiskCache) -> int:
+    def remove_cache(self, entry: DiskCacheUsage) -> int:
         """Remove a cache and return the bytes that were freed: none when it is in use."""
         with self._exclusive_lock(entry.key) as alone:
             if not alone:
@@ -124,7 +124,7 @@ class DiskCaches:
             files.remove(self._purpose_note_path(entry.key))
         return entry.size
 
-    def _remove_oldest_entries(self, entry: DiskCache, excess: int) -> int:
+    def _remove_oldest_entries(self, entry: DiskCacheUsage, excess: int) -> int:
         """Remove the oldest entries of a cache; Bazel treats an action without its outputs as a new one."""
         freed = 0
         with self._exclusive_lock(entry.key) as alone:
@@ -155,10 +155,10 @@ class DiskCaches:
 
 
 def caches_to_remove(
-    entries: tuple[DiskCache, ...], excess: int, *, keep: Collection[str] = ()
-) -> tuple[DiskCache, ...]:
+    entries: tuple[DiskCacheUsage, ...], excess: int, *, keep: Collection[str] = ()
+) -> tuple[DiskCacheUsage, ...]:
     """Return the caches to remove that free ``excess`` bytes, the least recently used first, none of ``keep``."""
-    selection: list[DiskCache] = []
+    selection: list[DiskCacheUsage] = []
     for entry in sorted(entries, key=lambda entry: entry.used):
         if sum(other.size for other in selection) >= excess:
             break

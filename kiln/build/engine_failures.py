@@ -10,7 +10,7 @@ from kiln.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, Kil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailureKind:
+class FailurePattern:
     """A kind of failure: the pattern of the engine's messages, the error to raise, and a hint."""
 
     words: re.Pattern[str]
@@ -19,20 +19,20 @@ class FailureKind:
 
 
 NOT_UNPACKED = "Failed to extract archive"
-DISK = FailureKind(
+DISK = FailurePattern(
     words=re.compile(
         r"no space left on device|disk quota exceeded|os error (?:28|122)\b|the disk became full", re.IGNORECASE
     ),
     error=DiskFull,
     hint="free some space and run the same command again; what was finished is kept",
 )
-HASH = FailureKind(
+HASH = FailurePattern(
     words=re.compile(r"\b(?:sha256|md5) checksum validation failed", re.IGNORECASE),
     error=HashMismatch,
     hint="see that the recipe's hash belongs to this version, and who could have changed the file",
 )
 # Searched in the engine's own message alone: a script's downloads are part of the build, and may come hours later.
-NETWORK = FailureKind(
+NETWORK = FailurePattern(
     words=re.compile(
         r"error sending request|connection (?:refused|reset|closed)|network is unreachable|dns error|timed? ?out"
         r"|temporary failure in name resolution|failed to (?:fetch|download)|status (?:server|client) error"
@@ -47,42 +47,42 @@ _FINAL = re.compile(r"status client error \((?!408|425|429)4\d\d\b", re.IGNORECA
 # The messages of `kiln.source_download`, and those among them that another attempt would repeat.
 _OWN = re.compile(r": (?:the server answered \d+|\S+ cannot be reached: .*|no such file|not a regular file)$")
 _OWN_FINAL = re.compile(r": (?:the server answered (?!408|425|429)4\d\d|no such file|not a regular file)$")
-ABSENT = FailureKind(
+ABSENT = FailurePattern(
     words=_FINAL,
     error=DownloadFailed,
     hint="the server has no such file, or refuses it: check the address and the version, or name a --mirror",
 )
-PACKAGES = FailureKind(
+PACKAGES = FailurePattern(
     words=re.compile(r"cannot solve the request|no candidates were found|failed to (?:solve|resolve)", re.IGNORECASE),
     error=SolveFailed,
     hint="see that the channels in channel_sources have what the recipe requires",
 )
-CONTENTS = FailureKind(
+CONTENTS = FailurePattern(
     words=re.compile(r"failed package content tests", re.IGNORECASE),
     error=TestsFailed,
     hint="compare package_contents in the recipe with the files that the log lists",
 )
-LEFT_OUT = FailureKind(
+LEFT_OUT = FailurePattern(
     words=re.compile(f"^{unpackable_prefix_files.LEFT_OUT}"),
     error=BuildFailed,
     hint="remove the files in the script (Python imports x.so before x.py), or install them under other names",
 )
-SPECIAL = FailureKind(
+SPECIAL = FailurePattern(
     words=re.compile(f"^{re.escape(unpackable_prefix_files.SPECIAL)}"),
     error=BuildFailed,
     hint="remove them at the end of the script, and have the program make them when it runs",
 )
-UNUSABLE = FailureKind(
+UNUSABLE = FailurePattern(
     words=re.compile(f"^{unpackable_prefix_files.UNUSABLE}"),
     error=BuildFailed,
     hint="correct the version in the recipe or in the sources, and copy files in place of links",
 )
-LICENSES = FailureKind(
+LICENSES = FailurePattern(
     words=re.compile(r"^(?:PyRattlerBuildError: )?No license files were copied"),
     error=BuildFailed,
     hint="put the files that about/license_file names into the recipe's folder, or correct their paths in the source",
 )
-OTHER = FailureKind(words=re.compile(""), error=BuildFailed)
+OTHER = FailurePattern(words=re.compile(""), error=BuildFailed)
 GAVE_UP = "Retry attempt #2"  # the engine's last retry; its message does not name what could not be resolved
 
 
@@ -98,7 +98,7 @@ def readable_engine_message(reason: str, tail: str) -> str:
     return reason.removeprefix("PyRattlerBuildError: ")
 
 
-def classify_failure(reason: str, tail: str) -> FailureKind:
+def classify_failure(reason: str, tail: str) -> FailurePattern:
     """Return the kind of a failure, from an engine's error message and the end of its log."""
     if DISK.words.search(reason) or DISK.words.search(tail):
         return DISK

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.model.build_steps import RunExport
     from kiln.model.output_settings import BuildSettings
+    from kiln.model.planned_steps import RunExport
     from kiln.model.rendered import Output, OutputTest, Script, Source, Staging
 
 ABOUT = {"home": "homepage", "dev_url": "repository", "doc_url": "documentation"}  # conda-build's key: rattler-build's

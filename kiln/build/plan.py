@@ -18,19 +18,19 @@ from kiln.build import (
 )
 from kiln.build.engine_recipe import compile_step_recipe, literal_script_variables, output_recipe
 from kiln.build.metadata_edits import about_and_hash_edits, recipe_and_test_edits
-from kiln.build.rattler_build_output_settings import index_json_entries
+from kiln.build.rattler_build_output_settings import missing_index_json_entries
 from kiln.build.script_variables import cuda_override, exportable_variables, script_environment, variant_variables
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
-from kiln.model.build_steps import BuildStep, CompileStep
 from kiln.model.built_package_settings import BuildPlatforms, PackageSettings
+from kiln.model.planned_steps import BuildStep, CompileStep
 from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace, script_run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kiln.model.build_steps import StagedFiles
+    from kiln.model.planned_steps import StagedFiles
     from kiln.model.rendered import Output, OutputTest, RenderedConfig, Staging
 
 COMPILE = "kiln-compile"  # what the engine calls a step that outputs share
@@ -97,7 +97,7 @@ def plan_rehearsal(
             channels=channels,
             environment=cuda_override(rendered),
             platforms=target_and_build_platforms(rendered),
-            index=index_json_entries(output),
+            index=missing_index_json_entries(output),
             edits=_package_metadata_edits(output, folder, recipe_folder),
             pins=solved_pins.pins_to_solve(output),
         )
@@ -214,7 +214,7 @@ def plan_outputs(
             channels=channels,
             environment=cuda_override(rendered),
             platforms=target_and_build_platforms(rendered),
-            index=index_json_entries(output),
+            index=missing_index_json_entries(output),
             edits=_package_metadata_edits(output, folder, recipe_folder),
             pins=solved_pins.pins_to_solve(output),
             settings=forge,
@@ -279,7 +279,7 @@ def _output_epilogue_lines(
             else about_files_in_info.copy_about_files_lines(output, recipe_folder, about)
         ),
         *prefix_postprocessing.install_link_scripts_lines(output, recipe_folder),
-        *prefix_postprocessing.remove_direct_url_lines(output),
+        *prefix_postprocessing.direct_url_removal_script(output),
         *prefix_postprocessing.remove_excluded_files_lines(output),
         *prefix_postprocessing.unpack_eggs_lines(output),
         *prefix_postprocessing.compile_modules_lines(output),

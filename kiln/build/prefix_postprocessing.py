@@ -94,7 +94,7 @@ def _requires_python(output: Output) -> bool:
     return any(package_name(spec) == "python" for spec in (*output.requirements.host, *output.requirements.build))
 
 
-def remove_direct_url_lines(output: Output) -> tuple[str, ...]:
+def direct_url_removal_script(output: Output) -> tuple[str, ...]:
     """Return the lines that remove pip's records of local sources, in a package that installs with Python."""
     return _FORGET_SOURCES if _requires_python(output) and not output.settings.by_engine else ()
 

@@ -126,7 +126,7 @@ def _without_defaults(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in (None, False, [], {})}
 
 
-def index_json_entries(output: Output) -> dict[str, Any]:
+def missing_index_json_entries(output: Output) -> dict[str, Any]:
     """Return the entries of index.json that the engine does not write."""
     about = {key: text for key in ("license", "license_family") if isinstance(text := output.about.get(key), str)}
     features = {"features": output.settings.features, "track_features": output.track_features}

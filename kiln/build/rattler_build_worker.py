@@ -23,7 +23,7 @@ from kiln.build.unpackable_prefix_files import (
     UNUSABLE,
     files_omitted_by_engine,
     message_naming_files,
-    special_files_listed_by_script,
+    special_files_that_ended_script,
     version_and_link_faults,
 )
 from kiln.model.built_package_settings import BuildPlatforms, PackageSettings
@@ -71,7 +71,7 @@ def main(job_file: str) -> None:
     try:
         result = prepare_script_of_job(job) if job.get("debug") else {"package": str(build_package_of_job(job))}
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the build's failure
-        names = special_files_listed_by_script(Path(job["folder"]))
+        names = special_files_that_ended_script(Path(job["folder"]))
         result = {"error": message_naming_files(SPECIAL, names) if names else str(error)}
     files.write_text(Path(job["result"]), json.dumps(result))
     sys.stdout.flush()

@@ -17,7 +17,7 @@ from kiln.archive_kinds import is_archive, is_misnamed
 from kiln.build import sources_fetched_by_engine_or_kiln
 from kiln.build.engine_failures import HASH
 from kiln.build.engine_recipe import local_source_entry
-from kiln.build.source_checkout import check_out_repository
+from kiln.build.repository_checkout import check_out_repository
 from kiln.build.source_unpack import unpack_source
 from kiln.build.unpacked_source_content_hash import folder_content_hash
 from kiln.errors import DownloadFailed, HashMismatch, KilnError, RecipeFault
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kiln.build.source_mirrors import SourceMirrors
-    from kiln.model.build_steps import FetchedSource
+    from kiln.model.planned_steps import FetchedSource
     from kiln.model.rendered import Source
 
 ALGORITHMS = ("sha512", "sha384", "sha256", "sha224", "sha1", "md5")  # the strongest one first

@@ -48,7 +48,7 @@ def refuse_special_files_lines(folder: Path) -> tuple[str, ...]:
     return (f"{{ {find} || true; if [ -s {place} ]; then exit 1; fi; }} 2>/dev/null",)
 
 
-def special_files_listed_by_script(folder: Path) -> tuple[str, ...]:
+def special_files_that_ended_script(folder: Path) -> tuple[str, ...]:
     """Return the special files for which the line of `refuse_special_files_lines` ended a script."""
     try:
         entries = os.fsdecode((folder / LIST).read_bytes()).split("\0")

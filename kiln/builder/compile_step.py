@@ -14,7 +14,7 @@ from kiln.build.staging_and_build_run_exports import run_exports_of_package
 from kiln.builder.job_main import remove_folders_on_failure
 from kiln.errors import BuildFailed, SystemFault
 from kiln.executor import network_isolation
-from kiln.model.build_steps import StagedFiles
+from kiln.model.planned_steps import StagedFiles
 from kiln.store import bazel_environment_variables
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.builder.config_build import ConfigBuilder
     from kiln.builder.step_cache import StepResult
     from kiln.job.messages import ReportedStep
-    from kiln.model.build_steps import CompileStep
+    from kiln.model.planned_steps import CompileStep
     from kiln.model.rendered import Staging
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from kiln.job.job_descriptions import BuildJob
     from kiln.job.messages import ReportedStep, StepReporter
-    from kiln.model.build_steps import BuildStep, CompileStep, TestStep
+    from kiln.model.planned_steps import BuildStep, CompileStep, TestStep
     from kiln.model.rendered import Output, RenderedConfig
 
 

@@ -18,7 +18,7 @@ from kiln.build.source_mirrors import SourceMirrors
 from kiln.builder.job_main import RENDERED
 from kiln.errors import BuildFailed, DownloadFailed, KilnError, SolveFailed, TestsFailed
 from kiln.executor import network_isolation
-from kiln.model.build_steps import BuildStep, CompileStep
+from kiln.model.planned_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
 from kiln.store import bazel_environment_variables
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from kiln.job.job_descriptions import BuildJob
     from kiln.job.messages import ReportedStep
-    from kiln.model.build_steps import FetchedSource
+    from kiln.model.planned_steps import FetchedSource
     from kiln.model.rendered import RenderedConfig
 
 Result = TypeVar("Result")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from kiln.bazel.disk_cache_folders import DiskCache, DiskCaches
+    from kiln.bazel.disk_cache_folders import DiskCaches, DiskCacheUsage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def remove_selected_caches(caches: DiskCaches, options: argparse.Namespace) -> i
     return sum(caches.remove_cache(entry) for entry in entries if options.all or newest[entry.label] != entry.key)
 
 
-def caches_as_text(entries: list[DiskCache], root: Path, freed: int) -> str:
+def caches_as_text(entries: list[DiskCacheUsage], root: Path, freed: int) -> str:
     """Return the caches as a table with their total size."""
     from kiln import files
     from kiln.cli.run_views_and_printing import terminal_width

@@ -30,12 +30,6 @@ from kiln.cli import (
     fleet_unrecorded_runs,
     lost_terminal,
 )
-from kiln.cli.fleet_ansible_settings import (
-    artifact_layout,
-    playbook_site,
-    run_folder,
-    worker_build_options,
-)
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, add_arguments, planned_worker_loss_limits
 from kiln.cli.fleet_planning import (
     UP_TO_DATE,
@@ -44,6 +38,12 @@ from kiln.cli.fleet_planning import (
     plan_with_job_sizes,
     require_known_machine_types,
     worker_count_limit,
+)
+from kiln.cli.fleet_run_folder_and_variables import (
+    artifact_layout,
+    playbook_site,
+    run_folder,
+    worker_build_options,
 )
 from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
@@ -207,7 +207,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
         )
         build_stage = None
         if selection.configs:
-            run_config, site = run_config_and_site(options, feedstock, selection, previous, ledger, tests)
+            run_config, site = plan_run_config_and_site(options, feedstock, selection, previous, ledger, tests)
             configs = {config.config: config for config in selection.all}
             keep = functools.partial(add_collected_packages, feedstock, configs)
             build_stage = functools.partial(fleet.execute_fleet_run, run_config, site, keep=keep)
@@ -227,7 +227,7 @@ def selection_and_run_to_resume(
 ) -> tuple[FleetConfigSelection, FleetRun | None]:
     """Return the selected configs, and the run to resume, whose configs are among them."""
     from kiln.fleet import run_and_removal as fleet
-    from kiln.fleet.build_and_test_recorders import config_of_job
+    from kiln.fleet.builds_and_tests_as_one_run import config_of_job
 
     selection = select_configs(options, feedstock)
     previous = fleet.run_to_resume(ledger.fleet_runs(), provider=options.provider, key=selection.all[0].inputs.shared)
@@ -283,7 +283,7 @@ def add_collected_packages(
     return remote_configs_and_packages.add_collected_packages(feedstock, configs[config], packages) if packages else ()
 
 
-def run_config_and_site(
+def plan_run_config_and_site(
     options: argparse.Namespace,
     feedstock: Feedstock,
     selection: FleetConfigSelection,
@@ -293,13 +293,13 @@ def run_config_and_site(
 ) -> tuple[FleetRunConfig, PlaybookSite | SlurmSite]:
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
     from kiln.fleet.assumptions import Assumptions
-    from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, pool_type_and_size
+    from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, recorded_pool_type_and_size
 
     is_slurm = options.provider == fleet_slurm.SLURM
     if previous is not None and not is_slurm:
         options.types = list(previous.machine_types)
         options.cache = options.cache or cache_worker_type(previous)
-        if options.pool is None and (pool := pool_type_and_size(previous)) is not None:
+        if options.pool is None and (pool := recorded_pool_type_and_size(previous)) is not None:
             options.pool_type, options.pool = pool
         require_known_machine_types(options, previous)
     quotas = () if previous is not None else fleet_quotas.account_quotas(options, feedstock)  # it has workers already

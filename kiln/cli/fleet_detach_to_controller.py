@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import fleet_remote_execution
 from kiln.cli.allowed_environment_variables import container_client_variables
-from kiln.cli.fleet_ansible_settings import (
+from kiln.cli.fleet_controller_type_and_charge import (
+    CONTROLLER_TYPE,
+    KEEP,
+    controller_price_variable,
+    controller_type_row,
+)
+from kiln.cli.fleet_offers_and_run_terms import CLOUDS
+from kiln.cli.fleet_planning import priced_controller_type
+from kiln.cli.fleet_run_folder_and_variables import (
     ANSIBLE,
     PACKAGE_ROOT,
     pip_index_variables,
@@ -24,14 +32,6 @@ from kiln.cli.fleet_ansible_settings import (
     worker_build_options,
     worker_build_variables,
 )
-from kiln.cli.fleet_controller_type_and_charge import (
-    CONTROLLER_TYPE,
-    KEEP,
-    controller_price_variable,
-    controller_type_row,
-)
-from kiln.cli.fleet_offers_and_run_terms import CLOUDS
-from kiln.cli.fleet_planning import priced_controller_type
 from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError

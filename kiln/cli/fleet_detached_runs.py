@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import fleet_controller_type_and_charge
 from kiln.cli.allowed_environment_variables import container_client_variables
-from kiln.cli.fleet_ansible_settings import artifact_layout, playbook_site, run_folder
 from kiln.cli.fleet_detach_to_controller import remove_controller
 from kiln.cli.fleet_offers_and_run_terms import CLOUDS
+from kiln.cli.fleet_run_folder_and_variables import artifact_layout, playbook_site, run_folder
 from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import (
     AlreadyRunning,

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_detached_runs, fleet_slurm
-from kiln.cli.fleet_ansible_settings import artifact_layout, playbook_site
+from kiln.cli.fleet_run_folder_and_variables import artifact_layout, playbook_site
 from kiln.errors import KilnError, UsageError, raise_all
 
 if TYPE_CHECKING:

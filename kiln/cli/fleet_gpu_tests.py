@@ -198,7 +198,7 @@ def build_and_test(
     observer: RunObserver,
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build, unless all configs are ``cached``, then test; return the report of both, and the errors of configs."""
-    from kiln.fleet.build_and_test_recorders import BuildBeforeTestsRecorder
+    from kiln.fleet.builds_and_tests_as_one_run import BuildBeforeTestsRecorder
 
     if build is None:
         assert stage is not None, "there is something to build or to test"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from kiln.cli.fleet_ansible_settings import playbook_variable_text
 from kiln.cli.fleet_arguments import planned_worker_loss_limits
 from kiln.cli.fleet_controller_type_and_charge import KEEP
 from kiln.cli.fleet_planning import priced_controller_type, priced_machine_types
 from kiln.cli.fleet_prices import price_region
+from kiln.cli.fleet_run_folder_and_variables import playbook_variable_text
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 

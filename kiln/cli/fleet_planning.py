@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_controller_type_and_charge, fleet_slurm
-from kiln.cli.fleet_ansible_settings import playbook_variable_value
 from kiln.cli.fleet_arguments import DEFAULT_TYPE
 from kiln.cli.fleet_prices import MACHINE_TYPES, merged_price_table, price_region
+from kiln.cli.fleet_run_folder_and_variables import playbook_variable_value
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 

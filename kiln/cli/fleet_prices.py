@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kiln.cli.fleet_ansible_settings import ANSIBLE, playbook_variable_text
+from kiln.cli.fleet_run_folder_and_variables import ANSIBLE, playbook_variable_text
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, playbook_site
+from kiln.cli.fleet_run_folder_and_variables import PACKAGE_ROOT, playbook_site
 from kiln.files import text_or_empty
 
 if TYPE_CHECKING:

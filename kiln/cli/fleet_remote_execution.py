@@ -113,7 +113,7 @@ def pool_platform_properties(feedstock: Feedstock, options: argparse.Namespace) 
     Raises:
         UsageError: when none is the image that the actions run in.
     """
-    from kiln.cli.fleet_ansible_settings import playbook_variable_value
+    from kiln.cli.fleet_run_folder_and_variables import playbook_variable_value
 
     properties = playbook_variable_value("kiln_pool_properties", options.vars) or _recipe_platform_properties(feedstock)
     image = properties.get(IMAGE) if isinstance(properties, dict) else None

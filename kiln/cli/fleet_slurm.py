@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_remote_execution
 from kiln.cli.allowed_environment_variables import container_client_variables, pip_variables
-from kiln.cli.fleet_ansible_settings import (
+from kiln.cli.fleet_run_folder_and_variables import (
     PACKAGE_ROOT,
     artifact_layout,
     run_folder,
@@ -90,10 +90,10 @@ def slurm_run_site(
     Raises:
         UsageError: when the shared folder is not known.
     """
-    from kiln.bootstrap import clone_and_lock_files
+    from kiln.bootstrap import required_clone_and_requirements
     from kiln.fleet.slurm.site import SlurmSettings
 
-    clone_and_lock_files.require_clone("kiln fleet", PACKAGE_ROOT)
+    required_clone_and_requirements.require_clone("kiln fleet", PACKAGE_ROOT)
     stored = SlurmSettings.read_from_run_folder(run_folder(feedstock, run))
     folder = options.slurm_folder if stored is None else stored.folder
     if folder is None:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_slurm
-from kiln.cli.fleet_ansible_settings import PACKAGE_ROOT, playbook_site, provider_variables_without_secrets
+from kiln.cli.fleet_run_folder_and_variables import PACKAGE_ROOT, playbook_site, provider_variables_without_secrets
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 

@@ -10,7 +10,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import build_options, config_selection, fleet_controller_type_and_charge, lost_terminal
-from kiln.cli.fleet_ansible_settings import (
+from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, worker_loss_limits
+from kiln.cli.fleet_detach_to_controller import new_run_id
+from kiln.cli.fleet_offers_and_run_terms import comma_separated_words
+from kiln.cli.fleet_planning import config_resource_needs, default_machine_types, priced_machine_types
+from kiln.cli.fleet_run_folder_and_variables import (
     artifact_layout,
     playbook_site,
     playbook_variable_text,
@@ -18,10 +22,6 @@ from kiln.cli.fleet_ansible_settings import (
     run_folder,
     worker_build_variables,
 )
-from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, worker_loss_limits
-from kiln.cli.fleet_detach_to_controller import new_run_id
-from kiln.cli.fleet_offers_and_run_terms import comma_separated_words
-from kiln.cli.fleet_planning import config_resource_needs, default_machine_types, priced_machine_types
 from kiln.console.text import duration_seconds
 from kiln.errors import FleetLimit, UsageError
 

@@ -6,8 +6,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.fleet_ansible_settings import artifact_layout, playbook_site
 from kiln.cli.fleet_offers_and_run_terms import CLOUDS
+from kiln.cli.fleet_run_folder_and_variables import artifact_layout, playbook_site
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown
 
 if TYPE_CHECKING:

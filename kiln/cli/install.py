@@ -100,7 +100,7 @@ def install_request(options: argparse.Namespace) -> InstallRequest:
     """Return the request of the command line and the environment."""
     from kiln import channel_url_credentials
     from kiln.install import install
-    from kiln.install.named_prefix import prefix_of_environment
+    from kiln.install.prefix_by_name import prefix_of_environment
 
     for spec in options.specs:
         if why := invalid_spec_reason(spec) or (

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables
 from kiln.compat.combination import capability_number
+from kiln.compat.combinations_and_variants import (
+    capabilities_including_gpus,
+    conda_build_config_lines,
+    newest_accepted_gcc,
+)
 from kiln.compat.results import Suggestion, Verdict, release_row, with_release_cuda_unless_given
 from kiln.compat.rules import findings
 from kiln.compat.rules.gpu import judge_known_failures
-from kiln.compat.variant_conversion import capabilities_including_gpus, conda_build_config_lines, newest_accepted_gcc
 from kiln.compat.version_ranges import is_at_least, lowest_and_highest, overlaps_range, version_numbers, versions_agree
 
 if TYPE_CHECKING:

@@ -86,13 +86,13 @@ def _key_value_lines(key: str, value: RecipePart, indent: str) -> Iterator[str]:
         yield from _scalar_lines(f"{indent}{name}:", value, indent)
         return
     behind = f"  {value.behind}" if value.behind else ""
-    inner = list(_mapping_or_list_lines(value, indent + _STEP))
+    inner = list(_yaml_lines_of_part(value, indent + _STEP))
     empty = "" if inner else " []" if isinstance(value, ListPart) else " {}"
     yield f"{indent}{name}:{empty}{behind}"
     yield from inner
 
 
-def _mapping_or_list_lines(value: RecipePart, indent: str) -> Iterator[str]:
+def _yaml_lines_of_part(value: RecipePart, indent: str) -> Iterator[str]:
     if isinstance(value, DictPart):
         for key, item in value.pairs:
             yield from _key_value_lines(key, item, indent)
@@ -107,7 +107,7 @@ def _list_item_lines(value: RecipePart, indent: str) -> Iterator[str]:
         yield from _scalar_lines(f"{indent}-", value, indent)
     else:
         as_keys = _condition_as_mapping(value) if isinstance(value, IfThenElsePart) else value
-        first, *rest = list(_mapping_or_list_lines(as_keys, indent + _STEP)) or [f"{indent}{_STEP}{{}}"]
+        first, *rest = list(_yaml_lines_of_part(as_keys, indent + _STEP)) or [f"{indent}{_STEP}{{}}"]
         while first.lstrip().startswith("#") and rest:  # an item begins with its first key, not with a comment
             yield f"{indent}{first.strip()}"
             first, *rest = rest

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.bootstrap.clone_and_lock_files import requirements_file
+from kiln.bootstrap.required_clone_and_requirements import requirements_file
 from kiln.errors import DownloadFailed, program_output_with_margin
 
 if TYPE_CHECKING:

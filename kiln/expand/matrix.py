@@ -18,7 +18,7 @@ from kiln.recipe.text_rendering import RecipeTemplate
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.combine import combine_sources
 from kiln.variants.files import VariantSource, check_variant_source, load_variant_file
-from kiln.variants.migrations import MISFIT, applicable_migration_files, apply_migrations
+from kiln.variants.migrations import MISFIT, apply_migrations, migration_files_of_feedstock_and_pinning
 from kiln.variants.platform import Platform
 from kiln.variants.space import Space, Variant, space_narrowed_to_sources
 from kiln.yamltext.typed_text import as_text
@@ -92,7 +92,7 @@ class _MatrixExpansion:
         pinned = pinning.parent / "share" / "conda-forge" / "migrations" if pinning else None
         self.migrations = [
             load_variant_file(path, f"migrations/{path.name}")
-            for path in applicable_migration_files(feedstock.config_folder / "migrations", pinned)
+            for path in migration_files_of_feedstock_and_pinning(feedstock.config_folder / "migrations", pinned)
         ]
         self.v1 = is_v1(feedstock)
         if self.v1 and (beside := feedstock.recipe / "variants.yaml").is_file():

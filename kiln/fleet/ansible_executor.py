@@ -38,9 +38,9 @@ RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's f
 HANDLERS: Mapping[type, Handler] = {
     ProvisionWorkers: provider_operations.provision_workers,
     PrepareWorker: worker_commands.prepare_worker,
-    WatchService: worker_commands.watch_service,
+    WatchService: worker_commands.report_service_health,
     QueryJobs: worker_commands.query_jobs_of_worker,
-    StartBuild: worker_commands.start_build,
+    StartBuild: worker_commands.start_build_on_worker,
     StopBuild: worker_commands.stop_build,
     FollowBuild: worker_commands.follow_build,
     RenewLease: worker_commands.renew_lease,

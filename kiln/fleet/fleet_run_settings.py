@@ -27,10 +27,10 @@ OVER = frozenset({WorkerState.TERMINATING, WorkerState.LOST, WorkerState.REFUSED
 def cache_worker_type(run: FleetRun) -> str | None:
     """Return the type of the worker that holds a run's cache; None without one, and with a pool."""
     caches = (worker for worker in run.workers if worker.name.endswith(CACHE) and worker.state not in OVER)
-    return None if pool_type_and_size(run) else next((worker.type for worker in caches), None)
+    return None if recorded_pool_type_and_size(run) else next((worker.type for worker in caches), None)
 
 
-def pool_type_and_size(run: FleetRun) -> tuple[str, int] | None:
+def recorded_pool_type_and_size(run: FleetRun) -> tuple[str, int] | None:
     """Return the type and the number of the workers of a run's pool; None without one."""
     types = [worker.type for worker in run.workers if POOL.fullmatch(worker.name) and worker.state not in OVER]
     return (types[0], len(types)) if types else None

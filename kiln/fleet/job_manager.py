@@ -279,7 +279,9 @@ class JobManager:
         full_disks = inventory.count_builds_ended_with(name, DiskFull.exit_code)
         end = job.finished if job is not None and job.finished is not None else self.state.executor.now()
         inventory.update_job(name, state=JobState.LOST, reason=reason, finished=end, reclaimed=worker.is_reclaimed)
-        is_last = attempts >= self.state.run_config.attempts and (error is FleetLimit or self._is_config_at_fault(name))
+        is_last = attempts >= self.state.run_config.attempts and (
+            error is FleetLimit or self._loses_workers_improbably_often(name)
+        )
         if is_last or full_disks >= FULL_DISKS:
             what = f"{name} was started on {attempts} workers, and none of them built it"
             if self.state.run_config.is_scheduled:
@@ -293,7 +295,7 @@ class JobManager:
         reason = f"waiting again: {worker.name}: {reason}"
         self.state.update_config(name, state=ConfigState.WAITING, started=None, reason=reason)
 
-    def _is_config_at_fault(self, config: str) -> bool:
+    def _loses_workers_improbably_often(self, config: str) -> bool:
         """Return whether a config loses its workers itself: more often than those of the other configs are lost.
 
         Losses are taken for a Poisson process, whose rate is that of the others, and `ASSUMED` before there are any.

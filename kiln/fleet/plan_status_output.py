@@ -10,7 +10,7 @@ from kiln.console.text import cost_text, count_text, duration, table
 from kiln.fleet import costs as fleet_costs
 from kiln.fleet import quotas
 from kiln.fleet.assumptions import Assumptions
-from kiln.fleet.build_and_test_recorders import config_of_job
+from kiln.fleet.builds_and_tests_as_one_run import config_of_job
 from kiln.fleet.lost_controller_cost_and_sweep_script import greatest_cost_text
 from kiln.fleet.price_table import FREE
 from kiln.fleet.run_terms import run_terms_lines

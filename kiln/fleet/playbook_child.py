@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln import json_messages
-from kiln.fleet import stale_processes
+from kiln.fleet import local_processes_of_killed_run
 
 SECRET = re.compile(r"AWS_|OS_|PIP_|ANSIBLE_VAULT_|KILN_SECRET_")  # names that ansible-runner must not see
 LOOK = 1  # seconds between two checks for the end
@@ -77,7 +77,7 @@ def run_playbook(spec: dict[str, Any]) -> int:
         if (
             os.getppid() != parent
         ):  # Ansible's workers have their own sessions, which a signal to the process group does not reach
-            stale_processes.end_processes_of_run(Path(os.environ[stale_processes.MARK]))
+            local_processes_of_killed_run.end_processes_of_run(Path(os.environ[local_processes_of_killed_run.MARK]))
 
 
 def playbook_exit_code(status: str, rc: int | None) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, json_messages, process_runner
-from kiln.fleet import stale_processes
+from kiln.fleet import local_processes_of_killed_run
 from kiln.operating_system.machine_resources import MachineResources
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class PlaybookSite:
     @property
     def marked_environment(self) -> dict[str, str]:
         """The environment of the processes that are started, with the run's mark."""
-        return {**self.environment, stale_processes.MARK: str(self.folder)}
+        return {**self.environment, local_processes_of_killed_run.MARK: str(self.folder)}
 
 
 def ssh_config_file(run_folder: Path, worker: str) -> Path:
@@ -201,7 +201,7 @@ class PlaybookRunner:
             for pid in self._running.values():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
-        stale_processes.end_processes_of_run(self.site.folder)
+        local_processes_of_killed_run.end_processes_of_run(self.site.folder)
 
     def _register_process(self, number: int, pid: int) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, TeardownIncomplete, UsageError
-from kiln.fleet import stale_processes, unrecorded_run_recovery
+from kiln.fleet import local_processes_of_killed_run, unrecorded_run_recovery
 from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
 from kiln.fleet.playbook_runner import PlaybookRunner, is_removal_confirmed, removal_failure_reason
 from kiln.fleet.provider_operations import CREDENTIALS
@@ -43,7 +43,7 @@ def execute_fleet_run(
     default that of the site's builds, which hands packages to ``keep``. Raises the errors of `Supervisor.execute_run`.
     """
     site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    stale_processes.end_processes_of_run(site.folder)
+    local_processes_of_killed_run.end_processes_of_run(site.folder)
     files.create_reserve_file(site.disk_reserve_file, RESERVE)
     if executor is None:
         executor = SlurmExecutor(site, keep=keep) if isinstance(site, SlurmSite) else AnsibleExecutor(site, keep=keep)

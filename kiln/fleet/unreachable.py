@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.fleet.executor_protocol import ProbeWorkers
-from kiln.fleet.provider_machine_list_audit import MachineAudit
+from kiln.fleet.running_machines_audit import MachineAudit
 from kiln.model.fleet import WorkerState
 
 if TYPE_CHECKING:

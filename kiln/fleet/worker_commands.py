@@ -83,7 +83,7 @@ def _failed_command_event(command: PrepareWorker | QueryJobs | StartBuild, reaso
     return CommandUndelivered(command=command, reason=reason)
 
 
-def watch_service(session: PlaybookSession, command: WatchService) -> None:
+def report_service_health(session: PlaybookSession, command: WatchService) -> None:
     """Report whether a cache, or the part of a pool on a worker, runs, until the worker is terminated."""
     worker = command.worker
     unit = "kiln-pool" if POOL.fullmatch(worker) else "kiln-cache"
@@ -136,7 +136,7 @@ def renew_lease(session: PlaybookSession, command: RenewLease) -> Event | None:
     return WorkerUnreachable(worker=command.worker) if result.exit_code in NO_CONNECTION else None
 
 
-def start_build(session: PlaybookSession, command: StartBuild) -> Event:
+def start_build_on_worker(session: PlaybookSession, command: StartBuild) -> Event:
     """Start a build."""
     session.configs[command.worker] = command.config
     session.report_step(command.config, f"start on {command.worker}")

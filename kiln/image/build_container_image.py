@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.bootstrap.clone_and_lock_files import requirements_file
+from kiln.bootstrap.required_clone_and_requirements import requirements_file
 from kiln.container import images
 from kiln.errors import UsageError, did_you_mean
 from kiln.image import apt_sources

@@ -5,7 +5,7 @@ It starts from the base image's archive, so that common packages are downloaded 
 
 from __future__ import annotations
 
-from kiln.bootstrap import clone_and_lock_files
+from kiln.bootstrap import required_clone_and_requirements
 from kiln.container import images
 from kiln.image.build_container_image import (
     AFTER,
@@ -74,7 +74,7 @@ def worker_recipe(suite: str = SUITE) -> ImageRecipe:
     Raises:
         MissingTool: kiln does not run from a clone, whose files the image has.
     """
-    clone_and_lock_files.require_clone("an image of workers")
+    required_clone_and_requirements.require_clone("an image of workers")
     return ImageRecipe(
         suite=suite,
         packages=PACKAGES,

@@ -38,15 +38,16 @@ def starter_recipe(name: str, version: str, format_: RecipeFormat, maintainers: 
         "maintainers": yaml_list_lines(maintainers, 4),
         "holder": ", ".join(maintainers),
     }
-    texts = {format_.recipe_path: _starter_file_text(f"{Path(format_.recipe_path).name}.in").format(**values)}
+    texts = {format_.recipe_path: _starter_template_text(f"{Path(format_.recipe_path).name}.in").format(**values)}
     if format_ is RecipeFormat.V0:
-        texts["recipe/build.sh"] = _starter_file_text("build.sh")
+        texts["recipe/build.sh"] = _starter_template_text("build.sh")
     texts |= {
-        f"recipe/src/{file}": _starter_file_text(f"{file}.in").format(**values) for file in ("hello.sh", license_file)
+        f"recipe/src/{file}": _starter_template_text(f"{file}.in").format(**values)
+        for file in ("hello.sh", license_file)
     }
     note = f"{format_.recipe_path} is an example that builds; change its source, script, tests and about"
     return NewRecipe(name=name, format=format_, files=texts, notes=(note,))
 
 
-def _starter_file_text(file: str) -> str:
+def _starter_template_text(file: str) -> str:
     return (FILES / file).read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from kiln.conda_package import reader
 from kiln.errors import BuildFailed, KilnError
 from kiln.ledger.run_records_as_json import KINDS
 from kiln.model.build_results import PackageReport, StepReport, TestReport
-from kiln.model.compile_report import Progress
+from kiln.model.compile_progress_and_report import Progress
 from kiln.operating_system import file_operations
 from kiln.serialization import type_hints
 

@@ -35,7 +35,7 @@ def run_bounded(work: Callable[[], Result]) -> Result:
     with _one_at_a_time:
         BoundedRunState.inside, BoundedRunState.note = True, note
         try:
-            with machine_resources.additional_memory_limit(limit_errors.MEMORY), _limit_time():
+            with machine_resources.limit_memory_growth(limit_errors.MEMORY), _limit_time():
                 return work()
         except BaseException as error:
             failure = limit_errors.limit_error_or_none(error, note)

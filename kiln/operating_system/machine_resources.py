@@ -99,7 +99,7 @@ if sys.platform == "win32":
         _MemoryLimitJob.limit_memory(memory)
 
     @contextlib.contextmanager
-    def additional_memory_limit(amount: int) -> Iterator[None]:
+    def limit_memory_growth(amount: int) -> Iterator[None]:
         """Have the system refuse more than ``amount`` further bytes of memory during the block."""
         _MemoryLimitJob.limit_memory(private_memory() + amount)
         try:
@@ -138,7 +138,7 @@ else:
         resource.setrlimit(kind, (amount if most == resource.RLIM_INFINITY else min(amount, most), most))
 
     @contextlib.contextmanager
-    def additional_memory_limit(amount: int) -> Iterator[None]:
+    def limit_memory_growth(amount: int) -> Iterator[None]:
         """Have the kernel refuse more than ``amount`` further bytes of memory during the block."""
         before = resource.getrlimit(resource.RLIMIT_DATA)
         _set_soft_limit(resource.RLIMIT_DATA, private_memory() + amount)

@@ -21,7 +21,7 @@ from kiln.publish.package_inspection import REHEARSAL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kiln.model.release import Candidate, Release
+    from kiln.model.release_candidates import Candidate, Release
 
 # Folders in which packages of many origins have files: headers, and Python's namespaces.
 SHARED_FOLDERS = ("include/*", "*/include/*", "*/site-packages/*")
@@ -211,10 +211,12 @@ def _recipe_mismatches(candidate: Candidate) -> Iterator[str]:
         specs = [
             pins[field, place].name if (field, place) in pins else spec for place, spec in enumerate(rendered_specs)
         ]
-        yield from _spec_mismatches(key, specs, index.get(key, ()), exactly=candidate.needs_nothing_else)
+        yield from _dependency_spec_mismatches(key, specs, index.get(key, ()), exactly=candidate.needs_nothing_else)
 
 
-def _spec_mismatches(key: str, rendered: Iterable[str], packaged: Iterable[str], *, exactly: bool) -> Iterator[str]:
+def _dependency_spec_mismatches(
+    key: str, rendered: Iterable[str], packaged: Iterable[str], *, exactly: bool
+) -> Iterator[str]:
     actual = {_normalized_spec(spec) for spec in packaged}
     expected = {_normalized_spec(spec) for spec in rendered}
     names = {package_name(spec) for spec in actual}

@@ -73,7 +73,7 @@ class PublicationTarget(Protocol):
     def promote(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Bring the staged packages to the channel; a server gets their attestations with them."""
 
-    def index_packages(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
+    def add_packages_to_index(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Have the channel's index offer the packages, and keep the records of how they were made."""
 
     def remove_from_staging(self, publication: Publication) -> None:
@@ -113,7 +113,7 @@ def publish(
                 try_out(target.stage(publication))
                 target.journal.write((target.journal.read() or journal).with_promoting_phase())
             _promote_or_reverse(target, publication, attestation)
-            target.index_packages(publication, attestation)
+            target.add_packages_to_index(publication, attestation)
             target.remove_from_staging(publication)
         target.journal.remove()
     return tuple(entry.path for entry in publication.entries)

@@ -136,7 +136,7 @@ class Metadata:
         return self.section_value("build", "noarch", "")
 
     @property
-    def noarch_python(self) -> bool:
+    def sets_build_noarch_python(self) -> bool:
         """True when the legacy setting ``noarch_python`` is set."""
         return bool(self.section_value("build", "noarch_python", default=False))
 
@@ -182,7 +182,7 @@ class Metadata:
     def _recipe_text(self, *, selected: bool) -> RecipeTextRegions:
         return text_regions(self.recipe.text_after_selectors(self.namespace if selected else None))
 
-    def _output_block(self, *, selected: bool) -> str:
+    def _output_text_block(self, *, selected: bool) -> str:
         """Return the output's own block of the recipe's text."""
         blocks = self._recipe_text(selected=selected).output_blocks
         listed = self.listed or [(self.name, self.kind)]
@@ -194,7 +194,7 @@ class Metadata:
     def package_text(self) -> RecipeTextRegions:
         """Return the text of this package: the whole recipe, or an output's block."""
         return (
-            text_regions(self._output_block(selected=True).rstrip())
+            text_regions(self._output_text_block(selected=True).rstrip())
             if self.is_output
             else self._recipe_text(selected=True)
         )
@@ -202,8 +202,8 @@ class Metadata:
     def _text_searched_for_keys(self, *, top: bool, selected: bool) -> str:
         """Return the text that is searched for used keys."""
         if self.is_output and not top:
-            return self._output_block(selected=selected)
-        return self._recipe_text(selected=selected).text_without_outputs + self._output_block(selected=selected)
+            return self._output_text_block(selected=selected)
+        return self._recipe_text(selected=selected).text_without_outputs + self._output_text_block(selected=selected)
 
     # -- used keys ---------------------------------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class Metadata:
                 if package in run_names & pinned_names and (
                     package != "numpy" or self.package_text().has_numpy_in_build_string
                 ):
-                    omits_version = self.noarch == package or (self.noarch_python and package == "python")
+                    omits_version = self.noarch == package or (self.sets_build_noarch_python and package == "python")
                     part = prefix if omits_version else self._language_with_version(prefix, packages, places, pinned)
                     if part not in parts:
                         parts.append(part)

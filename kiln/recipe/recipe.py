@@ -308,7 +308,7 @@ class Recipe:
     def _space_narrowed_for_noarch(self, top: Metadata) -> Space:
         """Return the space; for a ``noarch`` recipe with the newest Python alone."""
         dimension = self.space.dimension("python")
-        if dimension is None or not (top.noarch or top.noarch_python):
+        if dimension is None or not (top.noarch or top.sets_build_noarch_python):
             return self.space
         newest = max(dimension.values("python"), key=lambda python: _python_sort_key(python.split(" ")[0]))
         return self.space.where("python", newest)

@@ -88,7 +88,7 @@ class SourceFiles:
             place = self._existing_local_path(str(entry["path"]))
             repository = place if (place / ".git").exists() else None
         elif entry.get("git_url"):
-            repository, revision = self._local_repository(str(entry["git_url"])), _source_revision(entry)
+            repository, revision = self._repository_path_if_local(str(entry["git_url"])), _source_revision(entry)
         if repository is None:
             return {}
         from kiln.recipe import git_repository
@@ -102,7 +102,7 @@ class SourceFiles:
         if entry.get("git_url"):
             from kiln.recipe import git_repository
 
-            repository = self._local_repository(str(entry["git_url"]))
+            repository = self._repository_path_if_local(str(entry["git_url"]))
             if repository is not None:
                 revision = _source_revision(entry)
                 return git_repository.file_text_at_revision(repository, revision, name, self.recipe.parent)
@@ -153,7 +153,7 @@ class SourceFiles:
         self._require_inside_feedstock(place, path)
         return place
 
-    def _local_repository(self, address: str) -> Path | None:
+    def _repository_path_if_local(self, address: str) -> Path | None:
         """Return the local repository of an address; None for that of a server."""
         if "://" in address or not (address.startswith((".", "/")) or (self.recipe / address).is_dir()):
             return None

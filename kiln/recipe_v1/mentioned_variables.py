@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln.recipe_v1.compiled_expression import compile_expression, is_template, names_in_script_line, required_names
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
 from kiln.recipe_v1.node_evaluation import node_place
-from kiln.recipe_v1.requirement import bare_requirement_name, canonical_spec
+from kiln.recipe_v1.requirement import canonical_spec, name_of_bare_requirement
 from kiln.recipe_v1.scope import LATE, platform_names
 from kiln.recipe_v1.scope import variant_key_of_name as normalized_name
 from kiln.yamltext import PlacedText
@@ -71,7 +71,7 @@ def _names_in_scalar(node: PlacedText, key: str) -> frozenset[str]:
             return names_in_script_line(str(node))  # which takes what any template may hold
         if key in _CONDITIONS:
             return compile_expression(str(node)).names
-        bare = bare_requirement_name(canonical_spec(node)) if key in {"build", "host"} else ""
+        bare = name_of_bare_requirement(canonical_spec(node)) if key in {"build", "host"} else ""
     except (MalformedExpression, ValueError):  # the latter by an invalid requirement
         return frozenset()  # as above
     return frozenset({normalized_name(bare)}) if bare else frozenset()

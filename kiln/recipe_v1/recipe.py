@@ -21,7 +21,7 @@ from kiln.recipe_v1.node_evaluation import (
     unknown_key_error,
     unknown_key_errors,
 )
-from kiln.recipe_v1.requirement import bare_requirement_name
+from kiln.recipe_v1.requirement import name_of_bare_requirement
 from kiln.recipe_v1.scope import VariantScope, variant_key_of_name
 from kiln.recipe_v1.unknown_keys import unknown_keys
 from kiln.yamltext import PlacedText, ScalarInterpretation, parse_document, read_text
@@ -373,7 +373,7 @@ def requirement_versions_from_variant(requirements: Mapping[str, Any], scope: Va
 
 def _version_keys_by_requirement(requirements: Mapping[str, Any], scope: VariantScope) -> dict[str, str]:
     """Return the keys that give the versions of requirements of ``build`` and ``host`` without any of their own."""
-    names = (bare_requirement_name(spec) for part in ("build", "host") for spec in requirements.get(part, ()))
+    names = (name_of_bare_requirement(spec) for part in ("build", "host") for spec in requirements.get(part, ()))
     return {name: key for name in names if name and (key := scope.version_key_of_package(name))}
 
 

@@ -73,6 +73,6 @@ def _parse_open_pin(given: str) -> OpenPin:
     )
 
 
-def bare_requirement_name(given: Requirement) -> str:
+def name_of_bare_requirement(given: Requirement) -> str:
     """Return the name of a requirement that is nothing else, or nothing."""
     return given if isinstance(given, str) and " " not in given and "::" not in given else ""

@@ -18,7 +18,7 @@ from kiln.rehearse.wheel_locks import PYTHONS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-_PROBE = Path(__file__).with_name("interpreter_probe.py")
+_PROBE = Path(__file__).with_name("interpreter_facts_script.py")
 _PROBE_SECONDS = 60
 _SYSTEM_PREFIX = Path("/usr")  # shared with all other programs: a library there does not belong to the interpreter
 _LIBPYTHON = lazy_pattern(r"libpython3\.\d+\.so")

@@ -72,7 +72,7 @@ def resolve_wheels(requirements: Iterable[str], *, python: str, glibc: str, env:
                 specs = [*specs, *more]
                 continue
             return WheelResolution(wheels=_wheels_from_report(report, python), unavailable=tuple(unavailable))
-        failure = _unavailable_project_in_output(output, specs)
+        failure = _unavailable_requested_project(output, specs)
         unavailable.append(failure)
         specs = [text for text in specs if _project_name(text) != failure.name]
     return WheelResolution(wheels=(), unavailable=tuple(unavailable))
@@ -148,7 +148,7 @@ def _is_requirement_met(requirement: Requirement, version: str | None) -> bool:
     return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
-def _unavailable_project_in_output(output: str, requirements: Sequence[str]) -> UnavailableItem:
+def _unavailable_requested_project(output: str, requirements: Sequence[str]) -> UnavailableItem:
     """Return the requested project that pip could not provide."""
     projects = {_project_name(text) for text in requirements}
     for match in _UNAVAILABLE.finditer(output):

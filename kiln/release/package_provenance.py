@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from kiln.model.build_results import PackageReport
     from kiln.model.provenance import ExternalRepository, ResolvedPackage
-    from kiln.model.release import Candidate
+    from kiln.model.release_candidates import Candidate
     from kiln.model.rendered import RenderedConfig
     from kiln.model.run import ConfigRun, MatrixReport
     from kiln.provenance.attestation_check import TrustedSigner

@@ -116,14 +116,14 @@ def _package_subdir(package: Metadata) -> str:
     if target and not is_channel_subdir(str(target)):
         what = f"{package.name}: target is {str(target)[:40]!r}, which is not a subdir of conda's"
         raise RecipeFault(what, at=package.recipe.place_of_section("outputs"))
-    return str(target or ("noarch" if package.noarch or package.noarch_python else package.host_subdir))
+    return str(target or ("noarch" if package.noarch or package.sets_build_noarch_python else package.host_subdir))
 
 
 def _noarch_kind(package: Metadata) -> str | None:
     """Return the kind of a package without an architecture; ``noarch: true`` is a generic one."""
     if package.noarch is True:
         return "generic"
-    return str(package.noarch) if package.noarch else "python" if package.noarch_python else None
+    return str(package.noarch) if package.noarch else "python" if package.sets_build_noarch_python else None
 
 
 def _fields_with_single_value(package: Metadata) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _fields_with_single_value(package: Metadata) -> Iterator[str]:
     yield from (f"test/{key}" for key in ("imports", *_TESTED) if isinstance(section.get(key), str))
     if package.noarch is True:
         yield "noarch"
-    if package.noarch_python and not package.noarch:
+    if package.sets_build_noarch_python and not package.noarch:
         yield "noarch_python"
 
 

@@ -106,7 +106,7 @@ def test_script_files(package: Metadata) -> dict[str, str]:
     if not script:
         return {}
     ending = next((ending for ending in TEST_SCRIPTS if str(script).endswith(ending)), None)
-    if ending is None or not _is_recipe_file(package, str(script)):
+    if ending is None or not _exists_in_recipe_folder(package, str(script)):
         raise RecipeFault(
             f"{package.name}: test/script is {str(script)[:80]!r}",
             at=package.recipe.place_of_section("outputs"),
@@ -126,9 +126,9 @@ def _link_script_files(package: Metadata) -> dict[str, str]:
         named = package.section_value("build", kind)
         usual = f"{package.name}-{kind}" if package.is_output else kind
         file = f"{named or usual}.sh"
-        if _is_recipe_file(package, file):
+        if _exists_in_recipe_folder(package, file):
             scripts[kind] = file
-        elif named and not _is_recipe_file(package, f"{named or usual}.bat"):
+        elif named and not _exists_in_recipe_folder(package, f"{named or usual}.bat"):
             raise RecipeFault(
                 f"{package.name}: build/{kind} names {file}, which is not in the recipe",
                 at=package.recipe.place_of_section("outputs" if package.is_output else "build"),
@@ -137,7 +137,7 @@ def _link_script_files(package: Metadata) -> dict[str, str]:
     return scripts
 
 
-def _is_recipe_file(package: Metadata, name: str) -> bool:
+def _exists_in_recipe_folder(package: Metadata, name: str) -> bool:
     """Return whether a file of the recipe's folder has this name."""
     source = package.recipe.source
     path = source.path.parent / name
@@ -146,7 +146,7 @@ def _is_recipe_file(package: Metadata, name: str) -> bool:
 
 def _is_version_independent(package: Metadata) -> bool:
     """Return whether a package with binaries is for all versions of Python."""
-    if package.noarch or package.noarch_python:
+    if package.noarch or package.sets_build_noarch_python:
         return False
     return bool(truth_value_or_none(package.section_value("build", "python_version_independent")))
 

@@ -214,7 +214,9 @@ def _pin_run_as_build_pins(package: Metadata) -> dict[int, Pin]:
     rules = package.variant.get("pin_run_as_build")
     independent = package.section_value("build", "python_version_independent")
     python = (
-        {"python"} if package.noarch == "python" or package.noarch_python or truth_value_or_none(independent) else set()
+        {"python"}
+        if package.noarch == "python" or package.sets_build_noarch_python or truth_value_or_none(independent)
+        else set()
     )
     rules = {name: rule for name, rule in rules.items() if name not in python} if isinstance(rules, dict) else {}
     return run_as_build_pins(requirements_from_sections(package.requirements), rules)

@@ -131,7 +131,7 @@ class ConfigBuild:
         files.remove(task.layout.published_marker_file(task.job.config))
         if task.job.options.debug is None and not task.job.options.rehearsal:
             files.remove(task.layout.conda_forge_done_canary(task.job.config))
-        self.reset_work_folder()
+        self.remove_unusable_work_folder()
         result, outcome = self.run_build_process()
         common = {"steps": result["steps"], "peak_memory": outcome.peak_memory}
         if (error := config_build_error(result, outcome, task.job)) is not None:
@@ -147,7 +147,7 @@ class ConfigBuild:
         good["reason"] = CHANGED if changed else ""
         return {**good, "packages": [to_json(package) for package in packages]}
 
-    def reset_work_folder(self) -> None:
+    def remove_unusable_work_folder(self) -> None:
         """Remove the folder for --rebuild, and where a build moves from container to host, or back.
 
         The host would run files that a script has written; and scripts must not change links to the host's caches.

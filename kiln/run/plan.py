@@ -120,7 +120,7 @@ def make_run_plan(
             ),
             *waiting,
         ),
-        jobs_of=_config_jobs(run_inputs, [config for config in run_inputs.configs if config.name in groups]),
+        jobs_of=_job_by_config(run_inputs, [config for config in run_inputs.configs if config.name in groups]),
         seconds=local_build_order.total_build_seconds(waiting, options.jobs, shared=compiles),
         disk=disk,
         share=run_inputs.share,
@@ -131,7 +131,7 @@ def make_run_plan(
     )
 
 
-def _config_jobs(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[str, ConfigJob]:
+def _job_by_config(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[str, ConfigJob]:
     """Return the jobs of configs, with the engine and the options that it needs here, tried with one of their images.
 
     Raises:

@@ -78,7 +78,7 @@ def _incompatibility_error(name: str, result: DoctorResult) -> IncompatibleVersi
 
 
 def _rendered_version_combinations(feedstock: Feedstock, rendered: RenderedConfig) -> tuple[Combination, ...]:
-    from kiln.compat.variant_conversion import combinations_of_variant
+    from kiln.compat.combinations_and_variants import combinations_of_variant
 
     config, versions = rendered.config, {output.name: output.version for output in rendered.outputs}
     tf, serving = (

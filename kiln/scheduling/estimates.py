@@ -36,10 +36,10 @@ class CompileAssumptions:
         return (
             1.0
             if 0 in {cores, reference}
-            else self._relative_compile_time(cores) / self._relative_compile_time(reference)
+            else self._compile_time_relative_to_one_core(cores) / self._compile_time_relative_to_one_core(reference)
         )
 
-    def _relative_compile_time(self, cores: float) -> float:
+    def _compile_time_relative_to_one_core(self, cores: float) -> float:
         return 1.0 - self.parallel + self.parallel / cores
 
 

@@ -118,18 +118,18 @@ class StepLimitedEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self, load: Callable[[str], str]) -> None:
         self.uses: list[str] = []
         self.budget = StepBudget()
-        self._compiled: dict[str, TemplatePiece] = {}
+        self._compiled: dict[str, CompiledTemplatePiece] = {}
         undefined = type("Recorded", (UndefinedValue,), {"uses": self.uses})
         # Not optimized: constants are evaluated when the template runs, where the budget applies, not when it compiles.
         super().__init__(undefined=undefined, loader=jinja2.FunctionLoader(load), cache_size=0, optimized=False)
         self.filters = {**self.filters, COUNTED: self.budget.count_iterations}
         self.globals.pop("lipsum", None)
 
-    def compiled_piece(self, text: str) -> TemplatePiece:
+    def compiled_piece(self, text: str) -> CompiledTemplatePiece:
         """Return the compiled piece of a text; each text is compiled once."""
         piece = self._compiled.get(text)
         if piece is None:
-            piece = self._compiled[text] = TemplatePiece(text, self)
+            piece = self._compiled[text] = CompiledTemplatePiece(text, self)
         return piece
 
     def compile_tree(self, tree: nodes.Template) -> jinja2.Template:
@@ -147,7 +147,7 @@ class StepLimitedEnvironment(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
 
-class TemplatePiece:
+class CompiledTemplatePiece:
     """A compiled piece of a template, with the names that it reads and sets."""
 
     def __init__(self, text: str, environment: StepLimitedEnvironment) -> None:
@@ -171,13 +171,13 @@ class Template:
         self._file = file
         self._environment = environment
         self._pieces = list(self._compile_pieces(selected.text))
-        pieces = [piece for _, piece in self._pieces if isinstance(piece, TemplatePiece)]
+        pieces = [piece for _, piece in self._pieces if isinstance(piece, CompiledTemplatePiece)]
         loads = frozenset[str]().union(*(piece.loads for piece in pieces))
         self.names = None if any(piece.includes for piece in pieces) else loads
         self.asked = tuple(sorted(self.names or ()))
         self.sets = frozenset[str]().union(*(piece.sets for piece in pieces))
 
-    def _compile_pieces(self, text: str) -> Iterator[tuple[int, TemplatePiece | str]]:
+    def _compile_pieces(self, text: str) -> Iterator[tuple[int, CompiledTemplatePiece | str]]:
         """Yield the pieces, each with the line (from 0) at which it begins; plain text is not compiled."""
         self._record_place_of_line(1)
         try:
@@ -236,7 +236,7 @@ class Template:
         for start, piece in self._pieces:
             yield start, piece if isinstance(piece, str) else self._render_piece(start, piece, shared)
 
-    def _render_piece(self, start: int, piece: TemplatePiece, context: Context) -> str:
+    def _render_piece(self, start: int, piece: CompiledTemplatePiece, context: Context) -> str:
         self._record_place_of_line(start + 1)
         try:
             return piece.render(context)
@@ -271,7 +271,7 @@ class Template:
     def _place_of_line(self, line: int) -> Place:
         return Place(file=self._file, line=self._selected.line_in_file(line))
 
-    def _place_of_error(self, error: BaseException, start: int, piece: TemplatePiece) -> Place:
+    def _place_of_error(self, error: BaseException, start: int, piece: CompiledTemplatePiece) -> Place:
         trace: TracebackType | None = error.__traceback__
         line = 0
         while trace is not None:

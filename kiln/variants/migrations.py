@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MISFIT = "the migration does not fit the variants"
 
 
-def applicable_migration_files(local: Path, pinned: Path | None) -> tuple[Path, ...]:
+def migration_files_of_feedstock_and_pinning(local: Path, pinned: Path | None) -> tuple[Path, ...]:
     """Return the migration files that apply to a feedstock.
 
     ``local`` is the feedstock's folder of migrations, ``pinned`` the pinning's, if it has one: a feedstock's copy

@@ -65,7 +65,7 @@ class Dimension:
         """
         if len(self.rows) == 1:
             return self
-        indexes_by_value = self._row_indexes[key]
+        indexes_by_value = self._row_indexes_by_value[key]
         selected_values = (
             _substrings_of_lengths(values, self._value_lengths[key]) if isinstance(values, str) else values
         )
@@ -78,10 +78,10 @@ class Dimension:
 
     def values(self, key: str) -> tuple[str, ...]:
         """Return the distinct values of a key, in order."""
-        return tuple(self._row_indexes[key])
+        return tuple(self._row_indexes_by_value[key])
 
     @cached_property
-    def _row_indexes(self) -> dict[str, dict[str, list[int]]]:
+    def _row_indexes_by_value(self) -> dict[str, dict[str, list[int]]]:
         """The indexes of the rows for each value of each key."""
         indexes: dict[str, dict[str, list[int]]] = {key: {} for key in self.keys}
         for index, row in enumerate(self.rows):
@@ -92,7 +92,7 @@ class Dimension:
     @cached_property
     def _value_lengths(self) -> dict[str, set[int]]:
         """The lengths of the values of each key."""
-        return {key: set(map(len, indexes)) for key, indexes in self._row_indexes.items()}
+        return {key: set(map(len, indexes)) for key, indexes in self._row_indexes_by_value.items()}
 
 
 def _substrings_of_lengths(text: str, lengths: set[int]) -> Iterator[str]:

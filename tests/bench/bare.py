@@ -27,7 +27,7 @@ from kiln.store.layout import ArtifactLayout
 from kiln.store.rehearsal_layout import RehearsalLayout
 
 if TYPE_CHECKING:
-    from kiln.model.build_steps import BuildStep
+    from kiln.model.planned_steps import BuildStep
 
 
 def main(root: Path) -> None:

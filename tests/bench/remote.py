@@ -18,7 +18,7 @@ from tests.bench.timing import ROOT
 from tests.remote_execution import flags
 
 if TYPE_CHECKING:
-    from kiln.model.compile_report import CompileReport
+    from kiln.model.compile_progress_and_report import CompileReport
     from tests.bench.timing import Row
     from tests.remote_execution import Pool
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 import yaml
 
+from kiln.fleet.local_processes_of_killed_run import MARK
 from kiln.fleet.provider_operations import SCARCE
-from kiln.fleet.stale_processes import MARK
 from kiln.store import remote_executor_credentials
 from tests.playbook_programs import ANSIBLE, load
 

@@ -12,7 +12,7 @@ import pytest
 
 from kiln.ledger import run_records_as_json
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
-from kiln.model.compile_report import CompileReport
+from kiln.model.compile_progress_and_report import CompileReport
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ def install_kiln(site: SlurmSite) -> Path:
     Raises:
         SystemFault: when the environment could not be created.
     """
-    target = site.settings.folder / "kiln" / project_digest(site.project)
+    target = site.settings.folder / "kiln" / kiln_files_digest(site.project)
     target.parent.mkdir(parents=True, exist_ok=True)
     with files.held_folder_lock(target.parent):
         if not target.is_dir():
@@ -53,7 +53,7 @@ def install_kiln(site: SlurmSite) -> Path:
     return target
 
 
-def project_digest(project: Path) -> str:
+def kiln_files_digest(project: Path) -> str:
     """Return a hash over the files of kiln that jobs need."""
     digest = hashlib.sha256()
     for path in sorted(_project_files(project)):

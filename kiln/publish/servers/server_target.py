@@ -148,7 +148,7 @@ class ServerTarget:
         for batch in batches:
             self._transfer_missing_packages(batch, self.channel, promote_packages)
 
-    def index_packages(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
+    def add_packages_to_index(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Wait until the server has indexed the packages, and keep their records on this machine."""
         self._wait_until_indexed(publication.entries, self.channel)
         if attestation is not None:

@@ -111,7 +111,7 @@ class StoreTarget:
                     hint="take the publication back with --abort, then publish again",
                 )
 
-    def index_packages(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
+    def add_packages_to_index(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Offer packages, with their attestations and their records."""
         channeldata = self.channel_index.channeldata_with_entries(publication.entries)
         entries = [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln import bootstrap
 from kiln.conda_package.reader import read_info_json
-from kiln.fleet import stale_processes
+from kiln.fleet import local_processes_of_killed_run
 from kiln.ledger.fleet import FleetLedger
 from kiln.local_channel import LocalChannel
 from kiln.model.fleet import FleetRun, JobState, WorkerState
@@ -146,7 +146,7 @@ def assert_given_back(root: Path) -> None:
     assert containers(root) == []
     for run in ledgered(root):
         folder = root / "build_artifacts" / "fleet" / run.id
-        assert stale_processes.find_processes_of_run(folder) == ()
+        assert local_processes_of_killed_run.find_processes_of_run(folder) == ()
         assert not list((folder / "keys").glob("*"))
         assert not (folder / "runner").exists()
         assert run.finished is not None

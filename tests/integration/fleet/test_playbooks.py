@@ -12,7 +12,7 @@ import pytest
 
 from kiln import bootstrap
 from kiln.errors import UnsupportedPython
-from kiln.fleet import stale_processes
+from kiln.fleet import local_processes_of_killed_run
 from tests.integration.fleet.helpers import ROOT
 from tests.waiting import until
 
@@ -44,13 +44,13 @@ def test_a_killed_controller_leaves_no_playbook_running(tmp_path: Path) -> None:
     python = bootstrap.ensure_fleet_environment(ROOT)
     with subprocess.Popen((sys.executable, "-c", PLAYER, str(tmp_path), str(python)), cwd=ROOT, text=True) as process:
         until(
-            lambda: any(sleeps(pid) for pid in stale_processes.find_processes_of_run(tmp_path)),
+            lambda: any(sleeps(pid) for pid in local_processes_of_killed_run.find_processes_of_run(tmp_path)),
             "the playbook runs",
             process,
         )
         process.send_signal(signal.SIGKILL)
         process.wait()
-        until(lambda: not stale_processes.find_processes_of_run(tmp_path), "nothing of it runs")
+        until(lambda: not local_processes_of_killed_run.find_processes_of_run(tmp_path), "nothing of it runs")
 
 
 def sleeps(pid: int) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bazel.disk_cache_folders import DiskCache, DiskCaches, caches_to_remove
+from kiln.bazel.disk_cache_folders import DiskCaches, DiskCacheUsage, caches_to_remove
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +78,7 @@ def test_to_use_a_cache_makes_it_the_one_used_last(caches: DiskCaches) -> None:
 
 def test_no_more_is_removed_than_needed() -> None:
     entries = tuple(
-        DiskCache(key=key, label="", size=10, used=used) for key, used in (("a", 3.0), ("b", 1.0), ("c", 2.0))
+        DiskCacheUsage(key=key, label="", size=10, used=used) for key, used in (("a", 3.0), ("b", 1.0), ("c", 2.0))
     )
     assert [entry.key for entry in caches_to_remove(entries, 11)] == ["b", "c"]
     assert caches_to_remove(entries, 0) == ()

@@ -15,7 +15,7 @@ from kiln.build.packed_recipe import variant_without_credentials
 from kiln.build.plan import plan_outputs
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
-from kiln.model.build_steps import StagedFiles
+from kiln.model.planned_steps import StagedFiles
 from kiln.yamltext.typed_text import TypedText
 from tests.feedstocks import written
 from tests.packages import conda_package
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.build_steps import BuildStep
+    from kiln.model.planned_steps import BuildStep
 
 META = """\
 {% set version = "1.5" %}

@@ -20,15 +20,15 @@ from kiln.build.engine_secrets import (
 )
 from kiln.build.plan import outputs_in_build_order, plan_compile, plan_outputs, plan_rehearsal
 from kiln.errors import BuildFailed
-from kiln.model.build_steps import RunExport, StagedFiles
 from kiln.model.built_package_settings import BuildPlatforms, PackageSettings
 from kiln.model.matrix_config import BuildConfig
 from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
+from kiln.model.planned_steps import RunExport, StagedFiles
 from kiln.model.rendered import Output, OutputTest, Pin, RenderedConfig, Requirements, Script, Source, Staging
 from kiln.recipe_script_launch_commands import lines_without_shell_trace
 
 if TYPE_CHECKING:
-    from kiln.model.build_steps import BuildStep
+    from kiln.model.planned_steps import BuildStep
 
 CPU = BuildConfig(name="cpu", platform="linux-64", variant={"python": ("3.11.* *_cpython",)}, pin_run_as_build={})
 CUDA = BuildConfig(name="cuda", platform="linux-64", variant={"cuda_compiler_version": ("12.9",)}, pin_run_as_build={})

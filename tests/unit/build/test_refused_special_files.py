@@ -43,7 +43,7 @@ def test_a_prefix_without_special_files_passes_without_a_trace(prefix: Path, tmp
     ended = run(tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "after\n", "")
     assert (
-        unpackable_prefix_files.special_files_listed_by_script(tmp_path)
+        unpackable_prefix_files.special_files_that_ended_script(tmp_path)
         == ()
         == unpackable_prefix_files.find_special_files([prefix])
     )
@@ -56,7 +56,7 @@ def test_special_files_end_the_script_and_are_named(prefix: Path, tmp_path: Path
     named = ("a socket (socket)", "bin/two\nlines (FIFO)")
     ended = run(tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert unpackable_prefix_files.special_files_listed_by_script(tmp_path) == named
+    assert unpackable_prefix_files.special_files_that_ended_script(tmp_path) == named
     assert unpackable_prefix_files.find_special_files([prefix]) == named
 
 

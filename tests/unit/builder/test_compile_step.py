@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.job.messages import ReportedStep
-    from kiln.model.build_steps import CompileStep
+    from kiln.model.planned_steps import CompileStep
 
 RECIPE = """\
 recipe: {name: r, version: '1'}

@@ -13,8 +13,8 @@ import yaml
 
 from kiln import bootstrap, cli, files, process_runner
 from kiln.cli import fleet_controller_type_and_charge, fleet_detach_to_controller, fleet_unrecorded_runs
-from kiln.cli.fleet_ansible_settings import artifact_layout
 from kiln.cli.fleet_arguments import add_arguments
+from kiln.cli.fleet_run_folder_and_variables import artifact_layout
 from kiln.errors import AlreadyRunning, MachinesUnknown, UsageError
 from kiln.feedstock_loader import load
 from kiln.fleet import run_and_removal as fleet

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln import cli
 from kiln.cli import fleet_down
-from kiln.cli.fleet_ansible_settings import artifact_layout
+from kiln.cli.fleet_run_folder_and_variables import artifact_layout
 from kiln.errors import CredentialsRefused
 from kiln.fleet import run_and_removal as fleet
 from kiln.ledger.fleet import FleetLedger

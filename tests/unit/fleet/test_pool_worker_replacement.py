@@ -18,7 +18,7 @@ from kiln.fleet.executor_protocol import (
     TerminateWorker,
     WatchService,
 )
-from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, pool_type_and_size
+from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, recorded_pool_type_and_size
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import WorkerState
@@ -177,7 +177,7 @@ def test_a_killed_controller_finds_its_pool_again(tmp_path: Path) -> None:
             started(simulation, ledger).execute_run()
         before = ledger.fleet_run("r1")
         assert before is not None
-        assert (pool_type_and_size(before), cache_worker_type(before)) == (("large", 2), None)
+        assert (recorded_pool_type_and_size(before), cache_worker_type(before)) == (("large", 2), None)
         simulation.revive()
         run = started(simulation, ledger, before)
         assert is_done(run.execute_run())
@@ -186,7 +186,7 @@ def test_a_killed_controller_finds_its_pool_again(tmp_path: Path) -> None:
         assert_nothing_left(run, simulation)
         after = ledger.fleet_run("r1")
         assert after is not None
-        assert pool_type_and_size(after) is None
+        assert recorded_pool_type_and_size(after) is None
 
 
 def test_a_pool_that_is_no_longer_asked_for_is_terminated(tmp_path: Path) -> None:

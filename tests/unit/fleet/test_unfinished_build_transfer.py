@@ -101,7 +101,7 @@ def test_what_one_worker_hands_over_is_sent_to_the_next(session: Session, tmp_pa
     assert session.words == ["sudo kiln-job clear c"]
     assert files_of(tmp_path / "jobs" / "c" / "handover") == {name, folders.RECORD}
     session.words.clear()
-    worker_commands.start_build(session, start)
+    worker_commands.start_build_on_worker(session, start)
     assert f"KILN_JOB_OPTIONS=--handover {tmp_path}/jobs/c/handover" in session.words[-2]
     assert session.words[-1] == "sudo kiln-job start c"
 

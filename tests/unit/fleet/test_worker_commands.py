@@ -24,7 +24,13 @@ from kiln.fleet.executor_protocol import (
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.log_stream import MARK
-from kiln.fleet.worker_commands import follow_build, job_settings, job_states_of_same_inputs, start_build, watch_service
+from kiln.fleet.worker_commands import (
+    follow_build,
+    job_settings,
+    job_states_of_same_inputs,
+    report_service_health,
+    start_build_on_worker,
+)
 
 
 def test_jobs_of_other_inputs_are_left_out() -> None:
@@ -53,7 +59,7 @@ def test_secrets_of_a_build_are_sent_on_standard_input_and_are_no_argument() -> 
     session = Listener()
     cast("Any", session.site).folder = Path("nowhere")
     cast("Any", session.site).job_secrets = {"BAZEL_REMOTE_EXECUTOR": "grpcs://e.example.org"}
-    started = start_build(session, StartBuild(worker="f-1", config="c", key="a1"))
+    started = start_build_on_worker(session, StartBuild(worker="f-1", config="c", key="a1"))
     assert sent["words"] == ("f-1", "sudo kiln-job start c")
     assert sent["stdin"] == "KILN_FLEET_KEY=a1\nBAZEL_REMOTE_EXECUTOR=grpcs://e.example.org\n"
     assert started == BuildStarted(worker="f-1", config="c")
@@ -82,7 +88,7 @@ def test_a_build_in_a_pool_is_admitted_there_and_gets_the_certificate_of_the_run
     site = cast("Any", session.site)
     site.folder, site.variables = tmp_path, {"kiln_provider": "local", "kiln_run": "r"}
     order = StartBuild(worker="kiln-r-1", config="c", key="a1", cache="grpcs://192.0.2.9:8080")
-    answers = [start_build(session, order), start_build(session, order)]
+    answers = [start_build_on_worker(session, order), start_build_on_worker(session, order)]
     gate = ("kiln-r-cache", "sudo kiln-cache-gate let-in 192.0.2.4", None)
     assert [(worker, words) for worker, words, _ in asked] == [
         gate[:2],
@@ -166,7 +172,7 @@ def test_the_notice_to_a_worker_of_a_pool_is_reported_once() -> None:
             return worker == "kiln-r-pool-1" and bool(self.records)
 
     session = Noticed()
-    watch_service(session, WatchService(worker="kiln-r-pool-1"))
+    report_service_health(session, WatchService(worker="kiln-r-pool-1"))
     assert "is-active --quiet kiln-pool" in str(questions[0])
     events = [session.events.get_nowait() for _ in range(session.events.qsize())]
     beat = Heartbeat(worker="kiln-r-pool-1")

@@ -26,7 +26,7 @@ UNIX_NAMES = frozenset(
 ALLOWED = {
     "limits/forked.py",
     "limits/__init__.py",
-    "rehearse/interpreter_probe.py",
+    "rehearse/interpreter_facts_script.py",
     "system_package_advice.py",
 }  # the last two only read its name
 

@@ -138,7 +138,7 @@ def test_an_aborted_publication_leaves_packages_of_the_same_name_for_other_platf
     assert journal is not None
     target.journal.write(journal.with_promoting_phase())
     target.promote(transaction.Publication.from_journal(journal, [file], [entry]), None)
-    target.index_packages(transaction.Publication.from_journal(journal, [file], [entry]), None)
+    target.add_packages_to_index(transaction.Publication.from_journal(journal, [file], [entry]), None)
     assert target.package_hashes().keys() == {"linux-64/lib-1-0.conda", "linux-aarch64/lib-1-0.conda"}
     assert transaction.abort(target) == ("linux-aarch64/lib-1-0.conda",)
     assert target.package_hashes().keys() == {"linux-64/lib-1-0.conda"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.recipe_v1.requirement import OpenPin, bare_requirement_name, canonical_spec, parse_requirement
+from kiln.recipe_v1.requirement import OpenPin, canonical_spec, name_of_bare_requirement, parse_requirement
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_what_only_looks_like_a_pin_is_refused(given: str) -> None:
 
 def test_only_a_bare_name_is_free() -> None:
     specs = ("python", "python *", "c::python", "a[build=x]")
-    assert [bare_requirement_name(canonical_spec(spec)) for spec in specs] == ["python", "", "", ""]
+    assert [name_of_bare_requirement(canonical_spec(spec)) for spec in specs] == ["python", "", "", ""]

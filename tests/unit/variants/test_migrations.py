@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.variants.migrations import applicable_migration_files, apply_migration
+from kiln.variants.migrations import apply_migration, migration_files_of_feedstock_and_pinning
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,11 +75,11 @@ def test_which_copy_of_a_migration_counts(tmp_path: Path, mine: str, theirs: str
         (tmp_path / name).mkdir()
         if text is not None:
             (tmp_path / name / "x.yaml").write_text(text)
-    result = applicable_migration_files(tmp_path / "mine", tmp_path / "theirs")
+    result = migration_files_of_feedstock_and_pinning(tmp_path / "mine", tmp_path / "theirs")
     assert [path.parent.name for path in result] == ([chosen] if chosen else [])
 
 
 def test_without_a_pinning_a_feedstocks_own_migrations_count(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("migrator_ts: 1\n")
     os.utime(tmp_path / "x.yaml")
-    assert applicable_migration_files(tmp_path, None) == (tmp_path / "x.yaml",)
+    assert migration_files_of_feedstock_and_pinning(tmp_path, None) == (tmp_path / "x.yaml",)

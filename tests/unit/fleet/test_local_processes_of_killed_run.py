@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.fleet import stale_processes
+from kiln.fleet import local_processes_of_killed_run
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @pytest.mark.processes
 def test_processes_with_the_runs_mark_are_ended_and_no_others(tmp_path: Path) -> None:
-    ours = {**os.environ, stale_processes.MARK: str(tmp_path)}
-    others = {**os.environ, stale_processes.MARK: f"{tmp_path}-2"}
+    ours = {**os.environ, local_processes_of_killed_run.MARK: str(tmp_path)}
+    others = {**os.environ, local_processes_of_killed_run.MARK: f"{tmp_path}-2"}
     stubborn = ("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
     with (
         subprocess.Popen(stubborn, env=ours, stdout=subprocess.PIPE) as marked,
@@ -28,11 +28,11 @@ def test_processes_with_the_runs_mark_are_ended_and_no_others(tmp_path: Path) ->
         try:
             assert marked.stdout is not None
             assert marked.stdout.readline() == b"ready\n"
-            assert marked.pid in stale_processes.find_processes_of_run(tmp_path)
-            assert marked.pid in stale_processes.end_processes_of_run(tmp_path)
+            assert marked.pid in local_processes_of_killed_run.find_processes_of_run(tmp_path)
+            assert marked.pid in local_processes_of_killed_run.end_processes_of_run(tmp_path)
             assert marked.wait(60) == -signal.SIGKILL
             until(
-                lambda: not stale_processes.find_processes_of_run(tmp_path),
+                lambda: not local_processes_of_killed_run.find_processes_of_run(tmp_path),
                 "the sleep that it had just started is over, too",
             )
             assert other.poll() is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kiln.errors import KilnError, NotWritable, UsageError
-from kiln.install.named_prefix import environment_folders, prefix_of_environment
+from kiln.install.prefix_by_name import environment_folders, prefix_of_environment
 
 NOTHING = {"PATH": ""}
 

@@ -10,9 +10,9 @@ import pytest
 
 from kiln.fleet.executor_protocol import ProbeWorkers, TerminateWorker
 from kiln.fleet.fleet_run_settings import FleetRunConfig
-from kiln.fleet.provider_machine_list_audit import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
 from kiln.fleet.reconcile import ListedMachine
 from kiln.fleet.run_event_loop import Supervisor
+from kiln.fleet.running_machines_audit import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet import WorkerState
 from kiln.model.run import ConfigState

@@ -6,22 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from kiln.bootstrap import clone_and_lock_files
+from kiln.bootstrap import required_clone_and_requirements
 from kiln.errors import MissingTool
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_this_clone_is_one() -> None:
-    clone_and_lock_files.require_clone("a test")
-    assert clone_and_lock_files.requirements_file("run.txt") == ROOT / "requirements" / "run.txt"
+    required_clone_and_requirements.require_clone("a test")
+    assert required_clone_and_requirements.requirements_file("run.txt") == ROOT / "requirements" / "run.txt"
 
 
 def test_an_installed_package_is_not_a_clone_and_has_its_own_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clone_and_lock_files, "PACKAGE", tmp_path / "kiln")
-    assert clone_and_lock_files.requirements_file("run.txt") == tmp_path / "kiln" / "requirements" / "run.txt"
+    monkeypatch.setattr(required_clone_and_requirements, "PACKAGE", tmp_path / "kiln")
+    assert (
+        required_clone_and_requirements.requirements_file("run.txt") == tmp_path / "kiln" / "requirements" / "run.txt"
+    )
     with pytest.raises(MissingTool, match="a test needs a clone of kiln's repository") as caught:
-        clone_and_lock_files.require_clone("a test", tmp_path)
+        required_clone_and_requirements.require_clone("a test", tmp_path)
     assert "FEEDSTOCK" in caught.value.hint

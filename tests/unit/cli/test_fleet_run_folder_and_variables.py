@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from kiln import bootstrap
-from kiln.cli import fleet_ansible_settings
-from kiln.cli.fleet_ansible_settings import playbook_site, record_region, run_folder
+from kiln.cli import fleet_run_folder_and_variables
+from kiln.cli.fleet_run_folder_and_variables import playbook_site, record_region, run_folder
 from kiln.errors import UsageError
 from kiln.model.feedstock import Feedstock
 
@@ -81,7 +81,7 @@ def test_another_cloud_is_refused_and_an_earlier_run_has_none(tmp_path: Path, mo
 def test_a_run_that_begins_stores_its_region_and_one_that_is_resumed_does_not_change_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_ansible_settings, "worker_build_variables", lambda _: {})
+    monkeypatch.setattr(fleet_run_folder_and_variables, "worker_build_variables", lambda _: {})
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
 
     def begin_run(previous: object) -> dict[str, str]:
@@ -98,7 +98,7 @@ def test_a_run_that_begins_stores_its_region_and_one_that_is_resumed_does_not_ch
 
 def test_ansible_gets_the_name_of_a_user_whom_the_system_does_not_know() -> None:
     environment = {"LOGNAME": "uid4321", "HOME": "/tmp/home", "API_TOKEN": "x", "OS_CLOUD": "ovh", "PATH": "/bin"}
-    passed = fleet_ansible_settings.playbook_environment(environment, Path("/fleet/bin/python"))
+    passed = fleet_run_folder_and_variables.playbook_environment(environment, Path("/fleet/bin/python"))
     assert passed == {
         "LOGNAME": "uid4321",
         "HOME": "/tmp/home",
