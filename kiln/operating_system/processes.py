@@ -181,9 +181,10 @@ else:
         _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
         def is_process_running(pid: int) -> bool:
-            """Return whether a process of this computer runs and is not a zombie: a zombie has no command line."""
+            """Return whether a process of this computer runs and is not a zombie, see proc_pid_stat(5)."""
             with suppress(OSError):
-                return bool(Path("/proc", str(pid), "cmdline").read_bytes())
+                state = Path("/proc", str(pid), "stat").read_bytes().rpartition(b") ")[2][:1]
+                return state not in {b"Z", b"X"}
             return False
 
         def die_with_parent(number: signal.Signals) -> None:
