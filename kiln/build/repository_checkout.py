@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kiln.model.rendered import Checkout
 
-    # Those that check out, the first one beside the new folder; and the one that prints the revision.
+    # Those that check out, the first one next to the new folder; and the one that prints the revision.
     Commands: TypeAlias = tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]
 
 # No questions, and messages in English that this module reads; without UTF-8, Subversion refuses names of files.

@@ -93,8 +93,8 @@ def _walk_omitted_files(prefix: Path) -> Iterator[tuple[str, str]]:
         if not place.parts:
             folders[:] = [name for name in folders if name != _META]  # the engine's own records
         for name in names:
-            beside = [Path(name).with_suffix(end) for end in _BINARIES]
-            binary = next((other.name for other in beside if (Path(folder) / other).exists()), "")
+            siblings = [Path(name).with_suffix(end) for end in _BINARIES]
+            binary = next((other.name for other in siblings if (Path(folder) / other).exists()), "")
             if _META in place.parts:
                 yield str(place / name), f"it is in a folder {_META}"
             elif name == _TAG:

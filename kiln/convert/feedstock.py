@@ -136,11 +136,11 @@ def _conda_forge_yml_with_build_tool(feedstock: Feedstock) -> str:
 def _feedstock_facts(
     feedstock: Feedstock, configs: Sequence[BuildConfig], old: Mapping[str, Sequence[ComparablePackage]]
 ) -> FeedstockFacts:
-    top, beside = limits.run_bounded(lambda: _top_name_and_variant_file_keys(feedstock, configs))
+    top, file_values = limits.run_bounded(lambda: _top_name_and_variant_file_keys(feedstock, configs))
     values: dict[str, set[str]] = {}
     known: list[frozenset[str]] = []
     for config in configs:
-        own = {**beside[config.name], **config.variant}
+        own = {**file_values[config.name], **config.variant}
         known.append(frozenset(own))
         for key, items in own.items():
             values.setdefault(key, set()).update(items)
@@ -158,11 +158,11 @@ def _top_name_and_variant_file_keys(
     feedstock: Feedstock, configs: Sequence[BuildConfig]
 ) -> tuple[str, dict[str, dict[str, Sequence[str]]]]:
     """Return the name of the recipe's top level, and the keys of each config that only the variant file gives."""
-    beside = {config.name: _variant_file_values(feedstock, config) for config in configs}
+    file_values = {config.name: _variant_file_values(feedstock, config) for config in configs}
     if not configs:
-        return "", beside
+        return "", file_values
     recipe, _ = evaluated_recipe(feedstock, configs[0])
-    return recipe.top_level_metadata(recipe.space.first_variant()).name, beside
+    return recipe.top_level_metadata(recipe.space.first_variant()).name, file_values
 
 
 def _variant_file_values(feedstock: Feedstock, config: BuildConfig) -> dict[str, Sequence[str]]:

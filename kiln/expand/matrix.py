@@ -95,10 +95,10 @@ class _MatrixExpansion:
             for path in migration_files_of_feedstock_and_pinning(feedstock.config_folder / "migrations", pinned)
         ]
         self.v1 = is_v1(feedstock)
-        if self.v1 and (beside := feedstock.recipe / "variants.yaml").is_file():
+        if self.v1 and (variants_file := feedstock.recipe / "variants.yaml").is_file():
             from kiln.recipe_v1.variant_file import VariantFileV1
 
-            self.files.append(VariantFileV1(beside, "recipe/variants.yaml"))
+            self.files.append(VariantFileV1(variants_file, "recipe/variants.yaml"))
         keys = [file.keys for file in (*self.files, *self.migrations)]
         self.known = frozenset[str]().union(*keys)
         self.recipe: RecipeTemplate | RecipeV1

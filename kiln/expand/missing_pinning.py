@@ -167,8 +167,8 @@ def _keys_needed_by_ci_support(
 
 def _keys_used_in_scripts(keys: Iterable[str], recipe: Path) -> frozenset[str]:
     scripts = BuildScripts(recipe, frozenset(keys))
-    beside = sorted(path.name for pattern in ("*.sh", "*.bat") for path in recipe.glob(pattern))
-    return frozenset[str]().union(*map(scripts.keys_used_by_script, beside))
+    script_names = sorted(path.name for pattern in ("*.sh", "*.bat") for path in recipe.glob(pattern))
+    return frozenset[str]().union(*map(scripts.keys_used_by_script, script_names))
 
 
 def _place_of_key(text: str, key: str, first: int = 1) -> Place | None:

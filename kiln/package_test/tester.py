@@ -189,7 +189,7 @@ class PackageTester:
         One that cannot be installed together with this package is skipped, as in conda-build and rattler-build.
         """
         name = package_name(spec)
-        beside = dataclasses.replace(
+        downstream_step = dataclasses.replace(
             step,
             package=f"{name}, downstream of {step.package}",
             specs=(*step.specs[:1], strict_rattler_spec(spec)),
@@ -198,16 +198,18 @@ class PackageTester:
             prefix=step.prefix.with_name(f"{step.prefix.name}-{name}"),
         )
         try:
-            self._install_test_prefix(beside)
+            self._install_test_prefix(downstream_step)
         except SolveFailed as error:
             return 0, (f"downstream {spec} was not tested: {error.what}",)
         (record,) = (
-            item for item in solve_and_install.installed_package_records(beside.prefix) if item.name.normalized == name
+            item
+            for item in solve_and_install.installed_package_records(downstream_step.prefix)
+            if item.name.normalized == name
         )
         info = Path(str(record.extracted_package_dir)) / "info"
-        files.remove(beside.prefix)
+        files.remove(downstream_step.prefix)
         output = output_with_packed_tests(record, info)
-        tests = self._plan_packed_tests(beside, output, info / "test") if output.tests else ()
+        tests = self._plan_packed_tests(downstream_step, output, info / "test") if output.tests else ()
         for test in tests:
             self._install_test_prefix(test)
             log = test.folder.with_name(f"{test.folder.name}.log")
@@ -219,17 +221,21 @@ class PackageTester:
         omitted = (note for test in tests for note in test.notes)
         return number, (f"downstream {name} {record.version}: {result}", *dict.fromkeys(omitted))
 
-    def _plan_packed_tests(self, beside: TestStep, output: Output, folder: Path) -> tuple[TestStep, ...]:
+    def _plan_packed_tests(self, downstream_step: TestStep, output: Output, folder: Path) -> tuple[TestStep, ...]:
         """Plan the tests that a package carries, for an environment with the package under test."""
         planned = plan_package_tests(
-            output, recipe_folder=folder, folder=beside.folder, prefix=beside.prefix, available=self.available
+            output,
+            recipe_folder=folder,
+            folder=downstream_step.folder,
+            prefix=downstream_step.prefix,
+            available=self.available,
         )
         return tuple(
             dataclasses.replace(
                 test,
-                package=beside.package,
-                specs=(*beside.specs[:1], *test.specs),
-                environment={**beside.environment, **test.environment},
+                package=downstream_step.package,
+                specs=(*downstream_step.specs[:1], *test.specs),
+                environment={**downstream_step.environment, **test.environment},
                 files={".": folder} if folder.is_dir() else {},
             )
             for test in planned

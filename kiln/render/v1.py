@@ -93,9 +93,11 @@ def variant_space_of_config(feedstock: Feedstock, config: BuildConfig) -> Space:
     """
     spec: dict[str, Any] = {key: list(values) for key, values in config.variant.items()}
     groups = [list(group) for group in config.zip_keys]
-    beside = _recipe_variant_source(feedstock, config.platform)
-    if beside is not None:
-        more = {key: value for key, value in beside.values.items() if key not in spec and isinstance(value, list)}
+    variant_source = _recipe_variant_source(feedstock, config.platform)
+    if variant_source is not None:
+        more = {
+            key: value for key, value in variant_source.values.items() if key not in spec and isinstance(value, list)
+        }
         groups += [group for group in more.pop("zip_keys", []) if more.keys() >= set(group)]
         spec = {**more, **spec}
     spec.setdefault("target_platform", [config.platform])
