@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kiln import files
 from kiln.image import apt_sources
-from kiln.image.mmdebstrap import KEYRING
+from kiln.image.mmdebstrap_command import KEYRING
 from tests import shared_inputs, small_tensorflow
 
 CLASSES = "handler/src/main/java/io/netty/handler/ssl/"

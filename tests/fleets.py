@@ -15,7 +15,7 @@ from kiln.fleet import executor_protocol
 from kiln.fleet.lost_controller_cost_and_sweep_script import LIFETIME
 from kiln.fleet.reconcile import ListedMachine
 from kiln.model.build_results import StepReport
-from kiln.model.fleet import MachineType
+from kiln.model.fleet_run import MachineType
 from kiln.model.job_estimate import JobEstimate
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.model.build_results import Artifact, TestVerdict
-from kiln.model.release_candidates import Candidate, PackageContents, Release
+from kiln.model.release_packages import Candidate, PackageContents, Release
 from kiln.model.rendered import Output, Requirements
 from kiln.model.run import ConfigState
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.image import apt_sources, build_container_image
-from kiln.image.mmdebstrap import KEYRING
+from kiln.image.mmdebstrap_command import KEYRING
 from kiln.local_channel import LocalChannel
 from tests import shared_inputs
 
@@ -52,10 +52,10 @@ INCLUDES += "-I$(TOP)/include" $(_SPACE_)
 PACK = """\
 import os, sys
 from pathlib import Path
-from kiln.rehearse import usable_python_search, python_interpreter_packages
+from kiln.rehearse import usable_python_search, machine_python_packaging
 for executable in sys.argv[2:]:
     found = usable_python_search.probe_interpreter(Path(executable), env=os.environ)
-    python_interpreter_packages.write_python_packages(found, Path(sys.argv[1]), env=os.environ)
+    machine_python_packaging.write_python_packages(found, Path(sys.argv[1]), env=os.environ)
 """
 
 

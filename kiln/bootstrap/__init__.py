@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from kiln.bootstrap import required_clone_and_requirements
+from kiln.bootstrap import clone_check_and_requirement_lists
 from kiln.bootstrap.environment_state import (
     COLLECTIONS,
     FLEET,
@@ -77,7 +77,7 @@ def ensure_fleet_environment(root: Path, *, say: Callable[[str], None] = lambda 
             why="ansible-core 2.19, which it drives, does not run on older ones",
             hint="start it with another: python3.14 -m kiln fleet ..., or python3.13, python3.12, python3.11",
         )
-    required_clone_and_requirements.require_clone("kiln fleet", root)
+    clone_check_and_requirement_lists.require_clone("kiln fleet", root)
     return _ensure_environment_in(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
 
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.bazel.repository_declaration_files import read_declaring_files
+from kiln.bazel.external_repository_file_reader import read_declaring_files
 from kiln.build.rattler_build_paths import source_work_folders
 from kiln.errors import KilnError
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kiln.build import sources_fetched_by_engine_or_kiln
-from kiln.build.prefix_postprocessing import recipe_license_path
-from kiln.build.rattler_build_output_settings import (
+from kiln.build.build_section_for_rattler_build import (
     file_selection_settings,
     ignored_run_exports,
     linking_and_prefix_settings,
     python_package_settings,
     requirements_merged_into_host,
 )
+from kiln.build.prefix_postprocessing import recipe_license_path
 from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.rendered import RUN_EXPORTS, TEST_MODULES
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.model.output_settings import BuildSettings
+    from kiln.model.output_build_settings import BuildSettings
     from kiln.model.planned_steps import RunExport
     from kiln.model.rendered import Output, OutputTest, Script, Source, Staging
 

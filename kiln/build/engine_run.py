@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 
 from kiln import files, process_runner, rattler_process
 from kiln.build import engine_failures, missing_licenses
-from kiln.build.engine_secrets import (
+from kiln.build.rattler_build_paths import host_prefixes
+from kiln.build.rattler_build_secrets import (
     engine_environment,
     recipe_with_merged_secrets,
     secret_names_of_step,
     source_fetch_environment,
     temporary_credentials_file,
 )
-from kiln.build.rattler_build_paths import host_prefixes
 from kiln.build.source_fetch import SourceFetcher
 from kiln.build.source_mirrors import SourceMirrors, recipe_with_mirror_urls
 from kiln.build.unpackable_prefix_files import SPECIAL, find_special_files, message_naming_files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.build import packed_recipe, packed_tests
+from kiln.build import packed_tests, recipe_files_in_info
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,12 +43,12 @@ def recipe_and_test_edits(output: Output, recipe_folder: Path, *, sources: Path,
     recipe.yaml keep the engine's layout, with the recipe as it is in the feedstock.
     """
     if output.settings.by_engine:
-        return {"files": packed_recipe.recipe_yaml_file_entries(output, recipe_folder)}
-    recipe = packed_recipe.recipe_file_entries(output, recipe_folder) if output.settings.include_recipe else []
+        return {"files": recipe_files_in_info.recipe_yaml_file_entries(output, recipe_folder)}
+    recipe = recipe_files_in_info.recipe_file_entries(output, recipe_folder) if output.settings.include_recipe else []
     edits = {
         "files": [
             *recipe,
-            {"to": ".", "tree": str(about), "patterns": ["*"]},  # see `about_files_in_info`
+            {"to": ".", "tree": str(about), "patterns": ["*"]},  # see `readme_and_messages_in_info`
             *packed_tests.test_file_entries(output, recipe_folder, sources),
         ],
         "link": {"noarch": {"type": output.noarch}, "package_metadata_version": 1}
@@ -57,7 +57,7 @@ def recipe_and_test_edits(output: Output, recipe_folder: Path, *, sources: Path,
         "prefix_files": _prefix_replacement_globs(output),
     }
     return {
-        "sections": packed_recipe.evaluated_recipe_sections(output),
+        "sections": recipe_files_in_info.evaluated_recipe_sections(output),
         **{key: value for key, value in edits.items() if value},
     }
 

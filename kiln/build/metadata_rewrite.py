@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kiln.build import collected_info_files, packed_recipe, solved_pins
+from kiln.build import collected_info_files, recipe_files_in_info, solved_pins
 from kiln.build.depends_simplified import simplified_depends
 from kiln.build.metadata_edits import LISTS
 from kiln.build.paths_json_edits import corrected_paths_json, legacy_file_lists
@@ -109,13 +109,13 @@ class MetadataRewriter:
         edits = self.edits
         files = legacy_file_lists(self._paths_json)
         if not edits.get("without_recipe"):
-            text = packed_recipe.rendered_meta_yaml(
+            text = recipe_files_in_info.rendered_meta_yaml(
                 edits["sections"],
                 resolved=self._solved_packages,
                 index=self._index_json,
                 run_exports=self._run_exports_json,
             )
-            files[f"recipe/{packed_recipe.META}"] = text.encode()
+            files[f"recipe/{recipe_files_in_info.META}"] = text.encode()
         return {**files, **({"link.json": _json_bytes(edits["link"])} if "link" in edits else {})}
 
     @cached_property
@@ -154,7 +154,9 @@ class MetadataRewriter:
         """
         about = self._parsed_engine_json("about.json")
         extra = {**self.edits.get("extra", {}), **about.get("extra", {})}
-        channels = [url.rstrip("/") for url in about.get("channels", ()) if not url.startswith(packed_recipe.LOCAL)]
+        channels = [
+            url.rstrip("/") for url in about.get("channels", ()) if not url.startswith(recipe_files_in_info.LOCAL)
+        ]
         lists: dict[str, list[str]] = {key: [] for key in LISTS} if "sections" in self.edits else {}
         engine = _ENGINE.search(self.old.get(solved_pins.RENDERED, b""))
         return {

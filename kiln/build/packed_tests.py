@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln.build.packed_recipe import file_part_within_folder
+from kiln.build.recipe_files_in_info import file_part_within_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,22 +7,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.build import (
-    about_files_in_info,
     compile_workdir_for_output_scripts,
     prefix_postprocessing,
+    readme_and_messages_in_info,
     solved_pins,
-    source_preparation_lines,
+    source_fixup_lines,
     sources_fetched_by_engine_or_kiln,
     staging_and_build_run_exports,
     unpackable_prefix_files,
 )
+from kiln.build.build_section_for_rattler_build import missing_index_json_entries
 from kiln.build.engine_recipe import compile_step_recipe, literal_script_variables, output_recipe
 from kiln.build.metadata_edits import about_and_hash_edits, recipe_and_test_edits
-from kiln.build.rattler_build_output_settings import missing_index_json_entries
 from kiln.build.script_variables import cuda_override, exportable_variables, script_environment, variant_variables
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
-from kiln.model.built_package_settings import BuildPlatforms, PackageSettings
+from kiln.model.own_engine_settings import BuildPlatforms, PackageSettings
 from kiln.model.planned_steps import BuildStep, CompileStep
 from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace, script_run_lines
 
@@ -135,7 +135,7 @@ def plan_compile(
         *lines_without_shell_trace(
             (
                 *sources_fetched_by_engine_or_kiln.symlink_sources_lines(staging.sources, recipe_folder),
-                *source_preparation_lines.prepare_sources_lines(staging.sources),
+                *source_fixup_lines.prepare_sources_lines(staging.sources),
                 *compile_workdir_for_output_scripts.record_compile_workdir_lines(folder),
             )
         ),
@@ -250,7 +250,7 @@ def _output_prologue_lines(
 ) -> tuple[str, ...]:
     """Return the lines that run before an output's script: they bring it what a shared build step left."""
     if staging is None or staged is None:
-        return source_preparation_lines.prepare_sources_lines(output.sources)
+        return source_fixup_lines.prepare_sources_lines(output.sources)
     if not staging.copied:
         return compile_workdir_for_output_scripts.enter_compile_workdir_lines(staged.folder, output, top)
     return compile_workdir_for_output_scripts.copy_staging_workdir_lines(
@@ -276,7 +276,7 @@ def _output_epilogue_lines(
         *(
             ()
             if output.settings.by_engine
-            else about_files_in_info.copy_about_files_lines(output, recipe_folder, about)
+            else readme_and_messages_in_info.copy_about_files_lines(output, recipe_folder, about)
         ),
         *prefix_postprocessing.install_link_scripts_lines(output, recipe_folder),
         *prefix_postprocessing.direct_url_removal_script(output),

@@ -26,7 +26,7 @@ from kiln.build.unpackable_prefix_files import (
     special_files_that_ended_script,
     version_and_link_faults,
 )
-from kiln.model.built_package_settings import BuildPlatforms, PackageSettings
+from kiln.model.own_engine_settings import BuildPlatforms, PackageSettings
 from kiln.zstd import FAST
 
 if TYPE_CHECKING:

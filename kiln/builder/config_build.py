@@ -23,9 +23,9 @@ from kiln.builder.engine_calls import EngineCalls, call_with_download_retries
 from kiln.builder.job_main import package_test_environment, remove_folders_on_failure
 from kiln.builder.package_reports import package_report_json, step_file_hashes
 from kiln.builder.step_cache import StepCache, StepResult
-from kiln.builder.wheel_collection import WheelCollector
+from kiln.builder.wheel_tagging_and_test import WheelCollector
 from kiln.job.required_channels_and_network import channels_needed_by_config
-from kiln.job.step_and_output_names import find_matching_output, find_matching_staging, step_names
+from kiln.job.step_and_output_lookup import find_matching_output, find_matching_staging, step_names
 from kiln.ledger import Ledger
 from kiln.local_channel import LocalChannel
 from kiln.matchspec_notation import package_name

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from kiln import files, json_messages, masking, rattler_process, signals
+from kiln import files, interprocess_messages, masking, rattler_process, signals
 from kiln.build.script_variables import config_caller_variable_names
 from kiln.errors import DownloadFailed, KilnError, SolveFailed
 from kiln.job.job_descriptions import BuildJob
@@ -46,7 +46,7 @@ def main(job_file: str) -> None:
     except KilnError as error:
         if isinstance(error, (SolveFailed, DownloadFailed)):  # their reasons are in no program's output
             for line in error.why.splitlines():
-                json_messages.write_line(sys.stdout, line)
+                interprocess_messages.write_line(sys.stdout, line)
         result["error"] = error_as_json(error, step=reporter.failed)
     except OSError as error:
         if (refusal := files.os_error_as_kiln_error(error)) is None:

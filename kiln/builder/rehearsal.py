@@ -16,13 +16,13 @@ from kiln.build.plan import outputs_in_build_order, plan_rehearsal
 from kiln.builder import job_main
 from kiln.builder.config_build import ConfigBuilder, render_job_config
 from kiln.builder.engine_calls import EngineCalls
-from kiln.builder.rehearsal_input_choice import rehearsal_disk_bytes
+from kiln.builder.rehearsal_config_and_python_choice import rehearsal_disk_bytes
 from kiln.builder.step_cache import StepCache
 from kiln.conda_package.writer import SUBDIR
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.ledger import Ledger
+from kiln.rehearse.machine_python_packaging import write_python_packages
 from kiln.rehearse.plan_types import RehearsalPlan
-from kiln.rehearse.python_interpreter_packages import write_python_packages
 from kiln.rehearse.required_packages import outputs_for_python
 from kiln.rehearse.usable_python_search import find_interpreter
 from kiln.rehearse.wheel_locks import upstream_wheel_gaps

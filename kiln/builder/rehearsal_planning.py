@@ -13,7 +13,7 @@ from kiln.errors import UnsupportedPython, UsageError
 from kiln.job.required_channels_and_network import python_versions_of_config
 from kiln.package_test.plan import specs_required_by_test
 from kiln.rehearse import usable_python_search, wheel_locks
-from kiln.rehearse.python_interpreter_packages import PACKAGED_PYTHONS
+from kiln.rehearse.machine_python_packaging import PACKAGED_PYTHONS
 from kiln.variants.cuda_version import cuda_version_of_config
 
 if TYPE_CHECKING:
@@ -50,7 +50,10 @@ class RehearsalPlanner:
             KilnError: UsageError in a container, RehearsalRefused with all that cannot be had, UnsupportedPython and
                 VariantFault without locked wheels.
         """
-        from kiln.rehearse import source_archives_by_hash, substitution_plan  # a plan from locks needs none of these
+        from kiln.rehearse import (
+            dependency_substitution_plan,
+            source_archives_by_hash,
+        )  # a plan from locks needs none of these
         from kiln.rehearse.required_packages import outputs_for_python, required_packages
 
         rendered = limits.run_bounded(lambda: render.close_static_pins(render.render(self.feedstock, config)))
@@ -67,9 +70,9 @@ class RehearsalPlanner:
             preferred = (_preferred_or_newest_python(pythons, preferred), *preferred)
             rendered = dataclasses.replace(rendered, outputs=outputs_for_python(rendered, preferred[0]))
         required = required_packages(rendered, test_specs=required_specs_of_tests(rendered))
-        python = substitution_plan.fitting_python(required, preferred)
+        python = dependency_substitution_plan.fitting_python(required, preferred)
         projects = dict.fromkeys((rendered.name, *(output.name for output in rendered.outputs)))
-        return substitution_plan.plan_config_rehearsal(
+        return dependency_substitution_plan.plan_config_rehearsal(
             rendered,
             required,
             python=python,

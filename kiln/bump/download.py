@@ -12,7 +12,7 @@ from kiln import http_client, source_download
 from kiln.bump.source_hash_literals import COMMIT
 from kiln.bump.upstream import list_git_references
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool, raise_all
-from kiln.rehearse import package_index
+from kiln.rehearse import pip_index_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -96,10 +96,10 @@ def _hashes_from_first_working_url(
 def _urls_on_package_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
     """Yield where pip's indexes have the file of a source; an index never has two files of one name."""
     for url in urls:
-        project, name = package_index.project_of_url(url), PurePosixPath(unquote(urlsplit(url).path)).name
-        for index in package_index.configured_indexes(env) if project else ():
+        project, name = pip_index_client.project_of_url(url), PurePosixPath(unquote(urlsplit(url).path)).name
+        for index in pip_index_client.configured_indexes(env) if project else ():
             with contextlib.suppress(http_client.HttpError):
-                yield from (file.url for file in package_index.project_files(project, index) if file.name == name)
+                yield from (file.url for file in pip_index_client.project_files(project, index) if file.name == name)
 
 
 def _commit_of_revision(

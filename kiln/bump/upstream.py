@@ -16,7 +16,7 @@ from kiln import process_runner
 from kiln.bump.literals import place_of_offset
 from kiln.errors import DownloadFailed, MissingTool, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
-from kiln.rehearse.package_index import project_of_url
+from kiln.rehearse.pip_index_client import project_of_url
 from kiln.versions import Version
 
 if TYPE_CHECKING:

@@ -20,14 +20,14 @@ from kiln.cli import (
     fleet_detached_status_and_logs,
     fleet_down,
     fleet_gpu_tests,
-    fleet_offers_and_run_terms,
+    fleet_plan_quotas,
     fleet_prices,
-    fleet_quotas,
-    fleet_remote_execution,
-    fleet_slurm,
+    fleet_remote_executor_options,
+    fleet_run_terms_from_options,
+    fleet_slurm_options_and_jobs,
     fleet_sweep,
     fleet_test,
-    fleet_unrecorded_runs,
+    fleet_unrecorded_run_recovery,
     lost_terminal,
 )
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, add_arguments, planned_worker_loss_limits
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import FleetRun, Offer
+    from kiln.model.fleet_run import FleetRun, Offer
     from kiln.model.run import ConfigRun
-    from kiln.store.remote_configs_and_packages import RemoteConfig
+    from kiln.store.configs_built_on_workers import RemoteConfig
 
 __all__ = ["add_arguments", "run"]
 
@@ -85,10 +85,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.action == "prices":  # needs no feedstock
         return fleet_prices.run(options)
     if options.action in {"plan", "run", "test"}:
-        fleet_slurm.check_options(options)
-        fleet_offers_and_run_terms.check_options(options)
+        fleet_slurm_options_and_jobs.check_options(options)
+        fleet_run_terms_from_options.check_options(options)
         fleet_detach_to_controller.check_options(options)
-        fleet_remote_execution.check_options(options, os.environ)
+        fleet_remote_executor_options.check_options(options, os.environ)
     if options.action in DETACHED or (options.action in BY_KEY and options.key is not None):
         return (DETACHED.get(options.action) or BY_KEY[options.action])(options, root)
     feedstock = feedstock_loader.load(root)
@@ -116,14 +116,16 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         configs = selection.configs
         stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
         tests = fleet_gpu_tests.gpu_test_plan(stage, selection.cached, configs)
-        quotas = fleet_quotas.account_quotas(options, feedstock)
+        quotas = fleet_plan_quotas.account_quotas(options, feedstock)
         plan = fleet_plan_of_configs(options, feedstock, configs, ledger, tests, quotas)
-    if options.provider == fleet_slurm.SLURM:
+    if options.provider == fleet_slurm_options_and_jobs.SLURM:
         plan = plan_with_job_sizes(plan, config_resource_needs(feedstock, [config.config for config in configs]))
     if options.detach:
         fleet_detach_to_controller.check_credential_expiry(options, plan, begins=False)
     terms = (
-        None if options.provider == fleet_slurm.SLURM else fleet_offers_and_run_terms.run_terms_of_plan(options, plan)
+        None
+        if options.provider == fleet_slurm_options_and_jobs.SLURM
+        else fleet_run_terms_from_options.run_terms_of_plan(options, plan)
     )
     print(
         json.dumps(plan_status_output.plan_as_json(plan, terms), indent=2)
@@ -150,13 +152,13 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
     """
     from kiln.model.run import ConfigRun, ConfigState
     from kiln.run import recipe_support
-    from kiln.store import remote_configs_and_packages
+    from kiln.store import configs_built_on_workers
 
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
     recipe_support.require_supported_recipe(feedstock, names)  # before workers are provisioned, and paid for
-    fleet_remote_execution.require_recipe_support(feedstock, names, options)
-    configs = remote_configs_and_packages.remote_configs(feedstock, tuple(names), options=worker_build_options(options))
-    finished = {} if options.rebuild else remote_configs_and_packages.collected_packages(feedstock, configs)
+    fleet_remote_executor_options.require_recipe_support(feedstock, names, options)
+    configs = configs_built_on_workers.remote_configs(feedstock, tuple(names), options=worker_build_options(options))
+    finished = {} if options.rebuild else configs_built_on_workers.collected_packages(feedstock, configs)
     cached = tuple(
         ConfigRun(
             config=config.config,
@@ -185,7 +187,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.report.run_report_as_json import report_as_json
 
     layout = artifact_layout(feedstock)
-    for program in SLURM_PROGRAMS if options.provider == fleet_slurm.SLURM else fleet_test.PROGRAMS:
+    for program in SLURM_PROGRAMS if options.provider == fleet_slurm_options_and_jobs.SLURM else fleet_test.PROGRAMS:
         process_runner.find_program(program, env=os.environ)
     if options.detach:
         return start_detached_run(options, feedstock)
@@ -227,12 +229,14 @@ def selection_and_run_to_resume(
 ) -> tuple[FleetConfigSelection, FleetRun | None]:
     """Return the selected configs, and the run to resume, whose configs are among them."""
     from kiln.fleet import run_and_removal as fleet
-    from kiln.fleet.builds_and_tests_as_one_run import config_of_job
+    from kiln.fleet.build_and_test_recorders import config_of_job
 
     selection = select_configs(options, feedstock)
     previous = fleet.run_to_resume(ledger.fleet_runs(), provider=options.provider, key=selection.all[0].inputs.shared)
     if previous is None:
-        previous = fleet_unrecorded_runs.recover_or_end_unrecorded_runs(options, feedstock, selection.all, ledger)
+        previous = fleet_unrecorded_run_recovery.recover_or_end_unrecorded_runs(
+            options, feedstock, selection.all, ledger
+        )
     if previous is not None:
         selection = select_configs(options, feedstock, tuple(config_of_job(job.config) for job in previous.jobs))
         print(f"resuming the fleet run {previous.id}", file=sys.stderr)
@@ -256,12 +260,12 @@ def start_detached_run(options: argparse.Namespace, feedstock: Feedstock) -> int
         stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.configs, ledger)
         tests = fleet_gpu_tests.gpu_test_plan(stage, (), selection.configs)
         plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests)
-        fleet_offers_and_run_terms.run_terms_of_plan(options, plan)
+        fleet_run_terms_from_options.run_terms_of_plan(options, plan)
         with files.held_lock_file(layout.lock_file("fleet-detach")):  # of two at once, the second has to see the first
-            fleet_unrecorded_runs.require_no_run_of_same_build(options, feedstock, selection.configs, ledger)
-            quotas = fleet_quotas.account_quotas(options, feedstock)  # of which another run would have a part
+            fleet_unrecorded_run_recovery.require_no_run_of_same_build(options, feedstock, selection.configs, ledger)
+            quotas = fleet_plan_quotas.account_quotas(options, feedstock)  # of which another run would have a part
             plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
-            print_quota_warnings(plan, fleet_offers_and_run_terms.offers_by_type(options, plan).values())
+            print_quota_warnings(plan, fleet_run_terms_from_options.offers_by_type(options, plan).values())
             fleet_detach_to_controller.check_credential_expiry(options, plan, begins=True)
             return fleet_detach_to_controller.start_controller_run(options, feedstock, selection.configs)
 
@@ -278,9 +282,9 @@ def add_collected_packages(
     feedstock: Feedstock, configs: Mapping[str, RemoteConfig], config: str, packages: Sequence[PackageReport]
 ) -> tuple[PackageReport, ...]:
     """Add the packages of a collected config to the channel, and return them with their paths there."""
-    from kiln.store import remote_configs_and_packages
+    from kiln.store import configs_built_on_workers
 
-    return remote_configs_and_packages.add_collected_packages(feedstock, configs[config], packages) if packages else ()
+    return configs_built_on_workers.add_collected_packages(feedstock, configs[config], packages) if packages else ()
 
 
 def plan_run_config_and_site(
@@ -295,16 +299,18 @@ def plan_run_config_and_site(
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, recorded_pool_type_and_size
 
-    is_slurm = options.provider == fleet_slurm.SLURM
+    is_slurm = options.provider == fleet_slurm_options_and_jobs.SLURM
     if previous is not None and not is_slurm:
         options.types = list(previous.machine_types)
         options.cache = options.cache or cache_worker_type(previous)
         if options.pool is None and (pool := recorded_pool_type_and_size(previous)) is not None:
             options.pool_type, options.pool = pool
         require_known_machine_types(options, previous)
-    quotas = () if previous is not None else fleet_quotas.account_quotas(options, feedstock)  # it has workers already
+    quotas = (
+        () if previous is not None else fleet_plan_quotas.account_quotas(options, feedstock)
+    )  # it has workers already
     plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
-    offers = {} if is_slurm else fleet_offers_and_run_terms.offers_by_type(options, plan)
+    offers = {} if is_slurm else fleet_run_terms_from_options.offers_by_type(options, plan)
     print_quota_warnings(plan, offers.values())
     run_id = fleet_detach_to_controller.new_run_id(os.environ) if previous is None else previous.id
     assumptions, n = Assumptions.read(), len(selection.configs)
@@ -320,7 +326,7 @@ def plan_run_config_and_site(
         else {kind: plan.selection.worker_types.count(kind) for kind in plan.selection.machine_types},
         type_offers=offers,
         capacity_timeout=duration_seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
-        lifetime=fleet_offers_and_run_terms.worker_lifetime(options, plan),
+        lifetime=fleet_run_terms_from_options.worker_lifetime(options, plan),
         controller=fleet_controller_type_and_charge.own_controller_charge(os.environ),
         is_scheduled=is_slurm,
         spot=options.spot,
@@ -349,7 +355,7 @@ def plan_run_config_and_site(
     )
     if is_slurm:
         sizes = config_resource_needs(feedstock, [config.config for config in selection.all])
-        return run_config, fleet_slurm.slurm_run_site(options, feedstock, run_id, sizes)
+        return run_config, fleet_slurm_options_and_jobs.slurm_run_site(options, feedstock, run_id, sizes)
     return run_config, playbook_site(options, feedstock, run_id, options.provider, run_config=run_config)
 
 
@@ -364,8 +370,8 @@ def show_run_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger import damage_repair
     from kiln.ledger.fleet import FleetLedger
 
-    if options.ask == fleet_slurm.SLURM:
-        print(fleet_slurm.slurm_jobs_as_json())
+    if options.ask == fleet_slurm_options_and_jobs.SLURM:
+        print(fleet_slurm_options_and_jobs.slurm_jobs_as_json())
         return 0
     if options.ask:
         print(json.dumps(fleet.list_existing_workers(playbook_site(options, feedstock, "look", options.ask)), indent=4))

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.fleet.detached.attach_key import RunKey
-    from kiln.model.fleet import MachineType
+    from kiln.model.fleet_run import MachineType
     from kiln.model.run import ControllerCharge
 
 CONTROLLER_TYPE = "controller"

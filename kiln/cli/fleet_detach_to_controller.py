@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import fleet_remote_execution
+from kiln.cli import fleet_remote_executor_options
 from kiln.cli.allowed_environment_variables import container_client_variables
 from kiln.cli.fleet_controller_type_and_charge import (
     CONTROLLER_TYPE,
@@ -19,7 +19,6 @@ from kiln.cli.fleet_controller_type_and_charge import (
     controller_price_variable,
     controller_type_row,
 )
-from kiln.cli.fleet_offers_and_run_terms import CLOUDS
 from kiln.cli.fleet_planning import priced_controller_type
 from kiln.cli.fleet_run_folder_and_variables import (
     ANSIBLE,
@@ -32,6 +31,7 @@ from kiln.cli.fleet_run_folder_and_variables import (
     worker_build_options,
     worker_build_variables,
 )
+from kiln.cli.fleet_run_terms_from_options import CLOUDS
 from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kiln.fleet.plan import FleetPlan
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.model.feedstock import Feedstock
-    from kiln.store.remote_configs_and_packages import RemoteConfig
+    from kiln.store.configs_built_on_workers import RemoteConfig
 
 PROVIDERS = ("aws", "openstack", "static")  # whose workers another machine can reach
 DAY = 86400
@@ -179,7 +179,7 @@ def controller_settings(
     sizes = feedstock.root / "fleet-sizes.yml"
     kind = priced_controller_type(options)
     price = {} if kind is None else controller_price_variable(kind, time.time())
-    executor = fleet_remote_execution.executor_secret_variables(options, os.environ)
+    executor = fleet_remote_executor_options.executor_secret_variables(options, os.environ)
     return ControllerSettings(
         run=run,
         arguments=tuple(arguments),
@@ -250,12 +250,12 @@ def controller_site_and_type(options: argparse.Namespace, feedstock: Feedstock, 
 
 def existing_controller_host(options: argparse.Namespace) -> dict[str, Any]:
     """Return the host of ``--controller``: one of kiln_static_hosts in a file of variables, else what ssh reaches."""
-    from kiln import yaml_values
+    from kiln import yaml_loading
     from kiln.fleet.detached import decrypted_playbook_variables, settings_sent_to_controller, user_ssh_host_lookup
 
     for path in options.vars:
         text = settings_sent_to_controller.read_file_to_send(path)
-        data = {} if decrypted_playbook_variables.VAULT.search(text) else yaml_values.load(text)
+        data = {} if decrypted_playbook_variables.VAULT.search(text) else yaml_loading.load(text)
         for host in (data.get("kiln_static_hosts") or ()) if isinstance(data, dict) else ():
             if isinstance(host, dict) and host.get("address") == options.controller:
                 common = data.get("kiln_ssh_options")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli import fleet_controller_type_and_charge
 from kiln.cli.allowed_environment_variables import container_client_variables
 from kiln.cli.fleet_detach_to_controller import remove_controller
-from kiln.cli.fleet_offers_and_run_terms import CLOUDS
 from kiln.cli.fleet_run_folder_and_variables import artifact_layout, playbook_site, run_folder
+from kiln.cli.fleet_run_terms_from_options import CLOUDS
 from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import (
     AlreadyRunning,
@@ -57,12 +57,12 @@ def run_key_and_feedstock(options: argparse.Namespace, root: Path) -> tuple[RunK
 
 def is_run_of_feedstock(feedstock: Feedstock, key: RunKey) -> bool:
     """Return whether a run builds this feedstock: it was started here, or has the same inputs."""
-    from kiln.store import remote_configs_and_packages
+    from kiln.store import configs_built_on_workers
 
     if (run_folder(feedstock, key.run) / "key.json").exists():
         return True
     try:
-        entries = remote_configs_and_packages.remote_configs(feedstock, tuple(key.inputs), options=key.build_options)
+        entries = configs_built_on_workers.remote_configs(feedstock, tuple(key.inputs), options=key.build_options)
     except KilnError:
         return False
     return all(entry.inputs.key == key.inputs[entry.config].key for entry in entries)

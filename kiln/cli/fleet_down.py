@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli import fleet_detached_runs, fleet_slurm
+from kiln.cli import fleet_detached_runs, fleet_slurm_options_and_jobs
 from kiln.cli.fleet_run_folder_and_variables import artifact_layout, playbook_site
 from kiln.errors import KilnError, UsageError, raise_all
 
@@ -65,8 +65,8 @@ def tear_down_at_provider(
     from kiln.fleet import run_and_removal as fleet
 
     site = (
-        fleet_slurm.slurm_site_of_stored_settings(feedstock, run)
-        if provider == fleet_slurm.SLURM
+        fleet_slurm_options_and_jobs.slurm_site_of_stored_settings(feedstock, run)
+        if provider == fleet_slurm_options_and_jobs.SLURM
         else playbook_site(options, feedstock, run, provider)
     )
     fleet.tear_down_run(site, run)

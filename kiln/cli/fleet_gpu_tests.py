@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kiln.cli import build_options, fleet_test
 from kiln.console.text import count_text
-from kiln.model.fleet import GONE
+from kiln.model.fleet_run import GONE
 from kiln.model.run import GOOD, MatrixReport
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from kiln.fleet.run_workers_and_jobs import RunStore
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import FleetRun, Offer
+    from kiln.model.fleet_run import FleetRun, Offer
     from kiln.model.observer import RunObserver
     from kiln.model.run import ConfigRun
-    from kiln.store.remote_configs_and_packages import RemoteConfig
+    from kiln.store.configs_built_on_workers import RemoteConfig
 
 
 class BuildStage(Protocol):
@@ -198,7 +198,7 @@ def build_and_test(
     observer: RunObserver,
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build, unless all configs are ``cached``, then test; return the report of both, and the errors of configs."""
-    from kiln.fleet.builds_and_tests_as_one_run import BuildBeforeTestsRecorder
+    from kiln.fleet.build_and_test_recorders import BuildBeforeTestsRecorder
 
     if build is None:
         assert stage is not None, "there is something to build or to test"

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import fleet_controller_type_and_charge, fleet_slurm
+from kiln.cli import fleet_controller_type_and_charge, fleet_slurm_options_and_jobs
 from kiln.cli.fleet_arguments import DEFAULT_TYPE
 from kiln.cli.fleet_prices import MACHINE_TYPES, merged_price_table, price_region
 from kiln.cli.fleet_run_folder_and_variables import playbook_variable_value
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from kiln.fleet.quotas import Quota
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import FleetRun, MachineType
+    from kiln.model.fleet_run import FleetRun, MachineType
     from kiln.model.job_estimate import JobEstimate, JobSize
-    from kiln.store.remote_configs_and_packages import RemoteConfig
+    from kiln.store.configs_built_on_workers import RemoteConfig
 
 WORKERS = 4
 UP_TO_DATE = "nothing to build: all selected configs are up to date"
@@ -56,7 +56,7 @@ def fleet_plan_of_configs(
     if not configs:
         raise UsageError(UP_TO_DATE, hint="--rebuild builds them again")
     assumptions, history = Assumptions.read(), ledger.last_build_durations()
-    is_slurm = options.provider == fleet_slurm.SLURM
+    is_slurm = options.provider == fleet_slurm_options_and_jobs.SLURM
     sizes = config_resource_needs(feedstock, [config.config for config in configs])
     requests = [
         JobEstimate(
@@ -74,7 +74,7 @@ def fleet_plan_of_configs(
     cache: MachineType | None = None
     pool: PoolShape | None = None
     if is_slurm:
-        kind = fleet_slurm.slurm_job_settings(options, Path()).machine_type
+        kind = fleet_slurm_options_and_jobs.slurm_job_settings(options, Path()).machine_type
         job_cores = [sizes[job.config].cores or kind.cores for job in requests]
         by_cores = {cores: estimates_on_cores(cores) for cores in set(job_cores)}
         estimates = {kind: tuple(by_cores[cores][number] for number, cores in enumerate(job_cores))}
@@ -225,7 +225,7 @@ def worker_count_limit(options: argparse.Namespace, configs: int) -> int:
     """Return the number of workers at most; a scheduler with a queue of its own takes all configs at once."""
     if options.workers is not None:
         return int(options.workers)
-    return configs if options.provider == fleet_slurm.SLURM else WORKERS
+    return configs if options.provider == fleet_slurm_options_and_jobs.SLURM else WORKERS
 
 
 def plan_with_job_sizes(plan: FleetPlan, sizes: Mapping[str, JobSize]) -> FleetPlan:

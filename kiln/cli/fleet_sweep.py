@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli import fleet_slurm
+from kiln.cli import fleet_slurm_options_and_jobs
 from kiln.cli.fleet_run_folder_and_variables import PACKAGE_ROOT, playbook_site, provider_variables_without_secrets
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
@@ -25,13 +25,13 @@ def sweep_expired_workers(options: argparse.Namespace, feedstock: Feedstock) -> 
 
     if options.user == "":  # to the playbook that is everybody: an unset variable of a script is not meant so
         raise UsageError("--user needs a name", hint="leave it out for your own workers; --all is for everybody's")
-    if options.user is not None and options.provider == fleet_slurm.SLURM:
+    if options.user is not None and options.provider == fleet_slurm_options_and_jobs.SLURM:
         raise UsageError("--user is not for Slurm", hint="leave it out: Slurm cancels your own jobs only")
     if options.print_timer:
         print(sweep_timer_script(options, feedstock), end="")
         return 0
-    if options.provider == fleet_slurm.SLURM:
-        fleet_slurm.cancel_abandoned_slurm_jobs(everything=options.all)
+    if options.provider == fleet_slurm_options_and_jobs.SLURM:
+        fleet_slurm_options_and_jobs.cancel_abandoned_slurm_jobs(everything=options.all)
         print("no jobs of abandoned runs remain", file=sys.stderr)
         return 0
     site = playbook_site(options, feedstock, "sweep", options.provider)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from kiln.cli import build_options, config_selection, fleet_controller_type_and_charge, lost_terminal
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, worker_loss_limits
 from kiln.cli.fleet_detach_to_controller import new_run_id
-from kiln.cli.fleet_offers_and_run_terms import comma_separated_words
 from kiln.cli.fleet_planning import config_resource_needs, default_machine_types, priced_machine_types
 from kiln.cli.fleet_run_folder_and_variables import (
     artifact_layout,
@@ -22,6 +21,7 @@ from kiln.cli.fleet_run_folder_and_variables import (
     run_folder,
     worker_build_variables,
 )
+from kiln.cli.fleet_run_terms_from_options import comma_separated_words
 from kiln.console.text import duration_seconds
 from kiln.errors import FleetLimit, UsageError
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kiln.fleet.worker_tests import WorkerTestInputs
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet import FleetRun, MachineType, Offer
+    from kiln.model.fleet_run import FleetRun, MachineType, Offer
     from kiln.model.run import RunCost
 
 PROGRAMS = ("ssh", "ssh-keygen", "rsync")  # that a run with workers needs here

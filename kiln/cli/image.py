@@ -133,7 +133,7 @@ def _make_container_image(options: argparse.Namespace, folder: Path) -> int:
 
 def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
     from kiln.cli import run_views_and_printing
-    from kiln.container import images
+    from kiln.container import image_inspection_and_pull
     from kiln.image import slim_image, slim_image_kinds
 
     engine = _required_container_engine(options.load) if options.load else None
@@ -157,7 +157,7 @@ def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
     )
     if engine is not None:
         with steps.step(f"load the image into {engine.kind.value}"):
-            images.load_archive(engine, result.path)
+            image_inspection_and_pull.load_archive(engine, result.path)
     _print_slim_image(result, as_json=options.json)
     return 0
 

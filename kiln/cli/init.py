@@ -19,7 +19,7 @@ from kiln.operating_system.shell_quoting import joined_command_line
 if TYPE_CHECKING:
     import argparse
 
-    from kiln.init.kiln_requirement import KilnRequirement
+    from kiln.init.running_kiln_requirement import KilnRequirement
     from kiln.init.starter_recipe import NewRecipe
     from kiln.model.feedstock import Feedstock
 
@@ -95,15 +95,15 @@ class InitReport:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Make or complete a feedstock."""
-    from kiln.init import kiln_requirement
+    from kiln.init import running_kiln_requirement
 
     if options.name is None and (only := _option_that_needs_new_feedstock(options)):
         raise UsageError(f"{only} needs the name of a new package", hint=f"kiln init NAME {only}")
     variables = git_and_pip_environment(os.environ, "XDG_CONFIG_HOME")
     if options.requirement:
-        requirement = kiln_requirement.parse_given_requirement(options.requirement)
+        requirement = running_kiln_requirement.parse_given_requirement(options.requirement)
     else:
-        requirement = kiln_requirement.requirement_of_running_kiln(env=variables)
+        requirement = running_kiln_requirement.requirement_of_running_kiln(env=variables)
     report = (
         make_feedstock(options, root, requirement, variables)
         if options.name

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from kiln.install.attested_packages import RequiredSigners
     from kiln.install.install import InstallPlan, InstallRequest, PackageChange
+    from kiln.install.required_attestations import RequiredSigners
     from kiln.install.solve_diagnosis import TargetMachine
 
 SIGNS = {"new": "+", "changed": "~", "kept": " ", "removed": "-"}
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
     from kiln import signals
     from kiln.cli.run_views_and_printing import command_steps_view, print_notes
     from kiln.console.text import count_text
-    from kiln.install import attested_packages, install
+    from kiln.install import install, required_attestations
 
     steps, rules = command_steps_view(), required_signers(options)
     with signals.termination_as_interrupt():
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
             print("\n".join(package_change_lines(plan)))
         if rules is not None and plan.packages_to_link:
             with steps.step(f"verify the attestations of {count_text(len(plan.packages_to_link), 'package')}"):
-                attested_packages.verify_attestations(plan.packages_to_link, rules)
+                required_attestations.verify_attestations(plan.packages_to_link, rules)
         if not options.dry_run:
             title = f"install {count_text(len(plan.records), 'package')} into {plan.request.prefix}"
             with nullcontext() if plan.is_up_to_date else steps.step(title):
@@ -120,7 +120,7 @@ def install_request(options: argparse.Namespace) -> InstallRequest:
 
 def required_signers(options: argparse.Namespace) -> RequiredSigners | None:
     """Return the signers that the command line requires; None without any."""
-    from kiln.install.attested_packages import RequiredSigners
+    from kiln.install.required_attestations import RequiredSigners
 
     if not options.require_attestation:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat.combinations_and_variants import conda_build_config_lines
+from kiln.compat.combination_variant_conversion import conda_build_config_lines
 from kiln.compat.results import DoctorResult, Verdict, worst_verdict
 from kiln.compat.rules import findings
 from kiln.compat.suggestions import nearest_working_combinations

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from kiln import errors
 from kiln.compat import tables
 from kiln.compat.combination import capability_number
-from kiln.compat.combinations_and_variants import newest_accepted_gcc
+from kiln.compat.combination_variant_conversion import newest_accepted_gcc
 from kiln.compat.version_ranges import version_numbers
 from kiln.console.text import sanitized_line
 

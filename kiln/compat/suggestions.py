@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables
 from kiln.compat.combination import capability_number
-from kiln.compat.combinations_and_variants import (
+from kiln.compat.combination_variant_conversion import (
     capabilities_including_gpus,
     conda_build_config_lines,
     newest_accepted_gcc,

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
 from kiln.console.plain import compile_summary, config_state_line, failure_lines
-from kiln.console.progress_lines import state_count_text
+from kiln.console.progress_text import state_count_text
 from kiln.console.run_state import RunState
 from kiln.console.text import cost_text, sanitized_line, unindented_terminal_line
 

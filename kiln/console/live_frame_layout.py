@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.console.expected_time_text import expected_config_period_text, time_of_day_text
-from kiln.console.progress_lines import ORDER, SIGNS, state_count_text
+from kiln.console.progress_text import ORDER, SIGNS, state_count_text
 from kiln.console.text import cost_text, duration, elapsed_text, fit_name_to_width, fit_to_width
 from kiln.model.run import BAD, GOOD, ConfigState
 

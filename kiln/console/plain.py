@@ -8,7 +8,7 @@ from enum import Enum
 from typing import IO, TYPE_CHECKING
 
 from kiln.console.expected_time_text import expected_config_period_text, expected_starts_text, time_of_day_text
-from kiln.console.progress_lines import SIGNS, state_count_text
+from kiln.console.progress_text import SIGNS, state_count_text
 from kiln.console.run_state import RunState
 from kiln.console.text import cost_text, duration, sanitized_line, unindented_terminal_line
 from kiln.model.run import ConfigState

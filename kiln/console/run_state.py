@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.console.progress_lines import ProgressLineSelector, progress_text
+from kiln.console.progress_text import ProgressLineSelector, progress_text
 from kiln.console.text import line_as_terminal_shows, unindented_terminal_line
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.run import BAD, GOOD, OPEN, ConfigState

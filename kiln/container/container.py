@@ -9,7 +9,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from kiln import process_runner
-from kiln.container import arguments, engine_workarounds, images, memory_watch
+from kiln.container import arguments, engine_workarounds, image_inspection_and_pull, memory_watch
 from kiln.container.engine import ASIDE, Engine, EngineKind
 from kiln.container.owner_labels import LABEL, OwnerProcess, has_ended
 from kiln.errors import ContainerFault
@@ -50,7 +50,7 @@ class Container:
         """
         remove_orphaned_containers(self.engine)
         if not engine_workarounds.is_workable_engine_cached(self.engine):
-            images.pull_if_missing(self.engine, self.plan.image)
+            image_inspection_and_pull.pull_if_missing(self.engine, self.plan.image)
         self.engine = engine_workarounds.workable_engine(self.engine, self.plan.image)
         try:
             self._create_container()
@@ -67,8 +67,8 @@ class Container:
             self.engine, plan, name=self.name, labels={LABEL: str(OwnerProcess.of_this_process())}
         )
         result = self._run_engine_client(words)
-        if images.is_missing_image_failure(result):
-            images.pull_if_missing(self.engine, plan.image)
+        if image_inspection_and_pull.is_missing_image_failure(result):
+            image_inspection_and_pull.pull_if_missing(self.engine, plan.image)
             result = self._run_engine_client(words)
         self._require_success("create", result)
 

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln.container import images
+from kiln.container import image_inspection_and_pull
 from kiln.container.container import Container
 from kiln.container.owner_labels import LABEL as OWNER
 from kiln.errors import ContainerFault, DownloadFailed, program_output_with_margin
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kiln.container.engine import Engine
 
 LABEL = "kiln.system-packages"
-NAME = f"{images.LOCAL}kiln-system-packages"
+NAME = f"{image_inspection_and_pull.LOCAL}kiln-system-packages"
 SECONDS = 1800.0  # until an installation is stopped
 NO_MANAGER = 96
 
@@ -91,7 +91,7 @@ class DerivedImage:
 
 def derived_image_exists(engine: Engine, derived: DerivedImage) -> bool:
     """Return whether the engine has a derived image."""
-    return images.inspect_image(engine, derived.tag) is not None
+    return image_inspection_and_pull.inspect_image(engine, derived.tag) is not None
 
 
 def provide_derived_image(
@@ -105,7 +105,7 @@ def provide_derived_image(
     """
     if derived_image_exists(engine, derived):
         return None
-    below = images.inspect_image(engine, derived.image)
+    below = image_inspection_and_pull.inspect_image(engine, derived.image)
     if below is None:
         raise ContainerFault(f"image not found: {derived.image}")
     if on_line is not None:

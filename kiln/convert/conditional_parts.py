@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from kiln.convert.recipe_yaml_expressions import (
+from kiln.convert.meta_yaml_tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
+from kiln.convert.recipe_yaml_expression_writer import (
     ATOM,
     ConditionalValue,
     ExpressionText,
@@ -17,7 +18,6 @@ from kiln.convert.recipe_yaml_expressions import (
     unparenthesized,
     value_after_assignment,
 )
-from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.recipe_yaml_expressions import (
+from kiln.convert.recipe_yaml_expression_writer import (
     ATOM,
     COMPARE,
     CONCAT,

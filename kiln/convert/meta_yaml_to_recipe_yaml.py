@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import yaml
 
 from kiln.convert.conditional_parts import IfThenElsePart
+from kiln.convert.meta_yaml_tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart, recipe_tree
 from kiln.convert.recipe import RecipeConverter
 from kiln.convert.sections import FeedstockFacts, SectionConverter
 from kiln.convert.specs import SpecConverter
 from kiln.convert.statements import expand_statements
-from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart, recipe_tree
 from kiln.errors import ConversionRefused, combined_error
 from kiln.model.source_position import Place
 

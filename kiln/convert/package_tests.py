@@ -13,8 +13,8 @@ from kiln.convert.conditional_parts import (
     grouped_by_condition,
     literal_text_part,
 )
+from kiln.convert.meta_yaml_tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
 from kiln.convert.specs import pieces_with_rewritten_text, strict_match_spec
-from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
 
 if TYPE_CHECKING:
     from kiln.convert.sections import SectionConverter

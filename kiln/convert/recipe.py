@@ -16,16 +16,16 @@ from kiln.convert.conditional_parts import (
     unconditional_section,
     with_names_substituted,
 )
+from kiln.convert.meta_yaml_tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
 from kiln.convert.package_tests import PackageTestConverter
-from kiln.convert.recipe_yaml_expressions import FILTER, ExpressionText, conjunction, negation, unparenthesized
+from kiln.convert.recipe_yaml_expression_writer import FILTER, ExpressionText, conjunction, negation, unparenthesized
 from kiln.convert.sections import SectionConverter, require_no_conditions
-from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import TypeVar
 
-    from kiln.convert.expanded_recipe import ExpandedRecipe
+    from kiln.convert.expanded_recipe_types import ExpandedRecipe
 
     Kind = TypeVar("Kind", bound=RecipePart)
 

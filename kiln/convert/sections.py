@@ -17,8 +17,8 @@ from kiln.convert.conditional_parts import (
     literal_text_part,
     require_unconditional,
 )
-from kiln.convert.recipe_yaml_expressions import ExpressionText, conjunction, negation, unparenthesized
-from kiln.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
+from kiln.convert.meta_yaml_tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
+from kiln.convert.recipe_yaml_expression_writer import ExpressionText, conjunction, negation, unparenthesized
 from kiln.model.rendered import RUN_EXPORTS
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from kiln.convert.recipe_yaml_expressions import ExpressionText
-from kiln.convert.tree import RecipePart, ScalarPart, UnconvertiblePart
-from kiln.render.open_pins import pin_run_as_build_bounds
+from kiln.convert.meta_yaml_tree import RecipePart, ScalarPart, UnconvertiblePart
+from kiln.convert.recipe_yaml_expression_writer import ExpressionText
+from kiln.render.open_pin_search import pin_run_as_build_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

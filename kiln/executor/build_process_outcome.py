@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from kiln.build import engine_failures
 from kiln.errors import program_output_with_margin
-from kiln.executor import conda_build_run
+from kiln.executor import conda_build_setup_and_results
 from kiln.job.messages import MARK
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def build_process_error(task: JobContext, name: str, exit_code: int, tail: str) 
     For another engine it is that engine's own error.
     """
     if task.uses_other_engine and exit_code > 0:
-        return conda_build_run.error_from_build_log(task.job.options.engine, exit_code, tail, Path(task.job.log))
+        return conda_build_setup_and_results.error_from_build_log(
+            task.job.options.engine, exit_code, tail, Path(task.job.log)
+        )
     kind = engine_failures.classify_failure("", tail)
     return kind.error(
         f"{name} ended with exit code {exit_code}", why=f"it said\n{program_output_with_margin(tail)}", hint=kind.hint

@@ -14,7 +14,7 @@ from kiln.container import engine_workarounds
 from kiln.container.container import Container
 from kiln.container.engine import Engine, choose_engine
 from kiln.errors import MissingTool
-from kiln.executor import conda_forge_env, engine_injection, mounts, network_isolation
+from kiln.executor import conda_forge_env, engine_wheels_for_images, mounts, network_isolation
 from kiln.executor.build_process_outcome import ProcessOutcome, build_process_error, job_message_prefix
 from kiln.executor.mounts import MountedFolders
 from kiln.image.build_container_image import ENGINE_HOME
@@ -45,7 +45,7 @@ for python in {ENGINE_HOME}/bin/python /opt/conda/bin/python python3; do
     fi
 done
 for python in /opt/conda/bin/python python3; do
-    "$python" -c '{engine_injection.PRINT_OFFER}' 2>/dev/null && break
+    "$python" -c '{engine_wheels_for_images.PRINT_OFFER}' 2>/dev/null && break
 done
 exit {conda_build_command.NO_ENGINE}
 """
@@ -104,7 +104,7 @@ class ContainerExecutor:
         folders = self.mounted_folders(reads)
         outcome = self._run_containers(engine, self.plan_container(engine, words, folders), log)
         if outcome.exit_code == conda_build_command.NO_ENGINE and (
-            python := engine_injection.python_of_image(outcome.tail)
+            python := engine_wheels_for_images.python_of_image(outcome.tail)
         ):
             outcome = self._run_containers(
                 engine, self.plan_container(engine, words, folders, self._injected_engine_mount(python)), log
@@ -130,14 +130,14 @@ class ContainerExecutor:
         """Return the mount of kiln's own engine for an image's Python, fetched if it is missing."""
         layout = self.task.layout
         subdir = self.task.rendered.config.build_platform
-        folder = engine_injection.engine_folder(python, layout.engines, subdir)
+        folder = engine_wheels_for_images.engine_folder(python, layout.engines, subdir)
         if not folder.is_dir():
             title = f"fetch the engine for Python {python}"
             with (
                 StepReporter().step(title) as step,
                 build_cache.hold_lock(layout.lock_file("engines"), seconds=build_cache.LONG),
             ):
-                engine_injection.fetch_engine_wheels(
+                engine_wheels_for_images.fetch_engine_wheels(
                     python, layout.engines, subdir, env=os.environ, on_line=step.pass_on_line
                 )
         return Mount(source=folder, target=conda_forge_env.ENGINE_INSIDE)

@@ -16,12 +16,12 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeTemplate
 from kiln.recipe_v1.format_detection import is_v1
-from kiln.variants.combine import combine_sources
 from kiln.variants.files import VariantSource, check_variant_source, load_variant_file
 from kiln.variants.migrations import MISFIT, apply_migrations, migration_files_of_feedstock_and_pinning
-from kiln.variants.platform import Platform
 from kiln.variants.space import Space, Variant, space_narrowed_to_sources
-from kiln.yamltext.typed_text import as_text
+from kiln.variants.target_platform import Platform
+from kiln.variants.variant_source_merging import combine_sources
+from kiln.yamltext.typed_variant_values import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from kiln.recipe_v1.recipe import RecipeV1
     from kiln.recipe_v1.variant_file import VariantFileV1
     from kiln.template.namespace import Doubts
-    from kiln.variants.combine import Spec
     from kiln.variants.files import VariantFile
+    from kiln.variants.variant_source_merging import Spec
 
 _CUDA = lazy_pattern(r"^[^\#\n]*compiler\((\"cuda\"|\'cuda\')\).*", re.MULTILINE)
 _FORBIDDEN = lazy_pattern(r"[<>:?*,\"\/\|\\]")

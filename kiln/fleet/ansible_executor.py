@@ -9,8 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kiln.fleet import collect, provider_operations, worker_commands
-from kiln.fleet.executor_command_threads import CommandThreads
+from kiln.fleet import collect, provider_playbooks, worker_command_execution
 from kiln.fleet.executor_protocol import (
     CollectResults,
     FollowBuild,
@@ -26,27 +25,28 @@ from kiln.fleet.executor_protocol import (
     WatchService,
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
+from kiln.fleet.supervisor_command_threads import CommandThreads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.fleet.executor_command_threads import Handler
     from kiln.fleet.executor_protocol import KeepPackages
     from kiln.fleet.playbook_runner import PlaybookSite
+    from kiln.fleet.supervisor_command_threads import Handler
 
 RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
 HANDLERS: Mapping[type, Handler] = {
-    ProvisionWorkers: provider_operations.provision_workers,
-    PrepareWorker: worker_commands.prepare_worker,
-    WatchService: worker_commands.report_service_health,
-    QueryJobs: worker_commands.query_jobs_of_worker,
-    StartBuild: worker_commands.start_build_on_worker,
-    StopBuild: worker_commands.stop_build,
-    FollowBuild: worker_commands.follow_build,
-    RenewLease: worker_commands.renew_lease,
-    ProbeWorkers: provider_operations.probe_workers,
-    TerminateWorker: provider_operations.terminate_worker,
-    TearDownRun: provider_operations.tear_down_run,
+    ProvisionWorkers: provider_playbooks.provision_workers,
+    PrepareWorker: worker_command_execution.prepare_worker,
+    WatchService: worker_command_execution.report_service_health,
+    QueryJobs: worker_command_execution.query_jobs_of_worker,
+    StartBuild: worker_command_execution.start_build_on_worker,
+    StopBuild: worker_command_execution.stop_build,
+    FollowBuild: worker_command_execution.follow_build,
+    RenewLease: worker_command_execution.renew_lease,
+    ProbeWorkers: provider_playbooks.probe_workers,
+    TerminateWorker: provider_playbooks.terminate_worker,
+    TearDownRun: provider_playbooks.tear_down_run,
 }
 
 

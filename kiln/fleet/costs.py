@@ -7,7 +7,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from kiln.fleet.plan import worker_cost
-from kiln.model.fleet import WorkerState
+from kiln.model.fleet_run import WorkerState
 from kiln.model.run import ControllerCharge, RunCost
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.plan import WorkerArrangement, WorkerTestPlan
     from kiln.fleet.run_workers_and_jobs import Inventory
-    from kiln.model.fleet import FleetRun, JobRecord, MachineType, WorkerRecord
+    from kiln.model.fleet_run import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import MatrixReport
     from kiln.scheduling.queue import BuildQueue
 

@@ -28,7 +28,7 @@ from kiln.fleet.executor_protocol import (
 )
 from kiln.fleet.live_run_state import RETRY, TRIES
 from kiln.fleet.run_workers_and_jobs import OVER
-from kiln.model.fleet import JobState
+from kiln.model.fleet_run import JobState
 from kiln.model.rendered import COMPILE
 from kiln.model.run import ConfigState
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kiln import __version__
 from kiln.fleet.executor_protocol import ProvisionWorkers
 from kiln.fleet.run_workers_and_jobs import Inventory
-from kiln.model.fleet import TYPES_SEPARATOR, FleetRun
+from kiln.model.fleet_run import TYPES_SEPARATOR, FleetRun
 from kiln.model.job_estimate import JobSize
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.scheduling.queue import BuildQueue

@@ -15,7 +15,7 @@ from kiln.model.job_estimate import JobSize
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from kiln.model.fleet import MachineType
+    from kiln.model.fleet_run import MachineType
     from kiln.model.job_estimate import JobEstimate
 
 

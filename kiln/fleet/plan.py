@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.machine_choice import MachineTypesOfConfigs
     from kiln.fleet.quotas import Quota
-    from kiln.model.fleet import MachineType
+    from kiln.model.fleet_run import MachineType
     from kiln.model.job_estimate import JobEstimate
     from kiln.scheduling.queue_simulation import Placement
     from kiln.scheduling.shared_compile_pool_simulation import PoolCores

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kiln import json_messages
+from kiln import interprocess_messages
 from kiln.fleet import local_processes_of_killed_run
 
 SECRET = re.compile(r"AWS_|OS_|PIP_|ANSIBLE_VAULT_|KILN_SECRET_")  # names that ansible-runner must not see
@@ -127,7 +127,7 @@ def task_failure_reason(data: dict[str, Any]) -> str:
 
 def send_to_parent(**message: Any) -> None:
     """Send a message to the parent process."""
-    json_messages.write_line(sys.stdout, json_messages.encode(message))
+    interprocess_messages.write_line(sys.stdout, interprocess_messages.encode(message))
 
 
 if __name__ == "__main__":

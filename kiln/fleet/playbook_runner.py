@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln import files, json_messages, process_runner
+from kiln import files, interprocess_messages, process_runner
 from kiln.fleet import local_processes_of_killed_run
 from kiln.operating_system.machine_resources import MachineResources
 
@@ -115,7 +115,7 @@ class PlaybookEvents:
 
     def handle_event_line(self, line: str) -> None:
         """Handle a line of the process."""
-        event = json_messages.decode(line) or {}
+        event = interprocess_messages.decode(line) or {}
         match event.get("kind"):
             case "hello":
                 self._on_hello(int(event["pid"]))
@@ -233,6 +233,6 @@ class PlaybookRunner:
 def read_json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file, by default an empty one."""
     try:
-        return json_messages.decode(path.read_bytes()) or {}
+        return interprocess_messages.decode(path.read_bytes()) or {}
     except OSError:
         return {}

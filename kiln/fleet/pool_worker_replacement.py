@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import ProvisionRefused, WorkersLost
 from kiln.fleet.fleet_run_settings import POOL
-from kiln.model.fleet import Offer, WorkerState
+from kiln.model.fleet_run import Offer, WorkerState
 
 if TYPE_CHECKING:
     from kiln.fleet.live_run_state import FleetState

@@ -18,7 +18,7 @@ from kiln.model.source_position import Place
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kiln.model.fleet import MachineType
+    from kiln.model.fleet_run import MachineType
 
 PRICES = Path(__file__).with_name("prices.csv")
 LARGEST = 8 << 20  # bytes of a table

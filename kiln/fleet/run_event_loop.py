@@ -11,7 +11,7 @@ from kiln.fleet.live_run_state import RETRY, TRIES, FleetState
 from kiln.fleet.teardown import TearDownPhase
 from kiln.fleet.unreachable import SilentWorkerManager
 from kiln.fleet.worker_manager import WorkerManager
-from kiln.model.fleet import WorkerState
+from kiln.model.fleet_run import WorkerState
 
 if TYPE_CHECKING:
     from kiln.fleet.fleet_run_settings import FleetRunConfig

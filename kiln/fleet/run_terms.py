@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kiln.fleet.plan import FleetPlan, WorkerArrangement
-    from kiln.model.fleet import MachineType, Offer
+    from kiln.model.fleet_run import MachineType, Offer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

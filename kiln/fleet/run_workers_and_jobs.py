@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 from kiln.fleet import costs
 from kiln.fleet.executor_protocol import ProvisionWorkers, TerminateWorker
 from kiln.fleet.fleet_run_settings import CACHE, POOL, SURPLUS
-from kiln.model.fleet import GONE, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.fleet_run import GONE, JobRecord, JobState, WorkerRecord, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
     from kiln.fleet.fleet_run_settings import FleetRunConfig
-    from kiln.model.fleet import FleetRun, Offer
+    from kiln.model.fleet_run import FleetRun, Offer
     from kiln.model.job_estimate import JobEstimate
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kiln.fleet.reconcile import MachineActionKind, reconcile_machines
-from kiln.model.fleet import Offer, WorkerRecord, WorkerState
+from kiln.model.fleet_run import Offer, WorkerRecord, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kiln.fleet.live_run_state import FleetState
     from kiln.fleet.reconcile import ListedMachine, MachineAction
     from kiln.fleet.run_workers_and_jobs import Worker
-    from kiln.model.fleet import MachineType
+    from kiln.model.fleet_run import MachineType
 
 LOGGER = logging.getLogger(__name__)
 

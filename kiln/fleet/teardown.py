@@ -23,7 +23,7 @@ from kiln.fleet.executor_protocol import (
     WorkerTerminated,
 )
 from kiln.fleet.live_run_state import TRIES
-from kiln.model.fleet import WorkerState
+from kiln.model.fleet_run import WorkerState
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:

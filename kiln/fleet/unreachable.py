@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.fleet.executor_protocol import ProbeWorkers
 from kiln.fleet.running_machines_audit import MachineAudit
-from kiln.model.fleet import WorkerState
+from kiln.model.fleet_run import WorkerState
 
 if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import WorkersProbed

@@ -12,7 +12,7 @@ from kiln.fleet.live_run_state import RETRY, TRIES
 from kiln.fleet.lost_worker_limits import LostWorkerLimits
 from kiln.fleet.pool_worker_replacement import PoolManager
 from kiln.fleet.refused_credentials_policy import CredentialRefusals
-from kiln.model.fleet import JobState, Offer, WorkerState
+from kiln.model.fleet_run import JobState, Offer, WorkerState
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import WorkersLost
 from kiln.fleet import run_and_removal as fleet
-from kiln.fleet.builds_and_tests_as_one_run import WorkerTestRecorder, config_of_job
+from kiln.fleet.build_and_test_recorders import WorkerTestRecorder, config_of_job
 from kiln.fleet.worker_test_executor import SUFFIX, ConfigTestResult, WorkerTestExecutor, stored_test_result
-from kiln.model.fleet import JobState
+from kiln.model.fleet_run import JobState
 from kiln.model.job_estimate import JobEstimate, JobSize
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.fleet.worker_test_executor import PackagesToTest
     from kiln.ledger.fleet import FleetLedger
-    from kiln.model.fleet import FleetRun
+    from kiln.model.fleet_run import FleetRun
     from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport
 

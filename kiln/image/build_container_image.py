@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.bootstrap.required_clone_and_requirements import requirements_file
-from kiln.container import images
+from kiln.bootstrap.clone_check_and_requirement_lists import requirements_file
+from kiln.container import image_inspection_and_pull
 from kiln.errors import UsageError, did_you_mean
 from kiln.image import apt_sources
-from kiln.image.mmdebstrap import mmdebstrap_command, mmdebstrap_error, require_mmdebstrap, write_apt_files
+from kiln.image.mmdebstrap_command import mmdebstrap_command, mmdebstrap_error, require_mmdebstrap, write_apt_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kiln.container.engine import Engine
-    from kiln.image.mmdebstrap import AptFiles
+    from kiln.image.mmdebstrap_command import AptFiles
 
 SUITE = "bookworm"
 PACKAGES = (
@@ -136,7 +136,7 @@ def base_image_recipe(suite: str = SUITE, extra: Sequence[str] = ()) -> ImageRec
 
 def base_image_tag(suite: str) -> str:
     """Return the name of a suite's base image; ``localhost/`` keeps engines from looking for it in a registry."""
-    return f"{images.LOCAL}kiln-base:{suite}"
+    return f"{image_inspection_and_pull.LOCAL}kiln-base:{suite}"
 
 
 def provide_image(
@@ -161,14 +161,16 @@ def provide_image(
         DiskFull: if the disk space does not suffice.
         UsageError: for a tag that engines read differently, or a package that the suite does not have.
     """
-    if not tag.startswith(images.LOCAL):
-        raise UsageError(f"{tag!r} is not a name of a local image", hint=f"{images.LOCAL}{tag}")
-    if not fresh and images.image_labels(engine, tag).get(LABEL) == image.key:
-        return ProvidedImage(tag=tag, digest=images.image_digest(engine, tag), reused=True)
+    if not tag.startswith(image_inspection_and_pull.LOCAL):
+        raise UsageError(f"{tag!r} is not a name of a local image", hint=f"{image_inspection_and_pull.LOCAL}{tag}")
+    if not fresh and image_inspection_and_pull.image_labels(engine, tag).get(LABEL) == image.key:
+        return ProvidedImage(tag=tag, digest=image_inspection_and_pull.image_digest(engine, tag), reused=True)
     with files.held_lock_file(folder / ".lock"):
         files.remove_part_files(folder)
         archive = provide_rootfs_archive(image, folder, env=env, fresh=fresh, on_line=on_line)
-        digest = images.import_rootfs(engine, archive, tag, changes=(*image.changes, f"LABEL {LABEL}={image.key}"))
+        digest = image_inspection_and_pull.import_rootfs(
+            engine, archive, tag, changes=(*image.changes, f"LABEL {LABEL}={image.key}")
+        )
     return ProvidedImage(tag=tag, digest=digest, reused=False)
 
 

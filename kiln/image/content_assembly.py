@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from kiln import solve_and_install
 from kiln.errors import BuildFailed, SolveFailed
-from kiln.image import bytecode, debian, file_selection, shared_libraries
+from kiln.image import bytecode_compilation, debian, file_selection, shared_libraries
 from kiln.image.layers import PROGRAM, Layer, LayerEntry, dead_links
 from kiln.provenance import cyclonedx
-from kiln.provenance.resolved_packages import package_from_record
+from kiln.provenance.resolved_package_reader import package_from_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -102,8 +102,10 @@ def assemble_contents(
             for package in packages
         }
     with step("compile Python's modules"):
-        bytecode.compile_modules(itertools.chain.from_iterable(contents.values()), prefix, seen_at=PREFIX)
-        contents = {package: bytecode.with_compiled_modules(entries) for package, entries in contents.items()}
+        bytecode_compilation.compile_modules(itertools.chain.from_iterable(contents.values()), prefix, seen_at=PREFIX)
+        contents = {
+            package: bytecode_compilation.with_compiled_modules(entries) for package, entries in contents.items()
+        }
     dead = dead_links(itertools.chain.from_iterable(contents.values()), below=PREFIX)
     contents = {
         package: tuple(entry for entry in entries if entry.path not in dead) for package, entries in contents.items()

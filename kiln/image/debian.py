@@ -13,12 +13,12 @@ from kiln.errors import BuildFailed, MissingTool, program_output_with_margin
 from kiln.image import apt_sources
 from kiln.image.build_container_image import BEFORE
 from kiln.image.layers import FOLDER, LayerEntry, entries_of_tree
-from kiln.image.mmdebstrap import mmdebstrap_command, mmdebstrap_error, require_mmdebstrap, write_apt_files
+from kiln.image.mmdebstrap_command import mmdebstrap_command, mmdebstrap_error, require_mmdebstrap, write_apt_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from kiln.image.mmdebstrap import AptFiles
+    from kiln.image.mmdebstrap_command import AptFiles
 
 # Links into usr in current Debian; older packages still have files below them.
 MERGED = ("bin", "sbin", "lib", "lib64")

@@ -5,8 +5,8 @@ It starts from the base image's archive, so that common packages are downloaded 
 
 from __future__ import annotations
 
-from kiln.bootstrap import required_clone_and_requirements
-from kiln.container import images
+from kiln.bootstrap import clone_check_and_requirement_lists
+from kiln.container import image_inspection_and_pull
 from kiln.image.build_container_image import (
     AFTER,
     BEFORE,
@@ -74,7 +74,7 @@ def worker_recipe(suite: str = SUITE) -> ImageRecipe:
     Raises:
         MissingTool: kiln does not run from a clone, whose files the image has.
     """
-    required_clone_and_requirements.require_clone("an image of workers")
+    clone_check_and_requirement_lists.require_clone("an image of workers")
     return ImageRecipe(
         suite=suite,
         packages=PACKAGES,
@@ -88,4 +88,4 @@ def worker_recipe(suite: str = SUITE) -> ImageRecipe:
 
 def worker_tag(suite: str = SUITE) -> str:
     """Return the name of a suite's worker image."""
-    return f"{images.LOCAL}kiln-worker:{suite}"
+    return f"{image_inspection_and_pull.LOCAL}kiln-worker:{suite}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.compat import version_ranges
 from kiln.errors import NotWritable, UsageError
-from kiln.image import content_assembly, oci, slim_image_configuration
+from kiln.image import content_assembly, oci, slim_image_oci_configuration
 from kiln.image.content_assembly import ImageContents, ImageRequest
 from kiln.image.layers import pack_layer
 
@@ -106,7 +106,7 @@ def _write_layout(
         blob = pack_layer(layer, blobs / f"{number}.part", epoch=image.epoch)
         packed.append(replace(blob, path=blob.path.rename(oci.blob_path(layout, blob.digest))))
     written = oci.write_image_layout(
-        layout, packed, slim_image_configuration.image_configuration(request, image), tag=tag, epoch=image.epoch
+        layout, packed, slim_image_oci_configuration.image_configuration(request, image), tag=tag, epoch=image.epoch
     )
     return layout, written
 

@@ -74,7 +74,7 @@ def fetch_project(name: str, version: str | None, *, env: Mapping[str, str]) -> 
     """
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", name):
         raise UsageError(f"{name!r} cannot be a project on PyPI", why="names are letters, digits, '.', '_' and '-'")
-    words = (sys.executable, "-m", "kiln.init.generator_process", name, *([version] if version else []))
+    words = (sys.executable, "-m", "kiln.init.recipe_generator_child_program", name, *([version] if version else []))
     result = process_runner.capture(words, env=env, timeout=_SECONDS)
     try:
         answer = json.loads(result.stdout)

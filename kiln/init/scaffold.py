@@ -17,7 +17,7 @@ from kiln.versions import Version
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kiln.init.kiln_requirement import KilnRequirement
+    from kiln.init.running_kiln_requirement import KilnRequirement
     from kiln.init.starter_recipe import NewRecipe
     from kiln.model.feedstock import Feedstock
 

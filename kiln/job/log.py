@@ -7,8 +7,8 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from kiln import json_messages
-from kiln.console.progress_lines import ProgressLineSelector
+from kiln import interprocess_messages
+from kiln.console.progress_text import ProgressLineSelector
 from kiln.job.messages import MARK, parse_message, send_message
 from kiln.job.untrusted_build_results import is_valid_message
 from kiln.ledger import run_records_as_json
@@ -43,7 +43,7 @@ class BuildLog:
         if message is None or not is_valid_message(message):  # a script can write into the same stream
             text = masked(line) if line.startswith(MARK) else line  # all other lines were masked when they were read
             self.write_line(text)
-            json_messages.write_line(sys.stdout, text.lstrip(MARK))
+            interprocess_messages.write_line(sys.stdout, text.lstrip(MARK))
             return
         message = {**message, **{name: _masked_texts(message[name]) for name in TEXTS & message.keys()}}
         if message["kind"] == "step":

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln import errors, json_messages
+from kiln import errors, interprocess_messages
 from kiln.errors import AlreadyRunning, KilnError
 from kiln.model.build_results import StepReport
 from kiln.model.run import ConfigState
@@ -33,14 +33,14 @@ STATES = {
 
 def send_message(kind: str, **fields: Any) -> None:
     """Print a message."""
-    json_messages.write_line(sys.stdout, f"{MARK}{json_messages.encode({'kind': kind, **fields})}")
+    interprocess_messages.write_line(sys.stdout, f"{MARK}{interprocess_messages.encode({'kind': kind, **fields})}")
 
 
 def parse_message(line: str) -> dict[str, Any] | None:
     """Return the message of a line; None for a line of a build's output."""
     if not line.startswith(MARK):
         return None
-    message = json_messages.decode(line.removeprefix(MARK))
+    message = interprocess_messages.decode(line.removeprefix(MARK))
     return message if message is not None and "kind" in message else None
 
 
@@ -62,7 +62,7 @@ class ReportedStep:
 
     def pass_on_line(self, text: str) -> None:
         """Pass on a line of the step's output."""
-        json_messages.write_line(sys.stdout, text.lstrip(MARK))
+        interprocess_messages.write_line(sys.stdout, text.lstrip(MARK))
 
     def report_progress(self, progress: Progress) -> None:
         """Report the progress of the step's compile."""

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import LedgerFault, NotWritable
-from kiln.ledger import memory_copy, migration
+from kiln.ledger import migration, read_only_ledger_copy
 from kiln.ledger.damage_repair import (
     DamagedLedger,
     convert_sqlite_errors,
@@ -117,8 +117,8 @@ class Database:
         return sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
     def _connect_read_only(self) -> sqlite3.Connection:
-        if memory_copy.has_write_ahead_log(self.path):
-            return memory_copy.copy_into_memory(self.path)
+        if read_only_ledger_copy.has_write_ahead_log(self.path):
+            return read_only_ledger_copy.copy_into_memory(self.path)
         name = f"{self.path.absolute().as_uri()}?immutable=1"
         return sqlite3.connect(name, isolation_level=None, check_same_thread=False, uri=True)
 

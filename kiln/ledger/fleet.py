@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.container.owner_labels import OwnerProcess
 from kiln.ledger import Ledger, schema
 from kiln.ledger.damage_repair import connect_read_only, decoding_errors_as_damage, retry_after_repair
-from kiln.model.fleet import GONE, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.fleet_run import GONE, FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:

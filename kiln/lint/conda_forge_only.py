@@ -9,9 +9,9 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.lint import conda_forge_yml_rules, macos_rules, python_rules
 from kiln.lint.linted_feedstock import SETTINGS
 from kiln.lint.located_yaml import outermost_keys_of_file, repeated_keys
+from kiln.lint.match_spec_parts import spec_fields
 from kiln.lint.package_metadata_rules import feedstock_name
 from kiln.lint.rule_model import Problem, hint_rule, lint_rule
-from kiln.lint.spec_fields import spec_fields
 from kiln.model.source_position import Place
 from kiln.serialization import mapping_or_empty
 from kiln.yamltext import read_text

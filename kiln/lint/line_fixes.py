@@ -10,8 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from kiln.lint.located_yaml import typed_scalar
+from kiln.lint.match_spec_parts import has_separated_fields
 from kiln.lint.spdx_expressions import LicenseExpression, spdx_identifiers
-from kiln.lint.spec_fields import has_separated_fields
 from kiln.lint.text_rules import EXPRESSIONS, FORMER_INDEX, INDEX, SELECTOR
 from kiln.yamltext import PlacedText
 

@@ -8,8 +8,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from kiln.lint.located_yaml import branch_texts, list_or_empty, texts_in_list
+from kiln.lint.match_spec_parts import has_separated_fields
 from kiln.lint.rule_model import Problem, hint_rule, lint_rule
-from kiln.lint.spec_fields import has_separated_fields
 from kiln.lint.stub_template import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
 from kiln.lint.text_rules import LOGIC, PLATFORMS, first_disallowed_selector
 from kiln.serialization import list_of_mappings, mapping_or_empty

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kiln.model.fleet import MachineType
+    from kiln.model.fleet_run import MachineType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln.model.output_settings import BuildSettings
+from kiln.model.output_build_settings import BuildSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rattler import RepoDataRecord
 
-    from kiln.model.channel_and_install_limits import Limits
+    from kiln.model.channel_reading_and_install_limits import Limits
 
 
 class PreinstallChecker:

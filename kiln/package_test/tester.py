@@ -17,7 +17,7 @@ from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test.packed_tests import output_with_packed_tests
 from kiln.package_test.plan import plan_package_tests
-from kiln.provenance import resolved_packages
+from kiln.provenance import resolved_package_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -267,7 +267,7 @@ class PackageTester:
                 error.hint = "see that the channels have what the package and its tests require"
                 raise
             if prefix == step.prefix:
-                run_packages = resolved_packages.transitive_run_dependencies(
+                run_packages = resolved_package_reader.transitive_run_dependencies(
                     map(_identity_and_depends_fields, records), step.package
                 )
             solve_and_install.install(records, prefix, cache=self.cache, carried=True)

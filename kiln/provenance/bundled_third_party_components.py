@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kiln.bazel.repository_declaration_files import is_declaration_file_path
+from kiln.bazel.external_repository_file_reader import is_declaration_file_path
 from kiln.bazel.repository_declarations import CENTRAL_REGISTRY
-from kiln.provenance.resolved_packages import format_purl
+from kiln.provenance.resolved_package_reader import format_purl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

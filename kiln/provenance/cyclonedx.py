@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import __version__
 from kiln.provenance import spdx
-from kiln.provenance.resolved_packages import conda_purl, environment_description, package_purl, parse_exact_spec
+from kiln.provenance.resolved_package_reader import conda_purl, environment_description, package_purl, parse_exact_spec
 from kiln.serialization import iso_timestamp
 
 if TYPE_CHECKING:

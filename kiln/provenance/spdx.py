@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.matchspec_notation import package_name
-from kiln.provenance.resolved_packages import conda_purl, environment_description, package_purl, parse_exact_spec
+from kiln.provenance.resolved_package_reader import conda_purl, environment_description, package_purl, parse_exact_spec
 from kiln.serialization import iso_timestamp
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from kiln.publish.package_inspection import REHEARSAL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kiln.model.release_candidates import Candidate, Release
+    from kiln.model.release_packages import Candidate, Release
 
 # Folders in which packages of many origins have files: headers, and Python's namespaces.
 SHARED_FOLDERS = ("include/*", "*/include/*", "*/site-packages/*")

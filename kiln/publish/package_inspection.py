@@ -13,7 +13,7 @@ from kiln import files
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
 from kiln.masking.forms import complete_encoded_forms
-from kiln.model.release_candidates import ContentLeak, PackageContents
+from kiln.model.release_packages import ContentLeak, PackageContents
 from kiln.package_safety.paths import duplicate_paths, is_in_conda_meta, resolve_links
 from kiln.publish import build_path_leak_hints
 

@@ -14,20 +14,20 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from kiln import channel_url_credentials, files, json_messages, process_runner
+from kiln import channel_url_credentials, files, interprocess_messages, process_runner
 from kiln.errors import BrokenIndex, BrokenPackage, SolveFailed
 from kiln.operating_system import file_locks
 from kiln.operating_system.lock_handover import LockSender
 from kiln.operating_system.pipes import PipeReader
 from kiln.operating_system.processes import KILL, ProcessGroup
+from kiln.rattler_process.configured_limits import current_limits
 from kiln.rattler_process.error_json_conversion import failure_from_json, failure_to_json, out_of_memory_error
-from kiln.rattler_process.limits_in_force import current_limits
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Mapping
 
-    from kiln.model.channel_and_install_limits import Limits
+    from kiln.model.channel_reading_and_install_limits import Limits
 
 GRACE = 20.0  # seconds beyond a request's time for the process to end itself, and report why
 ENDING = 5.0  # seconds for it to remove its unfinished files when it is terminated
@@ -116,7 +116,7 @@ class _RattlerProcess:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             if lock is not None:
                 self.locks.send_lock(lock)
-            _require_pipe(self.process.stdin).write(json_messages.encode(request).encode() + b"\n")
+            _require_pipe(self.process.stdin).write(interprocess_messages.encode(request).encode() + b"\n")
             _require_pipe(self.process.stdin).flush()
         for message in self._received_messages(time.monotonic() + seconds + GRACE):
             if not self._note_unpack_progress(message):
@@ -138,7 +138,7 @@ class _RattlerProcess:
         while (remaining := until - time.monotonic()) > 0:
             for _, chunk in self.output.read_available(min(remaining, 1.0)):
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
-                yield from filter(None, map(json_messages.decode, lines))
+                yield from filter(None, map(interprocess_messages.decode, lines))
             if not self.output.is_open:
                 return
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import errors, files
 from kiln.errors import KilnError, LimitExceeded
-from kiln.rattler_process.limits_in_force import doubled_size_text, limit_increase_hint
+from kiln.rattler_process.configured_limits import doubled_size_text, limit_increase_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.model.channel_and_install_limits import Limits
+    from kiln.model.channel_reading_and_install_limits import Limits
 
 
 def out_of_memory_error(bounds: Limits) -> LimitExceeded:

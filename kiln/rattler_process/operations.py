@@ -23,14 +23,14 @@ from kiln.errors import BrokenIndex, BrokenPackage, DownloadFailed, KilnError, L
 from kiln.package_safety.hashes import require_matching_hashes, uncached_packages
 from kiln.package_safety.preinstall_checks import PreinstallChecker
 from kiln.package_safety.refusals import installation_error
-from kiln.rattler_process.limits_in_force import doubled_size_text, limit_increase_hint
+from kiln.rattler_process.configured_limits import doubled_size_text, limit_increase_hint
 from kiln.rattler_process.package_records import records_from_json
 from kiln.rattler_process.watchdog import WatchedTask
 
 if TYPE_CHECKING:
     from rattler import InstallerReporter
 
-    from kiln.model.channel_and_install_limits import Limits
+    from kiln.model.channel_reading_and_install_limits import Limits
 
 DISK_FULL, NOT_ALLOWED = f"(os error {errno.ENOSPC})", f"(os error {errno.EACCES})"  # in the library's words
 TOO_LARGE = f"(os error {errno.EFBIG})"

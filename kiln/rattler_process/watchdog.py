@@ -17,14 +17,14 @@ from kiln.operating_system import machine_resources
 from kiln.operating_system.file_operations import open_descriptors
 from kiln.operating_system.machine_resources import bytes_written, private_memory
 from kiln.operating_system.processes import is_parent_process
+from kiln.rattler_process.configured_limits import VARIABLE, doubled_size_text, limit_increase_hint
 from kiln.rattler_process.error_json_conversion import out_of_memory_error
-from kiln.rattler_process.limits_in_force import VARIABLE, doubled_size_text, limit_increase_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kiln.model.channel_and_install_limits import Limits
+    from kiln.model.channel_reading_and_install_limits import Limits
 
 INTERVAL = 0.1  # seconds
 BUSY = 0.001  # seconds of processor time that count as activity

@@ -16,9 +16,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from kiln import channel_url_credentials, json_messages
+from kiln import channel_url_credentials, interprocess_messages
 from kiln.errors import Interrupted, KilnError
-from kiln.model.channel_and_install_limits import Limits
+from kiln.model.channel_reading_and_install_limits import Limits
 from kiln.operating_system.lock_handover import LockReceiver
 from kiln.rattler_process import operations
 from kiln.rattler_process.error_json_conversion import failure_to_json
@@ -41,11 +41,11 @@ class RequestServer:
 
     def send_message(self, message: Mapping[str, Any]) -> None:
         """Write one message to the parent."""
-        json_messages.write_line(self.answers, json_messages.encode(message))
+        interprocess_messages.write_line(self.answers, interprocess_messages.encode(message))
 
     def serve_request(self, line: str) -> None:
         """Run the operation of a request, under its limits, and answer."""
-        request = json_messages.decode(line) or {}
+        request = interprocess_messages.decode(line) or {}
         channel_url_credentials.register_credentials(request["credentials"])
         try:
             with self._hold_received_lock(request):

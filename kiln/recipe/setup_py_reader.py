@@ -16,8 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import TemplateFault
 from kiln.model.source_position import Place
-from kiln.recipe.partial_setup_data import SetupData
-from kiln.recipe.setup_py_unseen_changes import WORDS_OF_SCRIPT_FOLDER, bound_names, name_or_attribute, unseen_changes
+from kiln.recipe.setup_py_untraceable_values import (
+    WORDS_OF_SCRIPT_FOLDER,
+    bound_names,
+    name_or_attribute,
+    unseen_changes,
+)
+from kiln.recipe.setup_py_values import SetupData
 from kiln.template.python_expression import ExpressionError, MissingName, evaluate_expression
 
 if TYPE_CHECKING:

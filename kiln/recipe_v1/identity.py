@@ -17,7 +17,7 @@ from kiln.recipe_v1.filters_and_tests import short_version_without_dots
 from kiln.recipe_v1.node_evaluation import compile_scalar, evaluate_scalar
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.scope import VariantScope
-from kiln.yamltext.typed_text import typed_variant_value
+from kiln.yamltext.typed_variant_values import typed_variant_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

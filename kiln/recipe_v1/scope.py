@@ -15,7 +15,7 @@ from kiln.name_rules import CONDA_PLATFORMS
 from kiln.recipe_v1.compiled_expression import compiler_or_stdlib_keys
 from kiln.recipe_v1.expression_values import InvalidOperation, Undefined, is_true, printed_text, require_defined
 from kiln.version_spec import matches
-from kiln.yamltext.typed_text import typed_variant_value, variant_value_with_booleans
+from kiln.yamltext.typed_variant_values import typed_variant_value, variant_value_with_booleans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from kiln import files, folder_lock, http_client, source_download
 from kiln.errors import DownloadFailed, HashMismatch
-from kiln.rehearse import package_index
+from kiln.rehearse import pip_index_client
 from kiln.rehearse.plan_types import SourceFile, UnavailableItem
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class SourceSearch:
                 continue
             here = self._find_in_folders(source, source.sha256)
             if here is None and indexes is None:
-                indexes = list(package_index.configured_indexes(self.env))
+                indexes = list(pip_index_client.configured_indexes(self.env))
             file = (
                 here
                 or self._find_on_indexes(source, source.sha256, indexes or [])
@@ -80,7 +80,7 @@ class SourceSearch:
         for index in indexes:
             for project in possible_projects_of_source(source, self.projects):
                 try:
-                    matches = [file for file in package_index.project_files(project, index) if file.sha256 == sha256]
+                    matches = [file for file in pip_index_client.project_files(project, index) if file.sha256 == sha256]
                 except http_client.HttpError:
                     continue
                 if matches:
@@ -124,7 +124,7 @@ def source_file_names(source: Source) -> tuple[str, ...]:
 
 def possible_projects_of_source(source: Source, more: Iterable[str]) -> tuple[str, ...]:
     """Return the projects of an index that may have a source: those of its addresses first."""
-    names = (*map(package_index.project_of_url, source.url), *more)
+    names = (*map(pip_index_client.project_of_url, source.url), *more)
     return tuple(dict.fromkeys(canonicalize_name(name) for name in names if name))
 
 
@@ -151,7 +151,7 @@ def fetch_sources(
     store.mkdir(parents=True, exist_ok=True)
     sources = tuple(sources)
     if any(not source.url.startswith("file:") for source in missing_sources(sources, store)):
-        package_index.configured_indexes(env)  # which keeps their credentials
+        pip_index_client.configured_indexes(env)  # which keeps their credentials
     for source in sources:
         target = stored_source_path(source, store)
         if target.is_file() and files.sha256(target) == source.sha256:

@@ -10,7 +10,7 @@ from kiln.errors import BrokenPackage, UsageError
 from kiln.executor import conda_forge_env
 from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, TestVerdict
-from kiln.model.release_candidates import Candidate, Release
+from kiln.model.release_packages import Candidate, Release
 from kiln.publish import package_inspection
 from kiln.publish.gate import require_releasable
 from kiln.repodata.index_entry import IndexEntry, read_index_entry

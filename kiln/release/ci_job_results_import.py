@@ -15,7 +15,7 @@ from kiln.errors import BrokenPackage, ReleaseRefused, UsageError
 from kiln.fleet import collect
 from kiln.ledger import Ledger, run_records_as_json
 from kiln.model.run import GOOD, ConfigState, MatrixReport
-from kiln.store import build_cache, remote_configs_and_packages
+from kiln.store import build_cache, configs_built_on_workers
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
-    from kiln.store.remote_configs_and_packages import RemoteConfig
+    from kiln.store.configs_built_on_workers import RemoteConfig
 
 REPORT = "report.json"
 LONGEST = 16 << 20  # bytes of a report
@@ -50,7 +50,7 @@ def import_ci_job_results(feedstock: Feedstock, folders: Sequence[Path]) -> tupl
     names = [report.configs[0].config for _, report in reports]
     remotes = {
         entry.config: entry
-        for entry in remote_configs_and_packages.remote_configs(feedstock, names, options=("a CI job",))
+        for entry in configs_built_on_workers.remote_configs(feedstock, names, options=("a CI job",))
     }
     layout = ArtifactLayout.for_feedstock(feedstock)
     build_cache.index_channel(layout)
@@ -103,7 +103,7 @@ def _store_job_results(
 ) -> tuple[str, int]:
     (config,) = report.configs
     collected = collect.read_collected_results(folder, worker=str(folder), config=config.config, packages_in="")
-    added = remote_configs_and_packages.add_collected_packages(feedstock, remote, collected.packages, index=False)
+    added = configs_built_on_workers.add_collected_packages(feedstock, remote, collected.packages, index=False)
     entry = dataclasses.replace(config, state=ConfigState.DONE, packages=added, log=None)
     with Ledger(ArtifactLayout.for_feedstock(feedstock).ledger) as ledger:
         number = ledger.begin_run(dataclasses.replace(report, configs=(entry,), started=report.started or time.time()))

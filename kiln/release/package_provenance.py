@@ -19,7 +19,7 @@ from kiln.provenance import (
     cyclonedx,
     hash_chain,
     license_files,
-    resolved_packages,
+    resolved_package_reader,
     slsa,
     spdx,
     statements,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from kiln.model.build_results import PackageReport
     from kiln.model.provenance import ExternalRepository, ResolvedPackage
-    from kiln.model.release_candidates import Candidate
+    from kiln.model.release_packages import Candidate
     from kiln.model.rendered import RenderedConfig
     from kiln.model.run import ConfigRun, MatrixReport
     from kiln.provenance.attestation_check import TrustedSigner
@@ -102,7 +102,7 @@ def release_provenance_and_attestations(
         *_, package = recorded_build_of_candidate(matrix, candidate)
         tested_with = _tested_run_dependencies(package)
         record = provenance_record(matrix, candidate, info, tested_with, recipe=digest)
-        resolved = (*resolved_packages.build_and_host_packages(info), *tested_with)
+        resolved = (*resolved_package_reader.build_and_host_packages(info), *tested_with)
         license_ = spdx.license_expression(record.license)
         expression = "" if license_ == spdx.NO else license_  # files are identified by it
         licenses = license_files.package_license_files(candidate.path, info, expression=expression)
@@ -196,12 +196,12 @@ def _bundled_and_declared_components(
 
 def _tested_run_dependencies(package: PackageReport) -> tuple[ResolvedPackage, ...]:
     """Return the run dependencies that a package was tested with."""
-    return tuple(filter(resolved_packages.is_valid_package, package.tests.run_packages))
+    return tuple(filter(resolved_package_reader.is_valid_package, package.tests.run_packages))
 
 
 def _tested_dependency_identifiers(package: ResolvedPackage) -> dict[str, str]:
     """Return what identifies a package, for a record."""
-    fields = {"purl": resolved_packages.package_purl(package), "url": package.url, "sha256": package.sha256}
+    fields = {"purl": resolved_package_reader.package_purl(package), "url": package.url, "sha256": package.sha256}
     return {name: value for name, value in fields.items() if value}
 
 
@@ -247,7 +247,7 @@ def _recorded_sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple
 
 def _engine_version(info: Mapping[str, bytes], about: Mapping[str, Any]) -> str | None:
     """Return the engine's version, as recorded in the package's rendered recipe or metadata."""
-    rendered = info.get(resolved_packages.RENDERED_V1)
+    rendered = info.get(resolved_package_reader.RENDERED_V1)
     if rendered is not None:
         match = _ENGINE.search(rendered.decode(errors="replace"))
         return match[1] if match else None

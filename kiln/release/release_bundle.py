@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.provenance import ReleaseAttestations
-    from kiln.model.release_candidates import Release
+    from kiln.model.release_packages import Release
     from kiln.release.candidate_packages import ConfigsAndRuns
 
 

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, folder_lock
-from kiln.build.packed_recipe import META, TEMPLATE, VARIANT, VARIANT_V1
+from kiln.build.recipe_files_in_info import META, TEMPLATE, VARIANT, VARIANT_V1
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage, NotWritable, ProvenanceBroken
 from kiln.model.feedstock import Feedstock

@@ -12,7 +12,7 @@ from kiln.store.layout import ArtifactLayout
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kiln.model.release_candidates import Candidate
+    from kiln.model.release_packages import Candidate
     from kiln.release.candidate_packages import ConfigsAndRuns
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
+from kiln.model.output_build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:

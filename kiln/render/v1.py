@@ -14,7 +14,7 @@ from kiln.recipe_v1.recipe import RecipeV1, requirement_versions_from_variant
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import RecipePackages
 from kiln.recipe_v1.variant_file import VariantFileV1
-from kiln.render.output_parts import about_field_value, steps_with_network
+from kiln.render.meta_yaml_parts import about_field_value, steps_with_network
 from kiln.render.v1_parts import (
     RecipeScriptReader,
     build_settings,
@@ -25,8 +25,8 @@ from kiln.render.v1_parts import (
     staging_outputs,
 )
 from kiln.variants.files import load_variant_file
-from kiln.variants.platform import Platform
 from kiln.variants.space import Space
+from kiln.variants.target_platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
+from kiln.model.output_build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.rendered import TEST_MODULES, OutputTest, Requirements, Script, Source, Staging
 from kiln.model.source_position import Place
 from kiln.name_rules import MAX_LENGTH, invalid_name_reason

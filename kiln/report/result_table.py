@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.console.expected_time_text import expected_config_period_text
-from kiln.console.progress_lines import SIGNS, state_count_text
+from kiln.console.progress_text import SIGNS, state_count_text
 from kiln.console.text import cost_text, duration, table, unindented_terminal_line
 from kiln.lazy_pattern import lazy_pattern
 from kiln.report import totals

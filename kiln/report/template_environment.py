@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from kiln import files
-from kiln.console.progress_lines import SIGNS
+from kiln.console.progress_text import SIGNS
 from kiln.console.text import duration, elapsed_text, unindented_terminal_line
 from kiln.report import totals
 from kiln.report.tail import cut_to_width, end_of_log

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln import __version__, files
 from kiln.console.expected_time_text import expected_config_period_text, time_of_day_text
-from kiln.console.progress_lines import state_count_text
+from kiln.console.progress_text import state_count_text
 from kiln.model.run import BAD
 from kiln.report import template_environment, totals
 from kiln.report.grid import lay_out_grid

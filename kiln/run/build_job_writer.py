@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import emulation, expand, files, render
-from kiln.executor import conda_build_run, conda_forge_env
+from kiln.executor import conda_build_setup_and_results, conda_forge_env
 from kiln.job.job_descriptions import BuildJob
 from kiln.model.build_results import TestVerdict
-from kiln.model.built_package_settings import PackageSettings
+from kiln.model.own_engine_settings import PackageSettings
 from kiln.run.options import HOST
 from kiln.serialization import to_json
 from kiln.store import bazel_environment_variables, build_cache
@@ -29,7 +29,7 @@ def prepare_build_process_command(
 ) -> tuple[str, ...]:
     """Write the input of the build process, and return its command line; ``shared_packages`` are another config's."""
     if task.uses_other_engine:
-        return conda_build_run.write_engine_script(task, executor)
+        return conda_build_setup_and_results.write_engine_script(task, executor)
     task.folder.mkdir(parents=True, exist_ok=True)
     executor.package_cache.mkdir(parents=True, exist_ok=True)
     file = task.folder / "job.json"

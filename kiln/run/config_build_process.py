@@ -20,7 +20,7 @@ from kiln import files, render, signals
 from kiln.bazel import interrupt_script
 from kiln.builder import secret_leaks
 from kiln.errors import BuildFailed, KilnError, OutOfMemory
-from kiln.executor import conda_build_run
+from kiln.executor import conda_build_setup_and_results
 from kiln.executor.host import HostExecutor
 from kiln.job import untrusted_build_results
 from kiln.job.budget_monitor import BudgetMonitor
@@ -182,8 +182,10 @@ class ConfigBuild:
             )
             if task.uses_other_engine:
                 if self.executor.on_host:  # a container's downloads are not trusted
-                    conda_build_run.move_fetched_packages_to_shared_cache(task.folder, task.layout.package_cache)
-                for line in conda_build_run.failure_reason_lines(outcome.error, Path(job.log)):
+                    conda_build_setup_and_results.move_fetched_packages_to_shared_cache(
+                        task.folder, task.layout.package_cache
+                    )
+                for line in conda_build_setup_and_results.failure_reason_lines(outcome.error, Path(job.log)):
                     log.record_and_pass_on_line(line)
         return self.build_process_result(outcome), outcome
 
@@ -212,7 +214,7 @@ class ConfigBuild:
         succeeded = self.task.uses_other_engine and outcome.error is None
         tested = not self.task.rendered.config.is_cross
         packages = (
-            conda_build_run.built_package_reports(self.task.folder, self.task.job.config, tested=tested)
+            conda_build_setup_and_results.built_package_reports(self.task.folder, self.task.job.config, tested=tested)
             if succeeded
             else []
         )

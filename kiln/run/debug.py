@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, process_runner
 from kiln.errors import BuildFailed
-from kiln.executor import conda_build_run, conda_forge_env
+from kiln.executor import conda_build_setup_and_results, conda_forge_env
 from kiln.job.messages import MARK, error_from_json, parse_message
 from kiln.run.config_build_process import ConfigBuild
 from kiln.store.layout import ArtifactLayout
@@ -112,7 +112,7 @@ def run_shell(config: ConfigBuild, places: Mapping[str, str], terminal: Mapping[
     """Open the shell in the prepared environment."""
     task, executor = config.task, config.executor
     if task.uses_other_engine:
-        return executor.run_on_terminal(conda_build_run.write_engine_script(task, executor), terminal)
+        return executor.run_on_terminal(conda_build_setup_and_results.write_engine_script(task, executor), terminal)
     entered = task.folder / "enter.sh"  # not below, where a script may have replaced a folder by a link
     files.write_text(entered, shell_startup_lines(places))
     return executor.run_on_terminal(("bash", "-c", SHELL, "kiln", str(executor.path_inside(entered))), terminal)

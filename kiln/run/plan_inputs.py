@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from kiln import conda_forge_yml, expand, limits, render
 from kiln.errors import RecipeFault
 from kiln.job.required_channels_and_network import channel_sources
-from kiln.job.step_and_output_names import require_known_step
-from kiln.model.built_package_settings import OWN_ENGINE
+from kiln.job.step_and_output_lookup import require_known_step
+from kiln.model.own_engine_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.run import (
-    bazel_remote_execution_options,
     buildable_platforms,
-    executor_choice,
+    config_version_compat_check,
+    engine_and_image_choice,
     recipe_support,
+    remote_executor_secrets_and_checks,
     resource_check,
-    version_compatibility,
     yum_requirements,
 )
 from kiln.run.options import HOST
@@ -28,14 +28,14 @@ from kiln.store.layout import ArtifactLayout
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from kiln.builder.rehearsal_input_choice import RehearsalInputs
+    from kiln.builder.rehearsal_config_and_python_choice import RehearsalInputs
     from kiln.container.engine import Engine
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
     from kiln.model.rendered import RenderedConfig
     from kiln.operating_system.machine_resources import MachineResources
-    from kiln.run.executor_choice import BuildLocation
+    from kiln.run.engine_and_image_choice import BuildLocation
     from kiln.run.options import RunOptions
     from kiln.run.resource_check import ResourceShare
     from kiln.store.build_cache import InputHashes
@@ -89,11 +89,11 @@ def look_up_run_inputs(
         feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST
     )
     notes_on_recipe = limits.run_bounded(lambda: _preflight_check_notes(feedstock, configs, options))
-    choice = executor_choice.choose_container_engine(options)
+    choice = engine_and_image_choice.choose_container_engine(options)
     if choice.engine is None:
         buildable_platforms.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=False)
     image_platforms = buildable_platforms.image_platforms(feedstock, configs)
-    places, notes = executor_choice.choose_build_locations(
+    places, notes = engine_and_image_choice.choose_build_locations(
         [(config, image_platforms[config.name]) for config in configs],
         options,
         choice.engine,
@@ -143,12 +143,12 @@ def _look_up_rehearsal_inputs(
 ) -> tuple[Mapping[str, RehearsalInputs], tuple[str, ...]]:
     """Look up the Python and the wheels of each config's rehearsal; also return notes on them."""
     # A build needs none of these, and they import much.
-    from kiln.builder import rehearsal_input_choice
+    from kiln.builder import rehearsal_config_and_python_choice
     from kiln.builder.rehearsal_planning import RehearsalPlanner
     from kiln.store.rehearsal_layout import RehearsalLayout
 
     on_host = options.container in {None, HOST}
-    pythons = rehearsal_input_choice.RehearsalPythons(
+    pythons = rehearsal_config_and_python_choice.RehearsalPythons(
         machine=machine,
         folder=ArtifactLayout.for_feedstock(feedstock).rehearsal_pythons,
         channel=options.python_channel,
@@ -166,7 +166,9 @@ def _look_up_rehearsal_inputs(
         on_host=on_host,
         env={**machine.environment, **options.client},
     )
-    return rehearsal_input_choice.require_rehearsal_inputs(configs, pythons, on_host=on_host, plan_of=planner.plan)
+    return rehearsal_config_and_python_choice.require_rehearsal_inputs(
+        configs, pythons, on_host=on_host, plan_of=planner.plan
+    )
 
 
 def _preflight_check_notes(
@@ -184,9 +186,9 @@ def _preflight_check_notes(
     else:
         expand.conda_settings(feedstock.conda_forge_yml)
     renderings = [render.render(feedstock, config) for config in configs]
-    version_compatibility.require_compatible_versions(feedstock, renderings)
+    config_version_compat_check.require_compatible_versions(feedstock, renderings)
     _require_supported_recipe_keys(feedstock, renderings, engine=options.build.engine)
-    bazel_remote_execution_options.refuse_ineffective_remote_options(feedstock, configs, options)
+    remote_executor_secrets_and_checks.refuse_ineffective_remote_options(feedstock, configs, options)
     return (*_stale_matrix_note(feedstock), *_ineffective_settings_notes(feedstock, options))
 
 

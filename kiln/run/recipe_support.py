@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import expand, limits, render
 from kiln.errors import RecipeFault, UsageError, did_you_mean, raise_all
 from kiln.matchspec_notation import package_name
-from kiln.model.built_package_settings import OWN_ENGINE
+from kiln.model.own_engine_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.recipe_v1.format_detection import is_v1
 
@@ -35,7 +35,9 @@ def require_supported_recipe(feedstock: Feedstock, configs: Iterable[str], *, en
         raise UsageError(
             f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {OWN_ENGINE}"
         )
-    from kiln.run.recipe_v1_support import check_keys_and_find_stagings  # it imports the whole reader of recipe.yaml
+    from kiln.run.recipe_v1_support_check import (
+        check_keys_and_find_stagings,
+    )  # it imports the whole reader of recipe.yaml
 
     places = limits.run_bounded(lambda: check_keys_and_find_stagings(feedstock))
     for config in configs if places else ():

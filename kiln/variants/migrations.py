@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.variants.combine import Spec
     from kiln.variants.files import VariantFile
-    from kiln.variants.platform import Platform
+    from kiln.variants.target_platform import Platform
+    from kiln.variants.variant_source_merging import Spec
 
 MISFIT = "the migration does not fit the variants"
 

@@ -14,8 +14,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from kiln.errors import VariantFault
-from kiln.variants.combine import Spec, setting_keys
 from kiln.variants.files import as_list, zip_groups
+from kiln.variants.variant_source_merging import Spec, setting_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

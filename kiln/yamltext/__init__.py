@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kiln.yamltext.ci_support_writer import ci_support_text
-from kiln.yamltext.reader import (
+from kiln.yamltext.strict_reader import (
     Document,
     PlacedText,
     ScalarInterpretation,

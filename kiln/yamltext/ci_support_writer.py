@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.yamltext.typed_text import TypedText
+from kiln.yamltext.typed_variant_values import TypedText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import derived_image, images
+from kiln.container import derived_image, image_inspection_and_pull
 from kiln.container.container import Container
 from kiln.container.derived_image import DerivedImage, InstallRefusal
 from kiln.errors import UsageError
 from kiln.model.container import ContainerRun
 from kiln.run import yum_requirements
-from kiln.run.executor_choice import BuildLocation
+from kiln.run.engine_and_image_choice import BuildLocation
 from kiln.run.options import RunOptions
 from tests.feedstocks import written
 
@@ -30,7 +30,7 @@ TAG = "localhost/kiln-test-commit:1"
 
 
 def test_an_image_of_a_container_has_its_files_and_the_given_settings(engine: Engine, base_image: str) -> None:
-    below = images.inspect_image(engine, base_image)
+    below = image_inspection_and_pull.inspect_image(engine, base_image)
     assert below is not None
     plan = ContainerRun(image=base_image, argv=("touch", MADE), options=("--entrypoint", "", "--user", "0:0"))
     try:
@@ -39,12 +39,12 @@ def test_an_image_of_a_container_has_its_files_and_the_given_settings(engine: En
             container.commit(
                 TAG, changes=derived_image.restored_setting_instructions(below, ("http_proxy",), ("a", "b"))
             )
-        described = images.inspect_image(engine, TAG)
+        described = image_inspection_and_pull.inspect_image(engine, TAG)
         assert described is not None
         config = described["Config"]
         assert (config["User"], config.get("Entrypoint") or [], config["Cmd"]) == ("0:0", [], ["/bin/bash"])
         assert [entry for entry in config["Env"] if "proxy" in entry] == ["http_proxy="]
-        assert images.image_labels(engine, TAG)[derived_image.LABEL] == "a b"
+        assert image_inspection_and_pull.image_labels(engine, TAG)[derived_image.LABEL] == "a b"
         with Container(engine, ContainerRun(image=TAG, argv=("ls", MADE))) as container:
             assert container.run().tail == MADE
     finally:
@@ -54,7 +54,7 @@ def test_an_image_of_a_container_has_its_files_and_the_given_settings(engine: En
 def test_an_image_without_yum_is_refused_unless_the_caller_has_chosen_it(
     engine: Engine, base_image: str, tmp_path: Path
 ) -> None:
-    digest = images.image_digest(engine, base_image)
+    digest = image_inspection_and_pull.image_digest(engine, base_image)
     derived = DerivedImage(image=base_image, digest=digest, packages=("libX11",))
     assert derived_image.provide_derived_image(engine, derived) == InstallRefusal()
     meta = "package:\n  name: a\n  version: 1\n"

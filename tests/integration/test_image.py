@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.container import images
+from kiln.container import image_inspection_and_pull
 from kiln.container.container import Container
 from kiln.errors import BuildFailed, UsageError
 from kiln.image import build_container_image
@@ -28,7 +28,10 @@ STRANGER = ContainerUser(uid=54321, gid=54321)
 def test_the_image_is_found_again(engine: Engine, base_image: str, capsys: pytest.CaptureFixture[str]) -> None:
     with shared_inputs.turn("images"):
         assert cli.run(["-C", str(ROOT), "image", "base", "--container", engine.kind.value]) == 0
-    assert capsys.readouterr().out == f"{base_image} {images.image_digest(engine, base_image)} (cached)\n"
+    assert (
+        capsys.readouterr().out
+        == f"{base_image} {image_inspection_and_pull.image_digest(engine, base_image)} (cached)\n"
+    )
 
 
 def test_the_archive_of_the_first_engine_serves_the_second(engine: Engine, base_image: str, tmp_path: Path) -> None:
@@ -43,7 +46,9 @@ def test_the_archive_of_the_first_engine_serves_the_second(engine: Engine, base_
                 engine, build_container_image.base_image_recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)}
             )
         assert not made.reused
-        assert images.image_labels(engine, tag) == images.image_labels(engine, base_image)
+        assert image_inspection_and_pull.image_labels(engine, tag) == image_inspection_and_pull.image_labels(
+            engine, base_image
+        )
     finally:
         engine.run_command("rmi", tag)
 

@@ -28,7 +28,7 @@ from kiln.errors import (
     UsageError,
 )
 from kiln.local_channel import LocalChannel
-from kiln.model.channel_and_install_limits import Limits
+from kiln.model.channel_reading_and_install_limits import Limits
 from kiln.rattler_process.operations import InstallPackages
 from tests import waiting
 from tests.hostile_server import bomb, endless, endless_package, sending, serving, shards, silent, stuck

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kiln import expand, feedstock_loader, render
-from kiln.build import engine_secrets, rattler_build_worker
+from kiln.build import rattler_build_secrets, rattler_build_worker
 from kiln.build.plan import plan_compile, plan_outputs
 from kiln.conda_package.reader import read_info_files
 from kiln.errors import RecipeFault
@@ -156,7 +156,7 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
             rattler_build_worker.copy_packed_test_files(
                 package.packed, recipe, tmp_path / "step" / rattler_build_worker.RECIPE
             )
-            recipes.append(engine_secrets.recipe_with_merged_secrets(package))
+            recipes.append(rattler_build_secrets.recipe_with_merged_secrets(package))
             output = package.output
             expected.append([output.name, output.version, output.build_string])
     assert configs

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.image import content_assembly, oci, slim_image_configuration
+from kiln.image import content_assembly, oci, slim_image_oci_configuration
 from kiln.image.layers import Layer, pack_layer
 from kiln.model.provenance import ExternalRepository, ResolvedPackage
 from kiln.provenance import bundled_third_party_components, cyclonedx, spdx
@@ -52,7 +52,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     oci.write_image_layout(
         layout,
         [blob],
-        slim_image_configuration.image_configuration(REQUEST, image_contents),
+        slim_image_oci_configuration.image_configuration(REQUEST, image_contents),
         tag="localhost/a:1",
         epoch=1,
     )

@@ -14,7 +14,7 @@ import pytest
 
 from kiln import process_runner, system_package_advice
 from kiln.conda_package.writer import PackageMetadata, write_package
-from kiln.container import engine_workarounds, images
+from kiln.container import engine_workarounds, image_inspection_and_pull
 from kiln.errors import BuildFailed, SolveFailed, UsageError
 from kiln.image import apt_sources, content_assembly, slim_image, slim_image_kinds
 from kiln.local_channel import LocalChannel
@@ -76,7 +76,7 @@ def archive(channel: LocalChannel, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture
 def loaded(engine: Engine, base_image: str, archive: slim_image.SlimImage) -> Iterator[Engine]:
     """The engine, as it works here, with the image in it."""
-    images.load_archive(engine, archive.path)
+    image_inspection_and_pull.load_archive(engine, archive.path)
     yield engine_workarounds.workable_engine(engine, base_image)
     engine.run_command("rmi", "--force", archive.tag)
 
@@ -180,7 +180,7 @@ def test_the_server_starts_as_any_plain_user_is_found_well_and_ends_when_asked(
 
 
 def test_the_image_says_what_it_is(loaded: Engine, archive: slim_image.SlimImage) -> None:
-    told = images.inspect_image(loaded, archive.tag)
+    told = image_inspection_and_pull.inspect_image(loaded, archive.tag)
     assert told is not None
     assert told["Config"]["Labels"]["org.opencontainers.image.version"] == "2.20.0"
     assert set(told["Config"]["ExposedPorts"]) == {"8500/tcp", "8501/tcp"}
@@ -192,7 +192,7 @@ def test_the_image_says_what_it_is(loaded: Engine, archive: slim_image.SlimImage
 def test_docker_asks_for_its_health(engine: Engine, loaded: Engine, archive: slim_image.SlimImage) -> None:
     if engine.kind.value != "docker":
         pytest.skip("Podman takes health checks from Docker's own format alone")
-    told = images.inspect_image(loaded, archive.tag)
+    told = image_inspection_and_pull.inspect_image(loaded, archive.tag)
     assert told is not None
     assert told["Config"]["Healthcheck"]["Test"] == ["CMD", "/usr/bin/models-are-served"]
 
@@ -327,7 +327,7 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
 
         until(answered, "it answers", pause=0.2)
         assert json.loads(answers[-1]) == {"predictions": [[6.0], [15.0]]}
-        assert (images.image_labels(engine, tag))["kiln.rehearsal"] == "true"
+        assert (image_inspection_and_pull.image_labels(engine, tag))["kiln.rehearsal"] == "true"
     finally:
         engine.run_command("rm", "--force", named)
         engine.run_command("rmi", "--force", tag)

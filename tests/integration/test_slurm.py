@@ -14,7 +14,7 @@ import pytest
 
 from kiln.errors import FleetLimit, MachinesUnknown, ProvisionRefused, WorkersLost
 from kiln.fleet.slurm.job_files_and_options import config_folder_name
-from kiln.model.fleet import JobState, WorkerState
+from kiln.model.fleet_run import JobState, WorkerState
 from kiln.model.run import ConfigState
 from tests.integration.fleet.helpers import (
     CONFIGS,

@@ -20,7 +20,7 @@ from kiln.container.engine import choose_engine
 from kiln.image import local_worker_container_image
 from kiln.image.build_container_image import AFTER, BEFORE
 from kiln.image.local_worker_container_image import UNPACK
-from kiln.model.fleet import JobState
+from kiln.model.fleet_run import JobState
 from tests import instance_metadata, shared_inputs
 from tests.integration.fleet.helpers import containers, ledgered
 from tests.trials.fleet import packages
@@ -81,8 +81,8 @@ mkdir -p "$PREFIX/STEP" && cp "$SRC_DIR"/dist/*.txt "$PREFIX/STEP"
 # Only AWS has spot workers: the command for other providers refuses the option.
 SPOT = """\
 import sys
-from kiln.cli import fleet_offers_and_run_terms
-fleet_offers_and_run_terms.OPTIONS_OF["spot"] = ("aws", "local")
+from kiln.cli import fleet_run_terms_from_options
+fleet_run_terms_from_options.OPTIONS_OF["spot"] = ("aws", "local")
 from kiln.__main__ import main
 main()
 """

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.container import derived_image, images
+from kiln.container import derived_image, image_inspection_and_pull
 from kiln.container.container import Container
 from kiln.container.engine import Engine, choose_engine
 from kiln.image import build_container_image
@@ -180,13 +180,13 @@ def derived(engine: Engine) -> set[str]:
 
 def of_image(engine: Engine, tag: str) -> Iterator[str]:
     """Yield what is wrong with a derived image: it has the settings of the image below."""
-    described = images.inspect_image(engine, tag) or {}
+    described = image_inspection_and_pull.inspect_image(engine, tag) or {}
     config = described["Config"]
     settings = (config["User"], config["Entrypoint"], config["Cmd"])
     if settings != ("conda", ["/no/such/program"], ["/bin/bash"]):
         yield f"settings {json.dumps(settings)}"
-    if images.image_labels(engine, tag)[derived_image.LABEL] != "kiln-hello":
-        yield f"labels {images.image_labels(engine, tag)}"
+    if image_inspection_and_pull.image_labels(engine, tag)[derived_image.LABEL] != "kiln-hello":
+        yield f"labels {image_inspection_and_pull.image_labels(engine, tag)}"
     if leaks := [entry for entry in config["Env"] if "proxy" in entry.lower() and not entry.endswith("=")]:
         yield f"proxies {leaks}"
 

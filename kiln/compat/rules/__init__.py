@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat.rules import cudnn, driver, gpu, single_part_and_release_findings, tensorflow, tensorflow_serving
+from kiln.compat.rules import (
+    cudnn,
+    gpu,
+    nvidia_driver,
+    single_parts_and_accepting_releases,
+    tensorflow,
+    tensorflow_serving,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kiln.compat.combination import Combination
     from kiln.compat.results import Finding
-    from kiln.compat.rules.single_part_and_release_findings import Rule
+    from kiln.compat.rules.single_parts_and_accepting_releases import Rule
 
 RULES: tuple[Rule, ...] = (
     tensorflow.state_tested_versions,
@@ -31,10 +38,10 @@ RULES: tuple[Rule, ...] = (
     gpu.judge_target_capabilities_and_gpu,
     gpu.judge_known_failures,
     gpu.judge_cuda_and_host_compiler,
-    driver.judge_cuda_and_driver,
-    driver.judge_driver_and_ptx,
-    driver.judge_driver_and_gpu,
-    driver.judge_driver_and_kernel_module,
+    nvidia_driver.judge_cuda_and_driver,
+    nvidia_driver.judge_driver_and_ptx,
+    nvidia_driver.judge_driver_and_gpu,
+    nvidia_driver.judge_driver_and_kernel_module,
     cudnn.judge_cudnn_and_cuda,
     cudnn.judge_cudnn_and_machine,
     tensorflow.judge_wheel_and_glibc,
@@ -53,7 +60,7 @@ def findings(combination: Combination) -> Iterator[Finding]:
             has_findings = True
             yield finding
     if not has_findings:
-        yield from single_part_and_release_findings.single_part_findings(combination)
+        yield from single_parts_and_accepting_releases.single_part_findings(combination)
     if not has_findings or combination.python or combination.bazel:
-        yield from single_part_and_release_findings.accepting_release_findings(combination, RULES)
-    yield from single_part_and_release_findings.discontinued_machine_findings(combination)
+        yield from single_parts_and_accepting_releases.accepting_release_findings(combination, RULES)
+    yield from single_parts_and_accepting_releases.discontinued_machine_findings(combination)

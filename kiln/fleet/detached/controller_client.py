@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import json_messages, process_runner
+from kiln import interprocess_messages, process_runner
 from kiln.errors import BrokenPackage, MachinesUnknown
 from kiln.fleet.detached.attach_key import USER
 from kiln.fleet.executor_shared_state import NO_CONNECTION
@@ -46,7 +46,7 @@ class ControllerClient:
 
     def confirm_collected(self) -> bool:
         """Say that all is collected, which ends the controller; return whether it waits for others who fetch it."""
-        return json_messages.decode(self.send_request("collected").stdout.strip() or "{}") == {"waits": True}
+        return interprocess_messages.decode(self.send_request("collected").stdout.strip() or "{}") == {"waits": True}
 
     def is_answering(self) -> bool:
         """Return whether the controller still lets the run's key in."""
@@ -62,7 +62,7 @@ class ControllerClient:
         """Send the messages of the run as they arrive, until the run or the connection ends."""
 
         def pass_on_message(line: str) -> None:
-            message = json_messages.decode(line)
+            message = interprocess_messages.decode(line)
             if message is not None and "kind" in message:
                 on_message(message)
 

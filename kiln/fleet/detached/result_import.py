@@ -12,12 +12,12 @@ from kiln.errors import BrokenPackage
 from kiln.fleet import costs
 from kiln.fleet.collect import verify_received_package
 from kiln.ledger.run_records_as_json import record_from_json
-from kiln.model.fleet import FleetRun
+from kiln.model.fleet_run import FleetRun
 from kiln.model.run import MatrixReport
 from kiln.serialization import from_json_values
-from kiln.store import remote_configs_and_packages
+from kiln.store import configs_built_on_workers
 from kiln.store.build_cache import InputHashes
-from kiln.store.remote_configs_and_packages import RemoteConfig
+from kiln.store.configs_built_on_workers import RemoteConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +97,7 @@ def _add_packages_to_channel(
         config=config.config, group=known.group, inputs=InputHashes(shared=known.shared, key=known.key)
     )
     return dataclasses.replace(
-        config, packages=remote_configs_and_packages.add_collected_packages(feedstock, entry, config.packages)
+        config, packages=configs_built_on_workers.add_collected_packages(feedstock, entry, config.packages)
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.errors import UsageError, did_you_mean
-from kiln.model.fleet import MachineType
+from kiln.model.fleet_run import MachineType
 from kiln.model.job_estimate import JobSize
 from kiln.serialization import from_json_values, to_json
 

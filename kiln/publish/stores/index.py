@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import UsageError, did_you_mean
 from kiln.publish.channel_provenance import CHAIN
 from kiln.publish.publication_order import sorted_and_split_by_subdir, subdirs_with_defaults
-from kiln.repodata import channeldata
+from kiln.repodata import channeldata_update
 from kiln.repodata.editable_index import SubdirIndex
 from kiln.repodata.index_document import CHANNELDATA, STALE
 from kiln.repodata.index_entry import IndexEntry
@@ -75,7 +75,7 @@ class ChannelIndex:
     def channeldata_with_entries(self, entries: Sequence[IndexEntry]) -> bytes | None:
         """Return the channel's ``channeldata.json`` with packages added, None where the channel has none."""
         existing = self.store.read(CHANNELDATA)
-        return None if existing is None else channeldata.channeldata_with_entries(existing, entries)
+        return None if existing is None else channeldata_update.channeldata_with_entries(existing, entries)
 
     def add_packages(self, entries: Sequence[IndexEntry], records: bytes) -> None:
         """Add packages, with the chain of their records; step by step, what others need comes first."""

@@ -16,7 +16,7 @@ from kiln.conda_package.reader import read_info_json
 from kiln.fleet import local_processes_of_killed_run
 from kiln.ledger.fleet import FleetLedger
 from kiln.local_channel import LocalChannel
-from kiln.model.fleet import FleetRun, JobState, WorkerState
+from kiln.model.fleet_run import FleetRun, JobState, WorkerState
 from kiln.model.run import ConfigState
 from tests.waiting import until
 

@@ -23,7 +23,7 @@ from kiln.errors import (
 from kiln.feedstock_loader import load
 from kiln.fleet import price_table
 from kiln.fleet.price_table import Price
-from kiln.model.fleet import WorkerState
+from kiln.model.fleet_run import WorkerState
 from tests.integration.fleet.helpers import PLANTED, ROOT, assert_given_back, ledgered, words
 from tests.openstack_api import Cloud, serve
 

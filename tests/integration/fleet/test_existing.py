@@ -17,8 +17,8 @@ from kiln.errors import (
     UnsupportedPython,
     UsageError,
 )
-from kiln.fleet.builds_and_tests_as_one_run import PENDING
-from kiln.model.fleet import JobState
+from kiln.fleet.build_and_test_recorders import PENDING
+from kiln.model.fleet_run import JobState
 from kiln.model.run import ConfigState
 from tests.integration.fleet.helpers import (
     CONFIGS,

@@ -23,7 +23,7 @@ from kiln.errors import (
     UnsupportedPython,
 )
 from kiln.image import local_worker_container_image
-from kiln.model.fleet import FleetRun, JobState, WorkerState
+from kiln.model.fleet_run import FleetRun, JobState, WorkerState
 from kiln.model.run import ConfigState
 from tests import remote_cache
 from tests.integration.fleet.helpers import (

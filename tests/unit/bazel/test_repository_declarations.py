@@ -8,7 +8,7 @@ import pytest
 
 from kiln import limits
 from kiln.bazel import repository_declarations as bazel
-from kiln.bazel.repository_declaration_files import LARGEST_FILE
+from kiln.bazel.external_repository_file_reader import LARGEST_FILE
 from kiln.bazel.repository_declarations import external_repositories
 from kiln.model.provenance import ExternalRepository
 

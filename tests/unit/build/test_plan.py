@@ -10,7 +10,8 @@ import pytest
 
 from kiln import render
 from kiln.build import prefix_postprocessing, unpackable_prefix_files
-from kiln.build.engine_secrets import (
+from kiln.build.plan import outputs_in_build_order, plan_compile, plan_outputs, plan_rehearsal
+from kiln.build.rattler_build_secrets import (
     HANDED_OVER,
     UNPACK,
     engine_environment,
@@ -18,11 +19,10 @@ from kiln.build.engine_secrets import (
     secret_names_of_step,
     source_fetch_environment,
 )
-from kiln.build.plan import outputs_in_build_order, plan_compile, plan_outputs, plan_rehearsal
 from kiln.errors import BuildFailed
-from kiln.model.built_package_settings import BuildPlatforms, PackageSettings
 from kiln.model.matrix_config import BuildConfig
-from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
+from kiln.model.output_build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
+from kiln.model.own_engine_settings import BuildPlatforms, PackageSettings
 from kiln.model.planned_steps import RunExport, StagedFiles
 from kiln.model.rendered import Output, OutputTest, Pin, RenderedConfig, Requirements, Script, Source, Staging
 from kiln.recipe_script_launch_commands import lines_without_shell_trace

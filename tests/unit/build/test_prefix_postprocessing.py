@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.build import prefix_postprocessing
-from kiln.model.output_settings import BuildSettings, PythonSettings
+from kiln.model.output_build_settings import BuildSettings, PythonSettings
 from kiln.model.rendered import Output, Requirements
 
 if TYPE_CHECKING:

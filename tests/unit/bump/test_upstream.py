@@ -11,7 +11,7 @@ from kiln import bump
 from kiln.bump import upstream
 from kiln.bump.recipe_views import SourceView
 from kiln.errors import DownloadFailed, RecipeFault
-from kiln.rehearse import package_index
+from kiln.rehearse import pip_index_client
 from tests.bumping import OLD, bumped, changed_lines, feedstock, released
 from tests.git_repositories import git
 
@@ -35,7 +35,7 @@ HEAD = "package:\n  name: a\n  version: 1.0\nsource:\n"
     ],
 )
 def test_the_project_is_read_from_the_layout_of_an_index(url: str, project: str) -> None:
-    assert package_index.project_of_url(url) == project
+    assert pip_index_client.project_of_url(url) == project
 
 
 def index(folder: Path, **projects: tuple[str, ...]) -> dict[str, str]:

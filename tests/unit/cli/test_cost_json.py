@@ -15,7 +15,7 @@ from kiln.fleet import plan_status_output
 from kiln.fleet import run_and_removal as fleet_run
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState
+from kiln.model.fleet_run import FleetRun, WorkerRecord, WorkerState
 from kiln.model.run import ConfigState, RunCost
 from kiln.report.run_report_as_json import cost_as_json, report_as_json
 from tests import runs

@@ -25,7 +25,7 @@ from kiln.fleet.plan import PoolShape, WorkerOverheads, schedule_builds
 from kiln.fleet.price_table import Price
 from kiln.fleet.worker_test_executor import ConfigTestResult
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState
+from kiln.model.fleet_run import FleetRun, WorkerRecord, WorkerState
 from kiln.scheduling.shared_compile_pool_simulation import PoolCores
 from tests.fleets import MACHINE
 

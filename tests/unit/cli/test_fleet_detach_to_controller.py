@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kiln import bootstrap, cli, files, process_runner
-from kiln.cli import fleet_controller_type_and_charge, fleet_detach_to_controller, fleet_unrecorded_runs
+from kiln.cli import fleet_controller_type_and_charge, fleet_detach_to_controller, fleet_unrecorded_run_recovery
 from kiln.cli.fleet_arguments import add_arguments
 from kiln.cli.fleet_run_folder_and_variables import artifact_layout
 from kiln.errors import AlreadyRunning, MachinesUnknown, UsageError
@@ -120,7 +120,7 @@ def test_a_run_that_cannot_begin_gets_no_controller(
         return 0
 
     monkeypatch.setattr(fleet_detach_to_controller, "start_controller_run", start)
-    monkeypatch.setattr(fleet_unrecorded_runs, "playbook_site", lambda *_: None)
+    monkeypatch.setattr(fleet_unrecorded_run_recovery, "playbook_site", lambda *_: None)
     machines: list[dict[str, object]] = []
     monkeypatch.setattr(fleet, "list_existing_workers", lambda _: machines)
     monkeypatch.setattr(process_runner, "find_program", lambda *_, **__: None)
@@ -147,7 +147,7 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     monkeypatch.delenv("AWS_CREDENTIAL_EXPIRATION")
     assert cli.run(words) == 0
     assert len(started) == 1
-    monkeypatch.setattr(fleet_unrecorded_runs, "require_no_run_of_same_build", refuse_second)
+    monkeypatch.setattr(fleet_unrecorded_run_recovery, "require_no_run_of_same_build", refuse_second)
     assert cli.run(words) == AlreadyRunning.exit_code
     assert len(started) == 1, "nor does a second one"
 

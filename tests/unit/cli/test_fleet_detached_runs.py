@@ -19,7 +19,7 @@ from kiln.fleet import run_and_removal as fleet
 from kiln.fleet.detached import attach_key, controller_client
 from kiln.fleet.detached.attach_key import RunKey
 from kiln.model.feedstock import Feedstock
-from kiln.model.fleet import FleetRun, WorkerRecord, WorkerState
+from kiln.model.fleet_run import FleetRun, WorkerRecord, WorkerState
 from kiln.model.run import ControllerCharge, MatrixReport, RunCost
 from kiln.serialization import to_json
 from tests.unit.fleet.detached.test_result_import import fetched

@@ -11,7 +11,7 @@ from kiln.errors import CredentialsRefused
 from kiln.fleet import run_and_removal as fleet
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.feedstock import Feedstock
-from kiln.model.fleet import FleetRun
+from kiln.model.fleet_run import FleetRun
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from kiln.cli.fleet_planning import priced_machine_types
 from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
 from kiln.fleet import costs, worker_tests
 from kiln.fleet import run_and_removal as fleet
-from kiln.fleet.builds_and_tests_as_one_run import PENDING
+from kiln.fleet.build_and_test_recorders import PENDING
 from kiln.fleet.executor_protocol import Event, ResultsCollected, StartBuild
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.playbook_runner import PlaybookSite

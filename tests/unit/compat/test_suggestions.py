@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kiln.compat import tables
 from kiln.compat.combination import combination_from_options
+from kiln.compat.combination_variant_conversion import combinations_of_variant
 from kiln.compat.combination_verdict import judge_combination
-from kiln.compat.combinations_and_variants import combinations_of_variant
 from kiln.compat.results import Verdict
 
 

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from kiln.console.expected_time_text import expected_period_text, time_of_day_text
 from kiln.console.live_frame_layout import Line, frame_lines
-from kiln.console.progress_lines import SIGNS
+from kiln.console.progress_text import SIGNS
 from kiln.console.run_state import RunState
 from kiln.model.run import ConfigState, RunCost
 from tests.unit.console.run import BEGAN, a_config, a_run

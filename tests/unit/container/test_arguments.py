@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.container import images
+from kiln.container import image_inspection_and_pull
 from kiln.container.arguments import create_command, start_command
 from kiln.container.engine import Engine, EngineKind
 from kiln.errors import UsageError
@@ -116,7 +116,7 @@ def test_a_variant_file_cannot_pass_an_option_for_an_image(image: str) -> None:
     with pytest.raises(UsageError, match="not a valid name of a container image"):
         words(image=image)
     with pytest.raises(UsageError, match="not a valid name of a container image"):
-        images.pull_if_missing(DOCKER, image)
+        image_inspection_and_pull.pull_if_missing(DOCKER, image)
 
 
 def test_real_names_of_images_pass() -> None:

@@ -9,8 +9,8 @@ import yaml
 
 from kiln.convert.conditional_parts import IfThenElsePart
 from kiln.convert.meta_yaml_to_recipe_yaml import recipe_yaml_text, serialize_recipe, yaml_scalar_text
+from kiln.convert.meta_yaml_tree import DictPart, ListPart, ScalarPart
 from kiln.convert.sections import FeedstockFacts
-from kiln.convert.tree import DictPart, ListPart, ScalarPart
 from kiln.errors import ConversionRefused
 from tests.unit.convert.feedstocks import CONVERSIONS
 

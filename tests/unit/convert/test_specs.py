@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.convert.recipe_yaml_expressions import ExpressionText
+from kiln.convert.meta_yaml_tree import ScalarPart, UnconvertiblePart
+from kiln.convert.recipe_yaml_expression_writer import ExpressionText
 from kiln.convert.specs import SpecConverter, strict_match_spec
-from kiln.convert.tree import ScalarPart, UnconvertiblePart
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.plan import FleetLimits, WorkerOverheads, plan_fleet, schedule_builds
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.fleet_run import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import ControllerCharge, RunCost
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates
 

@@ -8,7 +8,7 @@ import pytest
 
 from kiln.errors import MalformedYaml
 from kiln.fleet import declared_config_sizes
-from kiln.model.fleet import MachineType
+from kiln.model.fleet_run import MachineType
 from kiln.model.job_estimate import JobSize
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 
 from kiln.fleet import plan_status_output
 from kiln.fleet.plan import FleetLimits, PoolShape, WorkerOverheads, WorkerTestPlan, plan_fleet
-from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.fleet_run import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.job_estimate import JobEstimate, JobSize
 from kiln.model.run import RunCost
 from kiln.scheduling.estimates import DEFAULT

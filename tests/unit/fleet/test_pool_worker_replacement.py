@@ -21,7 +21,7 @@ from kiln.fleet.executor_protocol import (
 from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, recorded_pool_type_and_size
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import WorkerState
+from kiln.model.fleet_run import WorkerState
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, Faults, Killed, NullObserver, NullStore, Simulation, estimates
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.run_workers_and_jobs import RunStore
-    from kiln.model.fleet import FleetRun
+    from kiln.model.fleet_run import FleetRun
     from kiln.model.run import MatrixReport
 
 LARGE = dataclasses.replace(MACHINE, type="large", hourly=2.0)

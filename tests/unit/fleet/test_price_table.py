@@ -10,7 +10,7 @@ import pytest
 from kiln.errors import MalformedYaml
 from kiln.fleet import machine_types, price_table
 from kiln.fleet.price_table import Price, read_merged_price_tables, with_regional_prices
-from kiln.model.fleet import MachineType
+from kiln.model.fleet_run import MachineType
 
 TYPES = Path(__file__).parents[3] / "ansible" / "group_vars" / "all" / "machine_types.yml"
 PRICE = Price(

@@ -44,7 +44,7 @@ from kiln.fleet.executor_protocol import (
 from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, JobRecord, JobState, Offer, WorkerState
+from kiln.model.fleet_run import FleetRun, JobRecord, JobState, Offer, WorkerState
 from kiln.model.job_estimate import JobSize
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, NEVER, Faults, Killed, NullObserver, NullStore, Simulation, estimates
@@ -52,7 +52,7 @@ from tests.fleets import HOUR, MACHINE, NEVER, Faults, Killed, NullObserver, Nul
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.fleet import MachineType
+    from kiln.model.fleet_run import MachineType
     from kiln.model.job_estimate import JobEstimate
     from kiln.model.run import MatrixReport
 

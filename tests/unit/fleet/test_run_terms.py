@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kiln.fleet import run_terms
-from kiln.model.fleet import Offer
+from kiln.model.fleet_run import Offer
 from tests.fleets import MACHINE, estimates
 
 PLAN = cast("Any", SimpleNamespace(estimates=estimates(2, hours=3.0)))

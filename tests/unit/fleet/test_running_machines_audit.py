@@ -14,7 +14,7 @@ from kiln.fleet.reconcile import ListedMachine
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.fleet.running_machines_audit import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import WorkerState
+from kiln.model.fleet_run import WorkerState
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, NEVER, POLL, Faults, Killed, NullObserver, NullStore, Simulation, estimates
 

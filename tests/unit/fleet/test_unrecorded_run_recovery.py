@@ -26,7 +26,7 @@ from kiln.fleet.unrecorded_run_recovery import (
     write_run_note,
 )
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, JobState, WorkerState
+from kiln.model.fleet_run import FleetRun, JobState, WorkerState
 from kiln.model.run import ConfigState
 from tests.fleets import (
     HOUR,

@@ -15,7 +15,7 @@ from kiln.fleet.playbook_runner import PlaybookSite
 from kiln.fleet.worker_test_executor import SUFFIX, PackagesToTest
 from kiln.fleet.worker_tests import WorkerTestInputs
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun, JobRecord, JobState, Offer, WorkerRecord, WorkerState
+from kiln.model.fleet_run import FleetRun, JobRecord, JobState, Offer, WorkerRecord, WorkerState
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from tests.fleets import HOUR, MACHINE, Faults, Killed, NullObserver, Simulation
 

@@ -18,7 +18,7 @@ from kiln.image.build_container_image import (
     rootfs_command,
     write_rootfs_archive,
 )
-from kiln.image.mmdebstrap import AptFiles
+from kiln.image.mmdebstrap_command import AptFiles
 
 ENGINE = Engine(kind=EngineKind.DOCKER, executable="docker", version="20.10", environment={})
 

@@ -8,7 +8,7 @@ import pytest
 
 from kiln.image import debian
 from kiln.image.layers import LayerEntry
-from kiln.image.mmdebstrap import AptFiles
+from kiln.image.mmdebstrap_command import AptFiles
 
 
 def test_mmdebstrap_only_downloads() -> None:

@@ -14,7 +14,7 @@ from kiln import process_runner
 from kiln.errors import DownloadFailed, KilnError, UsageError
 from kiln.init import pypi
 from kiln.init.sdist import SdistFacts
-from kiln.rehearse import package_index
+from kiln.rehearse import pip_index_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +181,7 @@ def test_a_projects_source_archive_is_fetched_and_read(tmp_path: Path, monkeypat
     page.parent.mkdir()
     page.with_name("small-1.tar.gz").write_bytes(data.getvalue())
     page.write_text(f'<a href="small-1.tar.gz#sha256={sha256}">small</a>')
-    monkeypatch.setattr(package_index, "configured_indexes", lambda _: (tmp_path.as_uri(),))
+    monkeypatch.setattr(pip_index_client, "configured_indexes", lambda _: (tmp_path.as_uri(),))
     url = "https://index.example/packages/source/s/small/small-{version}.tar.gz"
     project = pypi.PythonProject(
         noarch=True,

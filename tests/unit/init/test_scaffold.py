@@ -12,7 +12,7 @@ import pytest
 from kiln import feedstock_loader
 from kiln.errors import NotWritable, UsageError
 from kiln.init import scaffold
-from kiln.init.kiln_requirement import KilnRequirement
+from kiln.init.running_kiln_requirement import KilnRequirement
 from kiln.init.scaffold import PlannedFiles
 from kiln.init.starter_recipe import starter_recipe
 from kiln.init.yaml_snippets import RecipeFormat

@@ -8,7 +8,7 @@ import pytest
 
 from kiln import expand, feedstock_loader, lint, render
 from kiln.init import scaffold
-from kiln.init.kiln_requirement import KilnRequirement
+from kiln.init.running_kiln_requirement import KilnRequirement
 from kiln.init.starter_recipe import starter_recipe
 from kiln.init.yaml_snippets import RecipeFormat
 

@@ -6,7 +6,7 @@ import pytest
 
 from kiln.job.required_channels_and_network import channels_needed_by_config, needs_network, python_versions_of_config
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Source
-from tests.unit.job.test_step_and_output_names import CONFIG, rendered
+from tests.unit.job.test_step_and_output_lookup import CONFIG, rendered
 
 LIB = Output(
     name="lib", version="1", build_number=0, build_string="0", subdir="linux-64", run_exports={}, about={}, used={}

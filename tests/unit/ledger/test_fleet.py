@@ -13,7 +13,7 @@ from kiln.ledger import BuildDuration, Ledger
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.build_results import StepReport
 from kiln.model.compile_progress_and_report import CompileReport
-from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.fleet_run import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_the_end_of_a_run_ends_its_workers_and_what_they_built(tmp_path: Path) -
 def test_a_run_whose_process_is_gone_does_not_live(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from kiln.ledger.fleet import FleetLedger;"
-        "from kiln.model.fleet import FleetRun;"
+        "from kiln.model.fleet_run import FleetRun;"
         "FleetLedger(Path(sys.argv[1])).begin_fleet(FleetRun(id='r1', provider='', type='', started=1.0,"
         " finished=None, number=1, lives=True)); os.kill(os.getpid(), 9)"
     )

@@ -11,7 +11,7 @@ import pytest
 from kiln.errors import LedgerFault
 from kiln.ledger import schema
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import JobState, WorkerState
+from kiln.model.fleet_run import JobState, WorkerState
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import LedgerFault, NotWritable
-from kiln.ledger import Ledger, memory_copy, schema
+from kiln.ledger import Ledger, read_only_ledger_copy, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -185,6 +185,6 @@ def test_files_that_are_written_meanwhile_are_not_taken_for_a_ledger(
 ) -> None:
     written(folder, tmp_path / "source", tables_in_log=False)
     stamps = itertools.count()
-    monkeypatch.setattr(memory_copy, "file_content_stamp", lambda _: (next(stamps), 0, 0))
+    monkeypatch.setattr(read_only_ledger_copy, "file_content_stamp", lambda _: (next(stamps), 0, 0))
     with pytest.raises(LedgerFault, match="is being written by another process"):
-        memory_copy.copy_into_memory(folder / LEDGER)
+        read_only_ledger_copy.copy_into_memory(folder / LEDGER)

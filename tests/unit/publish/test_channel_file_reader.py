@@ -10,7 +10,7 @@ import pytest
 
 from kiln import rattler_process
 from kiln.errors import LimitExceeded, UsageError
-from kiln.model.channel_and_install_limits import Limits
+from kiln.model.channel_reading_and_install_limits import Limits
 from kiln.publish.channel_file_reader import channel_reader, read_stream_within_limits
 
 if TYPE_CHECKING:

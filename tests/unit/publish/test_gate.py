@@ -10,7 +10,7 @@ import pytest
 
 from kiln.errors import BrokenPackage, ReleaseRefused
 from kiln.model.build_results import TestVerdict
-from kiln.model.release_candidates import ContentLeak
+from kiln.model.release_packages import ContentLeak
 from kiln.model.rendered import Pin
 from kiln.model.run import ConfigState
 from kiln.publish import package_inspection
@@ -21,7 +21,7 @@ from tests.releases import candidate, release
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.model.release_candidates import Release
+    from kiln.model.release_packages import Release
 
 ROOT = Path(__file__).parents[3]
 

@@ -13,7 +13,7 @@ import pytest
 from kiln import expand, render
 from kiln.errors import KilnError, MalformedYaml, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.recipe import archive_search, git_repository
-from kiln.yamltext import reader
+from kiln.yamltext import strict_reader
 from tests.feedstocks import written
 from tests.git_repositories import git
 
@@ -180,7 +180,7 @@ def test_the_size_of_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest
     archive(tmp_path / "recipe" / "a.zip", {"b": "", "data.json": ""})
     require_refused(feedstock, TemplateFault, "has more than 0 files")
     local = written(tmp_path / "local", reading("path: src"), files={"recipe/src/data.json": DATA + " " * 3000})
-    monkeypatch.setattr(reader, "_MAX_SIZE", 3000)
+    monkeypatch.setattr(strict_reader, "_MAX_SIZE", 3000)
     require_refused(local, MalformedYaml, "data.json has 3,018 bytes")
 
 

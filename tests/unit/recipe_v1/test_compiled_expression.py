@@ -8,7 +8,7 @@ from kiln.recipe_v1.compiled_expression import compile_expression, compile_templ
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
 from kiln.recipe_v1.expression_values import InvalidOperation, printed_text
 from kiln.recipe_v1.scope import VariantScope
-from kiln.yamltext.typed_text import TypedText
+from kiln.yamltext.typed_variant_values import TypedText
 
 VARIANT = {
     "python": "3.11.* *_cpython",

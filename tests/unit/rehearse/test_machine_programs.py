@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.rehearse import compilers, machine_programs
+from kiln.rehearse import machine_compilers, machine_programs
 from kiln.rehearse.machine_programs import (
     UNKNOWN_VERSION,
     find_program,
@@ -77,7 +77,7 @@ def test_each_row_of_the_table_has_programs() -> None:
 @pytest.mark.processes
 def test_a_compiler_stands_in_with_the_pinned_version_and_exports_its_runtime(tmp_path: Path) -> None:
     env = program(tmp_path / "bin", "gcc", "gcc (here) 12.2.0")
-    packages = compilers.toolchain_stand_ins({"gcc_linux-64": ["14.*"], "sysroot_linux-64": ["2.17.*"]}, env)
+    packages = machine_compilers.toolchain_stand_ins({"gcc_linux-64": ["14.*"], "sysroot_linux-64": ["2.17.*"]}, env)
     by_name = {package.name: package for package in packages}
     assert by_name.keys() == {"gcc_linux-64", "sysroot_linux-64", "libgcc"}
     compiler = by_name["gcc_linux-64"]
@@ -86,14 +86,14 @@ def test_a_compiler_stands_in_with_the_pinned_version_and_exports_its_runtime(tm
     assert any('CC="x86_64-conda-linux-gnu-cc"' in line for line in compiler.activation)
     assert by_name["sysroot_linux-64"].strong_exports == ("__glibc >=2.17,<3.0.a0",)
     assert by_name["libgcc"].version == "14"
-    assert compilers.missing_toolchain_program("gfortran_linux-64", env) == "gfortran"
-    assert compilers.missing_toolchain_program("gcc_linux-64", env) == ""
+    assert machine_compilers.missing_toolchain_program("gfortran_linux-64", env) == "gfortran"
+    assert machine_compilers.missing_toolchain_program("gcc_linux-64", env) == ""
 
 
 @pytest.mark.processes
 def test_a_compiler_of_the_required_version_is_no_difference(tmp_path: Path) -> None:
     env = program(tmp_path / "bin", "g++", "g++ (here) 14.2.0")
-    (compiler, *runtimes) = compilers.toolchain_stand_ins({"gxx_linux-64": ["14.*"]}, env)
+    (compiler, *runtimes) = machine_compilers.toolchain_stand_ins({"gxx_linux-64": ["14.*"]}, env)
     assert (compiler.version, compiler.differs) == ("14.2.0", False)
     assert [(package.name, package.version) for package in runtimes] == [("libgcc", "14.2.0"), ("libstdcxx", "14.2.0")]
 

@@ -15,7 +15,7 @@ from kiln import http_client, process_runner
 from kiln.build.source_mirrors import SourceMirrors
 from kiln.errors import DownloadFailed, HashMismatch
 from kiln.model.rendered import Source
-from kiln.rehearse import package_index, source_archives_by_hash
+from kiln.rehearse import pip_index_client, source_archives_by_hash
 from kiln.rehearse.plan_types import SourceFile
 from kiln.rehearse.source_archives_by_hash import (
     SourceSearch,
@@ -41,7 +41,7 @@ def search(root: Path, **changes: object) -> SourceSearch:
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """pip's only index, a folder; no address answers."""
-    monkeypatch.setattr(package_index, "configured_indexes", lambda _: ((tmp_path / "index").as_uri(),))
+    monkeypatch.setattr(pip_index_client, "configured_indexes", lambda _: ((tmp_path / "index").as_uri(),))
 
     def refused(url: str, **_: object) -> Iterator[None]:
         raise http_client.HttpError(f"{url} cannot be reached")

@@ -9,7 +9,7 @@ import pytest
 from kiln import render
 from kiln.build.plan import plan_outputs
 from kiln.errors import RecipeFault
-from kiln.model.output_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
+from kiln.model.output_build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.rendered import OutputTest, Script
 from tests.unit.render.test_v1 import HEAD, one, rendered
 

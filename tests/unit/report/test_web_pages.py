@@ -109,7 +109,7 @@ def test_every_link_within_the_page_leads_somewhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", list(ConfigState))
 def test_each_state_is_told_by_a_sign_and_a_word(state: ConfigState, tmp_path: Path) -> None:
-    from kiln.console.progress_lines import SIGNS
+    from kiln.console.progress_text import SIGNS
 
     config = ConfigRun(config="a", state=state, group="", started=runs.BEGAN)
     report = replace(runs.worked_through({}), finished=None, configs=(config,))

@@ -11,7 +11,7 @@ import pytest
 
 from kiln import process_runner
 from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
-from kiln.fleet.detached import controller_request_answers, follow
+from kiln.fleet.detached import controller_request_server, follow
 from kiln.fleet.detached.follow import RunFollower
 from kiln.masking.stream import LONGEST_LINE
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
@@ -56,7 +56,7 @@ def sent(*states: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         message
         for item in states
-        for message in (*(m for _, m in controller_request_answers.state_messages(item)), {"kind": "shown"})
+        for message in (*(m for _, m in controller_request_server.state_messages(item)), {"kind": "shown"})
     ]
 
 
@@ -189,7 +189,7 @@ def test_a_controller_that_nobody_can_ask_for_is_given_up_after_a_lease() -> Non
 
 def test_a_config_that_is_too_long_for_a_line_is_sent_without_its_steps() -> None:
     long = {**to_json(RUNNING), "reason": "x" * 100_000, "packages": [1], "steps": [2]}
-    (_, run), (_, message) = controller_request_answers.state_messages(
+    (_, run), (_, message) = controller_request_server.state_messages(
         {**state(), "report": {**to_json(REPORT), "configs": [long]}}
     )
     assert run["report"]["configs"] == []
@@ -201,7 +201,7 @@ def test_a_config_that_is_too_long_for_a_line_is_sent_without_its_steps() -> Non
 
 
 def test_lines_of_a_log_are_sent_with_their_steps() -> None:
-    place = controller_request_answers.SentLogPosition()
+    place = controller_request_server.SentLogPosition()
     first = place.lines_with_steps(["2026-11-22 18:42:55 === compile", "2026-11-22 18:42:56 gcc", "=== no step"])
     assert first == [("compile", ""), ("compile", "2026-11-22 18:42:56 gcc"), ("compile", "=== no step")]
     assert place.lines_with_steps(["a\x1b[2Jb"])[0][0] == "compile"

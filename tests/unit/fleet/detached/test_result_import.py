@@ -17,12 +17,12 @@ from kiln.fleet.detached.attach_key import ConfigInputHashes
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.feedstock import Feedstock
-from kiln.model.fleet import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.model.fleet_run import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import ConfigRun, ConfigState, ControllerCharge, MatrixReport, RunCost
 from kiln.serialization import to_json
-from kiln.store import remote_configs_and_packages
+from kiln.store import configs_built_on_workers
 from kiln.store.build_cache import InputHashes
-from kiln.store.remote_configs_and_packages import RemoteConfig
+from kiln.store.configs_built_on_workers import RemoteConfig
 from tests.packages import release_package
 
 SMALL = Path(__file__).parents[3] / "fixtures" / "small-feedstock"
@@ -80,7 +80,7 @@ def test_a_run_is_stored_once_as_if_it_had_been_here(tmp_path: Path, monkeypatch
         kept.append(entry)
         return packages
 
-    monkeypatch.setattr(remote_configs_and_packages, "add_collected_packages", keep)
+    monkeypatch.setattr(configs_built_on_workers, "add_collected_packages", keep)
     inputs = {CONFIG: ConfigInputHashes(group="cpu", shared="1", key="2")}
     feedstock.artifacts.mkdir()
     report, fleet = result_import.read_fetched_results(fetched(tmp_path / "fetched"))

@@ -33,7 +33,7 @@ from kiln.fleet.slurm import job_removal_and_listing
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.job_files_and_options import AttemptFolder
 from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet import FleetRun
+from kiln.model.fleet_run import FleetRun
 from kiln.model.job_estimate import JobSize
 from tests.unit.fleet.slurm.test_client import fake, line
 from tests.unit.fleet.slurm.test_job_files_and_options import CONFIG, PROJECT, attempt_of, site_of

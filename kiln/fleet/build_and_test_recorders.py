@@ -1,0 +1,237 @@
+"""The records of the tests of a run: a config is done once its packages were built and tested.
+
+A run's supervisors know the configs that they build and the jobs that test them; the ledger and the views see one run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from kiln.fleet.worker_test_executor import SUFFIX
+from kiln.model.run import GOOD, ConfigRun, ConfigState, MatrixReport
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from kiln.ledger.fleet import FleetLedger
+    from kiln.model.fleet_run import FleetRun, JobRecord
+    from kiln.model.observer import RunObserver
+    from kiln.model.run import RunCost
+
+PENDING = "built; its packages wait for their tests on a worker"
+
+
+class _LedgerAndObserverProxy:
+    """A run's store and observer, which hand on what they are given, with configs and cost as they make them.
+
+    Nothing but the jobs is stored of a run without a number: tests that are no part of one.
+    """
+
+    def __init__(self, ledger: FleetLedger, observer: RunObserver) -> None:
+        self.ledger = ledger
+        self.observer = observer
+        self.fleet_run = ledger.fleet_run
+        self.end_fleet = ledger.end_fleet
+        self.store_worker = ledger.store_worker
+        self.compile_progress_changed = observer.compile_progress_changed
+
+    def combined_run_report(self, report: MatrixReport) -> MatrixReport:
+        """Return the report of the run that is stored and shown."""
+        return dataclasses.replace(report, configs=tuple(map(self._config_with_test_state, report.configs)))
+
+    def _config_with_test_state(self, config: ConfigRun) -> ConfigRun:
+        raise NotImplementedError
+
+    def _cost_with_config_names(self, cost: RunCost) -> RunCost:
+        return cost
+
+    def begin_run(self, report: MatrixReport) -> int:
+        """Store a run, and return its number."""
+        return self.ledger.begin_run(self.combined_run_report(report))
+
+    def update_config(self, run: int, config: ConfigRun) -> None:
+        """Store the state of a config."""
+        if run:
+            self.ledger.update_config(run, self._config_with_test_state(config))
+
+    def update_cost(self, run: int, cost: RunCost) -> None:
+        """Store the cost of a run so far and in the end."""
+        if run:
+            self.ledger.update_cost(run, self._cost_with_config_names(cost))
+
+    def end_run(self, run: int) -> None:
+        """Store that a run is over."""
+        if run:
+            self.ledger.end_run(run)
+
+    def begin_fleet(self, run: FleetRun) -> None:
+        """Store that a fleet run begins or is resumed."""
+        self.ledger.begin_fleet(run)
+
+    def store_job(self, run: str, job: JobRecord) -> None:
+        """Store the state of a job."""
+        self.ledger.store_job(run, job)
+
+    def run_began(self, report: MatrixReport) -> None:
+        """Show that a run begins."""
+        self.observer.run_began(self.combined_run_report(report))
+
+    def config_changed(self, config: ConfigRun) -> None:
+        """Show a config's new state."""
+        self.observer.config_changed(self._config_with_test_state(config))
+
+    def output_line_received(self, config: str, step: str, line: str) -> None:
+        """Show a line of output of a config's step."""
+        self.observer.output_line_received(config_of_job(config), step, line)
+
+    def run_cost_changed(self, cost: RunCost) -> None:
+        """Show the cost of a run on workers."""
+        self.observer.run_cost_changed(self._cost_with_config_names(cost))
+
+    def run_ended(self, report: MatrixReport) -> None:
+        """Show that the run is over."""
+        self.observer.run_ended(self.combined_run_report(report))
+
+
+class BuildBeforeTestsRecorder(_LedgerAndObserverProxy):
+    """The records of a run's builds, whose ``tested`` configs then wait for their tests: the run goes on."""
+
+    def __init__(self, ledger: FleetLedger, observer: RunObserver, tested: Collection[str]) -> None:
+        super().__init__(ledger, observer)
+        self._tested = tested
+        self._number = 0
+        self._report: MatrixReport | None = None
+
+    def begin_run(self, report: MatrixReport) -> int:
+        """Store a run, and return its number."""
+        self._number = super().begin_run(report)
+        return self._number
+
+    def end_run(self, run: int) -> None:
+        """Leave the run open for the tests, until it is closed."""
+
+    def run_ended(self, report: MatrixReport) -> None:
+        """Keep the report until the run is closed."""
+        self._report = report
+
+    def mark_earlier_tested_configs_done(self, untested: Collection[str]) -> None:
+        """Store and show that all but the ``untested`` configs are done: the same packages have passed before."""
+        passed, self._tested = set(self._tested).difference(untested), untested
+        for config in () if self._report is None else self._report.configs:
+            if config.config in passed and config.state in GOOD:
+                super().update_config(self._number, config)
+                super().config_changed(config)
+
+    def end_run_without_tests(self) -> None:
+        """Store and show that the run is over, as no tests follow."""
+        super().end_run(self._number)
+        if self._report is not None:
+            super().run_ended(self._report)
+
+    def _config_with_test_state(self, config: ConfigRun) -> ConfigRun:
+        if config.config not in self._tested or config.state not in GOOD:
+            return config
+        return dataclasses.replace(config, state=ConfigState.WAITING, reason=PENDING, is_built=True)
+
+
+class WorkerTestRecorder(_LedgerAndObserverProxy):
+    """The records of a run's tests, as states of its configs.
+
+    ``report`` is that of the builds, whose run has begun if it has a number; without one, there is nothing but jobs.
+    ``keys`` are the hashes over what is tested, by config, ``previous`` is the fleet run that the tests continue.
+    """
+
+    def __init__(
+        self,
+        ledger: FleetLedger,
+        observer: RunObserver,
+        *,
+        report: MatrixReport | None,
+        keys: Mapping[str, str],
+        previous: FleetRun | None,
+    ) -> None:
+        super().__init__(ledger, observer)
+        self._builds = {} if report is None else {config.config: config for config in report.configs}
+        self._report = report
+        self._keys = keys
+        self._previous = previous
+        self._has_begun = report is not None and report.run > 0
+
+    def combined_run_report(self, report: MatrixReport) -> MatrixReport:
+        """Return the report of a run whose tests are in a report of their own."""
+        tests, built = report, self._report
+        if built is None:
+            return super().combined_run_report(tests)
+        states = {config.config: config for config in map(self._config_with_test_state, tests.configs)}
+        configs = tuple(states.get(config.config, config) for config in built.configs)
+        machine = built.machine if built.machine == tests.machine else f"{built.machine}; tests: {tests.machine}"
+        machine = tests.machine if not built.machine else machine
+        cost = tests.cost and self._cost_with_config_names(tests.cost)
+        finished = tests.finished
+        return dataclasses.replace(built, run=tests.run, configs=configs, cost=cost, finished=finished, machine=machine)
+
+    def begin_run(self, report: MatrixReport) -> int:
+        """Store the run unless its builds have begun it, and return its number; 0 without a report."""
+        if self._report is None:
+            return 0
+        if self._has_begun:
+            for config in report.configs:
+                self.update_config(self._report.run, config)
+            return self._report.run
+        return super().begin_run(report)
+
+    def begin_fleet(self, run: FleetRun) -> None:
+        """Store that a fleet run begins or is resumed; the machine types are those of its builds."""
+        types = run.type if self._previous is None else self._previous.type
+        super().begin_fleet(dataclasses.replace(run, type=types))
+
+    def store_job(self, run: str, job: JobRecord) -> None:
+        """Store the state of a job, with what it tests."""
+        super().store_job(run, dataclasses.replace(job, key=self._keys[config_of_job(job.config)]))
+
+    def run_began(self, report: MatrixReport) -> None:
+        """Show that a run begins, unless its builds have shown it."""
+        if not self._has_begun:
+            super().run_began(report)
+
+    def _cost_with_config_names(self, cost: RunCost) -> RunCost:
+        """Return a cost with the configs' own names; it is unknown where that of the builds is."""
+        ends = {config_of_job(name): end for name, end in cost.config_ends.items()}
+        workers = () if self._previous is None else self._previous.workers
+        is_known = all(worker.currency == cost.currency for worker in workers)
+        return dataclasses.replace(cost, config_ends=ends, currency=cost.currency if is_known else "")
+
+    def _config_with_test_state(self, config: ConfigRun) -> ConfigRun:
+        """Return a config as the state of its tests makes it; what was built is kept, whatever they find."""
+        tests, name = config, config_of_job(config.config)
+        built = self._builds.get(name)
+        if built is None:
+            return dataclasses.replace(tests, config=name)
+        state, steps = tests.state, (*built.steps, *tests.steps)
+        if state is ConfigState.DONE:
+            return dataclasses.replace(built, steps=steps)
+        built = dataclasses.replace(built, is_built=True)
+        if state is ConfigState.WAITING:
+            return dataclasses.replace(built, state=state, reason=tests.reason or PENDING)
+        if state is ConfigState.RUNNING:
+            started, estimate = tests.started, tests.estimate
+            return dataclasses.replace(
+                built, state=state, worker=tests.worker, started=started, finished=None, estimate=estimate
+            )
+        if state is ConfigState.INTERRUPTED:
+            return dataclasses.replace(built, state=state, worker=tests.worker, finished=tests.finished)
+        return dataclasses.replace(
+            built,
+            state=state,
+            worker=tests.worker,
+            finished=tests.finished,
+            steps=steps,
+            log=tests.log or built.log,
+            reason=f"its packages are built, and their tests on {tests.worker or 'a worker'} failed: {tests.reason}",
+        )
+
+
+def config_of_job(job: str) -> str:
+    """Return the config that a job tests, or builds."""
+    return job.removesuffix(SUFFIX)

@@ -1,0 +1,60 @@
+"""The location of a build is an image's name and digest, or the host's compilers, and part of its key."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from kiln.errors import UsageError
+from kiln.job.host_environment_and_python import HostMachine
+from kiln.job.job_descriptions import BuildOptions
+from kiln.run.engine_and_image_choice import (
+    BuildLocation,
+    _platform_by_image,
+    choose_container_engine,
+    image_names_for_report,
+)
+from kiln.run.options import RunOptions
+
+DIGEST = f"sha256:{'5' * 64}"
+HERE = HostMachine(environment={}, python=Path("python3"))
+IMAGE = BuildLocation(image="localhost/i:1", digest=DIGEST)
+
+
+def test_an_image_is_named_with_its_digest_once() -> None:
+    pinned = dataclasses.replace(IMAGE, image=f"localhost/i@{DIGEST}")
+    assert IMAGE.pinned_image == f"localhost/i:1@{DIGEST}"
+    assert pinned.pinned_image == pinned.image
+    assert dataclasses.replace(IMAGE, digest="unknown").pinned_image == "localhost/i:1"
+    derived = dataclasses.replace(IMAGE, image="localhost/d:1", origin=f"{IMAGE.pinned_image} with libX11")
+    assert (derived.pinned_image, derived.compilers_digest(HERE)) == (f"localhost/i:1@{DIGEST} with libX11", DIGEST)
+
+
+def test_a_run_names_each_image_once_and_none_on_the_host() -> None:
+    assert image_names_for_report({"a": IMAGE, "b": IMAGE}) == IMAGE.pinned_image
+    assert image_names_for_report({"a": BuildLocation()}) is None
+
+
+def test_a_container_compiles_with_its_images_compilers_and_the_host_with_its_own(tmp_path: Path) -> None:
+    machine = HostMachine(environment={"PATH": str(tmp_path)}, python=Path("python3"))
+    without = BuildLocation().compilers_digest(machine)
+    (tmp_path / "gcc").write_text("#!/bin/sh\n")
+    (tmp_path / "gcc").chmod(0o755)
+    assert IMAGE.compilers_digest(machine) == DIGEST
+    assert BuildLocation().compilers_digest(machine) != without
+
+
+def test_a_rehearsal_runs_on_the_host_and_with_rattler_build_alone() -> None:
+    options = RunOptions(configs=("a",), command="", build=BuildOptions(rehearsal=True))
+    assert choose_container_engine(options).engine is None
+    with pytest.raises(UsageError, match="--rehearse requires --engine rattler-build"):
+        choose_container_engine(dataclasses.replace(options, build=BuildOptions(rehearsal=True, engine="conda-build")))
+
+
+def test_an_image_is_needed_for_one_platform_at_a_time() -> None:
+    images = [("anvil:1", "linux/amd64"), ("anvil:2", "linux/arm64"), ("anvil:1", "linux/amd64")]
+    assert _platform_by_image(images) == {"anvil:1": "linux/amd64", "anvil:2": "linux/arm64"}
+    with pytest.raises(UsageError, match="anvil:2 is needed for linux/arm64 and for linux/amd64"):
+        _platform_by_image([*images, ("anvil:2", "linux/amd64")])
