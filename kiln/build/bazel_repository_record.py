@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.bazel.external_repository_file_reader import read_declaring_files
+from kiln.bazel.repository_declaration_reader import read_declaring_files
 from kiln.build.rattler_build_paths import source_work_folders
 from kiln.errors import KilnError
 
@@ -52,6 +52,6 @@ def _declared_repositories(folder: Path) -> tuple[ExternalRepository, ...]:
     if not contents:
         return ()
     from kiln import limits  # few sources declare any
-    from kiln.bazel.repository_declarations import external_repositories
+    from kiln.bazel.declared_repositories import external_repositories
 
     return limits.run_bounded(lambda: external_repositories(contents))

@@ -1,6 +1,6 @@
 """Plan a call of conda-build, or of boa's mambabuild, as conda-forge's build steps call them: texts, nothing is run.
 
-The steps of conda-smithy's planned_steps.sh and conda-forge-ci-setup are done here without them: conda's settings,
+The steps of conda-smithy's build_steps.sh and conda-forge-ci-setup are done here without them: conda's settings,
 the clobber file for the build number, and the command line. The engine renders the recipe itself, and tests the
 packages.
 """
@@ -105,7 +105,7 @@ def debug_command_line(call: CondaBuildCall, output: str) -> tuple[str, ...]:
     """Return the command line that prepares an output to be built by hand: conda-build's, since boa has none.
 
     ``output`` is a pattern; an empty one leaves the choice to conda-build. Source: ``conda debug`` in conda-smithy's
-    planned_steps.sh.
+    build_steps.sh.
     """
     return (
         *("conda", "debug", str(call.recipe)),
@@ -147,7 +147,7 @@ def engine_bash_script(call: CondaBuildCall, *, debug: str | None = None) -> str
 def conda_build_environment(call: CondaBuildCall) -> dict[str, str]:
     """Return the environment variables of conda and the engine.
 
-    Source: conda-smithy's planned_steps.sh, and ``run_conda_forge_build_setup_linux`` of conda-forge-ci-setup.
+    Source: conda-smithy's build_steps.sh, and ``run_conda_forge_build_setup_linux`` of conda-forge-ci-setup.
     """
     cuda = {"CONDA_OVERRIDE_CUDA": call.cuda, "CONDA_OVERRIDE_CUDA_ARCH": call.cuda_arch if call.cuda else None}
     return {

@@ -12,7 +12,7 @@ from kiln.build.build_section_for_rattler_build import (
     python_package_settings,
     requirements_merged_into_host,
 )
-from kiln.build.prefix_postprocessing import recipe_license_path
+from kiln.build.shell_lines_after_script import recipe_license_path
 from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.rendered import RUN_EXPORTS, TEST_MODULES
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from kiln.model.build_and_test_steps import RunExport
     from kiln.model.output_build_settings import BuildSettings
-    from kiln.model.planned_steps import RunExport
     from kiln.model.rendered import Output, OutputTest, Script, Source, Staging
 
 ABOUT = {"home": "homepage", "dev_url": "repository", "doc_url": "documentation"}  # conda-build's key: rattler-build's

@@ -24,7 +24,7 @@ from kiln.build.source_fetch import SourceFetcher
 from kiln.build.source_mirrors import SourceMirrors, recipe_with_mirror_urls
 from kiln.build.unpackable_prefix_files import SPECIAL, find_special_files, message_naming_files
 from kiln.errors import DownloadFailed, program_output_with_margin
-from kiln.model.planned_steps import BuildStep, CompileStep
+from kiln.model.build_and_test_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from kiln.errors import KilnError
-    from kiln.model.planned_steps import FetchedSource
+    from kiln.model.build_and_test_steps import FetchedSource
 
 DIRECT = SourceMirrors()
 _NAMES = {COMPILE: "the recipe's own build step"}

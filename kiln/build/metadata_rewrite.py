@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.build import collected_info_files, recipe_files_in_info, solved_pins
 from kiln.build.depends_simplified import simplified_depends
-from kiln.build.metadata_edits import LISTS
+from kiln.build.metadata_edit_plan import LISTS
 from kiln.build.paths_json_edits import corrected_paths_json, legacy_file_lists
 from kiln.conda_package import reader, rewriter
 from kiln.conda_package.reader import InfoFile
@@ -50,7 +50,7 @@ def rewrite_package_metadata(
 ) -> None:
     """Write ``package`` to ``target`` with ``index`` merged into its index.json and specs in conda-build's form.
 
-    ``edits`` are those of `kiln.build.metadata_edits`. ``pins``, by field of the output, get the
+    ``edits`` are those of `kiln.build.metadata_edit_plan`. ``pins``, by field of the output, get the
     bounds of the versions that the engine has solved. ``epoch`` is the timestamp to record, in
     seconds; without it, the engine's own clock stays. The same build on another machine with the same timestamp gives
     the same bytes. ``level`` is zstd's, for a package that gets a timestamp.

@@ -11,7 +11,7 @@ from kiln.build.unpackable_prefix_files import message_naming_files
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.planned_steps import BuildStep
+    from kiln.model.build_and_test_steps import BuildStep
 
 _MISSING = "about/license_file: neither in the sources nor in the recipe: "
 

@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.build import (
     compile_workdir_for_output_scripts,
-    prefix_postprocessing,
+    inherited_run_exports,
     readme_and_messages_in_info,
+    shell_lines_after_script,
     solved_pins,
     source_fixup_lines,
     sources_fetched_by_engine_or_kiln,
-    staging_and_build_run_exports,
     unpackable_prefix_files,
 )
 from kiln.build.build_section_for_rattler_build import missing_index_json_entries
 from kiln.build.engine_recipe import compile_step_recipe, literal_script_variables, output_recipe
-from kiln.build.metadata_edits import about_and_hash_edits, recipe_and_test_edits
+from kiln.build.metadata_edit_plan import about_and_hash_edits, recipe_and_test_edits
 from kiln.build.script_variables import cuda_override, exportable_variables, script_environment, variant_variables
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
+from kiln.model.build_and_test_steps import BuildStep, CompileStep
 from kiln.model.own_engine_settings import BuildPlatforms, PackageSettings
-from kiln.model.planned_steps import BuildStep, CompileStep
 from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace, script_run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kiln.model.planned_steps import StagedFiles
+    from kiln.model.build_and_test_steps import StagedFiles
     from kiln.model.rendered import Output, OutputTest, RenderedConfig, Staging
 
 COMPILE = "kiln-compile"  # what the engine calls a step that outputs share
@@ -83,15 +83,15 @@ def plan_rehearsal(
                 recipe_folder=recipe_folder,
                 environment=script_environment(output, rendered, recipe_folder),
                 epilogue=(
-                    *prefix_postprocessing.install_link_scripts_lines(output, recipe_folder),
-                    *prefix_postprocessing.compile_modules_lines(output),
+                    *shell_lines_after_script.install_link_scripts_lines(output, recipe_folder),
+                    *shell_lines_after_script.compile_modules_lines(output),
                     *unpackable_prefix_files.refuse_special_files_lines(folder / output.name),
                 ),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
                 as_it_is=True,
                 without={"build"},
                 extra={"rehearsal": True},
-                inherited=staging_and_build_run_exports.build_section_run_exports(output),
+                inherited=inherited_run_exports.build_section_run_exports(output),
             ),
             folder=folder / output.name,
             channels=channels,
@@ -271,18 +271,18 @@ def _output_epilogue_lines(
             if patterns
             else ()
         ),
-        *prefix_postprocessing.copy_recipe_licenses_to_workdir_lines(licenses, recipe_folder),
+        *shell_lines_after_script.copy_recipe_licenses_to_workdir_lines(licenses, recipe_folder),
         *(compile_workdir_for_output_scripts.copy_licenses_to_engine_lines(licenses) if shared_work else ()),
         *(
             ()
             if output.settings.by_engine
             else readme_and_messages_in_info.copy_about_files_lines(output, recipe_folder, about)
         ),
-        *prefix_postprocessing.install_link_scripts_lines(output, recipe_folder),
-        *prefix_postprocessing.direct_url_removal_script(output),
-        *prefix_postprocessing.remove_excluded_files_lines(output),
-        *prefix_postprocessing.unpack_eggs_lines(output),
-        *prefix_postprocessing.compile_modules_lines(output),
+        *shell_lines_after_script.install_link_scripts_lines(output, recipe_folder),
+        *shell_lines_after_script.direct_url_removal_script(output),
+        *shell_lines_after_script.remove_excluded_files_lines(output),
+        *shell_lines_after_script.unpack_eggs_lines(output),
+        *shell_lines_after_script.compile_modules_lines(output),
     )
     return ('cd "$SRC_DIR"', *lines) if lines or shared_work else ()
 

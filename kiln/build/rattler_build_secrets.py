@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kiln import channel_url_credentials, files, masking
-from kiln.model.planned_steps import BuildStep, CompileStep
+from kiln.model.build_and_test_steps import BuildStep, CompileStep
 from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace
 
 if TYPE_CHECKING:

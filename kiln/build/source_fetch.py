@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kiln.build.source_mirrors import SourceMirrors
-    from kiln.model.planned_steps import FetchedSource
+    from kiln.model.build_and_test_steps import FetchedSource
     from kiln.model.rendered import Source
 
 ALGORITHMS = ("sha512", "sha384", "sha256", "sha224", "sha1", "md5")  # the strongest one first

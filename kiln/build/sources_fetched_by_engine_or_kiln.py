@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from kiln.archive_kinds import file_name_of_url, is_archive, is_unpacked_by_rattler_build, is_wheel
-from kiln.model.planned_steps import FetchedSource
+from kiln.model.build_and_test_steps import FetchedSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

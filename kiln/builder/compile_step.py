@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.bazel import interrupt_script
 from kiln.build import bazel_repository_record
+from kiln.build.inherited_run_exports import run_exports_of_package
 from kiln.build.plan import plan_compile
-from kiln.build.staging_and_build_run_exports import run_exports_of_package
 from kiln.builder.job_main import remove_folders_on_failure
 from kiln.errors import BuildFailed, SystemFault
 from kiln.executor import network_isolation
-from kiln.model.planned_steps import StagedFiles
-from kiln.store import bazel_environment_variables
+from kiln.model.build_and_test_steps import StagedFiles
+from kiln.store import compile_script_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.builder.config_build import ConfigBuilder
     from kiln.builder.step_cache import StepResult
     from kiln.job.messages import ReportedStep
-    from kiln.model.planned_steps import CompileStep
+    from kiln.model.build_and_test_steps import CompileStep
     from kiln.model.rendered import Staging
 
 
@@ -90,8 +90,8 @@ class CompileStepRunner:
         events, profile = job.folder / f"bazel-{EVENTS}", job.folder / f"bazel-{PROFILE}"
         for path in (events, profile, *earlier_event_files(events), *earlier_event_files(profile)):
             files.remove(path)
-        variables = {bazel_environment_variables.EVENTS: str(events), bazel_environment_variables.PROFILE: str(profile)}
-        text = bazel_environment_variables.shell_export_lines({**job.compile, **variables})
+        variables = {compile_script_variables.EVENTS: str(events), compile_script_variables.PROFILE: str(profile)}
+        text = compile_script_variables.shell_export_lines({**job.compile, **variables})
         watcher = (
             interrupt_script.interrupt_bazel_lines(job.folder / interrupt_script.NAME) if job.options.has_budget else ""
         )

@@ -19,9 +19,9 @@ from kiln.build import bazel_repository_record
 from kiln.build.plan import plan_outputs, test_sources_folder
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.compile_step import CompileStepRunner
-from kiln.builder.engine_calls import EngineCalls, call_with_download_retries
 from kiln.builder.job_main import package_test_environment, remove_folders_on_failure
 from kiln.builder.package_reports import package_report_json, step_file_hashes
+from kiln.builder.rattler_build_calls import EngineCalls, call_with_download_retries
 from kiln.builder.step_cache import StepCache, StepResult
 from kiln.builder.wheel_tagging_and_test import WheelCollector
 from kiln.job.required_channels_and_network import channels_needed_by_config
@@ -32,7 +32,7 @@ from kiln.matchspec_notation import package_name
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test.tester import PackageTester
 from kiln.serialization import to_json
-from kiln.store import bazel_environment_variables
+from kiln.store import compile_script_variables
 from kiln.store.digests import file_or_folder_digest
 from kiln.variants.cuda_version import virtual_packages_with_cuda
 from kiln.virtual_packages import machine_virtual_packages
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
     from kiln.job.job_descriptions import BuildJob
     from kiln.job.messages import ReportedStep, StepReporter
-    from kiln.model.planned_steps import BuildStep, CompileStep, TestStep
+    from kiln.model.build_and_test_steps import BuildStep, CompileStep, TestStep
     from kiln.model.rendered import Output, RenderedConfig
 
 
 def run_build_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Build the job's config, or prepare an output for debugging; return the result."""
     secrets = {
-        name: os.environ.pop(name) for name in bazel_environment_variables.secret_variable_names(os.environ)
+        name: os.environ.pop(name) for name in compile_script_variables.secret_variable_names(os.environ)
     }  # for the compile alone
     builder = ConfigBuilder.from_job(job, reporter, secrets)
     return builder.run() if job.options.debug is None else {"debug": builder.prepare_for_debugging(job.options.debug)}
@@ -76,7 +76,7 @@ class ConfigBuilder:
     def from_job(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> ConfigBuilder:
         """Render the config and open its folders."""
         rendered = render_job_config(job, reporter)
-        job_main.mask_script_secrets(rendered, bazel_environment_variables.with_secrets_inside_credentials(secrets))
+        job_main.mask_script_secrets(rendered, compile_script_variables.with_secrets_inside_credentials(secrets))
         channel = LocalChannel(root=job.folder / "channel")
         channel.repair_index()
         return cls(
@@ -205,7 +205,7 @@ class ConfigBuilder:
 
     def make_package(self, step: BuildStep, compiled: StepResult | None) -> StepResult:
         """Make one package and put it into the config's channel."""
-        secrets = bazel_environment_variables.with_secrets_inside_credentials(self.engine.secrets)
+        secrets = compile_script_variables.with_secrets_inside_credentials(self.engine.secrets)
 
         def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with remove_folders_on_failure(self.job, step.folder):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.ledger import run_records_as_json
+from kiln.ledger import run_record_json_columns
 from kiln.model.build_results import Artifact, PackageReport, TestReport
 from kiln.serialization import to_json
 
@@ -37,7 +37,7 @@ def file_report_json(result: StepResult, test_result: StepResult, job: BuildJob,
         artifact=artifact,
         build_seconds=round(result.seconds, 3),
         reused=result.reused,
-        tests=run_records_as_json.record_from_json(TestReport, test_result.detail),
+        tests=run_record_json_columns.record_from_json(TestReport, test_result.detail),
     )
     return {**to_json(report), "repositories": list(result.detail.get("repositories", ()))}
 

@@ -15,13 +15,13 @@ from kiln import files, rehearse
 from kiln.build.plan import outputs_in_build_order, plan_rehearsal
 from kiln.builder import job_main
 from kiln.builder.config_build import ConfigBuilder, render_job_config
-from kiln.builder.engine_calls import EngineCalls
-from kiln.builder.rehearsal_config_and_python_choice import rehearsal_disk_bytes
+from kiln.builder.rattler_build_calls import EngineCalls
+from kiln.builder.rehearsal_config_and_inputs import rehearsal_disk_bytes
 from kiln.builder.step_cache import StepCache
 from kiln.conda_package.writer import SUBDIR
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.ledger import Ledger
-from kiln.rehearse.machine_python_packaging import write_python_packages
+from kiln.rehearse.conda_packages_from_interpreter import write_python_packages
 from kiln.rehearse.plan_types import RehearsalPlan
 from kiln.rehearse.required_packages import outputs_for_python
 from kiln.rehearse.usable_python_search import find_interpreter
@@ -62,7 +62,7 @@ def fetch_wheels_and_sources(
     Raises:
         KilnError: DownloadFailed, HashMismatch, DiskFull.
     """
-    from kiln.rehearse import source_archives_by_hash, wheel_download
+    from kiln.rehearse import source_archive_search_and_download, wheel_download
 
     size = sum(wheel.size for wheel in wheel_download.missing_wheels(wheels.wheels, layout.wheels))
     title = f"fetch wheels, {files.human_readable_size(size)}" if size else "verify the fetched wheels"
@@ -70,10 +70,14 @@ def fetch_wheels_and_sources(
         wheel_download.fetch_wheels(wheels.wheels, layout.wheels, env=env, log=log, on_line=step.pass_on_line)
     if not wheels.sources:
         return
-    size = sum(source.size for source in source_archives_by_hash.missing_sources(wheels.sources, layout.sources))
+    size = sum(
+        source.size for source in source_archive_search_and_download.missing_sources(wheels.sources, layout.sources)
+    )
     title = f"fetch sources, {files.human_readable_size(size)}" if size else "verify the fetched sources"
     with reporter.step(title) as step, build_cache.hold_lock(layout.wheels_lock_file, seconds=build_cache.LONG):
-        source_archives_by_hash.fetch_sources(wheels.sources, layout.sources, env=env, on_line=step.pass_on_line)
+        source_archive_search_and_download.fetch_sources(
+            wheels.sources, layout.sources, env=env, on_line=step.pass_on_line
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from kiln.errors import UnsupportedPython, UsageError
 from kiln.job.required_channels_and_network import python_versions_of_config
 from kiln.package_test.plan import specs_required_by_test
 from kiln.rehearse import usable_python_search, wheel_locks
-from kiln.rehearse.machine_python_packaging import PACKAGED_PYTHONS
+from kiln.rehearse.conda_packages_from_interpreter import PACKAGED_PYTHONS
 from kiln.variants.cuda_version import cuda_version_of_config
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class RehearsalPlanner:
         """
         from kiln.rehearse import (
             dependency_substitution_plan,
-            source_archives_by_hash,
+            source_archive_search_and_download,
         )  # a plan from locks needs none of these
         from kiln.rehearse.required_packages import outputs_for_python, required_packages
 
@@ -76,7 +76,7 @@ class RehearsalPlanner:
             rendered,
             required,
             python=python,
-            source_search=source_archives_by_hash.SourceSearch(
+            source_search=source_archive_search_and_download.SourceSearch(
                 store=self.store, folder=self.folder, mirror=self.mirror, projects=tuple(projects), env=self.env
             ),
             env=self.env,

@@ -46,10 +46,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     """Build or rehearse configs, and return the exit code."""
-    from kiln.cli import ci_job_handover
+    from kiln.cli import build_continued_over_ci_jobs
     from kiln.cli.build_options import run_options
     from kiln.cli.config_selection import selected_configs
-    from kiln.cli.failed_run_error import failed_run_error
+    from kiln.cli.failed_run_error_text import failed_run_error
     from kiln.cli.run_views_and_printing import print_folded
     from kiln.run.plan import plan_as_text
 
@@ -59,7 +59,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if not configs:
         print("nothing to build: no config failed in the last run", file=sys.stderr)
         return 0
-    chain = ci_job_handover.requested_job_chain(feedstock, options, configs)
+    chain = build_continued_over_ci_jobs.requested_job_chain(feedstock, options, configs)
     if chain is not None and (line := chain.already_finished_note()):
         print_line(line)
         return 0
@@ -68,7 +68,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if options.dry_run:
         print_folded(plan_as_text(plan))
         return 0
-    plan = ci_job_handover.take_over_from_previous_job(chain, feedstock, plan, options)
+    plan = build_continued_over_ci_jobs.take_over_from_previous_job(chain, feedstock, plan, options)
     report, errors = execute_plan(feedstock, plan, options)
     if options.json:
         import json
@@ -81,7 +81,9 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
         from kiln.report.package_summary import built_packages_text
 
         print(built_packages_text(report, terminal_width(sys.stdout)), end="", flush=True)
-    if chain is not None and (error := ci_job_handover.hand_over_to_next_job(chain, report, errors, options)):
+    if chain is not None and (
+        error := build_continued_over_ci_jobs.hand_over_to_next_job(chain, report, errors, options)
+    ):
         return print_error(error)
     code = print_advice_and_return_exit_code(report, errors)
     return code if code == 0 else print_error(failed_run_error(report, errors, options, exit_code=code))

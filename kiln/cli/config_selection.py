@@ -42,7 +42,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     if note:
         print(note, file=sys.stderr)
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):
-        from kiln.builder.rehearsal_config_and_python_choice import cpu_config_for_machine
+        from kiln.builder.rehearsal_config_and_inputs import cpu_config_for_machine
 
         return (cpu_config_for_machine(feedstock, host_machine_from_options(options), names),)
     if options.all or options.rehearsal or len(names) == 1:
@@ -85,7 +85,7 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
 
 def default_menu_config(feedstock: Feedstock, names: tuple[str, ...]) -> str:
     """Return the config that the menu offers: the CPU config of the running Python, or the first one."""
-    from kiln.builder.rehearsal_config_and_python_choice import cpu_config_for_python
+    from kiln.builder.rehearsal_config_and_inputs import cpu_config_for_python
 
     try:
         return cpu_config_for_python(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}", names).name

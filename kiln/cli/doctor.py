@@ -129,11 +129,11 @@ def print_config_results(root: Path, options: argparse.Namespace) -> int:
 def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[DoctorResult]:
     """Return the results for a config, one for each of its Pythons."""
     from kiln.compat.combination_verdict import judge_combination
-    from kiln.run import config_version_compat_check
+    from kiln.run import tensorflow_and_cuda_version_check
 
-    combinations = config_version_compat_check.version_combinations_of_config(feedstock, name)
+    combinations = tensorflow_and_cuda_version_check.version_combinations_of_config(feedstock, name)
     if not combinations:
-        return [config_version_compat_check.result_for_config_outside_tables(feedstock, name)]
+        return [tensorflow_and_cuda_version_check.result_for_config_outside_tables(feedstock, name)]
     return [
         judge_combination(fill_unset_from_machine(combination) if here else combination) for combination in combinations
     ]

@@ -14,19 +14,19 @@ from kiln.cli import (
     build,
     build_options,
     config_selection,
+    fleet_account_quota_lookup,
     fleet_controller_type_and_charge,
     fleet_detach_to_controller,
     fleet_detached_runs,
     fleet_detached_status_and_logs,
     fleet_down,
     fleet_gpu_tests,
-    fleet_plan_quotas,
+    fleet_package_tests,
     fleet_prices,
-    fleet_remote_executor_options,
+    fleet_remote_executor_checks_and_secrets,
     fleet_run_terms_from_options,
     fleet_slurm_options_and_jobs,
     fleet_sweep,
-    fleet_test,
     fleet_unrecorded_run_recovery,
     lost_terminal,
 )
@@ -88,14 +88,14 @@ def run(options: argparse.Namespace, root: Path) -> int:
         fleet_slurm_options_and_jobs.check_options(options)
         fleet_run_terms_from_options.check_options(options)
         fleet_detach_to_controller.check_options(options)
-        fleet_remote_executor_options.check_options(options, os.environ)
+        fleet_remote_executor_checks_and_secrets.check_options(options, os.environ)
     if options.action in DETACHED or (options.action in BY_KEY and options.key is not None):
         return (DETACHED.get(options.action) or BY_KEY[options.action])(options, root)
     feedstock = feedstock_loader.load(root)
     actions = {
         "plan": show_plan,
         "run": run_fleet,
-        "test": fleet_test.run,
+        "test": fleet_package_tests.run,
         "status": show_run_status,
         "down": fleet_down.tear_down_runs,
         "sweep": fleet_sweep.sweep_expired_workers,
@@ -116,7 +116,7 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         configs = selection.configs
         stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
         tests = fleet_gpu_tests.gpu_test_plan(stage, selection.cached, configs)
-        quotas = fleet_plan_quotas.account_quotas(options, feedstock)
+        quotas = fleet_account_quota_lookup.account_quotas(options, feedstock)
         plan = fleet_plan_of_configs(options, feedstock, configs, ledger, tests, quotas)
     if options.provider == fleet_slurm_options_and_jobs.SLURM:
         plan = plan_with_job_sizes(plan, config_resource_needs(feedstock, [config.config for config in configs]))
@@ -156,7 +156,7 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
 
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
     recipe_support.require_supported_recipe(feedstock, names)  # before workers are provisioned, and paid for
-    fleet_remote_executor_options.require_recipe_support(feedstock, names, options)
+    fleet_remote_executor_checks_and_secrets.require_recipe_support(feedstock, names, options)
     configs = configs_built_on_workers.remote_configs(feedstock, tuple(names), options=worker_build_options(options))
     finished = {} if options.rebuild else configs_built_on_workers.collected_packages(feedstock, configs)
     cached = tuple(
@@ -187,7 +187,9 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.report.run_report_as_json import report_as_json
 
     layout = artifact_layout(feedstock)
-    for program in SLURM_PROGRAMS if options.provider == fleet_slurm_options_and_jobs.SLURM else fleet_test.PROGRAMS:
+    for program in (
+        SLURM_PROGRAMS if options.provider == fleet_slurm_options_and_jobs.SLURM else fleet_package_tests.PROGRAMS
+    ):
         process_runner.find_program(program, env=os.environ)
     if options.detach:
         return start_detached_run(options, feedstock)
@@ -263,7 +265,9 @@ def start_detached_run(options: argparse.Namespace, feedstock: Feedstock) -> int
         fleet_run_terms_from_options.run_terms_of_plan(options, plan)
         with files.held_lock_file(layout.lock_file("fleet-detach")):  # of two at once, the second has to see the first
             fleet_unrecorded_run_recovery.require_no_run_of_same_build(options, feedstock, selection.configs, ledger)
-            quotas = fleet_plan_quotas.account_quotas(options, feedstock)  # of which another run would have a part
+            quotas = fleet_account_quota_lookup.account_quotas(
+                options, feedstock
+            )  # of which another run would have a part
             plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
             print_quota_warnings(plan, fleet_run_terms_from_options.offers_by_type(options, plan).values())
             fleet_detach_to_controller.check_credential_expiry(options, plan, begins=True)
@@ -307,7 +311,7 @@ def plan_run_config_and_site(
             options.pool_type, options.pool = pool
         require_known_machine_types(options, previous)
     quotas = (
-        () if previous is not None else fleet_plan_quotas.account_quotas(options, feedstock)
+        () if previous is not None else fleet_account_quota_lookup.account_quotas(options, feedstock)
     )  # it has workers already
     plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
     offers = {} if is_slurm else fleet_run_terms_from_options.offers_by_type(options, plan)

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import fleet_remote_executor_options
+from kiln.cli import fleet_remote_executor_checks_and_secrets
 from kiln.cli.allowed_environment_variables import container_client_variables
 from kiln.cli.fleet_controller_type_and_charge import (
     CONTROLLER_TYPE,
@@ -179,7 +179,7 @@ def controller_settings(
     sizes = feedstock.root / "fleet-sizes.yml"
     kind = priced_controller_type(options)
     price = {} if kind is None else controller_price_variable(kind, time.time())
-    executor = fleet_remote_executor_options.executor_secret_variables(options, os.environ)
+    executor = fleet_remote_executor_checks_and_secrets.executor_secret_variables(options, os.environ)
     return ControllerSettings(
         run=run,
         arguments=tuple(arguments),
@@ -250,12 +250,12 @@ def controller_site_and_type(options: argparse.Namespace, feedstock: Feedstock, 
 
 def existing_controller_host(options: argparse.Namespace) -> dict[str, Any]:
     """Return the host of ``--controller``: one of kiln_static_hosts in a file of variables, else what ssh reaches."""
-    from kiln import yaml_loading
+    from kiln import plain_yaml_loading
     from kiln.fleet.detached import decrypted_playbook_variables, settings_sent_to_controller, user_ssh_host_lookup
 
     for path in options.vars:
         text = settings_sent_to_controller.read_file_to_send(path)
-        data = {} if decrypted_playbook_variables.VAULT.search(text) else yaml_loading.load(text)
+        data = {} if decrypted_playbook_variables.VAULT.search(text) else plain_yaml_loading.load(text)
         for host in (data.get("kiln_static_hosts") or ()) if isinstance(data, dict) else ():
             if isinstance(host, dict) and host.get("address") == options.controller:
                 common = data.get("kiln_ssh_options")

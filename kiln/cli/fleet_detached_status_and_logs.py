@@ -54,7 +54,7 @@ def detached_run_status_text(key: RunKey, options: argparse.Namespace) -> str:
     """Return the status of a detached run, asked from its controller."""
     from kiln.fleet import costs, plan_status_output
     from kiln.fleet.detached import controller_client
-    from kiln.ledger.run_records_as_json import record_from_json
+    from kiln.ledger.run_record_json_columns import record_from_json
     from kiln.model.fleet_run import FleetRun
     from kiln.model.run import MatrixReport
     from kiln.report.run_report_as_json import report_as_json

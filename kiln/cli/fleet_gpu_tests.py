@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from kiln.cli import build_options, fleet_test
+from kiln.cli import build_options, fleet_package_tests
 from kiln.console.text import count_text
 from kiln.model.fleet_run import GONE
 from kiln.model.run import GOOD, MatrixReport
@@ -76,12 +76,12 @@ class GpuTestStage:
         from kiln.fleet.worker_tests import WorkerTestInputs
 
         packages = self.untested_packages(report.configs)
-        tested = fleet_test.packages_to_test(self.feedstock, packages, gpu=True)
-        run_config = fleet_test.run_config_of_tests(
+        tested = fleet_package_tests.packages_to_test(self.feedstock, packages, gpu=True)
+        run_config = fleet_package_tests.run_config_of_tests(
             self.options,
             self.feedstock,
             offers=self.offers,
-            plan=fleet_test.plan_of_tests(self.options, tuple(packages), self.offers[0].machine_type),
+            plan=fleet_package_tests.plan_of_tests(self.options, tuple(packages), self.offers[0].machine_type),
             tested=tested,
             previous=previous,
             passed=(),
@@ -89,7 +89,7 @@ class GpuTestStage:
         )
         if not report.run:
             report = dataclasses.replace(report, command=run_config.command, container=f"fleet {run_config.id}")
-        site = fleet_test.playbook_site_of_tests(self.options, self.feedstock, run_config)
+        site = fleet_package_tests.playbook_site_of_tests(self.options, self.feedstock, run_config)
         tests = WorkerTestInputs(run_config=run_config, site=site, tested=tested, report=report)
         return worker_tests.run_tests_on_worker(tests, ledger, observer)
 
@@ -106,8 +106,8 @@ def gpu_test_stage(
 
     if not options.gpu_tests:
         return None
-    offers = fleet_test.gpu_worker_offers(options)
-    names = fleet_test.configs_to_test(feedstock, [config.config for config in configs], gpu=True)
+    offers = fleet_package_tests.gpu_worker_offers(options)
+    names = fleet_package_tests.configs_to_test(feedstock, [config.config for config in configs], gpu=True)
     return GpuTestStage(
         options=options,
         feedstock=feedstock,
@@ -124,7 +124,7 @@ def gpu_test_plan(
     if stage is None:
         return None
     names = [*stage.untested_packages(cached), *(config.config for config in configs if config.config in stage.configs)]
-    return fleet_test.plan_of_tests(stage.options, names, stage.offers[0].machine_type) if names else None
+    return fleet_package_tests.plan_of_tests(stage.options, names, stage.offers[0].machine_type) if names else None
 
 
 def print_untested_configs_note(stage: GpuTestStage | None, cached: Iterable[ConfigRun]) -> None:

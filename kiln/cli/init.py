@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import pinning_selection
 from kiln.cli.allowed_environment_variables import git_and_pip_environment, git_output_or_empty
-from kiln.cli.failed_run_error import kiln_command_words
+from kiln.cli.failed_run_error_text import kiln_command_words
 from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import KilnError, UsageError
 from kiln.operating_system.shell_quoting import joined_command_line

@@ -19,7 +19,7 @@ def make_pasteable(text: str, root: Path) -> str:
     """Return a text with its kiln commands as the user's shell starts them on the feedstock at ``root``."""
     if not _COMMAND.search(text):
         return text
-    from kiln.cli.failed_run_error import kiln_command_words
+    from kiln.cli.failed_run_error_text import kiln_command_words
     from kiln.operating_system.shell_quoting import joined_command_line
 
     folder = () if root.absolute() == Path.cwd() else ("-C", str(root))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from kiln.publish.stores.store_target import StoreTarget
+    from kiln.publish.stores.store_publication import StoreTarget
     from kiln.publish.transaction import PublicationTarget
     from kiln.release.package_provenance import AttestationSettings, Attester
 

@@ -21,9 +21,9 @@ from kiln.matchspec_notation import with_version_wildcard
 from kiln.model.rendered import RUN_EXPORTS
 from kiln.recipe.recipe import script_text
 from kiln.recipe_v1.requirement import OpenPin
-from kiln.render.open_pin_search import pin_run_as_build_bounds
 from kiln.render.output_settings import item_texts
 from kiln.render.render import evaluated_recipe, render
+from kiln.render.unresolved_pins import pin_run_as_build_bounds
 from kiln.serialization import mapping_or_empty
 from kiln.variants.files import as_list
 

@@ -18,7 +18,7 @@ from kiln.convert.comparable_package import (
 from kiln.convert.expressions import BUILD_NAMES
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.matchspec_notation import with_version_wildcard
-from kiln.recipe_v1.identity import SECTIONS, BuildIdentities, requirements_and_run_exports
+from kiln.recipe_v1.hash_inputs_and_build_strings import SECTIONS, BuildIdentities, requirements_and_run_exports
 from kiln.recipe_v1.node_evaluation import rendered_text
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import RecipePackages
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
-    from kiln.recipe_v1.identity import BuildIdentity
+    from kiln.recipe_v1.hash_inputs_and_build_strings import BuildIdentity
     from kiln.recipe_v1.recipe import PackageAtVariant
 
 _STANDING = re.compile(r"\$\{\{ (\w+) \}\}")

@@ -22,7 +22,7 @@ from kiln.model.source_position import Place
 from kiln.recipe_v1.format_detection import FORGE, is_v1
 from kiln.render.render import build_platform, evaluated_recipe
 from kiln.variants.files import load_variant_file
-from kiln.variants.target_platform import Platform
+from kiln.variants.platform_properties import Platform
 from kiln.yamltext import read_text
 
 if TYPE_CHECKING:

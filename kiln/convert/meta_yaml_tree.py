@@ -20,7 +20,7 @@ from kiln.convert.statements import CLOSE, OPEN
 if TYPE_CHECKING:
     from collections.abc import Iterator, KeysView
 
-    from kiln.convert.expanded_recipe_types import ExpandedRecipe, RecipeLine
+    from kiln.convert.expanded_meta_yaml_types import ExpandedRecipe, RecipeLine
     from kiln.convert.keys import Path
     from kiln.convert.recipe_yaml_expression_writer import Guards
 

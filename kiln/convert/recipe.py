@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import TypeVar
 
-    from kiln.convert.expanded_recipe_types import ExpandedRecipe
+    from kiln.convert.expanded_meta_yaml_types import ExpandedRecipe
 
     Kind = TypeVar("Kind", bound=RecipePart)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kiln.convert.meta_yaml_tree import RecipePart, ScalarPart, UnconvertiblePart
 from kiln.convert.recipe_yaml_expression_writer import ExpressionText
-from kiln.render.open_pin_search import pin_run_as_build_bounds
+from kiln.render.unresolved_pins import pin_run_as_build_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -128,7 +128,7 @@ def conda_settings(path: Path) -> CondaSettings:
     """Return the settings of conda and conda-build for a feedstock's builds.
 
     Source: ``setup_conda_rc`` and ``run_conda_forge_build_setup`` of conda-forge-ci-setup, and conda-smithy's
-    planned_steps.sh.
+    build_steps.sh.
 
     Raises:
         KilnError: the file is malformed, or its channel priority is invalid.

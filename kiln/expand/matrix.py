@@ -18,8 +18,8 @@ from kiln.recipe.text_rendering import RecipeTemplate
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.files import VariantSource, check_variant_source, load_variant_file
 from kiln.variants.migrations import MISFIT, apply_migrations, migration_files_of_feedstock_and_pinning
+from kiln.variants.platform_properties import Platform
 from kiln.variants.space import Space, Variant, space_narrowed_to_sources
-from kiln.variants.target_platform import Platform
 from kiln.variants.variant_source_merging import combine_sources
 from kiln.yamltext.typed_variant_values import as_text
 

@@ -25,7 +25,7 @@ from kiln.recipe.text_rendering import GIT_NAME
 from kiln.recipe.used_variant_keys import UsedKeySearch
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.files import as_list, load_variant_file
-from kiln.variants.target_platform import Platform
+from kiln.variants.platform_properties import Platform
 from kiln.yamltext import Document, ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:

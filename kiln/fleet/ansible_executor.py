@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kiln.fleet import collect, provider_playbooks, worker_command_execution
+from kiln.fleet import collect, provider_playbook_runs, worker_preparation_and_build_commands
 from kiln.fleet.executor_protocol import (
     CollectResults,
     FollowBuild,
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
 HANDLERS: Mapping[type, Handler] = {
-    ProvisionWorkers: provider_playbooks.provision_workers,
-    PrepareWorker: worker_command_execution.prepare_worker,
-    WatchService: worker_command_execution.report_service_health,
-    QueryJobs: worker_command_execution.query_jobs_of_worker,
-    StartBuild: worker_command_execution.start_build_on_worker,
-    StopBuild: worker_command_execution.stop_build,
-    FollowBuild: worker_command_execution.follow_build,
-    RenewLease: worker_command_execution.renew_lease,
-    ProbeWorkers: provider_playbooks.probe_workers,
-    TerminateWorker: provider_playbooks.terminate_worker,
-    TearDownRun: provider_playbooks.tear_down_run,
+    ProvisionWorkers: provider_playbook_runs.provision_workers,
+    PrepareWorker: worker_preparation_and_build_commands.prepare_worker,
+    WatchService: worker_preparation_and_build_commands.report_service_health,
+    QueryJobs: worker_preparation_and_build_commands.query_jobs_of_worker,
+    StartBuild: worker_preparation_and_build_commands.start_build_on_worker,
+    StopBuild: worker_preparation_and_build_commands.stop_build,
+    FollowBuild: worker_preparation_and_build_commands.follow_build,
+    RenewLease: worker_preparation_and_build_commands.renew_lease,
+    ProbeWorkers: provider_playbook_runs.probe_workers,
+    TerminateWorker: provider_playbook_runs.terminate_worker,
+    TearDownRun: provider_playbook_runs.tear_down_run,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiln import yaml_loading
+from kiln import plain_yaml_loading
 from kiln.fleet.plan import WorkerOverheads
 from kiln.scheduling.estimates import CompileAssumptions
 from kiln.scheduling.shared_compile_pool_simulation import PoolCores
@@ -27,7 +27,7 @@ class Assumptions(CompileAssumptions):
     @classmethod
     def read(cls) -> Assumptions:
         """Read kiln's own table."""
-        rows = yaml_loading.load(ASSUMED.read_text(encoding="utf-8"))
+        rows = plain_yaml_loading.load(ASSUMED.read_text(encoding="utf-8"))
         return cls(**{row["name"]: float(row["value"]) for row in rows})
 
     def pool_cores_with_assumptions(self, cores: float) -> PoolCores:

@@ -13,7 +13,7 @@ from kiln.errors import BrokenPackage, DiskFull, HashMismatch
 from kiln.fleet import unfinished_build_transfer
 from kiln.fleet.executor_protocol import CollectFailed, CommandUndelivered, ResultsCollected
 from kiln.fleet.playbook_runner import LITTLE, read_json_object
-from kiln.ledger import run_records_as_json
+from kiln.ledger import run_record_json_columns
 from kiln.model.build_results import PackageReport, StepReport
 from kiln.name_rules import is_channel_subdir
 
@@ -109,9 +109,9 @@ def read_collected_results(
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         (entry,) = [item for item in report["configs"] if item["config"] == config]
-        reports = [run_records_as_json.record_from_json(PackageReport, data) for data in entry["packages"]]
+        reports = [run_record_json_columns.record_from_json(PackageReport, data) for data in entry["packages"]]
         packages = tuple(verify_received_package(folder / packages_in, report, sender="worker") for report in reports)
-        steps = tuple(run_records_as_json.record_from_json(StepReport, step) for step in entry["steps"])
+        steps = tuple(run_record_json_columns.record_from_json(StepReport, step) for step in entry["steps"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BrokenPackage(f"{worker} sent an invalid report of {config}", why=why) from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kiln import yaml_loading
+from kiln import plain_yaml_loading
 from kiln.errors import MalformedYaml, UsageError, did_you_mean
 from kiln.model.fleet_run import MachineType
 
@@ -29,7 +29,7 @@ def read_machine_types(path: Path) -> tuple[MachineType, ...]:
         MalformedYaml: when a row lacks a field, or has an invalid one.
     """
     try:
-        rows = yaml_loading.load(path.read_text(encoding="utf-8"))["kiln_machine_types"]
+        rows = plain_yaml_loading.load(path.read_text(encoding="utf-8"))["kiln_machine_types"]
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise _invalid_table_error(str(path), error) from error
     return machine_types_from_rows(rows, str(path))

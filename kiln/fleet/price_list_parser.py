@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import MalformedYaml
-from kiln.fleet.json_streaming import iterate_json_members
+from kiln.fleet.large_json_reader import iterate_json_members
 from kiln.fleet.price_table import UNITS, Price
 from kiln.model.source_position import Place
 

@@ -9,7 +9,7 @@ from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, Tea
 from kiln.fleet import local_processes_of_killed_run, unrecorded_run_recovery
 from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
 from kiln.fleet.playbook_runner import PlaybookRunner, is_removal_confirmed, removal_failure_reason
-from kiln.fleet.provider_playbooks import CREDENTIALS
+from kiln.fleet.provider_playbook_runs import CREDENTIALS
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.fleet.slurm import job_removal_and_listing
 from kiln.fleet.slurm.executor import SlurmExecutor

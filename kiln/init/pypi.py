@@ -21,9 +21,9 @@ from kiln.errors import DownloadFailed, UsageError
 from kiln.init import sdist
 from kiln.matchspec_notation import MatchSpec
 from kiln.model.rendered import Source
-from kiln.rehearse import source_archives_by_hash
+from kiln.rehearse import source_archive_search_and_download
 from kiln.rehearse.pypi_conda_conversion import conda_name
-from kiln.rehearse.source_archives_by_hash import SourceSearch
+from kiln.rehearse.source_archive_search_and_download import SourceSearch
 from kiln.yamltext import ScalarInterpretation, parse_document
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ def _fetch_source_facts(project: PythonProject, env: Mapping[str, str]) -> Sdist
         if not located or located[0].size > _LARGEST:
             return None
         try:
-            source_archives_by_hash.fetch_sources(located, Path(folder), env=env, on_line=lambda _: None)
+            source_archive_search_and_download.fetch_sources(located, Path(folder), env=env, on_line=lambda _: None)
         except DownloadFailed:
             return None
-        return sdist.read_sdist_facts(source_archives_by_hash.stored_source_path(located[0], Path(folder)))
+        return sdist.read_sdist_facts(source_archive_search_and_download.stored_source_path(located[0], Path(folder)))
 
 
 def _generator_error(name: str, version: str | None, text: str) -> DownloadFailed:

@@ -11,7 +11,7 @@ from kiln import expand, feedstock_loader, masking, render
 from kiln.build.script_variables import config_caller_variable_names
 from kiln.job.required_channels_and_network import needs_network
 from kiln.model.own_engine_settings import OWN_ENGINE
-from kiln.store import bazel_environment_variables
+from kiln.store import compile_script_variables
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class JobContext:
         return (
             {}
             if not compiles
-            else {name: os.environ[name] for name in bazel_environment_variables.secret_variable_names(os.environ)}
+            else {name: os.environ[name] for name in compile_script_variables.secret_variable_names(os.environ)}
         )
 
     @property
@@ -78,7 +78,7 @@ class JobContext:
             (
                 *masking.secrets_of_environment(os.environ),
                 *masking.secrets_of_script_variables(self.caller_script_variables),
-                *bazel_environment_variables.with_secrets_inside_credentials(self.compile_secrets).values(),
+                *compile_script_variables.with_secrets_inside_credentials(self.compile_secrets).values(),
             )
         )
 

@@ -11,7 +11,7 @@ from kiln import interprocess_messages
 from kiln.console.progress_text import ProgressLineSelector
 from kiln.job.messages import MARK, parse_message, send_message
 from kiln.job.untrusted_build_results import is_valid_message
-from kiln.ledger import run_records_as_json
+from kiln.ledger import run_record_json_columns
 from kiln.masking import masked
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class BuildLog:
             for note in message.get("notes", ()):
                 self.write_line(f"    {note}")
         elif message["kind"] == "progress" and (
-            progress := self.journal.next_log_line(run_records_as_json.progress_from_json(message))
+            progress := self.journal.next_log_line(run_record_json_columns.progress_from_json(message))
         ):
             self.write_line(f"    {progress}")
         send_message(**message)

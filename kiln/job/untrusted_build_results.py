@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, get_args, get_origin
 from kiln import errors, files
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed, KilnError
-from kiln.ledger.run_records_as_json import KINDS
+from kiln.ledger.run_record_json_columns import KINDS
 from kiln.model.build_results import PackageReport, StepReport, TestReport
 from kiln.model.compile_progress_and_report import Progress
 from kiln.operating_system import file_operations

@@ -136,7 +136,7 @@ class Ledger(Database):
     def begin_run(self, report: MatrixReport) -> int:
         """Store that a run of this process begins, with all of its configs, and return its number."""
         from kiln.container.owner_labels import OwnerProcess
-        from kiln.ledger import run_records_as_json
+        from kiln.ledger import run_record_json_columns
 
         with self._write_transaction() as connection:
             cursor = connection.execute(
@@ -145,21 +145,21 @@ class Ledger(Database):
                     report.command,
                     report.started,
                     str(OwnerProcess.of_this_process()),
-                    run_records_as_json.detail_column_json(report, run_records_as_json.RUN_FIELDS),
+                    run_record_json_columns.detail_column_json(report, run_record_json_columns.RUN_FIELDS),
                 ),
             )
             number = int(cursor.lastrowid or 0)
             for position, config in enumerate(report.configs):
-                detail = run_records_as_json.detail_column_json(config, run_records_as_json.CONFIG_FIELDS)
+                detail = run_record_json_columns.detail_column_json(config, run_record_json_columns.CONFIG_FIELDS)
                 _write_config_row(connection, number, position, config, detail)
         return number
 
     def update_config(self, run: int, config: ConfigRun) -> None:
         """Store the state of a config."""
-        from kiln.ledger import run_records_as_json
+        from kiln.ledger import run_record_json_columns
 
         # Before other processes have to wait.
-        detail = run_records_as_json.detail_column_json(config, run_records_as_json.CONFIG_FIELDS)
+        detail = run_record_json_columns.detail_column_json(config, run_record_json_columns.CONFIG_FIELDS)
         with self._write_transaction() as connection:
             query = "SELECT position FROM config_run WHERE run = ? AND config = ?"
             row = connection.execute(query, (run, config.config)).fetchone()
@@ -191,7 +191,7 @@ class Ledger(Database):
 
         Configs that were running when their run was killed are reported as interrupted.
         """
-        from kiln.ledger import run_records_as_json
+        from kiln.ledger import run_record_json_columns
 
         row = self._fetch_row(
             "SELECT id, command, started, finished, owner, detail FROM run WHERE id = coalesce(?, id)"
@@ -201,13 +201,15 @@ class Ledger(Database):
         if row is None:
             return None
         number, command, started, finished, owner, detail = row
-        columns = ", ".join(run_records_as_json.CONFIG_COLUMNS)
+        columns = ", ".join(run_record_json_columns.CONFIG_COLUMNS)
         query = f"SELECT {columns} FROM config_run WHERE run = ? ORDER BY position"  # noqa: S608 - constants
         killed = finished is None and not self._is_owner_process_alive(owner)
         rows = self._fetch_rows(query, number)
         with decoding_errors_as_damage():
-            configs = tuple(run_records_as_json.config_from_columns(row, killed=killed) for row in rows)
-            return run_records_as_json.run_from_columns(number, command, started, finished, json.loads(detail), configs)
+            configs = tuple(run_record_json_columns.config_from_columns(row, killed=killed) for row in rows)
+            return run_record_json_columns.run_from_columns(
+                number, command, started, finished, json.loads(detail), configs
+            )
 
     @retry_after_repair
     def config_state_changes(self, run: int) -> tuple[tuple[str, ConfigState, float], ...]:

@@ -269,15 +269,17 @@ def _copy_intact_rows(table: str, source: sqlite3.Connection, target: sqlite3.Co
 
 def _is_row_decodable(table: str, row: dict[str, Any]) -> bool:
     """Return whether a row can be decoded."""
-    from kiln.ledger import run_records_as_json
+    from kiln.ledger import run_record_json_columns
 
     try:
         detail = json.loads(row["detail"]) if "detail" in row else {}
         if table == "config_run":
-            columns = [row[name] for name in run_records_as_json.CONFIG_COLUMNS]
-            run_records_as_json.config_from_columns(columns, killed=False)
+            columns = [row[name] for name in run_record_json_columns.CONFIG_COLUMNS]
+            run_record_json_columns.config_from_columns(columns, killed=False)
         elif table == "run":
-            run_records_as_json.run_from_columns(row["id"], row["command"], row["started"], row["finished"], detail, ())
+            run_record_json_columns.run_from_columns(
+                row["id"], row["command"], row["started"], row["finished"], detail, ()
+            )
         return isinstance(detail, dict)
     except UNREADABLE:
         return False

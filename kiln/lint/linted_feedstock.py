@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import FeedstockNotFound, MalformedYaml, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint import stub_template
+from kiln.lint import rendering_without_variant
 from kiln.lint.located_yaml import (
     branch_items,
     branch_texts,
@@ -162,9 +162,9 @@ class LintedRecipe:
     # -- values of recipe.yaml with its context ------------------------------------------------------------------
 
     @cached_property
-    def renderer(self) -> stub_template.RecipeYamlRenderer:
+    def renderer(self) -> rendering_without_variant.RecipeYamlRenderer:
         """The renderer of a recipe.yaml's expressions."""
-        return stub_template.RecipeYamlRenderer(self.section("context"), self.file)
+        return rendering_without_variant.RecipeYamlRenderer(self.section("context"), self.file)
 
     @cached_property
     def package_name(self) -> tuple[str, Any]:
@@ -194,7 +194,7 @@ def _rendered_meta_yaml(text: str, file: str) -> SelectedText:
         TemplateFault, UnsafeTemplate: the template needs a variant, or is malformed.
     """
     try:
-        return stub_template.render_meta_yaml(text, file)
+        return rendering_without_variant.render_meta_yaml(text, file)
     except (TemplateFault, UnsafeTemplate) as error:
         hint = (
             error.hint or "recipes are linted without a variant, by conda-smithy too; kiln render shows them with one"

@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint.stub_template import COMPATIBLE_PIN, SUBPACKAGE_PIN
+from kiln.lint.rendering_without_variant import COMPATIBLE_PIN, SUBPACKAGE_PIN
 from kiln.versions import version_or_none
 
 _BRACKETS = lazy_pattern(r".*(\[.*\])")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.located_yaml import branch_texts, list_or_empty, texts_in_list
+from kiln.lint.rendering_without_variant import PYTHON_MIN
 from kiln.lint.requirement_rules import is_version_independent
 from kiln.lint.rule_model import Problem, hint_rule
-from kiln.lint.stub_template import PYTHON_MIN
 from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kiln.lint.located_yaml import branch_texts, list_or_empty, texts_in_list
 from kiln.lint.match_spec_parts import has_separated_fields
+from kiln.lint.rendering_without_variant import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
 from kiln.lint.rule_model import Problem, hint_rule, lint_rule
-from kiln.lint.stub_template import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
 from kiln.lint.text_rules import LOGIC, PLATFORMS, first_disallowed_selector
 from kiln.serialization import list_of_mappings, mapping_or_empty
 

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from kiln.matchspec_notation import package_name, strict_rattler_spec
-from kiln.model.planned_steps import TestStep
+from kiln.model.build_and_test_steps import TestStep
 from kiln.model.rendered import OutputTest
 from kiln.recipe_script_launch_commands import script_run_lines
 

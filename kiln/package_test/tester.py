@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rattler import RepoDataRecord
 
-    from kiln.model.planned_steps import TestStep
+    from kiln.model.build_and_test_steps import TestStep
     from kiln.model.provenance import ResolvedPackage
     from kiln.model.rendered import Output
     from kiln.virtual_packages import VirtualPackages

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kiln.bazel.external_repository_file_reader import is_declaration_file_path
-from kiln.bazel.repository_declarations import CENTRAL_REGISTRY
+from kiln.bazel.declared_repositories import CENTRAL_REGISTRY
+from kiln.bazel.repository_declaration_reader import is_declaration_file_path
 from kiln.provenance.resolved_package_reader import format_purl
 
 if TYPE_CHECKING:

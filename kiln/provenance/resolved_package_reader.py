@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import yaml
 
-from kiln import yaml_loading
+from kiln import plain_yaml_loading
 from kiln.matchspec_notation import package_name
 from kiln.model.provenance import ResolvedPackage
 from kiln.serialization import mapping_or_empty
@@ -137,7 +137,7 @@ def _packages_of_meta_yaml(requirements: Mapping[str, Any]) -> Iterator[Resolved
 def _load_rendered_recipe(data: bytes) -> Mapping[str, Any]:
     """Return a rendered recipe; empty for a text that is none."""
     try:
-        return mapping_or_empty(yaml_loading.load(data))
+        return mapping_or_empty(plain_yaml_loading.load(data))
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
 

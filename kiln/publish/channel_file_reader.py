@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 from kiln import channel_url_credentials, files, http_client, masking, rattler_process
 from kiln.errors import DownloadFailed, LimitExceeded, TokenRefused, UsageError
 from kiln.http_client import NOT_FOUND, HttpError
-from kiln.rattler_process.configured_limits import limit_increase_hint
+from kiln.rattler_process.limit_settings import limit_increase_hint
 
 if TYPE_CHECKING:
     import io

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 from kiln.errors import TokenRefused, UsageError
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.server_credentials import ServerCredentials
-from kiln.publish.servers.staged_server_publication import ServerTarget
+from kiln.publish.servers.server_publication import ServerTarget
 from kiln.publish.servers.trusted_publishing import HINT, LOOPBACK, TrustedPublisher
 from kiln.publish.stores.folder import FolderStore
 from kiln.publish.stores.s3 import S3Store
-from kiln.publish.stores.store_target import StoreTarget
+from kiln.publish.stores.store_publication import StoreTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.lazy_exports import lazy_exports
-from kiln.rattler_process.configured_limits import VARIABLE, current_limits, environment_limits, override_limits
+from kiln.rattler_process.limit_settings import VARIABLE, current_limits, environment_limits, override_limits
 
 if TYPE_CHECKING:
     from kiln.rattler_process.client import run_operation

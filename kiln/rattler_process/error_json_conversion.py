@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import errors, files
 from kiln.errors import KilnError, LimitExceeded
-from kiln.rattler_process.configured_limits import doubled_size_text, limit_increase_hint
+from kiln.rattler_process.limit_settings import doubled_size_text, limit_increase_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,7 +23,7 @@ from kiln.errors import BrokenIndex, BrokenPackage, DownloadFailed, KilnError, L
 from kiln.package_safety.hashes import require_matching_hashes, uncached_packages
 from kiln.package_safety.preinstall_checks import PreinstallChecker
 from kiln.package_safety.refusals import installation_error
-from kiln.rattler_process.configured_limits import doubled_size_text, limit_increase_hint
+from kiln.rattler_process.limit_settings import doubled_size_text, limit_increase_hint
 from kiln.rattler_process.package_records import records_from_json
 from kiln.rattler_process.watchdog import WatchedTask
 

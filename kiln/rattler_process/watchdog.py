@@ -17,8 +17,8 @@ from kiln.operating_system import machine_resources
 from kiln.operating_system.file_operations import open_descriptors
 from kiln.operating_system.machine_resources import bytes_written, private_memory
 from kiln.operating_system.processes import is_parent_process
-from kiln.rattler_process.configured_limits import VARIABLE, doubled_size_text, limit_increase_hint
 from kiln.rattler_process.error_json_conversion import out_of_memory_error
+from kiln.rattler_process.limit_settings import VARIABLE, doubled_size_text, limit_increase_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.template.jinja import Template
+    from kiln.variants.platform_properties import Platform
     from kiln.variants.space import Space, Variant
-    from kiln.variants.target_platform import Platform
 
 
 class BuildScripts:

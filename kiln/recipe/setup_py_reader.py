@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import TemplateFault
 from kiln.model.source_position import Place
-from kiln.recipe.setup_py_untraceable_values import (
+from kiln.recipe.setup_py_side_effect_analysis import (
     WORDS_OF_SCRIPT_FOLDER,
     bound_names,
     name_or_attribute,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kiln.recipe.source_files_for_templates import SourceFiles
     from kiln.template.namespace import RestrictedOs
-    from kiln.variants.target_platform import Platform
+    from kiln.variants.platform_properties import Platform
 
 # The parts of Python's modules that a template may use: values and harmless functions only.
 TIME = SimpleNamespace(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
-from kiln.recipe_v1.identity import exactly_pinned_output_names
+from kiln.recipe_v1.hash_inputs_and_build_strings import exactly_pinned_output_names
 from kiln.recipe_v1.node_evaluation import RECIPE
 
 if TYPE_CHECKING:

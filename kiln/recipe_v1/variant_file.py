@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.variants.target_platform import Platform
+    from kiln.variants.platform_properties import Platform
 
 
 class VariantFileV1:

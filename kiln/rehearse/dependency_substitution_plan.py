@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from kiln.errors import RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import machine_programs
-from kiln.rehearse.machine_python_packaging import PACKAGED_PYTHONS
+from kiln.rehearse.conda_packages_from_interpreter import PACKAGED_PYTHONS
 from kiln.rehearse.plan_types import RehearsalPlan
 from kiln.rehearse.required_package_substitutes import OF_INTERPRETER, MissingPackage, SubstituteSearch
-from kiln.rehearse.wheel_resolution import RequirementsConflict
+from kiln.rehearse.wheel_dependency_resolution import RequirementsConflict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kiln.model.rendered import RenderedConfig
     from kiln.rehearse.plan_types import UnavailableItem
     from kiln.rehearse.required_packages import RequiredPackage
-    from kiln.rehearse.source_archives_by_hash import SourceSearch
+    from kiln.rehearse.source_archive_search_and_download import SourceSearch
 
 _FREE_THREADED = lazy_pattern(r"_cp\d+t$")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import BrokenPackage, ReleaseRefused, UsageError
 from kiln.fleet import collect
-from kiln.ledger import Ledger, run_records_as_json
+from kiln.ledger import Ledger, run_record_json_columns
 from kiln.model.run import GOOD, ConfigState, MatrixReport
 from kiln.store import build_cache, configs_built_on_workers
 from kiln.store.layout import ArtifactLayout
@@ -86,7 +86,7 @@ def read_job_report(path: Path) -> MatrixReport:
         data = json.loads(text[:LONGEST])
         for config in data["configs"]:
             config.pop("error", None)  # what `kiln build --json` adds
-        report = run_records_as_json.record_from_json(MatrixReport, data)
+        report = run_record_json_columns.record_from_json(MatrixReport, data)
         (config_run,) = report.configs
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenPackage(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kiln import __version__, files, limits, masking
-from kiln.bazel import repository_declarations
+from kiln.bazel import declared_repositories
 from kiln.conda_package import reader
 from kiln.errors import ProvenanceBroken
 from kiln.model.provenance import Provenance, ReleaseAttestations
@@ -186,8 +186,8 @@ def _bundled_and_declared_components(
     ``declared`` are those of the sources during the build; sources in the recipe are in the package too.
     """
     files = bundled_third_party_components.bazel_files_in_packed_recipe(info)
-    carried = limits.run_bounded(lambda: repository_declarations.external_repositories(files)) if files else ()
-    valid = [item for item in declared if repository_declarations.is_valid_repository(item)]
+    carried = limits.run_bounded(lambda: declared_repositories.external_repositories(files)) if files else ()
+    valid = [item for item in declared if declared_repositories.is_valid_repository(item)]
     names = {item.name for item in valid}
     return bundled_third_party_components.bundled_and_declared_components(
         licenses, [*valid, *(item for item in carried if item.name not in names)]

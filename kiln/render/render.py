@@ -15,18 +15,18 @@ from kiln.recipe.recipe import Recipe
 from kiln.recipe.text_rendering import RecipeTemplate
 from kiln.recipe.validity import require_acyclic_outputs, require_valid_package, undefined_git_names, undefined_versions
 from kiln.recipe_v1.format_detection import is_v1
-from kiln.render.meta_yaml_parts import (
+from kiln.render.output_settings import truth_value_or_none
+from kiln.render.rendered_parts_from_meta_yaml import (
     output_from_package,
     recipe_sources,
     requirements_from_sections,
     steps_with_network,
     top_level_build_step,
 )
-from kiln.render.open_pin_search import open_pins_of_package, pin_marker, run_as_build_pins
-from kiln.render.output_settings import truth_value_or_none
+from kiln.render.unresolved_pins import open_pins_of_package, pin_marker, run_as_build_pins
 from kiln.variants.files import VariantSource, load_variant_file
+from kiln.variants.platform_properties import Platform
 from kiln.variants.space import space_narrowed_to_sources
-from kiln.variants.target_platform import Platform
 from kiln.variants.variant_source_merging import combine_sources
 from kiln.yamltext import ScalarInterpretation, parse_document, read_text
 

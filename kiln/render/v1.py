@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from kiln.model.rendered import Output, Pin, RenderedConfig, Requirements
 from kiln.name_rules import invalid_name_reason
 from kiln.operating_system.file_operations import file_content_stamp
-from kiln.recipe_v1.identity import BuildIdentities
+from kiln.recipe_v1.hash_inputs_and_build_strings import BuildIdentities
 from kiln.recipe_v1.node_evaluation import RECIPE
 from kiln.recipe_v1.recipe import RecipeV1, requirement_versions_from_variant
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import RecipePackages
 from kiln.recipe_v1.variant_file import VariantFileV1
-from kiln.render.meta_yaml_parts import about_field_value, steps_with_network
-from kiln.render.v1_parts import (
+from kiln.render.rendered_parts_from_meta_yaml import about_field_value, steps_with_network
+from kiln.render.rendered_parts_from_recipe_yaml import (
     RecipeScriptReader,
     build_settings,
     output_tests,
@@ -25,15 +25,15 @@ from kiln.render.v1_parts import (
     staging_outputs,
 )
 from kiln.variants.files import load_variant_file
+from kiln.variants.platform_properties import Platform
 from kiln.variants.space import Space
-from kiln.variants.target_platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
-    from kiln.recipe_v1.identity import BuildIdentity
+    from kiln.recipe_v1.hash_inputs_and_build_strings import BuildIdentity
     from kiln.recipe_v1.recipe import PackageAtVariant
     from kiln.recipe_v1.requirement import Requirement
     from kiln.variants.files import VariantSource

@@ -13,7 +13,7 @@ from kiln.model.build_results import TestVerdict
 from kiln.model.own_engine_settings import PackageSettings
 from kiln.run.options import HOST
 from kiln.serialization import to_json
-from kiln.store import bazel_environment_variables, build_cache
+from kiln.store import build_cache, compile_script_variables
 from kiln.store.build_cache import InputHashes
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ def compile_step_variables(task: JobContext, executor: Executor) -> dict[str, st
     """Return the variables of the compile step."""
     options = task.job.options
     return {
-        bazel_environment_variables.DISK_CACHE: str(executor.compile_cache),
-        bazel_environment_variables.CACHE_KEY: task.job.cache_key,
-        bazel_environment_variables.CPUS: str(task.job.cores),
-        bazel_environment_variables.MEMORY: str(task.job.compile_memory // 10**6),
-        **({} if executor.distdir is None else {bazel_environment_variables.DISTDIR: str(executor.distdir)}),
-        **({bazel_environment_variables.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
-        **({bazel_environment_variables.FALLBACK: "1"} if options.remote_fallback else {}),
+        compile_script_variables.DISK_CACHE: str(executor.compile_cache),
+        compile_script_variables.CACHE_KEY: task.job.cache_key,
+        compile_script_variables.CPUS: str(task.job.cores),
+        compile_script_variables.MEMORY: str(task.job.compile_memory // 10**6),
+        **({} if executor.distdir is None else {compile_script_variables.DISTDIR: str(executor.distdir)}),
+        **({compile_script_variables.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
+        **({compile_script_variables.FALLBACK: "1"} if options.remote_fallback else {}),
     }
 
 

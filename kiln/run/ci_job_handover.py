@@ -12,7 +12,7 @@ from kiln import files
 from kiln.bazel.disk_cache_folders import cache_entries, cached_action_count
 from kiln.console.text import count_text, duration
 from kiln.errors import BrokenHandover, BudgetSpent, NoProgress
-from kiln.model.handover import ChainLink, ChainState, HandoverRecord
+from kiln.model.ci_job_chain import ChainLink, ChainState, HandoverRecord
 from kiln.model.run import ConfigState
 from kiln.run.options import HOST
 from kiln.store import build_cache, unfinished_build_handover
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.errors import KilnError
+    from kiln.model.ci_job_chain import HandoverArchive
     from kiln.model.feedstock import Feedstock
-    from kiln.model.handover import HandoverArchive
     from kiln.model.run import ConfigRun, MatrixReport
     from kiln.run.plan import RunPlan
     from kiln.store.layout import ArtifactLayout

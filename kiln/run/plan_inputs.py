@@ -13,11 +13,11 @@ from kiln.model.own_engine_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.run import (
     buildable_platforms,
-    config_version_compat_check,
     engine_and_image_choice,
     recipe_support,
     remote_executor_secrets_and_checks,
     resource_check,
+    tensorflow_and_cuda_version_check,
     yum_requirements,
 )
 from kiln.run.options import HOST
@@ -28,7 +28,7 @@ from kiln.store.layout import ArtifactLayout
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from kiln.builder.rehearsal_config_and_python_choice import RehearsalInputs
+    from kiln.builder.rehearsal_config_and_inputs import RehearsalInputs
     from kiln.container.engine import Engine
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.feedstock import Feedstock
@@ -143,12 +143,12 @@ def _look_up_rehearsal_inputs(
 ) -> tuple[Mapping[str, RehearsalInputs], tuple[str, ...]]:
     """Look up the Python and the wheels of each config's rehearsal; also return notes on them."""
     # A build needs none of these, and they import much.
-    from kiln.builder import rehearsal_config_and_python_choice
+    from kiln.builder import rehearsal_config_and_inputs
     from kiln.builder.rehearsal_planning import RehearsalPlanner
     from kiln.store.rehearsal_layout import RehearsalLayout
 
     on_host = options.container in {None, HOST}
-    pythons = rehearsal_config_and_python_choice.RehearsalPythons(
+    pythons = rehearsal_config_and_inputs.RehearsalPythons(
         machine=machine,
         folder=ArtifactLayout.for_feedstock(feedstock).rehearsal_pythons,
         channel=options.python_channel,
@@ -166,9 +166,7 @@ def _look_up_rehearsal_inputs(
         on_host=on_host,
         env={**machine.environment, **options.client},
     )
-    return rehearsal_config_and_python_choice.require_rehearsal_inputs(
-        configs, pythons, on_host=on_host, plan_of=planner.plan
-    )
+    return rehearsal_config_and_inputs.require_rehearsal_inputs(configs, pythons, on_host=on_host, plan_of=planner.plan)
 
 
 def _preflight_check_notes(
@@ -186,7 +184,7 @@ def _preflight_check_notes(
     else:
         expand.conda_settings(feedstock.conda_forge_yml)
     renderings = [render.render(feedstock, config) for config in configs]
-    config_version_compat_check.require_compatible_versions(feedstock, renderings)
+    tensorflow_and_cuda_version_check.require_compatible_versions(feedstock, renderings)
     _require_supported_recipe_keys(feedstock, renderings, engine=options.build.engine)
     remote_executor_secrets_and_checks.refuse_ineffective_remote_options(feedstock, configs, options)
     return (*_stale_matrix_note(feedstock), *_ineffective_settings_notes(feedstock, options))

@@ -35,7 +35,7 @@ def require_supported_recipe(feedstock: Feedstock, configs: Iterable[str], *, en
         raise UsageError(
             f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {OWN_ENGINE}"
         )
-    from kiln.run.recipe_v1_support_check import (
+    from kiln.run.unsupported_recipe_yaml_keys import (
         check_keys_and_find_stagings,
     )  # it imports the whole reader of recipe.yaml
 

@@ -10,7 +10,7 @@ from kiln import render
 from kiln.errors import UsageError
 from kiln.model.own_engine_settings import OWN_ENGINE
 from kiln.store import bazel_remote_executor_credentials
-from kiln.store.bazel_environment_variables import CREDENTIALS, EXECUTOR, REMOTE_CACHE
+from kiln.store.compile_script_variables import CREDENTIALS, EXECUTOR, REMOTE_CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from kiln.errors import OutOfMemory, UsageError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from kiln.builder.rehearsal_config_and_python_choice import RehearsalInputs
+    from kiln.builder.rehearsal_config_and_inputs import RehearsalInputs
     from kiln.ledger import Ledger
     from kiln.operating_system.machine_resources import MachineResources
     from kiln.run.options import RunOptions
@@ -123,7 +123,7 @@ def require_memory_and_disk(
 
 def _require_rehearsal_disk(layout: ArtifactLayout, rehearsals: Mapping[str, RehearsalInputs], jobs: int) -> int:
     # A build needs neither, and they import much.
-    from kiln.builder.rehearsal_config_and_python_choice import missing_wheels_size, rehearsal_disk_bytes
+    from kiln.builder.rehearsal_config_and_inputs import missing_wheels_size, rehearsal_disk_bytes
     from kiln.store.rehearsal_layout import RehearsalLayout
 
     missing_bytes = missing_wheels_size(rehearsals, RehearsalLayout(config=layout.work_folder(min(rehearsals))).wheels)

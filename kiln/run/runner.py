@@ -18,13 +18,13 @@ from kiln import __version__, files, process_runner
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_env
 from kiln.job.messages import MARK, error_from_json, parse_message
-from kiln.ledger import run_records_as_json
+from kiln.ledger import run_record_json_columns
 from kiln.model.build_results import PackageReport, StepReport
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.operating_system import machine_resources
 from kiln.operating_system.processes import KILL
 from kiln.scheduling import local_build_order
-from kiln.store import bazel_environment_variables, build_cache
+from kiln.store import build_cache, compile_script_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -143,7 +143,7 @@ class MatrixRun:
                 (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process")),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
-                secrets=tuple(bazel_environment_variables.with_secrets_inside_credentials(self.plan.secrets).values()),
+                secrets=tuple(compile_script_variables.with_secrets_inside_credentials(self.plan.secrets).values()),
                 cwd=conda_forge_env.PACKAGE_ROOT,
                 on_line=lambda line: self.events.put((config, line)),
                 own=MARK,
@@ -177,9 +177,9 @@ class MatrixRun:
                 config_run.step = str(message["title"])
                 self.watcher.output_line_received(config, config_run.step, "")
             case "progress":
-                self.watcher.compile_progress_changed(config, run_records_as_json.progress_from_json(message))
+                self.watcher.compile_progress_changed(config, run_record_json_columns.progress_from_json(message))
             case "done":
-                step = run_records_as_json.record_from_json(
+                step = run_record_json_columns.record_from_json(
                     StepReport, {name: value for name, value in message.items() if name != "kind"}
                 )
                 self._record_config_state(
@@ -206,7 +206,7 @@ class MatrixRun:
                 reason=result["reason"],
                 peak_memory=result.get("peak_memory"),
                 packages=tuple(
-                    run_records_as_json.record_from_json(PackageReport, package)
+                    run_record_json_columns.record_from_json(PackageReport, package)
                     for package in result.get("packages", ())
                 ),
             )

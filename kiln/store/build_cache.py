@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import __version__, files
 from kiln.errors import AlreadyRunning
-from kiln.ledger import FINISHED_CONFIG, StoredArtifact, run_records_as_json
+from kiln.ledger import FINISHED_CONFIG, StoredArtifact, run_record_json_columns
 from kiln.model.build_results import PackageReport
 from kiln.model.own_engine_settings import OWN_ENGINE
 from kiln.serialization import to_json
@@ -89,7 +89,7 @@ def packages_of_finished_config(
         return None
     try:
         packages = tuple(
-            run_records_as_json.record_from_json(PackageReport, package) for package in record.detail["packages"]
+            run_record_json_columns.record_from_json(PackageReport, package) for package in record.detail["packages"]
         )
     except (ValueError, LookupError, TypeError):  # an unreadable record does not count
         return None
@@ -161,7 +161,7 @@ def publish_finished_config(
     been tested with it. The channel is indexed by ``index_channel``, once for all configs that were added meanwhile.
     """
     with hold_lock(layout.lock_file("channel")):
-        reports = [run_records_as_json.record_from_json(PackageReport, fields) for _, fields in packages_made]
+        reports = [run_record_json_columns.record_from_json(PackageReport, fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
         paths = [_channel_path(report) for report in reports]
         stays = [_artifact_of_other_config(ledger, layout, path, inputs, config) for path in paths]
@@ -207,7 +207,7 @@ def record_rehearsal(
     """Record a rehearsed config as finished; its packages stay in its own channel."""
     stored, placed = [], []
     for source, fields in packages_made:
-        report = run_records_as_json.record_from_json(PackageReport, fields)
+        report = run_record_json_columns.record_from_json(PackageReport, fields)
         path = str(source.relative_to(layout.root))
         artifact = _artifact_record(layout, path, report, config, inputs)
         ledger.store_artifacts(artifact)
@@ -238,7 +238,7 @@ def _report_of_config_that_built(ledger: Ledger, artifact: StoredArtifact) -> Pa
     """Return the report of a package by the config that made it."""
     for record in ledger.latest_steps(FINISHED_CONFIG, artifact.config):
         for fields in record.detail["packages"]:
-            report = run_records_as_json.record_from_json(PackageReport, fields)
+            report = run_record_json_columns.record_from_json(PackageReport, fields)
             if (str(report.artifact.path), report.artifact.sha256) == (artifact.path, artifact.sha256):
                 return report
     return None

@@ -24,7 +24,7 @@ from kiln import files
 from kiln.bazel import disk_cache_folders
 from kiln.conda_package.reader import CheckedTarMember
 from kiln.errors import BrokenHandover
-from kiln.model.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
+from kiln.model.ci_job_chain import ChainLink, ChainState, HandoverArchive, HandoverRecord
 from kiln.operating_system import file_operations
 from kiln.serialization import from_json_values, to_json
 from kiln.zstd import FAST, compressing_file, zstd

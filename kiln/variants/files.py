@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.variants.target_platform import Platform
+    from kiln.variants.platform_properties import Platform
 
 _KEY = lazy_pattern(r"^([A-Za-z_]\w*)\s*:", re.MULTILINE)
 _PIN = lazy_pattern(r"x(?:\.x)*")  # of pin_run_as_build: the places of both bounds

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.variants.files import VariantFile
-    from kiln.variants.target_platform import Platform
+    from kiln.variants.platform_properties import Platform
     from kiln.variants.variant_source_merging import Spec
 
 MISFIT = "the migration does not fit the variants"

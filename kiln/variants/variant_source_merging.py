@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import VariantFault
 from kiln.variants.files import VariantSource, as_list, zip_groups
-from kiln.variants.target_platform import EXTEND_KEYS
+from kiln.variants.platform_properties import EXTEND_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from rattler.index import index_fs
 from kiln import feedstock_loader, render
 from kiln.build.plan import plan_rehearsal
 from kiln.build.rattler_build_worker import run_rattler_build
-from kiln.builder.rehearsal_config_and_python_choice import cpu_config_for_python
+from kiln.builder.rehearsal_config_and_inputs import cpu_config_for_python
 from kiln.builder.rehearsal_planning import single_python_version
 from kiln.local_channel import SUBDIRS
 from kiln.rehearse import verified_upstream_wheel
@@ -27,7 +27,7 @@ from kiln.store.layout import ArtifactLayout
 from kiln.store.rehearsal_layout import RehearsalLayout
 
 if TYPE_CHECKING:
-    from kiln.model.planned_steps import BuildStep
+    from kiln.model.build_and_test_steps import BuildStep
 
 
 def main(root: Path) -> None:

@@ -15,7 +15,7 @@ from kiln import files
 from kiln.publish import package_inspection, transaction
 from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.folder import FolderStore
-from kiln.publish.stores.store_target import StoreTarget
+from kiln.publish.stores.store_publication import StoreTarget
 from kiln.repodata.index_entry import read_index_entry
 from tests.bench.timing import ROOT, folder_of_builds, seconds
 from tests.packages import release_package

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
 
-    from kiln.publish.stores.store_target import StoreTarget
+    from kiln.publish.stores.store_publication import StoreTarget
     from tests.playbook_calls import PlaybookResult
 
 HERE = Path(__file__).parent
@@ -92,7 +92,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreTarget]:
     import boto3
     from moto.server import ThreadedMotoServer
 
-    from kiln.publish.stores.store_target import StoreTarget
+    from kiln.publish.stores.store_publication import StoreTarget
     from kiln.publish.targets import parse_target
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

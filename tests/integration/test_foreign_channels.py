@@ -20,7 +20,7 @@ from kiln.errors import BrokenIndex, HashMismatch
 from kiln.publish import transaction
 from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.folder import FolderStore
-from kiln.publish.stores.store_target import StoreTarget
+from kiln.publish.stores.store_publication import StoreTarget
 from kiln.repodata.index_entry import read_index_entry
 from kiln.zstd import zstd
 from tests.packages import conda_package, release_package

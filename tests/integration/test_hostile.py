@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import limits
-from kiln.bazel.external_repository_file_reader import LARGEST_FILE
-from kiln.bazel.repository_declarations import external_repositories
+from kiln.bazel.declared_repositories import external_repositories
+from kiln.bazel.repository_declaration_reader import LARGEST_FILE
 from tests.bench.hostile import fails, read
 from tests.hostile import CONFIG, NAMED, Hostile, template
 

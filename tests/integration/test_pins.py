@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kiln.model.planned_steps import BuildStep
+    from kiln.model.build_and_test_steps import BuildStep
 
 HOST = {
     "plain": ("1.2.3", "h1_0"),

@@ -30,11 +30,11 @@ from moto.sts.responses import TokenResponse
 
 from kiln import cli, files
 from kiln.errors import MissingTool, UsageError
-from kiln.fleet import provider_playbooks
+from kiln.fleet import provider_playbook_runs
 from kiln.fleet.executor_protocol import ProbeWorkers, TerminateWorker, WorkerTerminated
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.playbook_runner import PlaybookSite
-from kiln.fleet.provider_playbooks import SCARCE
+from kiln.fleet.provider_playbook_runs import SCARCE
 from kiln.model.feedstock import Feedstock
 from tests import iam_policy, remote_pool, shared_inputs
 from tests.openstack_api import IMAGES, Cloud, serve
@@ -538,8 +538,10 @@ def audited(
         folder=run, playbooks=ROOT / "ansible", python=python, variables=more, environment={**os.environ, **env}
     )
     session = PlaybookSession.from_site(site)
-    probed = provider_playbooks.probe_workers(session, ProbeWorkers(workers=()))
-    return probed, provider_playbooks.terminate_worker(session, TerminateWorker(worker=f"{name}-surplus", id=identity))
+    probed = provider_playbook_runs.probe_workers(session, ProbeWorkers(workers=()))
+    return probed, provider_playbook_runs.terminate_worker(
+        session, TerminateWorker(worker=f"{name}-surplus", id=identity)
+    )
 
 
 @pytest.mark.needs("ssh-keygen")

@@ -17,7 +17,7 @@ from kiln.build import rattler_build_secrets, rattler_build_worker
 from kiln.build.plan import plan_compile, plan_outputs
 from kiln.conda_package.reader import read_info_files
 from kiln.errors import RecipeFault
-from kiln.model.planned_steps import StagedFiles
+from kiln.model.build_and_test_steps import StagedFiles
 from kiln.run import recipe_support
 from tests.integration.recipe_v1_feedstocks import CPU, ROOT, built, copied, index, kiln, require_same
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import feedstock_loader, render
-from kiln.builder.rehearsal_config_and_python_choice import cpu_config_for_python
+from kiln.builder.rehearsal_config_and_inputs import cpu_config_for_python
 from kiln.conda_package.reader import read_info_json
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
 from kiln.expand import read_config

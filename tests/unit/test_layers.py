@@ -22,7 +22,7 @@ LAYERS = tuple(
         bazel container local_channel console files zstd system_package_advice ledger limits provenance
         compat package_safety name_rules channel_url_credentials rattler_process process_table
         conda_forge_yml signals folder_lock http_client source_download archive_kinds recipe_script_launch_commands
-        emulation version_spec yaml_loading solve_and_install virtual_packages""",
+        emulation version_spec plain_yaml_loading solve_and_install virtual_packages""",
         "feedstock_loader lint expand render build package_test publish rehearse image report",
         "store job executor builder scheduling run install release fleet bump convert init",
         "cli __main__",
@@ -92,7 +92,15 @@ def test_the_lowest_layer_needs_only_the_standard_library() -> None:
 
 # What reads recipes of one format; the others get what is rendered, and do not know which format it was.
 FORMATS = {"recipe", "recipe_v1"}
-READERS = {"bump", "convert", "expand", "lint", "render", "run/recipe_support.py", "run/recipe_v1_support_check.py"}
+READERS = {
+    "bump",
+    "convert",
+    "expand",
+    "lint",
+    "render",
+    "run/recipe_support.py",
+    "run/unsupported_recipe_yaml_keys.py",
+}
 
 
 def test_what_comes_after_rendering_does_not_know_the_format_of_the_recipe() -> None:

@@ -25,7 +25,7 @@ import pytest
 import yaml
 
 from kiln.fleet.local_processes_of_killed_run import MARK
-from kiln.fleet.provider_playbooks import SCARCE
+from kiln.fleet.provider_playbook_runs import SCARCE
 from kiln.store import bazel_remote_executor_credentials
 from tests.playbook_programs import ANSIBLE, load
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.ledger import run_records_as_json
+from kiln.ledger import run_record_json_columns
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.compile_progress_and_report import CompileReport
 from kiln.serialization import from_json_values, to_json
@@ -98,6 +98,6 @@ def test_reports_are_the_same_after_a_round_trip() -> None:
     )
     tests = TestReport(package="a", verdict=TestVerdict.PASSED, notes=("n",), log=Path("/log"))
     package = PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests)
-    assert run_records_as_json.record_from_json(PackageReport, json.loads(json.dumps(to_json(package)))) == package
+    assert run_record_json_columns.record_from_json(PackageReport, json.loads(json.dumps(to_json(package)))) == package
     step = StepReport(title="t", seconds=1.0, compile=CompileReport(hits=1, misses=2, internal=3, seconds=4.0))
-    assert run_records_as_json.record_from_json(StepReport, json.loads(json.dumps(to_json(step)))) == step
+    assert run_record_json_columns.record_from_json(StepReport, json.loads(json.dumps(to_json(step)))) == step

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
 from kiln.fleet.lost_controller_cost_and_sweep_script import LEASE
-from kiln.ledger.run_records_as_json import record_from_json
+from kiln.ledger.run_record_json_columns import record_from_json
 from kiln.model.run import ConfigRun, MatrixReport
 
 if TYPE_CHECKING:

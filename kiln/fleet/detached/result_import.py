@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import BrokenPackage
 from kiln.fleet import costs
 from kiln.fleet.collect import verify_received_package
-from kiln.ledger.run_records_as_json import record_from_json
+from kiln.ledger.run_record_json_columns import record_from_json
 from kiln.model.fleet_run import FleetRun
 from kiln.model.run import MatrixReport
 from kiln.serialization import from_json_values

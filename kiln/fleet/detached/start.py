@@ -8,7 +8,7 @@ from kiln import process_runner
 from kiln.errors import CredentialsRefused, MachinesUnknown, ProvisionRefused, SystemFault
 from kiln.fleet.detached.attach_key import OPTIONS, RunKey
 from kiln.fleet.playbook_runner import PlaybookRunner, read_json_object, ssh_config_file
-from kiln.fleet.provider_playbooks import CREDENTIALS
+from kiln.fleet.provider_playbook_runs import CREDENTIALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.publish.stores.index import ChannelIndex
-    from kiln.publish.stores.store_target import StoreTarget
+    from kiln.publish.stores.store_publication import StoreTarget
     from kiln.repodata.editable_index import SubdirIndex
     from kiln.repodata.index_entry import IndexEntry
 

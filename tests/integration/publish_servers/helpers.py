@@ -13,7 +13,7 @@ from kiln.errors import (
     HashMismatch,
 )
 from kiln.publish.servers import ServerKind
-from kiln.publish.servers.staged_server_publication import ServerTarget
+from kiln.publish.servers.server_publication import ServerTarget
 from kiln.publish.targets import parse_target
 from kiln.repodata.index_entry import IndexEntry, read_index_entry
 from tests.channel_server import TOKEN

@@ -23,7 +23,7 @@ from kiln.publish.attestation_sidecars import download_sidecar
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.retrying_client import ATTEMPTS
 from kiln.publish.stores import yank_patch_and_reindex
-from kiln.publish.stores.store_target import StoreTarget
+from kiln.publish.stores.store_publication import StoreTarget
 from kiln.publish.targets import parse_target
 from kiln.repodata.index_document import BASE
 from kiln.repodata.index_entry import read_index_entry

@@ -21,7 +21,7 @@ from kiln.publish import transaction
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.api_requests import ServerApi
 from kiln.publish.servers.artifactory import Artifactory
-from kiln.publish.servers.staged_server_publication import ServerTarget
+from kiln.publish.servers.server_publication import ServerTarget
 from kiln.publish.targets import parse_target
 from tests.channel_server import TOKEN
 from tests.integration.publish_servers.helpers import KINDS, channel_on, refuse, release, requests, served

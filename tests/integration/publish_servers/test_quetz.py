@@ -19,7 +19,7 @@ from kiln.errors import (
 )
 from kiln.publish import transaction
 from kiln.publish.servers.quetz import Quetz
-from kiln.publish.servers.staged_server_publication import ServerTarget
+from kiln.publish.servers.server_publication import ServerTarget
 from kiln.publish.targets import parse_target
 from kiln.repodata.index_entry import read_index_entry
 from tests.integration.publish_servers.helpers import Mortal, has, release

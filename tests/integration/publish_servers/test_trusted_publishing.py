@@ -14,7 +14,7 @@ import pytest
 from kiln.errors import HashMismatch, TokenRefused
 from kiln.publish import transaction
 from kiln.publish.servers import trusted_publishing
-from kiln.publish.servers.staged_server_publication import ServerTarget
+from kiln.publish.servers.server_publication import ServerTarget
 from kiln.publish.targets import parse_target
 from tests.identity_provider import FAULTS, REQUEST_TOKEN
 from tests.integration.publish_servers.helpers import ROOT, refuse, release, requests, served

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bazel import repository_declarations
+from kiln.bazel import declared_repositories
 from kiln.build import bazel_repository_record
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
 from kiln.errors import UnsafeTemplate
@@ -45,7 +45,7 @@ def test_a_source_beyond_the_limits_is_a_line_in_the_log(
     def refuse(_: object) -> None:
         raise UnsafeTemplate("it needs more than 10 s")
 
-    monkeypatch.setattr(repository_declarations, "external_repositories", refuse)
+    monkeypatch.setattr(declared_repositories, "external_repositories", refuse)
     bazel_repository_record.write_repository_record(step_folder)
     assert "not recorded: it needs more than 10 s" in capsys.readouterr().out
     assert bazel_repository_record.read_repository_record(step_folder) == []

@@ -8,8 +8,8 @@ import pytest
 
 from kiln.build import engine_run, missing_licenses
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
+from kiln.model.build_and_test_steps import BuildStep
 from kiln.model.own_engine_settings import BuildPlatforms
-from kiln.model.planned_steps import BuildStep
 from kiln.model.rendered import Output, Requirements, Script
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import render
-from kiln.build import prefix_postprocessing, unpackable_prefix_files
+from kiln.build import shell_lines_after_script, unpackable_prefix_files
 from kiln.build.plan import outputs_in_build_order, plan_compile, plan_outputs, plan_rehearsal
 from kiln.build.rattler_build_secrets import (
     HANDED_OVER,
@@ -20,15 +20,15 @@ from kiln.build.rattler_build_secrets import (
     source_fetch_environment,
 )
 from kiln.errors import BuildFailed
+from kiln.model.build_and_test_steps import RunExport, StagedFiles
 from kiln.model.matrix_config import BuildConfig
 from kiln.model.output_build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
 from kiln.model.own_engine_settings import BuildPlatforms, PackageSettings
-from kiln.model.planned_steps import RunExport, StagedFiles
 from kiln.model.rendered import Output, OutputTest, Pin, RenderedConfig, Requirements, Script, Source, Staging
 from kiln.recipe_script_launch_commands import lines_without_shell_trace
 
 if TYPE_CHECKING:
-    from kiln.model.planned_steps import BuildStep
+    from kiln.model.build_and_test_steps import BuildStep
 
 CPU = BuildConfig(name="cpu", platform="linux-64", variant={"python": ("3.11.* *_cpython",)}, pin_run_as_build={})
 CUDA = BuildConfig(name="cuda", platform="linux-64", variant={"cuda_compiler_version": ("12.9",)}, pin_run_as_build={})
@@ -102,7 +102,7 @@ def test_the_plan_of_a_rehearsal() -> None:
         "bash -e /feedstock/recipe/split.sh",
         *lines_without_shell_trace(
             (
-                *prefix_postprocessing.compile_modules_lines(APP),
+                *shell_lines_after_script.compile_modules_lines(APP),
                 *unpackable_prefix_files.refuse_special_files_lines(Path("/making/app")),
             )
         ),

@@ -15,7 +15,7 @@ from kiln.build.plan import plan_outputs
 from kiln.build.recipe_files_in_info import variant_without_credentials
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
-from kiln.model.planned_steps import StagedFiles
+from kiln.model.build_and_test_steps import StagedFiles
 from kiln.yamltext.typed_variant_values import TypedText
 from tests.feedstocks import written
 from tests.packages import conda_package
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.planned_steps import BuildStep
+    from kiln.model.build_and_test_steps import BuildStep
 
 META = """\
 {% set version = "1.5" %}

@@ -11,7 +11,7 @@ import pytest
 from kiln import expand, render
 from kiln.build.plan import plan_compile, plan_outputs
 from kiln.errors import RecipeFault
-from kiln.model.planned_steps import StagedFiles
+from kiln.model.build_and_test_steps import StagedFiles
 from kiln.model.rendered import Checkout
 from tests.feedstocks import written
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kiln.model.planned_steps import BuildStep, CompileStep
+    from kiln.model.build_and_test_steps import BuildStep, CompileStep
 
 PACKAGE = "package:\n  name: app\n  version: 1.0\n"
 MISSING = object()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.build.staging_and_build_run_exports import build_section_run_exports
-from kiln.model.planned_steps import RunExport
+from kiln.build.inherited_run_exports import build_section_run_exports
+from kiln.model.build_and_test_steps import RunExport
 from kiln.model.rendered import Output, Requirements, Script
 
 

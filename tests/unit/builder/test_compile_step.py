@@ -10,7 +10,7 @@ import pytest
 from kiln import expand, render
 from kiln.builder.compile_step import CompileStepRunner
 from kiln.builder.config_build import ConfigBuilder, config_step_cache
-from kiln.builder.engine_calls import EngineCalls
+from kiln.builder.rattler_build_calls import EngineCalls
 from kiln.errors import BuildFailed, KilnError, SystemFault
 from kiln.job.job_descriptions import BuildJob, BuildOptions
 from kiln.job.messages import StepReporter
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.job.messages import ReportedStep
-    from kiln.model.planned_steps import CompileStep
+    from kiln.model.build_and_test_steps import CompileStep
 
 RECIPE = """\
 recipe: {name: r, version: '1'}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import cli, process_runner
-from kiln.cli import fleet_test
+from kiln.cli import fleet_package_tests
 from kiln.fleet import plan_status_output
 from kiln.fleet import run_and_removal as fleet_run
 from kiln.fleet.run_event_loop import Supervisor
@@ -102,7 +102,7 @@ def test_the_tests_on_a_worker_have_the_same_shape() -> None:
         id="r", provider="aws", type="t", started=1.0, finished=None, number=0, lives=True, workers=(worker,)
     )
     cost = RunCost(spent=1.0, expected=1.0, currency="USD", end=0.0)
-    shape = fleet_test.results_of_tests_as_json("r", (), run, cost)["cost"]
+    shape = fleet_package_tests.results_of_tests_as_json("r", (), run, cost)["cost"]
     assert list(shape) == KEYS
     assert (shape["start"], shape["end"]) == (1.0, None)
     assert plan_status_output.status_as_json([run], {})[0]["cost"] is None

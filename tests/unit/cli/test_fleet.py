@@ -387,7 +387,7 @@ def test_the_cost_of_tests_on_a_worker_is_in_their_table_json_and_status(
     monkeypatch.setattr(worker_tests, "run_tests_on_worker", execute)
     monkeypatch.setattr(worker_tests, "results_of_all_configs", lambda *_: results)
     tests = Namespace(run_config=Namespace(id="a1"), tested=Namespace(packages={}))
-    monkeypatch.setattr("kiln.cli.fleet_test.worker_test_inputs", lambda *_: tests)
+    monkeypatch.setattr("kiln.cli.fleet_package_tests.worker_test_inputs", lambda *_: tests)
     words = ["-C", str(feedstock), "fleet", "test", "--provider", "aws", "--gpu", "--all"]
     assert cli.run(words) == 0
     assert capsys.readouterr().out.endswith("\n\ncost 0.55 USD\n")

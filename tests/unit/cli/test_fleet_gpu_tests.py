@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import bootstrap, cli
-from kiln.cli import fleet_gpu_tests, fleet_test
+from kiln.cli import fleet_gpu_tests, fleet_package_tests
 from kiln.cli.fleet_arguments import add_arguments
 from kiln.cli.fleet_planning import priced_machine_types
 from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
@@ -103,7 +103,7 @@ class Run:
         parser = ArgumentParser()
         add_arguments(parser)
         self.options = parser.parse_args(["run", "--provider", "aws", "--all", "--gpu-tests"])
-        monkeypatch.setattr(fleet_test, "playbook_site_of_tests", lambda *_: self.site)
+        monkeypatch.setattr(fleet_package_tests, "playbook_site_of_tests", lambda *_: self.site)
         monkeypatch.setattr(worker_tests, "WorkerTestExecutor", self._executor)
 
     def _executor(self, _: PlaybookSite, tested: PackagesToTest) -> Simulation:
@@ -336,19 +336,19 @@ def test_a_refused_worker_leaves_the_packages_untested(run: Run) -> None:
 
 def test_the_other_types_of_gpu_type_are_taken_where_the_first_is_refused(run: Run) -> None:
     run.options.gpu_type, run.options.zone = "gpu-l4,gpu-t4", ["us-east-1a,us-east-1b"]
-    texts = [str(offer) for offer in fleet_test.gpu_worker_offers(run.options)]
+    texts = [str(offer) for offer in fleet_package_tests.gpu_worker_offers(run.options)]
     assert texts == [
         f"{kind} in us-east-1{zone}" for kind in ("gpu-l4 (g6.xlarge)", "gpu-t4 (g4dn.xlarge)") for zone in "ab"
     ]
     run.options.gpu_type = "gpu-l4,compute-16"
     with pytest.raises(UsageError, match="compute-16 has no GPU"):
-        fleet_test.gpu_worker_offers(run.options)
+        fleet_package_tests.gpu_worker_offers(run.options)
     run.options.gpu_type, run.options.spot = None, True
     with pytest.raises(UsageError, match=r"no spot price of g4dn\.xlarge"):
-        fleet_test.gpu_worker_offers(run.options)
+        fleet_package_tests.gpu_worker_offers(run.options)
     run.options.spot = False
     run.options.zone = []
-    (offer,) = fleet_test.gpu_worker_offers(run.options)
+    (offer,) = fleet_package_tests.gpu_worker_offers(run.options)
     assert offer.machine_type in priced_machine_types(run.options, [])
 
 
@@ -358,11 +358,11 @@ def test_openstack_tests_on_its_own_types_with_an_image_that_has_a_driver(
     monkeypatch.setenv("OS_AUTH_URL", "https://auth.cloud.ovh.net/v3")
     run.options.provider = "openstack"
     with pytest.raises(UsageError, match="an image with NVIDIA's driver") as error:
-        fleet_test.gpu_worker_offers(run.options)
+        fleet_package_tests.gpu_worker_offers(run.options)
     assert "kiln_openstack_gpu_image" in error.value.hint
     (tmp_path / "gpu.json").write_text('{"kiln_openstack_gpu_image": "with a driver"}')
     run.options.vars = [tmp_path / "gpu.json"]
-    (offer,) = fleet_test.gpu_worker_offers(run.options)
+    (offer,) = fleet_package_tests.gpu_worker_offers(run.options)
     assert (str(offer), offer.hourly_price, offer.machine_type.currency) == ("gpu-l4 (l4-90)", 0.75, "EUR")
     own = tmp_path / "types.yml"
     sizes = "memory: 90, disk: 400, billed: 3600"
@@ -393,9 +393,9 @@ def test_openstack_tests_on_its_own_types_with_an_image_that_has_a_driver(
 def test_hosts_that_test_need_no_container_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run on the machine itself, and a host that reaches no network could not install Docker."""
     monkeypatch.setattr(bootstrap, "ensure_fleet_environment", lambda *_, **__: Path("/bin/python3"))
-    monkeypatch.setattr(fleet_test, "worker_build_variables", lambda _: {})  # those of git
+    monkeypatch.setattr(fleet_package_tests, "worker_build_variables", lambda _: {})  # those of git
     options: Any = Namespace(provider="static", vars=[])
     run_config: Any = Namespace(id="r1", previous_run=None, lease=60.0, lifetime=90.0)
-    site = fleet_test.playbook_site_of_tests(options, Feedstock(root=tmp_path), run_config)
+    site = fleet_package_tests.playbook_site_of_tests(options, Feedstock(root=tmp_path), run_config)
     assert site.options == ("--container", "none")
     assert (site.variables["kiln_lease"], site.variables["kiln_lifetime"]) == (60, 90)

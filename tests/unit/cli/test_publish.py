@@ -17,7 +17,7 @@ from tests.packages import release_package
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.publish.stores.store_target import StoreTarget
+    from kiln.publish.stores.store_publication import StoreTarget
 
 
 def options(**values: object) -> argparse.Namespace:

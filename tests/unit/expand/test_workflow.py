@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import cli, yaml_loading
+from kiln import cli, plain_yaml_loading
 from kiln.errors import BudgetSpent, NotWritable, RecipeFault
 from kiln.expand import workflow, workflow_text
 from kiln.model.feedstock import Feedstock
@@ -44,7 +44,7 @@ def settings(feedstock: Feedstock, text: str) -> None:
 
 
 def parsed(feedstock: Feedstock, *configs: BuildConfig) -> Any:
-    return yaml_loading.load(workflow.planned_workflow(feedstock, configs or CONFIGS).texts[NAME])
+    return plain_yaml_loading.load(workflow.planned_workflow(feedstock, configs or CONFIGS).texts[NAME])
 
 
 def jobs(feedstock: Feedstock, *configs: BuildConfig) -> list[dict[str, Any]]:
@@ -255,7 +255,7 @@ def files_of(feedstock: Feedstock, *configs: BuildConfig) -> dict[str, Any]:
     """Return all planned workflows by the names of their files."""
     texts = workflow.planned_workflow(feedstock, configs).texts
     assert NAME in texts
-    return {path.rpartition("/")[2]: yaml_loading.load(text) for path, text in texts.items()}
+    return {path.rpartition("/")[2]: plain_yaml_loading.load(text) for path, text in texts.items()}
 
 
 def test_more_configs_than_one_matrix_may_have_are_built_by_several_files(feedstock: Feedstock) -> None:
@@ -363,7 +363,7 @@ CHAIN = "kiln: {build_hours: {cuda: 14, cpu: 5}, compile_cache_size: 5, gpu_runn
 def chain_of(feedstock: Feedstock) -> Any:
     texts = workflow.planned_workflow(feedstock, CONFIGS).texts
     assert list(texts) == [NAME, ".github/workflows/build-chain.yml"]
-    return yaml_loading.load(texts[".github/workflows/build-chain.yml"])
+    return plain_yaml_loading.load(texts[".github/workflows/build-chain.yml"])
 
 
 def test_a_config_that_takes_longer_than_a_job_may_is_built_by_a_chain_of_jobs(feedstock: Feedstock) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import yaml_loading
+from kiln import plain_yaml_loading
 from kiln.expand import secret_names
 from tests.workflow_variants import SETTINGS, written
 
@@ -23,7 +23,7 @@ def workflows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, A
     """All workflows, by their settings and names."""
     folders = written(tmp_path_factory.mktemp("feedstocks"))
     return {
-        f"{name}: {path.name}": yaml_loading.load(path.read_text())
+        f"{name}: {path.name}": plain_yaml_loading.load(path.read_text())
         for name, folder in folders.items()
         for path in folder.glob("*.yml")
     }

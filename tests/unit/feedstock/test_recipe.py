@@ -16,7 +16,7 @@ from kiln.compat.combination import capability_number, dotted_capability
 from kiln.errors import TemplateFault
 from kiln.matchspec_notation import package_name
 from kiln.rehearse import pypi_conda_conversion
-from kiln.run import config_version_compat_check
+from kiln.run import tensorflow_and_cuda_version_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +95,7 @@ def test_the_oldest_gpu_is_the_first_that_is_compiled_for(cuda: str) -> None:
     """Every package contains the framework or requires it, so the constraint of this one is that of all."""
     constraints = rendered()[name(cuda, "3.12")]["libtensorflow_framework"].requirements.run_constrained
     arch = [spec for spec in constraints if spec.startswith("__cuda_arch")]
-    listed = config_version_compat_check.compiled_cuda_capabilities(ROOT / "recipe", cuda)
+    listed = tensorflow_and_cuda_version_check.compiled_cuda_capabilities(ROOT / "recipe", cuda)
     lowest = min((capability_number(capability) for capability in listed), default=0)
     assert arch == ([f"__cuda_arch >={dotted_capability(str(lowest))}"] if cuda != "None" else [])
 

@@ -16,7 +16,7 @@ from kiln.compat import tables
 from kiln.compat.combination import capability_number
 from kiln.compat.combination_verdict import judge_combination
 from kiln.compat.results import Verdict
-from kiln.run import config_version_compat_check
+from kiln.run import tensorflow_and_cuda_version_check
 
 if TYPE_CHECKING:
     from kiln.model.rendered import RenderedConfig
@@ -109,7 +109,9 @@ def test_the_api_is_one_package_for_every_python() -> None:
 )
 def test_the_doctor_lets_every_config_through(config: str, verdict: Verdict) -> None:
     """Upstream builds with CUDA 12.5 alone, so 12.9 is of the same major version and untested."""
-    for combination in config_version_compat_check.version_combinations_of_config(feedstock_loader.load(ROOT), config):
+    for combination in tensorflow_and_cuda_version_check.version_combinations_of_config(
+        feedstock_loader.load(ROOT), config
+    ):
         assert combination.serving is not None
         assert judge_combination(combination, suggest=False).verdict is verdict
 
@@ -170,7 +172,7 @@ def test_sources_are_those_of_the_table_and_pinned_by_the_hash_of_the_commit() -
 
 
 def test_the_p3_config_compiles_for_volta_with_a_gcc_below_7() -> None:
-    (combination,) = config_version_compat_check.version_combinations_of_config(feedstock_loader.load(ROOT), P3)
+    (combination,) = tensorflow_and_cuda_version_check.version_combinations_of_config(feedstock_loader.load(ROOT), P3)
     assert (combination.cuda, combination.cudnn, combination.host) == ("9.0", "7", "gcc 5.4")
     assert release_of(P3)["capabilities"] == "7.0"
 

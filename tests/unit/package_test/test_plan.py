@@ -13,7 +13,7 @@ from kiln.package_test.plan import plan_package_tests
 from kiln.package_test.plan import shell_lines_of_test as lines_of
 
 if TYPE_CHECKING:
-    from kiln.model.planned_steps import TestStep
+    from kiln.model.build_and_test_steps import TestStep
 
 APP = Output(
     name="app",

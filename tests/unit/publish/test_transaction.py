@@ -12,7 +12,7 @@ from kiln.errors import HashMismatch, PublicationPending
 from kiln.publish import transaction
 from kiln.publish.journal import PublicationPhase
 from kiln.publish.stores.folder import FolderStore
-from kiln.publish.stores.store_target import StoreTarget
+from kiln.publish.stores.store_publication import StoreTarget
 from kiln.repodata.index_entry import IndexEntry
 
 

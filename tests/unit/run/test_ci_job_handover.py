@@ -11,8 +11,8 @@ import pytest
 
 from kiln.errors import BrokenHandover, BudgetSpent, BuildFailed, NoProgress
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
+from kiln.model.ci_job_chain import ChainState
 from kiln.model.feedstock import Feedstock
-from kiln.model.handover import ChainState
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.run import ci_job_handover as chains
 from kiln.run.ci_job_handover import ContinuedBuild

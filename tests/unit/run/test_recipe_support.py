@@ -8,7 +8,7 @@ import pytest
 
 from kiln.errors import RecipeFault, UsageError
 from kiln.run import recipe_support
-from kiln.run.recipe_v1_support_check import check_keys_and_find_stagings
+from kiln.run.unsupported_recipe_yaml_keys import check_keys_and_find_stagings
 from tests.unit.render.test_v1 import HEAD, feedstock
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import UsageError
-from kiln.store import bazel_environment_variables, bazel_remote_executor_credentials
+from kiln.store import bazel_remote_executor_credentials, compile_script_variables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,11 +46,9 @@ def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp
         "t0ken:1",
         f"{PEM}k",
     )
-    secrets = bazel_environment_variables.with_secrets_inside_credentials(
-        {bazel_environment_variables.CREDENTIALS: variable}
-    )
+    secrets = compile_script_variables.with_secrets_inside_credentials({compile_script_variables.CREDENTIALS: variable})
     assert set(secrets.values()) == {variable, "Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k"}
-    assert bazel_environment_variables.with_secrets_inside_credentials({"A": "b"}) == {"A": "b"}
+    assert compile_script_variables.with_secrets_inside_credentials({"A": "b"}) == {"A": "b"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from kiln.conda_package.reader import LARGEST_HEADER
 from kiln.errors import BrokenHandover
-from kiln.model.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
+from kiln.model.ci_job_chain import ChainLink, ChainState, HandoverArchive, HandoverRecord
 from kiln.store import unfinished_build_handover
 from kiln.zstd import zstd
 

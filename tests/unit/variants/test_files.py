@@ -17,7 +17,7 @@ from kiln.variants.files import (
     without_empty_values,
     zip_groups,
 )
-from kiln.variants.target_platform import Platform
+from kiln.variants.platform_properties import Platform
 
 if TYPE_CHECKING:
     from pathlib import Path

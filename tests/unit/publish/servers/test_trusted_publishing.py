@@ -10,7 +10,7 @@ import pytest
 from kiln.errors import TokenRefused
 from kiln.http_client import HttpError
 from kiln.publish.servers import ServerKind, trusted_publishing
-from kiln.publish.servers.staged_server_publication import ServerTarget
+from kiln.publish.servers.server_publication import ServerTarget
 from kiln.publish.servers.trusted_publishing import TrustedPublisher, oidc_audience, request_github_id_token
 from kiln.publish.targets import parse_target
 

@@ -10,7 +10,7 @@ import pytest
 from kiln.errors import NotWritable
 from kiln.publish import transaction
 from kiln.publish.stores.folder import FolderStore
-from kiln.publish.stores.store_target import StoreTarget
+from kiln.publish.stores.store_publication import StoreTarget
 from kiln.repodata.index_entry import read_index_entry
 from tests.packages import release_package
 

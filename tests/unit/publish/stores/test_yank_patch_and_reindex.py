@@ -13,7 +13,7 @@ from tests.unit.publish.test_transaction import package, publish, target
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.publish.stores.store_target import StoreTarget
+    from kiln.publish.stores.store_publication import StoreTarget
     from kiln.repodata.index_entry import IndexEntry
 
 __all__ = ["target"]  # the fixture

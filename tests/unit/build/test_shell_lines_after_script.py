@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build import prefix_postprocessing
+from kiln.build import shell_lines_after_script
 from kiln.model.output_build_settings import BuildSettings, PythonSettings
 from kiln.model.rendered import Output, Requirements
 
@@ -72,14 +72,14 @@ REMOVED = (
 @pytest.mark.parametrize("noarch", [None, "generic"])
 def test_what_no_package_has_is_removed(tmp_path: Path, noarch: str | None) -> None:
     written(tmp_path, *KEPT, *REMOVED, "a.pyc")
-    assert run(tmp_path, prefix_postprocessing.remove_excluded_files_lines(output(noarch=noarch))).returncode == 0
+    assert run(tmp_path, shell_lines_after_script.remove_excluded_files_lines(output(noarch=noarch))).returncode == 0
     assert left(tmp_path) == {*KEPT, *(() if noarch else ("a.pyc",))}
 
 
 def test_packages_of_a_recipe_yaml_have_what_the_engine_packs() -> None:
     settings = BuildSettings(by_engine=True)
-    assert prefix_postprocessing.remove_excluded_files_lines(output(settings=settings)) == ()
-    assert prefix_postprocessing.unpack_eggs_lines(output(settings=settings)) == ()
+    assert shell_lines_after_script.remove_excluded_files_lines(output(settings=settings)) == ()
+    assert shell_lines_after_script.unpack_eggs_lines(output(settings=settings)) == ()
 
 
 @pytest.mark.parametrize("preserve", [False, True])
@@ -88,7 +88,7 @@ def test_an_egg_that_is_a_folder(tmp_path: Path, preserve: bool) -> None:
     written(tmp_path, f"{egg}/EGG-INFO/PKG-INFO", f"{egg}/odd/__init__.py", f"{egg}/__pycache__/x.pyc")
     written(tmp_path, f"{PACKAGES}/odd/other.py", f"{PACKAGES}/flat-1-py3.egg")
     settings = BuildSettings(python=PythonSettings(keep_eggs=preserve))
-    assert run(tmp_path, prefix_postprocessing.unpack_eggs_lines(output(settings=settings))).returncode == 0
+    assert run(tmp_path, shell_lines_after_script.unpack_eggs_lines(output(settings=settings))).returncode == 0
     merged = {f"{egg}-info/PKG-INFO", f"{PACKAGES}/odd/__init__.py"}
     kept = {f"{egg}/{name}" for name in ("EGG-INFO/PKG-INFO", "odd/__init__.py", "__pycache__/x.pyc")}
     listed = {f"{PACKAGES}/flat-1-py3.egg", f"{PACKAGES}/flat.pth", f"{PACKAGES}/odd/other.py"}
@@ -98,7 +98,7 @@ def test_an_egg_that_is_a_folder(tmp_path: Path, preserve: bool) -> None:
 
 def test_an_egg_with_a_file_that_is_there_already_ends_the_build(tmp_path: Path) -> None:
     written(tmp_path, f"{PACKAGES}/odd-1.0-py3.11.egg/odd/__init__.py", f"{PACKAGES}/odd/__init__.py")
-    ended = run(tmp_path, prefix_postprocessing.unpack_eggs_lines(output()))
+    ended = run(tmp_path, shell_lines_after_script.unpack_eggs_lines(output()))
     assert ended.returncode == 1
     assert "odd/__init__.py is in odd-1.0-py3.11.egg and in site-packages" in ended.stderr
 
@@ -107,5 +107,5 @@ def test_the_egg_of_another_package_stays(tmp_path: Path) -> None:
     egg = f"{PACKAGES}/odd-1.0-py3.11.egg/odd.py"
     written(tmp_path, egg, "conda-meta/odd-1-0.json")
     (tmp_path / "conda-meta" / "odd-1-0.json").write_text(json.dumps({"files": [egg]}))
-    assert run(tmp_path, prefix_postprocessing.unpack_eggs_lines(output())).returncode == 0
+    assert run(tmp_path, shell_lines_after_script.unpack_eggs_lines(output())).returncode == 0
     assert left(tmp_path) == {egg, "conda-meta/odd-1-0.json"}

@@ -18,10 +18,10 @@ from kiln.build.source_mirrors import SourceMirrors
 from kiln.builder.job_main import RENDERED
 from kiln.errors import BuildFailed, DownloadFailed, KilnError, SolveFailed, TestsFailed
 from kiln.executor import network_isolation
-from kiln.model.planned_steps import BuildStep, CompileStep
+from kiln.model.build_and_test_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
-from kiln.store import bazel_environment_variables
+from kiln.store import compile_script_variables
 from kiln.store.digests import folder_digest
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from kiln.job.job_descriptions import BuildJob
     from kiln.job.messages import ReportedStep
-    from kiln.model.planned_steps import FetchedSource
+    from kiln.model.build_and_test_steps import FetchedSource
     from kiln.model.rendered import RenderedConfig
 
 Result = TypeVar("Result")
@@ -120,7 +120,7 @@ class EngineCalls:
     @property
     def source_archive_mirrors(self) -> SourceMirrors:
         """Further places of source archives."""
-        folder = self.job.compile.get(bazel_environment_variables.DISTDIR)
+        folder = self.job.compile.get(compile_script_variables.DISTDIR)
         return SourceMirrors(
             folder=None if folder is None else Path(folder),
             mirror=self.job.options.mirror,

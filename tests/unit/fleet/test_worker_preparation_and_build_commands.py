@@ -24,7 +24,7 @@ from kiln.fleet.executor_protocol import (
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.log_stream import MARK
-from kiln.fleet.worker_command_execution import (
+from kiln.fleet.worker_preparation_and_build_commands import (
     follow_build,
     job_settings,
     job_states_of_same_inputs,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiln.fleet import json_streaming
+from kiln.fleet import large_json_reader
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
@@ -24,9 +24,9 @@ VALUES = st.recursive(
 def test_the_members_are_those_of_the_document_wherever_it_is_cut(data: Any, chunk: int, indent: int | None) -> None:
     text = json.dumps(data, indent=indent)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_streaming, "CHUNK", chunk)
-        flat = list(json_streaming.iterate_json_members(io.StringIO(text), ()))
-        deep = list(json_streaming.iterate_json_members(io.StringIO(text), {("a",)}))
+        patch.setattr(large_json_reader, "CHUNK", chunk)
+        flat = list(large_json_reader.iterate_json_members(io.StringIO(text), ()))
+        deep = list(large_json_reader.iterate_json_members(io.StringIO(text), {("a",)}))
     assert flat == [((key,), value) for key, value in data.items()]
     inner = data.get("a")
     rest = [((key,), value) for key, value in data.items() if key != "a"]
@@ -40,11 +40,11 @@ def test_the_members_are_those_of_the_document_wherever_it_is_cut(data: Any, chu
 @pytest.mark.parametrize("text", ["", "[1", '{"a"', '{"a": }', '{"a": 1', '{"a": 1]', "7", '{"a": ' + "[" * 200_000])
 def test_a_damaged_document_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        list(json_streaming.iterate_json_members(io.StringIO(text), {("a",)}))
+        list(large_json_reader.iterate_json_members(io.StringIO(text), {("a",)}))
 
 
 def test_a_value_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_streaming, "LARGEST", 1000)
-    monkeypatch.setattr(json_streaming, "CHUNK", 100)
+    monkeypatch.setattr(large_json_reader, "LARGEST", 1000)
+    monkeypatch.setattr(large_json_reader, "CHUNK", 100)
     with pytest.raises(ValueError, match=re.escape("a value of more than 1,000 characters")):
-        list(json_streaming.iterate_json_members(io.StringIO(json.dumps({"a": "x" * 5000})), ()))
+        list(large_json_reader.iterate_json_members(io.StringIO(json.dumps({"a": "x" * 5000})), ()))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.publish.journal import Journal
 from kiln.publish.servers import ServerKind
-from kiln.publish.servers.staged_server_publication import ServerTarget
+from kiln.publish.servers.server_publication import ServerTarget
 from kiln.publish.targets import parse_target
 from tests.unit.publish.test_transaction import package
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.compat import tables
-from kiln.run import config_version_compat_check
+from kiln.run import tensorflow_and_cuda_version_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,22 +33,22 @@ def compile_plan() -> Iterator[Any]:
 def cudas(compile_plan: Any) -> list[str]:
     names = (
         name.split(" ")[1]
-        for name in compile_plan.read(RECIPE / config_version_compat_check.SETTINGS)
+        for name in compile_plan.read(RECIPE / tensorflow_and_cuda_version_check.SETTINGS)
         if name.startswith("cuda ")
     )
     return [name for name in names if name != "None"]
 
 
 def test_the_doctor_reads_the_capabilities_that_the_recipe_compiles_for(compile_plan: Any) -> None:
-    settings = compile_plan.read(RECIPE / config_version_compat_check.SETTINGS)
+    settings = compile_plan.read(RECIPE / tensorflow_and_cuda_version_check.SETTINGS)
     for cuda in cudas(compile_plan):
-        assert config_version_compat_check.compiled_cuda_capabilities(RECIPE, cuda) == compile_plan.capabilities_for(
-            settings, f"cuda {cuda}", ""
-        )
+        assert tensorflow_and_cuda_version_check.compiled_cuda_capabilities(
+            RECIPE, cuda
+        ) == compile_plan.capabilities_for(settings, f"cuda {cuda}", "")
 
 
 def test_the_recipe_and_the_table_know_the_same_architectures(compile_plan: Any) -> None:
-    settings = compile_plan.read(RECIPE / config_version_compat_check.SETTINGS)
+    settings = compile_plan.read(RECIPE / tensorflow_and_cuda_version_check.SETTINGS)
     for cuda in cudas(compile_plan):
         row = tables.cuda_compiler_row(cuda)
         assert row is not None
@@ -60,7 +60,7 @@ def test_the_recipes_bazel_is_the_one_of_the_table(compile_plan: Any) -> None:
     version = meta.partition('set version = "')[2].partition('"')[0]
     row = tables.tensorflow_row(version)
     assert row is not None
-    assert compile_plan.read(RECIPE / config_version_compat_check.SETTINGS)["bazel"]["version"] == row["bazel"]
+    assert compile_plan.read(RECIPE / tensorflow_and_cuda_version_check.SETTINGS)["bazel"]["version"] == row["bazel"]
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,19 @@ def test_the_recipes_bazel_is_the_one_of_the_table(compile_plan: Any) -> None:
     ],
 )
 def test_a_recipe_that_does_not_say_is_left_alone(tmp_path: Path, text: str) -> None:
-    assert config_version_compat_check.compiled_cuda_capabilities(tmp_path, "12.5") == ()
-    (tmp_path / config_version_compat_check.SETTINGS).write_text(text)
-    assert config_version_compat_check.compiled_cuda_capabilities(tmp_path, "12.5") == ()
+    assert tensorflow_and_cuda_version_check.compiled_cuda_capabilities(tmp_path, "12.5") == ()
+    (tmp_path / tensorflow_and_cuda_version_check.SETTINGS).write_text(text)
+    assert tensorflow_and_cuda_version_check.compiled_cuda_capabilities(tmp_path, "12.5") == ()
 
 
 def test_a_list_is_the_policy_as_far_as_cuda_and_compiler_accept_it(tmp_path: Path) -> None:
-    (tmp_path / config_version_compat_check.SETTINGS).write_text(
+    (tmp_path / tensorflow_and_cuda_version_check.SETTINGS).write_text(
         "[cuda 1.0]\ncompiler = c\narchitectures = 70 80 90\n"
         "[compiler c]\narchitectures = 60 80 90\n"
         "[architectures]\n60 =\n80 =\n90 =\n"
     )
-    assert config_version_compat_check.compiled_cuda_capabilities(tmp_path, "1.0") == ("sm_80", "sm_90", "compute_90")
+    assert tensorflow_and_cuda_version_check.compiled_cuda_capabilities(tmp_path, "1.0") == (
+        "sm_80",
+        "sm_90",
+        "compute_90",
+    )

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build.staging_and_build_run_exports import run_exports_of_package
+from kiln.build.inherited_run_exports import run_exports_of_package
 from kiln.errors import BuildFailed
-from kiln.model.planned_steps import RunExport
+from kiln.model.build_and_test_steps import RunExport
 from tests.packages import conda_package
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import expand
-from kiln.builder import rehearsal_config_and_python_choice
+from kiln.builder import rehearsal_config_and_inputs
 from kiln.builder.rehearsal import config_for_one_python, find_rehearsal_python
-from kiln.builder.rehearsal_config_and_python_choice import (
+from kiln.builder.rehearsal_config_and_inputs import (
     RehearsalInputs,
     cpu_config_for_machine,
     missing_wheels_size,
@@ -199,8 +199,8 @@ def test_of_several_configs_of_a_python_the_usual_one_of_this_machine_is_rehears
         cpu_config_for_machine(feedstock, MACHINE)
 
 
-def pythons(tmp_path: Path, *, fetch: bool = True) -> rehearsal_config_and_python_choice.RehearsalPythons:
-    return rehearsal_config_and_python_choice.RehearsalPythons(
+def pythons(tmp_path: Path, *, fetch: bool = True) -> rehearsal_config_and_inputs.RehearsalPythons:
+    return rehearsal_config_and_inputs.RehearsalPythons(
         machine=MACHINE, folder=tmp_path, channel="the-channel", fetch=fetch
     )
 
@@ -213,7 +213,7 @@ def test_another_interpreter_than_the_calling_one_is_noted(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path
 ) -> None:
     here["3.12"] = interpreter_of("3.12")
-    means, notes = rehearsal_config_and_python_choice.require_rehearsal_inputs(
+    means, notes = rehearsal_config_and_inputs.require_rehearsal_inputs(
         configs(feedstock, "3.12"), pythons(tmp_path), on_host=True
     )
     assert means[CONFIGS["3.12"]].interpreter == here["3.12"]
@@ -227,20 +227,15 @@ def test_a_named_python_that_cannot_be_used_is_not_replaced(
     own, machine = pythons(tmp_path), replace(MACHINE, insists=True)
     named = replace(own, machine=machine)
     with pytest.raises(UnsupportedPython, match="/calling cannot be used"):
-        rehearsal_config_and_python_choice.require_rehearsal_inputs(configs(feedstock, "3.12"), named, on_host=True)
+        rehearsal_config_and_inputs.require_rehearsal_inputs(configs(feedstock, "3.12"), named, on_host=True)
     monkeypatch.setattr(usable_python_search, "probe_interpreter", lambda *_, **__: interpreter_of("3.11"))
     with pytest.raises(UnsupportedPython, match="/calling cannot be used for this rehearsal") as caught:
-        rehearsal_config_and_python_choice.require_rehearsal_inputs(configs(feedstock, "3.12"), named, on_host=True)
+        rehearsal_config_and_inputs.require_rehearsal_inputs(configs(feedstock, "3.12"), named, on_host=True)
     assert caught.value.why == "it is Python 3.11, the rehearsal requires Python 3.12"
     both = configs(feedstock, "3.11", "3.12")
-    assert len(rehearsal_config_and_python_choice.require_rehearsal_inputs(both, named, on_host=True)[0]) == 2
+    assert len(rehearsal_config_and_inputs.require_rehearsal_inputs(both, named, on_host=True)[0]) == 2
     assert (
-        len(
-            rehearsal_config_and_python_choice.require_rehearsal_inputs(configs(feedstock, "3.12"), own, on_host=True)[
-                0
-            ]
-        )
-        == 1
+        len(rehearsal_config_and_inputs.require_rehearsal_inputs(configs(feedstock, "3.12"), own, on_host=True)[0]) == 1
     )
 
 
@@ -255,7 +250,7 @@ def test_a_python_that_is_absent_is_fetched_with_what_was_wrong_with_others(
 
     monkeypatch.setattr(python_download, "fetch_python", fetch)
     here["3.12"] = interpreter_of("3.12")
-    means, notes = rehearsal_config_and_python_choice.require_rehearsal_inputs(
+    means, notes = rehearsal_config_and_inputs.require_rehearsal_inputs(
         configs(feedstock, "3.11", "3.12"), pythons(tmp_path), on_host=True
     )
     (request,) = requests
@@ -272,16 +267,16 @@ def test_some_missing_pythons_are_noted_and_all_are_an_error(
 
     monkeypatch.setattr(python_download, "fetch_python", fetch)
     with pytest.raises(UnsupportedPython, match=r"no Python 3\.13 can be had"):
-        rehearsal_config_and_python_choice.require_rehearsal_inputs(
+        rehearsal_config_and_inputs.require_rehearsal_inputs(
             configs(feedstock, "3.11", "3.13"), pythons(tmp_path), on_host=True
         )
     here["3.12"] = interpreter_of("3.12")
-    means, notes = rehearsal_config_and_python_choice.require_rehearsal_inputs(
+    means, notes = rehearsal_config_and_inputs.require_rehearsal_inputs(
         configs(feedstock, "3.12", "3.13"), pythons(tmp_path), on_host=True
     )
     assert means[CONFIGS["3.13"]].interpreter is None
     assert notes[1:] == ("no Python 3.13 can be had: get it",)
-    means, notes = rehearsal_config_and_python_choice.require_rehearsal_inputs(
+    means, notes = rehearsal_config_and_inputs.require_rehearsal_inputs(
         configs(feedstock, "3.13"), pythons(tmp_path), on_host=False
     )
     assert (means[CONFIGS["3.13"]].interpreter, notes) == (None, ()), "a container may have one"
@@ -290,7 +285,7 @@ def test_some_missing_pythons_are_noted_and_all_are_an_error(
 def test_a_dry_run_notes_the_pythons_to_fetch(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path
 ) -> None:
-    _, notes = rehearsal_config_and_python_choice.require_rehearsal_inputs(
+    _, notes = rehearsal_config_and_inputs.require_rehearsal_inputs(
         configs(feedstock, "3.13"), pythons(tmp_path, fetch=False), on_host=True
     )
     assert notes == ("Python 3.13 not found on this machine: it would be fetched from the-channel, or by uv",)
@@ -305,6 +300,4 @@ def test_a_dry_run_that_may_fetch_nothing_is_refused_as_the_run_would_be(
     monkeypatch.setattr(python_download, "fetch_python", fetch)
     pythons_here = replace(pythons(tmp_path, fetch=False), channel=NO_CHANNEL)
     with pytest.raises(UnsupportedPython, match="nothing from none"):
-        rehearsal_config_and_python_choice.require_rehearsal_inputs(
-            configs(feedstock, "3.13"), pythons_here, on_host=True
-        )
+        rehearsal_config_and_inputs.require_rehearsal_inputs(configs(feedstock, "3.13"), pythons_here, on_host=True)

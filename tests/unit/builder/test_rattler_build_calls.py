@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from kiln import solve_and_install, virtual_packages
-from kiln.builder.engine_calls import ATTEMPTS, EngineCalls, call_with_download_retries, explained_solve_error
+from kiln.builder.rattler_build_calls import ATTEMPTS, EngineCalls, call_with_download_retries, explained_solve_error
 from kiln.errors import DownloadFailed, KilnError, SolveFailed
 from kiln.job.messages import StepReporter
-from kiln.model.planned_steps import BuildStep, CompileStep, FetchedSource
+from kiln.model.build_and_test_steps import BuildStep, CompileStep, FetchedSource
 from kiln.model.rendered import Checkout, Output, Source
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln.fleet import provider_playbooks
+from kiln.fleet import provider_playbook_runs
 from kiln.fleet.executor_protocol import (
     CommandFailed,
     CommandUndelivered,
@@ -25,7 +25,7 @@ from kiln.fleet.executor_protocol import (
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.playbook_runner import NOT_ENDED, PlaybookResult, PlaybookSite
-from kiln.fleet.provider_playbooks import probe_workers, provision_workers, tear_down_run, terminate_worker
+from kiln.fleet.provider_playbook_runs import probe_workers, provision_workers, tear_down_run, terminate_worker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,8 +91,8 @@ def test_a_provider_that_never_answers_holds_up_neither_probes_nor_other_changes
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A supervisor gives up no silent worker before the answer to its probe."""
-    monkeypatch.setattr(provider_playbooks, "LISTING", 0.2)
-    monkeypatch.setattr(provider_playbooks, "CHANGE", 0.2)
+    monkeypatch.setattr(provider_playbook_runs, "LISTING", 0.2)
+    monkeypatch.setattr(provider_playbook_runs, "CHANGE", 0.2)
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho asking\nsleep 600\n")
     python.chmod(0o755)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.variants.target_platform import Platform
+from kiln.variants.platform_properties import Platform
 
 LINUX = Platform(system="linux", arch="64", environ={"CI": "1", "unix": "hidden"})
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.cli.fleet_plan_quotas import has_credentials
+from kiln.cli.fleet_account_quota_lookup import has_credentials
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.errors import TemplateFault, UnsafeTemplate
-from kiln.lint.stub_template import RecipeYamlRenderer, render_meta_yaml
+from kiln.lint.rendering_without_variant import RecipeYamlRenderer, render_meta_yaml
 
 TEXTS = [
     ("{{ unknown }}", "unknown"),

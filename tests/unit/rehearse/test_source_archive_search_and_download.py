@@ -15,9 +15,9 @@ from kiln import http_client, process_runner
 from kiln.build.source_mirrors import SourceMirrors
 from kiln.errors import DownloadFailed, HashMismatch
 from kiln.model.rendered import Source
-from kiln.rehearse import pip_index_client, source_archives_by_hash
+from kiln.rehearse import pip_index_client, source_archive_search_and_download
 from kiln.rehearse.plan_types import SourceFile
-from kiln.rehearse.source_archives_by_hash import (
+from kiln.rehearse.source_archive_search_and_download import (
     SourceSearch,
     fetch_sources,
     missing_sources,
@@ -142,10 +142,12 @@ def test_a_download_that_breaks_off_is_reported_with_its_origin(tmp_path: Path, 
 
 def test_a_name_cannot_lead_out_of_the_folder() -> None:
     assert (
-        source_archives_by_hash.source_file_names(Source(url=("https://a.example/x/..", "https://a.example/%2e%2e")))
+        source_archive_search_and_download.source_file_names(
+            Source(url=("https://a.example/x/..", "https://a.example/%2e%2e"))
+        )
         == ()
     )
-    assert source_archives_by_hash.source_file_names(Source(url=("https://a.example/%2Fetc%2Fpasswd",))) == (
+    assert source_archive_search_and_download.source_file_names(Source(url=("https://a.example/%2Fetc%2Fpasswd",))) == (
         Path("/etc/passwd").name,
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.cli.failed_run_error import failed_run_error
+from kiln.cli.failed_run_error_text import failed_run_error
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed
 from kiln.model.run import ConfigState
 from tests.unit.console.run import a_config, a_run

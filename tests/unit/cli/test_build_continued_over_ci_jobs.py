@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.cli import ci_job_handover
+from kiln.cli import build_continued_over_ci_jobs
 from kiln.errors import UsageError
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from tests.feedstocks import written
@@ -42,11 +42,14 @@ def test_what_a_chain_cannot_do_is_refused(
     tmp_path: Path, words: tuple[str, ...], configs: tuple[str, ...], what: str
 ) -> None:
     with pytest.raises(UsageError, match=what):
-        ci_job_handover.requested_job_chain(written(tmp_path, META), parsed(*words), configs)
+        build_continued_over_ci_jobs.requested_job_chain(written(tmp_path, META), parsed(*words), configs)
 
 
 def test_a_budget_alone_has_no_chain(tmp_path: Path) -> None:
-    assert ci_job_handover.requested_job_chain(written(tmp_path, META), parsed("--budget", "1h"), ("a", "b")) is None
+    assert (
+        build_continued_over_ci_jobs.requested_job_chain(written(tmp_path, META), parsed("--budget", "1h"), ("a", "b"))
+        is None
+    )
 
 
 @pytest.mark.parametrize(("script", "lines"), [("make", 2), ('bazel --disk_cache="$BAZEL_DISK_CACHE"', 1)])
@@ -55,11 +58,15 @@ def test_a_compile_that_exceeds_the_budget_is_told_before_it_starts(
 ) -> None:
     feedstock = written(tmp_path, META)
     (feedstock.recipe / "build.sh").write_text(script)
-    ci_job_handover.take_over_from_previous_job(None, feedstock, a_plan(estimate=7200.0), parsed("--budget", "1h"))
+    build_continued_over_ci_jobs.take_over_from_previous_job(
+        None, feedstock, a_plan(estimate=7200.0), parsed("--budget", "1h")
+    )
     notes = capsys.readouterr().err.splitlines()
     assert notes[0] == "note: took 2 h 00 min when it was last built, and --budget is 1 h 00 min"
     assert len(notes) == lines
-    ci_job_handover.take_over_from_previous_job(None, feedstock, a_plan(estimate=1800.0), parsed("--budget", "1h"))
+    build_continued_over_ci_jobs.take_over_from_previous_job(
+        None, feedstock, a_plan(estimate=1800.0), parsed("--budget", "1h")
+    )
     assert capsys.readouterr().err == ""
 
 
@@ -68,7 +75,7 @@ def test_after_a_notice_no_more_is_handed_on_than_there_is_time_for(tmp_path: Pa
     notice = tmp_path / "notice"
     notice.write_text(json.dumps({"at": time.time() + left}))
     options = parsed("--handover", str(tmp_path / "handover"), "--notice", str(notice))
-    chain = ci_job_handover.requested_job_chain(written(tmp_path / "feedstock", META), options, ("a",))
+    chain = build_continued_over_ci_jobs.requested_job_chain(written(tmp_path / "feedstock", META), options, ("a",))
     assert chain is not None
     report = MatrixReport(
         run=1,
@@ -82,5 +89,5 @@ def test_after_a_notice_no_more_is_handed_on_than_there_is_time_for(tmp_path: Pa
         container="none",
         configs=(ConfigRun(config="a", state=ConfigState.FAILED, group="cpu"),),
     )
-    assert ci_job_handover.hand_over_to_next_job(chain, report, {}, options) is None
+    assert build_continued_over_ci_jobs.hand_over_to_next_job(chain, report, {}, options) is None
     assert 0.9 * most <= chain.bound <= most

@@ -14,8 +14,8 @@ import rattler
 from kiln import process_runner
 from kiln.conda_package.writer import PLACEHOLDER
 from kiln.errors import BuildFailed, UnsupportedPython
-from kiln.rehearse import machine_python_packaging
-from kiln.rehearse.machine_python_packaging import (
+from kiln.rehearse import conda_packages_from_interpreter
+from kiln.rehearse.conda_packages_from_interpreter import (
     python_abi_metadata,
     python_metadata,
     relocatable_rpath,
@@ -232,6 +232,6 @@ def test_the_site_folder_of_a_prefix_is_found_and_the_systems_is_not(
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     monkeypatch.setattr(sys, "path", ["/usr/lib/python3", "/usr/lib/python3/dist-packages"])
     monkeypatch.setattr(site, "getsitepackages", site.getsitepackages)
-    exec(machine_python_packaging._SITECUSTOMIZE, {})
+    exec(conda_packages_from_interpreter._SITECUSTOMIZE, {})
     assert sys.path == ["/usr/lib/python3", str(packages)]
     assert site.getsitepackages() == [str(packages)]

@@ -26,7 +26,7 @@ from kiln.fleet.executor_shared_state import NO_CONNECTION, SSH_SECONDS
 from kiln.fleet.fleet_run_settings import CACHE, POOL
 from kiln.fleet.log_stream import LogStream, job_state_and_result
 from kiln.fleet.playbook_runner import NOT_ENDED, read_json_object
-from kiln.store import bazel_environment_variables, bazel_remote_executor_credentials
+from kiln.store import bazel_remote_executor_credentials, compile_script_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -183,12 +183,12 @@ def _start_build_with_pool(session: PlaybookSession, command: StartBuild, option
             reason = f"the pool's server does not answer: {result.tail[-REASON_LENGTH:]}"
             return CommandUndelivered(command=command, reason=reason)
     secrets = {
-        bazel_environment_variables.EXECUTOR: command.cache,
-        bazel_environment_variables.CREDENTIALS: bazel_remote_executor_credentials.encode_credentials_folder(
+        compile_script_variables.EXECUTOR: command.cache,
+        compile_script_variables.CREDENTIALS: bazel_remote_executor_credentials.encode_credentials_folder(
             folder / "keys" / "pool-client"
         ),
     }
-    masking.register_secrets(bazel_environment_variables.with_secrets_inside_credentials(secrets).values())
+    masking.register_secrets(compile_script_variables.with_secrets_inside_credentials(secrets).values())
     return _start_build_with_settings(session, command, options, secrets)
 
 

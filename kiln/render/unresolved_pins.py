@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.rendered import Pin
-from kiln.render.meta_yaml_parts import run_exports
+from kiln.render.rendered_parts_from_meta_yaml import run_exports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

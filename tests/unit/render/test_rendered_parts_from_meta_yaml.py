@@ -10,7 +10,7 @@ import pytest
 from kiln import expand, render
 from kiln.errors import RecipeFault
 from kiln.model.rendered import Checkout, Requirements, Script, Source
-from kiln.render import meta_yaml_parts, output_settings
+from kiln.render import output_settings, rendered_parts_from_meta_yaml
 from kiln.variants.files import VariantFile, load_variant_file
 from tests.feedstocks import written
 
@@ -56,7 +56,7 @@ def test_items_are_texts(value: Any, expected: tuple[str, ...]) -> None:
     ],
 )
 def test_binaries_are_relocated_unless_the_recipe_says_otherwise(value: Any, expected: object) -> None:
-    assert meta_yaml_parts.binary_relocation(value) == expected
+    assert rendered_parts_from_meta_yaml.binary_relocation(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_binaries_are_relocated_unless_the_recipe_says_otherwise(value: Any, exp
 )
 def test_run_exports_are_weak_unless_named(value: Any, expected: dict[str, tuple[str, ...]]) -> None:
     """A kind without lines stays: conda-build writes it into run_exports.json, too."""
-    assert meta_yaml_parts.run_exports(value) == expected
+    assert rendered_parts_from_meta_yaml.run_exports(value) == expected
 
 
 def test_requirements_are_those_of_the_four_sections() -> None:
-    result = meta_yaml_parts.requirements_from_sections(
+    result = rendered_parts_from_meta_yaml.requirements_from_sections(
         {"build": ["make"], "run": ["b"], "run_constrained": ["c <2"], "other": ["d"]}
     )
     assert result == Requirements(build=("make",), host=(), run=("b",), run_constrained=("c <2",))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from kiln.store.bazel_environment_variables import shell_export_lines
+from kiln.store.compile_script_variables import shell_export_lines
 
 
 def test_a_compile_steps_settings_are_shell_lines() -> None:

@@ -13,7 +13,7 @@ from kiln.build.solved_pins import RENDERED
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
-from kiln.model.planned_steps import RunExport
+from kiln.model.build_and_test_steps import RunExport
 from kiln.yamltext import ScalarInterpretation, parse_document
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kiln.bazel.external_repository_file_reader import (
+from kiln.bazel.repository_declaration_reader import (
     LARGEST_ALL,
     LARGEST_FILE,
     LARGEST_LOCK,
