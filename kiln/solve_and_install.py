@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import channel_url_credentials, files, folder_lock, rattler_process
 from kiln.errors import BrokenIndex
 from kiln.matchspec_notation import package_name
-from kiln.rattler_process.package_records import records_from_json, records_to_json
+from kiln.rattler_process.package_records_as_json import records_from_json, records_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

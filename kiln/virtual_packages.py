@@ -35,7 +35,7 @@ def machine_virtual_packages(overrides: Mapping[str, str] | None = None) -> Virt
     from rattler import VirtualPackage, VirtualPackageOverrides
     from rattler.virtual_package import Override
 
-    from kiln.compat import probe, virtual_cuda_arch
+    from kiln.compat import cuda_arch_of_machine, machine_facts
 
     values = {kind: (overrides or {}).get(name) for kind, name in OVERRIDES.items()}
     for kind, value in values.items():
@@ -47,7 +47,9 @@ def machine_virtual_packages(overrides: Mapping[str, str] | None = None) -> Virt
     detected = VirtualPackage.detect(VirtualPackageOverrides(**replacements))
     generic = (package.into_generic() for package in detected)
     packages = {package.name.normalized: (str(package.version), str(package.build_string)) for package in generic}
-    arch = virtual_cuda_arch.cuda_arch_version(
-        overrides or {}, has_cuda="__cuda" in packages, capabilities=lambda: probe.compute_capabilities(overrides or {})
+    arch = cuda_arch_of_machine.cuda_arch_version(
+        overrides or {},
+        has_cuda="__cuda" in packages,
+        capabilities=lambda: machine_facts.compute_capabilities(overrides or {}),
     )
-    return packages if arch is None else {**packages, virtual_cuda_arch.NAME: (arch, "0")}
+    return packages if arch is None else {**packages, cuda_arch_of_machine.NAME: (arch, "0")}

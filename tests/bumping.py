@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 from typing import TYPE_CHECKING
 
-from kiln import bump, feedstock_loader
+from kiln import bump, feedstock_folder_check
 from tests.feedstocks import LINUX_ONLY
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def feedstock(root: Path, text: str, *, v1: bool = False, configs: Mapping[str, 
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode())
-    return feedstock_loader.load(root)
+    return feedstock_folder_check.load(root)
 
 
 def released(folder: Path, *names: str) -> dict[str, str]:

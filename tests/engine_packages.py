@@ -20,7 +20,7 @@ from kiln import files
 from kiln.conda_package import reader
 from kiln.local_channel import LocalChannel
 from kiln.rehearse import usable_python_search
-from kiln.rehearse.conda_packages_from_interpreter import write_python_packages
+from kiln.rehearse.python_package_from_interpreter import write_python_packages
 from tests.feedstocks import written
 from tests.git_repositories import git
 from tests.packages import conda_package, release_package

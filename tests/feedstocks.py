@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import feedstock_loader
+from kiln import feedstock_folder_check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ def expected(name: str) -> dict[str, Any]:
 def copied(name: str, folder: Path) -> Feedstock:
     """Return a fixture, copied to where it may be written."""
     shutil.copytree(FIXTURES / "feedstocks" / name, folder / name)
-    return feedstock_loader.load(folder / name)
+    return feedstock_folder_check.load(folder / name)
 
 
 def written(
@@ -41,4 +41,4 @@ def written(
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return feedstock_loader.load(folder)
+    return feedstock_folder_check.load(folder)

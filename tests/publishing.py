@@ -18,7 +18,7 @@ from kiln.publish import transaction
 from kiln.publish.stores import yank_patch_and_reindex
 from kiln.publish.stores.folder import FolderStore
 from kiln.publish.stores.store_publication import StoreTarget
-from kiln.release.package_provenance import AttestationSettings
+from kiln.release.provenance_creation import AttestationSettings
 from kiln.repodata.index_entry import read_index_entry
 from kiln.zstd import zstd
 from tests.packages import release_package

@@ -52,10 +52,10 @@ INCLUDES += "-I$(TOP)/include" $(_SPACE_)
 PACK = """\
 import os, sys
 from pathlib import Path
-from kiln.rehearse import usable_python_search, conda_packages_from_interpreter
+from kiln.rehearse import usable_python_search, python_package_from_interpreter
 for executable in sys.argv[2:]:
     found = usable_python_search.probe_interpreter(Path(executable), env=os.environ)
-    conda_packages_from_interpreter.write_python_packages(found, Path(sys.argv[1]), env=os.environ)
+    python_package_from_interpreter.write_python_packages(found, Path(sys.argv[1]), env=os.environ)
 """
 
 

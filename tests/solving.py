@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from kiln import expand, feedstock_loader, render
+from kiln import expand, feedstock_folder_check, render
 from kiln.matchspec_notation import package_name
 from kiln.rehearse import pypi_conda_conversion, wheel_locks
 from kiln.rehearse.wheel_conversion import library_run_exports
@@ -77,7 +77,7 @@ def write(channel: Path, records: Iterable[Record]) -> Path:
 
 def rendered(root: Path = ROOT) -> list[Record]:
     """Return every output of every config of this feedstock, as its package's index.json will say."""
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     configs = (expand.read_config(feedstock, path.stem) for path in sorted(feedstock.config_folder.glob("*.yaml")))
     outputs = (
         item for config in configs for item in render.close_static_pins(render.render(feedstock, config)).outputs

@@ -94,7 +94,7 @@ def _ensure_environment_in(folder: Path, locks: Sequence[str], say: Callable[[st
     if examine_environment(folder, locks).reason:
         if "_ARGCOMPLETE" in os.environ:
             sys.exit(1)  # a shell's completion does not wait for an environment
-        from kiln.bootstrap.environment_creation import create_environment
+        from kiln.bootstrap.venv_creation import create_environment
 
         try:
             create_environment(folder, locks, say)

@@ -13,7 +13,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.build import engine_failures
+from kiln.build import rattler_build_failure_kinds
 from kiln.errors import (
     BuildFailed,
     DownloadFailed,
@@ -39,16 +39,20 @@ RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|NotFound|InvalidMat
 SAID = 8  # lines of a script, or of an error message, that are shown
 # Patterns of the last exceptions of conda, conda-build and boa; the first match decides the kind.
 KINDS = (
-    (r"SHA256 mismatch|MD5 mismatch|hash mismatch|ChecksumMismatchError", HashMismatch, engine_failures.HASH.hint),
+    (
+        r"SHA256 mismatch|MD5 mismatch|hash mismatch|ChecksumMismatchError",
+        HashMismatch,
+        rattler_build_failure_kinds.HASH.hint,
+    ),
     (
         r"CondaHTTPError|CondaSSLError|CONNECTION FAILED|Could not download|Download error \(|downloading repodata",
         DownloadFailed,
-        engine_failures.NETWORK.hint,
+        rattler_build_failure_kinds.NETWORK.hint,
     ),
     (
         r"Unsatisfiable|(?<!metadata\.)PackageNotFound|PackagesNotFound|nothing provides",  # not importlib.metadata's
         SolveFailed,
-        engine_failures.PACKAGES.hint,
+        rattler_build_failure_kinds.PACKAGES.hint,
     ),
     (r"TESTS FAILED", TestsFailed, "--keep-failed leaves the work directory"),
 )
@@ -171,9 +175,9 @@ def error_from_engine_output(engine: str, exit_code: int, output: str) -> KilnEr
         output_lines = [line for line in output_lines if line not in raised]
     text = "\n".join(raised)
     why = program_output_with_margin("\n".join((*output_lines[-SAID:], *raised[-SAID:])))
-    if engine_failures.DISK.words.search(text):
-        return engine_failures.DISK.error(
-            f"{engine} ended with exit code {exit_code}", why=why, hint=engine_failures.DISK.hint
+    if rattler_build_failure_kinds.DISK.words.search(text):
+        return rattler_build_failure_kinds.DISK.error(
+            f"{engine} ended with exit code {exit_code}", why=why, hint=rattler_build_failure_kinds.DISK.hint
         )
     kinds = ((error, hint) for words, error, hint in KINDS if re.search(words, text, re.IGNORECASE))
     error, hint = next(kinds, (BuildFailed, ""))

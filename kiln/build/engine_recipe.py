@@ -12,7 +12,7 @@ from kiln.build.build_section_for_rattler_build import (
     python_package_settings,
     requirements_merged_into_host,
 )
-from kiln.build.shell_lines_after_script import recipe_license_path
+from kiln.build.prefix_fixup_lines import recipe_license_path
 from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.rendered import RUN_EXPORTS, TEST_MODULES

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln import files, process_runner, rattler_process
-from kiln.build import engine_failures, missing_licenses
+from kiln.build import license_files_not_found, rattler_build_failure_kinds
 from kiln.build.rattler_build_paths import host_prefixes
 from kiln.build.rattler_build_secrets import (
     engine_environment,
@@ -88,7 +88,7 @@ def _run_with_unpack_fallback(
     An archive of another kind than its name says, which the engine cannot unpack, is unpacked by kiln in a second run.
     """
     result, ended = run(step.fetched)
-    if key not in result and step.archives and engine_failures.NOT_UNPACKED in result.get("error", ""):
+    if key not in result and step.archives and rattler_build_failure_kinds.NOT_UNPACKED in result.get("error", ""):
         result, ended = run((*step.fetched, *step.archives))
     if key not in result:
         error = result.get("error", f"the engine ended with exit code {ended.exit_code}")
@@ -155,11 +155,11 @@ def channel_hosts(channels: Iterable[str]) -> str:
 def build_step_error(step: BuildStep | CompileStep, reason: str, tail: str) -> KilnError:
     """Return the error of a failed step, from the engine's own messages."""
     name = step.output.name if isinstance(step, BuildStep) else _NAMES.get(step.title, step.title)
-    kind = engine_failures.classify_failure(reason, tail)
+    kind = rattler_build_failure_kinds.classify_failure(reason, tail)
     hint = kind.hint or f"what the script left is in {step.folder}"
-    message = engine_failures.readable_engine_message(reason, tail)
-    if kind is engine_failures.LICENSES and isinstance(step, BuildStep):
-        message = missing_licenses.missing_licenses_message(step) or message
+    message = rattler_build_failure_kinds.readable_engine_message(reason, tail)
+    if kind is rattler_build_failure_kinds.LICENSES and isinstance(step, BuildStep):
+        message = license_files_not_found.missing_licenses_message(step) or message
     return kind.error(
         f"{name} could not be built: {message}", why=f"the log ends with\n{program_output_with_margin(tail)}", hint=hint
     )

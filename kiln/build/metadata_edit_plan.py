@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.build import packed_tests, recipe_files_in_info
+from kiln.build import recipe_files_in_info, test_files_in_info
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,7 @@ def recipe_and_test_edits(output: Output, recipe_folder: Path, *, sources: Path,
         "files": [
             *recipe,
             {"to": ".", "tree": str(about), "patterns": ["*"]},  # see `readme_and_messages_in_info`
-            *packed_tests.test_file_entries(output, recipe_folder, sources),
+            *test_files_in_info.test_file_entries(output, recipe_folder, sources),
         ],
         "link": {"noarch": {"type": output.noarch}, "package_metadata_version": 1}
         if output.noarch == "generic"

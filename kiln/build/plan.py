@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.build import (
     compile_workdir_for_output_scripts,
-    inherited_run_exports,
+    prefix_fixup_lines,
     readme_and_messages_in_info,
-    shell_lines_after_script,
+    run_exports_unknown_to_engine,
     solved_pins,
     source_fixup_lines,
     sources_fetched_by_engine_or_kiln,
@@ -83,15 +83,15 @@ def plan_rehearsal(
                 recipe_folder=recipe_folder,
                 environment=script_environment(output, rendered, recipe_folder),
                 epilogue=(
-                    *shell_lines_after_script.install_link_scripts_lines(output, recipe_folder),
-                    *shell_lines_after_script.compile_modules_lines(output),
+                    *prefix_fixup_lines.install_link_scripts_lines(output, recipe_folder),
+                    *prefix_fixup_lines.compile_modules_lines(output),
                     *unpackable_prefix_files.refuse_special_files_lines(folder / output.name),
                 ),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
                 as_it_is=True,
                 without={"build"},
                 extra={"rehearsal": True},
-                inherited=inherited_run_exports.build_section_run_exports(output),
+                inherited=run_exports_unknown_to_engine.build_section_run_exports(output),
             ),
             folder=folder / output.name,
             channels=channels,
@@ -271,18 +271,18 @@ def _output_epilogue_lines(
             if patterns
             else ()
         ),
-        *shell_lines_after_script.copy_recipe_licenses_to_workdir_lines(licenses, recipe_folder),
+        *prefix_fixup_lines.copy_recipe_licenses_to_workdir_lines(licenses, recipe_folder),
         *(compile_workdir_for_output_scripts.copy_licenses_to_engine_lines(licenses) if shared_work else ()),
         *(
             ()
             if output.settings.by_engine
             else readme_and_messages_in_info.copy_about_files_lines(output, recipe_folder, about)
         ),
-        *shell_lines_after_script.install_link_scripts_lines(output, recipe_folder),
-        *shell_lines_after_script.direct_url_removal_script(output),
-        *shell_lines_after_script.remove_excluded_files_lines(output),
-        *shell_lines_after_script.unpack_eggs_lines(output),
-        *shell_lines_after_script.compile_modules_lines(output),
+        *prefix_fixup_lines.install_link_scripts_lines(output, recipe_folder),
+        *prefix_fixup_lines.direct_url_removal_script(output),
+        *prefix_fixup_lines.remove_excluded_files_lines(output),
+        *prefix_fixup_lines.unpack_eggs_lines(output),
+        *prefix_fixup_lines.compile_modules_lines(output),
     )
     return ('cd "$SRC_DIR"', *lines) if lines or shared_work else ()
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, folder_lock, masking, source_download
 from kiln.archive_kinds import is_archive, is_misnamed
 from kiln.build import sources_fetched_by_engine_or_kiln
-from kiln.build.engine_failures import HASH
 from kiln.build.engine_recipe import local_source_entry
-from kiln.build.repository_checkout import check_out_repository
+from kiln.build.rattler_build_failure_kinds import HASH
+from kiln.build.source_repository_checkout import check_out_repository
 from kiln.build.source_unpack import unpack_source
 from kiln.build.unpacked_source_content_hash import folder_content_hash
 from kiln.errors import DownloadFailed, HashMismatch, KilnError, RecipeFault

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.bazel import interrupt_script
-from kiln.build import bazel_repository_record
-from kiln.build.inherited_run_exports import run_exports_of_package
+from kiln.build import declared_repository_record
 from kiln.build.plan import plan_compile
+from kiln.build.run_exports_unknown_to_engine import run_exports_of_package
 from kiln.builder.job_main import remove_folders_on_failure
 from kiln.errors import BuildFailed, SystemFault
 from kiln.executor import network_isolation
 from kiln.model.build_and_test_steps import StagedFiles
-from kiln.store import compile_script_variables
+from kiln.store import bazel_variables_of_compile_scripts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,7 @@ class CompileStepRunner:
             work = (step.folder / "work_directory").read_text(encoding="utf-8").strip()
             return [package], {
                 "work": work,
-                "repositories": bazel_repository_record.read_repository_record(step.folder),
+                "repositories": declared_repository_record.read_repository_record(step.folder),
             }
 
         result = self.builder.step_cache.run_or_reuse(title, self.cache_key_inputs(step), run_step)
@@ -90,8 +90,11 @@ class CompileStepRunner:
         events, profile = job.folder / f"bazel-{EVENTS}", job.folder / f"bazel-{PROFILE}"
         for path in (events, profile, *earlier_event_files(events), *earlier_event_files(profile)):
             files.remove(path)
-        variables = {compile_script_variables.EVENTS: str(events), compile_script_variables.PROFILE: str(profile)}
-        text = compile_script_variables.shell_export_lines({**job.compile, **variables})
+        variables = {
+            bazel_variables_of_compile_scripts.EVENTS: str(events),
+            bazel_variables_of_compile_scripts.PROFILE: str(profile),
+        }
+        text = bazel_variables_of_compile_scripts.shell_export_lines({**job.compile, **variables})
         watcher = (
             interrupt_script.interrupt_bazel_lines(job.folder / interrupt_script.NAME) if job.options.has_budget else ""
         )

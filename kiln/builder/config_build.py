@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import emulation, expand, feedstock_loader, files, render
+from kiln import emulation, expand, feedstock_folder_check, files, render
 from kiln.bazel import interrupt_script
-from kiln.build import bazel_repository_record
+from kiln.build import declared_repository_record
 from kiln.build.plan import plan_outputs, test_sources_folder
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.compile_step import CompileStepRunner
@@ -32,7 +32,7 @@ from kiln.matchspec_notation import package_name
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test.tester import PackageTester
 from kiln.serialization import to_json
-from kiln.store import compile_script_variables
+from kiln.store import bazel_variables_of_compile_scripts
 from kiln.store.digests import file_or_folder_digest
 from kiln.variants.cuda_version import virtual_packages_with_cuda
 from kiln.virtual_packages import machine_virtual_packages
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 def run_build_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
     """Build the job's config, or prepare an output for debugging; return the result."""
     secrets = {
-        name: os.environ.pop(name) for name in compile_script_variables.secret_variable_names(os.environ)
+        name: os.environ.pop(name) for name in bazel_variables_of_compile_scripts.secret_variable_names(os.environ)
     }  # for the compile alone
     builder = ConfigBuilder.from_job(job, reporter, secrets)
     return builder.run() if job.options.debug is None else {"debug": builder.prepare_for_debugging(job.options.debug)}
@@ -76,7 +76,9 @@ class ConfigBuilder:
     def from_job(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> ConfigBuilder:
         """Render the config and open its folders."""
         rendered = render_job_config(job, reporter)
-        job_main.mask_script_secrets(rendered, compile_script_variables.with_secrets_inside_credentials(secrets))
+        job_main.mask_script_secrets(
+            rendered, bazel_variables_of_compile_scripts.with_secrets_inside_credentials(secrets)
+        )
         channel = LocalChannel(root=job.folder / "channel")
         channel.repair_index()
         return cls(
@@ -205,17 +207,17 @@ class ConfigBuilder:
 
     def make_package(self, step: BuildStep, compiled: StepResult | None) -> StepResult:
         """Make one package and put it into the config's channel."""
-        secrets = compile_script_variables.with_secrets_inside_credentials(self.engine.secrets)
+        secrets = bazel_variables_of_compile_scripts.with_secrets_inside_credentials(self.engine.secrets)
 
         def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with remove_folders_on_failure(self.job, step.folder):
                 package = self.engine.build_package_with_retries(step, display)
                 secret_leaks.require_no_secrets(package, job_main.secrets_of_scripts(self.rendered, secrets))
-            own = bazel_repository_record.read_repository_record(step.folder)
+            own = declared_repository_record.read_repository_record(step.folder)
             of_compile = list(compiled.detail.get("repositories", ())) if compiled else []
             placed = self.channel.add([(package, step.output.subdir)])
             files.remove(step.folder)
-            return placed, {"repositories": bazel_repository_record.merged_repositories(own, of_compile)}
+            return placed, {"repositories": declared_repository_record.merged_repositories(own, of_compile)}
 
         inputs = {
             **self.engine.inputs_that_decide_result(step),
@@ -306,7 +308,7 @@ class ConfigBuilder:
 def render_job_config(job: BuildJob, reporter: StepReporter) -> RenderedConfig:
     """Return a job's config, as a step of its build."""
     with reporter.step("render"):
-        feedstock = feedstock_loader.load(job.root)
+        feedstock = feedstock_folder_check.load(job.root)
         config = dataclasses.replace(expand.read_config(feedstock, job.config), build_platform=job.build_platform)
         rendered = config_with_emulator(render.close_static_pins(render.render(feedstock, config)), os.environ)
         render.require_supported_keys([rendered], own_engine=True)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiln import solve_and_install, virtual_packages
-from kiln.build import engine_failures
+from kiln.build import rattler_build_failure_kinds
 from kiln.build.plan import test_only_files
 from kiln.build.source_mirrors import SourceMirrors
 from kiln.builder.job_main import RENDERED
@@ -21,7 +21,7 @@ from kiln.executor import network_isolation
 from kiln.model.build_and_test_steps import BuildStep, CompileStep
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
-from kiln.store import compile_script_variables
+from kiln.store import bazel_variables_of_compile_scripts
 from kiln.store.digests import folder_digest
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class EngineCalls:
     @property
     def source_archive_mirrors(self) -> SourceMirrors:
         """Further places of source archives."""
-        folder = self.job.compile.get(compile_script_variables.DISTDIR)
+        folder = self.job.compile.get(bazel_variables_of_compile_scripts.DISTDIR)
         return SourceMirrors(
             folder=None if folder is None else Path(folder),
             mirror=self.job.options.mirror,
@@ -167,7 +167,7 @@ def explained_solve_error(step: BuildStep | CompileStep, failure: KilnError) -> 
 
     It is the solver's explanation, or the server that cannot be reached; a failed download of a source stays as it is.
     """
-    if isinstance(failure, DownloadFailed) and not engine_failures.PACKAGES.words.search(failure.what):
+    if isinstance(failure, DownloadFailed) and not rattler_build_failure_kinds.PACKAGES.words.search(failure.what):
         return failure
     machine = virtual_packages.machine_virtual_packages(os.environ)
     for environment, platform in (("build", step.platforms.build), ("host", step.platforms.target)):
@@ -204,7 +204,7 @@ def call_with_download_retries(do: Callable[[], Result], display: ReportedStep) 
         try:
             return do()
         except DownloadFailed as error:
-            if engine_failures.is_permanent_download_failure(f"{error.what}\n{error.why}"):
+            if rattler_build_failure_kinds.is_permanent_download_failure(f"{error.what}\n{error.why}"):
                 raise
             display.add_note(f"attempt {attempt} of {ATTEMPTS}: {error.what}")
             display.pass_on_line(f"the network failed, attempt {attempt} of {ATTEMPTS}: {error.why or error.what}")

@@ -21,8 +21,8 @@ from kiln.builder.step_cache import StepCache
 from kiln.conda_package.writer import SUBDIR
 from kiln.errors import RecipeFault, UnsupportedPython
 from kiln.ledger import Ledger
-from kiln.rehearse.conda_packages_from_interpreter import write_python_packages
 from kiln.rehearse.plan_types import RehearsalPlan
+from kiln.rehearse.python_package_from_interpreter import write_python_packages
 from kiln.rehearse.required_packages import outputs_for_python
 from kiln.rehearse.usable_python_search import find_interpreter
 from kiln.rehearse.wheel_locks import upstream_wheel_gaps

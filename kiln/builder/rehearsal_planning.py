@@ -13,7 +13,7 @@ from kiln.errors import UnsupportedPython, UsageError
 from kiln.job.required_channels_and_network import python_versions_of_config
 from kiln.package_test.plan import specs_required_by_test
 from kiln.rehearse import usable_python_search, wheel_locks
-from kiln.rehearse.conda_packages_from_interpreter import PACKAGED_PYTHONS
+from kiln.rehearse.python_package_from_interpreter import PACKAGED_PYTHONS
 from kiln.variants.cuda_version import cuda_version_of_config
 
 if TYPE_CHECKING:

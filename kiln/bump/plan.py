@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from kiln.bump import build_number_literals, source_hash_literals, version_literals
 from kiln.bump.literals import Literal, place_of_offset, replace_literals
-from kiln.bump.meta_yaml_variants import MetaYamlText
+from kiln.bump.meta_yaml_at_variants import MetaYamlText
 from kiln.bump.recipe_views import build_numbers, changed_value_positions, sources_of_views, views_with_values
-from kiln.bump.recipe_yaml_variants import RecipeYamlText
+from kiln.bump.recipe_yaml_at_variants import RecipeYamlText
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
 from kiln.recipe_v1.format_detection import is_v1

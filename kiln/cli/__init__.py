@@ -168,9 +168,9 @@ def dispatch(arguments: Sequence[str]) -> int:
         with apply_limits_from_environment(os.environ):
             return command.run(options, root)
     except KilnError as error:
-        from kiln.cli import pasteable_commands
+        from kiln.cli import commands_in_hints
 
-        pasteable_commands.make_hints_pasteable(error, root)
+        commands_in_hints.make_hints_pasteable(error, root)
         raise
 
 

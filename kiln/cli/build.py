@@ -26,12 +26,12 @@ __all__ = ["add_arguments", "run"]
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Build or rehearse the selected configs and print the report."""
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
     from kiln.cli import debug
 
     is_shell_requested = options.shell or os.environ.get("BUILD_WITH_CONDA_DEBUG") == "1"  # conda-forge's variable
     if is_shell_requested and not options.rehearsal:
-        return debug.run_debug_shell(options, feedstock_loader.load(root))
+        return debug.run_debug_shell(options, feedstock_folder_check.load(root))
     if options.rehearsal and options.shell:
         raise UsageError(
             "--debug and --rehearse exclude each other: a rehearsal does not compile", hint="remove one of them"
@@ -41,15 +41,15 @@ def run(options: argparse.Namespace, root: Path) -> int:
             "--from-step and --rehearse exclude each other: a rehearsal resumes automatically",
             hint="remove --from-step",
         )
-    return build_configs(feedstock_loader.load(root), options)
+    return build_configs(feedstock_folder_check.load(root), options)
 
 
 def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     """Build or rehearse configs, and return the exit code."""
     from kiln.cli import build_continued_over_ci_jobs
-    from kiln.cli.build_options import run_options
     from kiln.cli.config_selection import selected_configs
     from kiln.cli.failed_run_error_text import failed_run_error
+    from kiln.cli.run_options_from_arguments import run_options
     from kiln.cli.run_views_and_printing import print_folded
     from kiln.run.plan import plan_as_text
 
@@ -78,7 +78,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
         print(json.dumps(report_json_with_errors(report_as_json(report), errors), indent=2))
     elif options.verbosity != "quiet":
         from kiln.cli.run_views_and_printing import terminal_width
-        from kiln.report.package_summary import built_packages_text
+        from kiln.report.built_packages_text import built_packages_text
 
         print(built_packages_text(report, terminal_width(sys.stdout)), end="", flush=True)
     if chain is not None and (
@@ -105,8 +105,8 @@ def report_json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError
 
 def plan_run_and_print_notes(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:
     """Return the plan of a run, and print its notes."""
-    from kiln.cli.allowed_environment_variables import host_machine_from_options
-    from kiln.cli.pasteable_commands import make_pasteable
+    from kiln.cli.commands_in_hints import make_pasteable
+    from kiln.cli.environment_filters import host_machine_from_options
     from kiln.run import feedstock_run
 
     plan = feedstock_run.plan_run(feedstock, request, host_machine_from_options(options), on_line=print_line)
@@ -120,7 +120,7 @@ def execute_plan(
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Execute a plan, and show its progress on standard error; write JUnit's XML, also when the run is interrupted."""
     from kiln import expand, signals
-    from kiln.cli import pasteable_commands
+    from kiln.cli import commands_in_hints
     from kiln.cli.report import recorded_run, write_junit
     from kiln.cli.run_views_and_printing import append_job_summary, run_view_for_stream
     from kiln.run import feedstock_run
@@ -139,7 +139,7 @@ def execute_plan(
             write_junit(recorded_run(feedstock, None), options.junit)
         raise
     for error in errors.values():
-        pasteable_commands.make_hints_pasteable(error, feedstock.root)
+        commands_in_hints.make_hints_pasteable(error, feedstock.root)
     append_job_summary(report, variants, os.environ)
     if options.junit:
         write_junit(report, options.junit)

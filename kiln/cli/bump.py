@@ -7,8 +7,8 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.allowed_environment_variables import git_and_pip_environment
-from kiln.cli.pasteable_commands import make_pasteable
+from kiln.cli.commands_in_hints import make_pasteable
+from kiln.cli.environment_filters import git_and_pip_environment
 from kiln.cli.run_views_and_printing import print_notes
 from kiln.errors import UsageError
 
@@ -42,13 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Bump the recipe, or show what could be."""
-    from kiln import bump, feedstock_loader
+    from kiln import bump, feedstock_folder_check
 
     if [options.version is not None, options.build, options.check].count(True) != 1:
         raise UsageError("kiln bump takes one of VERSION, --build and --check", hint="kiln bump --check")
     if options.check and options.dry_run:
         raise UsageError("--check and --dry-run exclude each other", hint="--check writes nothing")
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     if options.check:
         return print_newest_versions(feedstock, as_json=options.json)
     plan = bump.prepare_build_bump(feedstock) if options.build else version_bump_plan(feedstock, options.version)

@@ -37,10 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Remove the selected caches, and print the remaining ones."""
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
     from kiln.store.layout import ArtifactLayout
 
-    caches = ArtifactLayout.for_feedstock(feedstock_loader.load(root)).compile_caches
+    caches = ArtifactLayout.for_feedstock(feedstock_folder_check.load(root)).compile_caches
     freed = remove_selected_caches(caches, options)
     entries = [entry for entry in caches.all_caches() if entry.size]
     if options.json:

@@ -23,10 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Collect the packages, and print each config with their number."""
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
     from kiln.console.text import count_text
     from kiln.release import ci_job_results_import
 
-    for config, count in ci_job_results_import.import_ci_job_results(feedstock_loader.load(root), options.folders):
+    for config, count in ci_job_results_import.import_ci_job_results(
+        feedstock_folder_check.load(root), options.folders
+    ):
         print(f"{config}: {count_text(count, 'package')}")
     return 0

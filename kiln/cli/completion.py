@@ -76,10 +76,10 @@ def _add_config_completion(parser: cli.Parser, root: Path) -> cli.Parser:
     """Complete the arguments for config names with the configs of a feedstock."""
 
     def existing_config_names(**_: Any) -> list[str]:
-        from kiln import feedstock_loader
+        from kiln import feedstock_folder_check
 
         with suppress(KilnError, OSError):
-            return list(feedstock_loader.load(root).config_names)
+            return list(feedstock_folder_check.load(root).config_names)
         return []
 
     for action in parser._actions:  # noqa: SLF001 - argparse has no other list of them

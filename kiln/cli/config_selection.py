@@ -6,7 +6,7 @@ import fnmatch
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli.allowed_environment_variables import host_machine_from_options
+from kiln.cli.environment_filters import host_machine_from_options
 from kiln.errors import KilnError, UnknownConfig, UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning_selection
-from kiln.cli.pasteable_commands import make_pasteable
+from kiln.cli.commands_in_hints import make_pasteable
 from kiln.errors import ConversionRefused
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
     Raises:
         ConversionRefused: if the recipe cannot be converted, or the recipes differ.
     """
-    from kiln import convert, feedstock_loader
+    from kiln import convert, feedstock_folder_check
 
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     conversion = convert.convert(
         feedstock,
         pinning_selection.pinning_file_by_name(options.pinning) if options.pinning else None,

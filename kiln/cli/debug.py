@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli import build, config_selection
-from kiln.cli.build_options import run_options
+from kiln.cli.run_options_from_arguments import run_options
 from kiln.cli.run_views_and_printing import print_line
 from kiln.errors import UsageError
 

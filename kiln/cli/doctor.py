@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kiln.compat.combination import Combination
     from kiln.compat.failure_patterns import LogFailure
-    from kiln.compat.probe import MachineFacts
+    from kiln.compat.machine_facts import MachineFacts
     from kiln.compat.results import DoctorResult, Finding, Suggestion
     from kiln.model.feedstock import Feedstock
 
@@ -109,18 +109,18 @@ def fill_unset_from_machine(combination: Combination) -> Combination:
     """Return a combination with unset properties of the machine filled in from this machine."""
     import dataclasses
 
-    from kiln.compat import probe
+    from kiln.compat import machine_facts
 
-    facts = probe.probe_machine(os.environ).runtime_combination()
+    facts = machine_facts.probe_machine(os.environ).runtime_combination()
     values = {name: getattr(facts, name) for name in MACHINE if getattr(combination, name) in (None, ())}
     return dataclasses.replace(combination, **values)
 
 
 def print_config_results(root: Path, options: argparse.Namespace) -> int:
     """Print the results for a config, one for each of its Pythons."""
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
 
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     results = config_results(feedstock, Path(options.config).name.removesuffix(".yaml"), here=options.here)
     is_new = (feedstock.recipe / "variants.yaml").is_file()
     return print_results(results, as_json=options.json, variant_file="variants.yaml" if is_new else VARIANT_FILE)
@@ -141,15 +141,15 @@ def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[Docto
 
 def show_machine_and_runnable_versions(root: Path, *, as_json: bool) -> int:
     """Print this machine's properties, and what runs and builds on it."""
-    from kiln.compat import probe, runnable_versions, virtual_cuda_arch
+    from kiln.compat import cuda_arch_of_machine, machine_facts, runnable_versions
     from kiln.operating_system.file_operations import nearest_existing_path
     from kiln.operating_system.machine_resources import MachineResources
     from kiln.serialization import to_json
 
-    facts, resources = probe.probe_machine(os.environ), MachineResources.of_this_machine()
-    arch = virtual_cuda_arch.cuda_arch_version(
+    facts, resources = machine_facts.probe_machine(os.environ), MachineResources.of_this_machine()
+    arch = cuda_arch_of_machine.cuda_arch_version(
         os.environ,
-        has_cuda=virtual_cuda_arch.has_virtual_cuda_package(os.environ, facts.cuda),
+        has_cuda=cuda_arch_of_machine.has_virtual_cuda_package(os.environ, facts.cuda),
         capabilities=lambda: [card.capability for card in facts.cards],
     )
     disk = shutil.disk_usage(nearest_existing_path(root)).free

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import (
     build,
-    build_options,
     config_selection,
     fleet_account_quota_lookup,
+    fleet_bazel_remote_executor_options,
     fleet_controller_type_and_charge,
     fleet_detach_to_controller,
     fleet_detached_runs,
@@ -23,13 +23,14 @@ from kiln.cli import (
     fleet_gpu_tests,
     fleet_package_tests,
     fleet_prices,
-    fleet_remote_executor_checks_and_secrets,
     fleet_run_terms_from_options,
     fleet_slurm_options_and_jobs,
     fleet_sweep,
     fleet_unrecorded_run_recovery,
     lost_terminal,
+    run_options_from_arguments,
 )
+from kiln.cli.commands_in_hints import make_pasteable
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, add_arguments, planned_worker_loss_limits
 from kiln.cli.fleet_planning import (
     UP_TO_DATE,
@@ -45,7 +46,6 @@ from kiln.cli.fleet_run_folder_and_variables import (
     run_folder,
     worker_build_options,
 )
-from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
@@ -80,7 +80,7 @@ BY_KEY = {
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Run an action of ``kiln fleet``."""
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
 
     if options.action == "prices":  # needs no feedstock
         return fleet_prices.run(options)
@@ -88,10 +88,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
         fleet_slurm_options_and_jobs.check_options(options)
         fleet_run_terms_from_options.check_options(options)
         fleet_detach_to_controller.check_options(options)
-        fleet_remote_executor_checks_and_secrets.check_options(options, os.environ)
+        fleet_bazel_remote_executor_options.check_options(options, os.environ)
     if options.action in DETACHED or (options.action in BY_KEY and options.key is not None):
         return (DETACHED.get(options.action) or BY_KEY[options.action])(options, root)
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     actions = {
         "plan": show_plan,
         "run": run_fleet,
@@ -156,7 +156,7 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
 
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
     recipe_support.require_supported_recipe(feedstock, names)  # before workers are provisioned, and paid for
-    fleet_remote_executor_checks_and_secrets.require_recipe_support(feedstock, names, options)
+    fleet_bazel_remote_executor_options.require_recipe_support(feedstock, names, options)
     configs = configs_built_on_workers.remote_configs(feedstock, tuple(names), options=worker_build_options(options))
     finished = {} if options.rebuild else configs_built_on_workers.collected_packages(feedstock, configs)
     cached = tuple(
@@ -321,7 +321,7 @@ def plan_run_config_and_site(
     attempts, replacements = planned_worker_loss_limits(options, plan.selection)
     run_config = FleetRunConfig(
         id=run_id,
-        command=build_options.masked_command_line(),
+        command=run_options_from_arguments.masked_command_line(),
         machine_type=plan.selection.machine_type,
         estimates=plan.estimates,
         max_workers=min(worker_count_limit(options, n), n) if is_slurm else plan.selection.worker_count,

@@ -11,8 +11,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import fleet_remote_executor_checks_and_secrets
-from kiln.cli.allowed_environment_variables import container_client_variables
+from kiln.cli import fleet_bazel_remote_executor_options
+from kiln.cli.commands_in_hints import make_pasteable
+from kiln.cli.environment_filters import container_client_variables
 from kiln.cli.fleet_controller_type_and_charge import (
     CONTROLLER_TYPE,
     KEEP,
@@ -32,7 +33,6 @@ from kiln.cli.fleet_run_folder_and_variables import (
     worker_build_variables,
 )
 from kiln.cli.fleet_run_terms_from_options import CLOUDS
-from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
@@ -117,7 +117,7 @@ def start_controller_run(options: argparse.Namespace, feedstock: Feedstock, conf
     from kiln import signals
     from kiln.fleet import run_and_removal as fleet
     from kiln.fleet.detached import attach_key
-    from kiln.fleet.detached import start as starting
+    from kiln.fleet.detached import controller_start as starting
     from kiln.fleet.detached.attach_key import ConfigInputHashes
 
     run = secrets.token_hex(4)
@@ -179,7 +179,7 @@ def controller_settings(
     sizes = feedstock.root / "fleet-sizes.yml"
     kind = priced_controller_type(options)
     price = {} if kind is None else controller_price_variable(kind, time.time())
-    executor = fleet_remote_executor_checks_and_secrets.executor_secret_variables(options, os.environ)
+    executor = fleet_bazel_remote_executor_options.executor_secret_variables(options, os.environ)
     return ControllerSettings(
         run=run,
         arguments=tuple(arguments),
@@ -217,7 +217,7 @@ def controller_run_options(options: argparse.Namespace) -> list[str]:
 def controller_site_and_type(options: argparse.Namespace, feedstock: Feedstock, run: str) -> tuple[PlaybookSite, str]:
     """Return the site and the machine type of a controller: the provider's of the workers, or an existing machine."""
     from kiln import files
-    from kiln.fleet.detached import start as starting
+    from kiln.fleet.detached import controller_start as starting
 
     name = starting.controller_run_name(run)
     provider = "static" if options.controller is not None else options.provider
@@ -267,7 +267,7 @@ def remove_controller(site: PlaybookSite, run: str) -> None:
     """Terminate, or release, the machine of a controller and what else it has at its provider."""
     from kiln import files
     from kiln.fleet import run_and_removal as fleet
-    from kiln.fleet.detached import start as starting
+    from kiln.fleet.detached import controller_start as starting
 
     fleet.tear_down_run(site, starting.controller_run_name(run))
     files.remove(site.folder)

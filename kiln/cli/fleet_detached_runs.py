@@ -9,11 +9,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import fleet_controller_type_and_charge
-from kiln.cli.allowed_environment_variables import container_client_variables
+from kiln.cli.commands_in_hints import make_pasteable
+from kiln.cli.environment_filters import container_client_variables
 from kiln.cli.fleet_detach_to_controller import remove_controller
 from kiln.cli.fleet_run_folder_and_variables import artifact_layout, playbook_site, run_folder
 from kiln.cli.fleet_run_terms_from_options import CLOUDS
-from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import (
     AlreadyRunning,
     BrokenPackage,
@@ -42,16 +42,16 @@ OVER = frozenset({"ended", "failed"})
 
 def run_key_and_feedstock(options: argparse.Namespace, root: Path) -> tuple[RunKey, Feedstock | None]:
     """Return the key of the run of a command line, and the feedstock of its folder, if it has one."""
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
     from kiln.fleet.detached import attach_key
 
     if options.key is not None:
         with contextlib.suppress(FeedstockNotFound):
-            feedstock = feedstock_loader.load(root)
+            feedstock = feedstock_folder_check.load(root)
             key = attach_key.read_run_key(options.key)
             return key, (feedstock if is_run_of_feedstock(feedstock, key) else None)
         return attach_key.read_run_key(options.key), None
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     return attach_key.key_of_run(feedstock, options.run), feedstock
 
 
@@ -261,7 +261,7 @@ def site_of_controller_started_here(
     options: argparse.Namespace, feedstock: Feedstock, key: RunKey
 ) -> PlaybookSite | None:
     """Return the site of a controller that was started from this folder; None elsewhere."""
-    from kiln.fleet.detached import start as starting
+    from kiln.fleet.detached import controller_start as starting
 
     if not run_folder(feedstock, starting.controller_run_name(key.run)).exists():
         return None

@@ -8,9 +8,9 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from kiln.cli.allowed_environment_variables import container_client_variables
+from kiln.cli.commands_in_hints import make_pasteable
+from kiln.cli.environment_filters import container_client_variables
 from kiln.cli.fleet_detached_runs import fleet_action_command, run_key_and_feedstock
-from kiln.cli.pasteable_commands import make_pasteable
 
 if TYPE_CHECKING:
     import argparse

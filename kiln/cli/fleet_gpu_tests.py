@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from kiln.cli import build_options, fleet_package_tests
+from kiln.cli import fleet_package_tests, run_options_from_arguments
 from kiln.console.text import count_text
 from kiln.model.fleet_run import GONE
 from kiln.model.run import GOOD, MatrixReport
@@ -162,7 +162,9 @@ def record_cached_as_passed(stage: GpuTestStage | None, cached: Sequence[ConfigR
         return
     ledger.end_run(
         ledger.begin_run(
-            dataclasses.replace(report_of_cached_configs(cached), command=build_options.masked_command_line())
+            dataclasses.replace(
+                report_of_cached_configs(cached), command=run_options_from_arguments.masked_command_line()
+            )
         )
     )
 

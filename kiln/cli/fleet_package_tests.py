@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import build_options, config_selection, fleet_controller_type_and_charge, lost_terminal
+from kiln.cli import config_selection, fleet_controller_type_and_charge, lost_terminal, run_options_from_arguments
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, worker_loss_limits
 from kiln.cli.fleet_detach_to_controller import new_run_id
 from kiln.cli.fleet_planning import config_resource_needs, default_machine_types, priced_machine_types
@@ -165,7 +165,7 @@ def run_config_of_tests(
     time_limit = getattr(options, "time_limit", None)
     return FleetRunConfig(
         id=run_id,
-        command=build_options.masked_command_line(),
+        command=run_options_from_arguments.masked_command_line(),
         machine_type=offers[0].machine_type,
         estimates=tuple(worker_tests.jobs_for_tests(tested, seconds=assumptions.gpu_test, passed=passed)),
         max_workers=1,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli import fleet_remote_executor_checks_and_secrets
-from kiln.cli.allowed_environment_variables import conda_forge_build_variables, container_client_variables
+from kiln.cli import fleet_bazel_remote_executor_options
+from kiln.cli.environment_filters import conda_forge_build_variables, container_client_variables
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
 
@@ -44,7 +44,7 @@ def worker_job_options(options: argparse.Namespace, run_config: FleetRunConfig |
     """Return the options of ``kiln build`` on the workers, with those that have no part in the packages."""
     return (
         *worker_build_options(options),
-        *fleet_remote_executor_checks_and_secrets.executor_job_options(options, run_config),
+        *fleet_bazel_remote_executor_options.executor_job_options(options, run_config),
     )
 
 
@@ -72,7 +72,7 @@ def playbook_site(
     from kiln import bootstrap
     from kiln.fleet import unrecorded_run_recovery
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.store import compile_script_variables
+    from kiln.store import bazel_variables_of_compile_scripts
 
     python = bootstrap.ensure_fleet_environment(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
     folder = run_folder(feedstock, run)
@@ -82,7 +82,7 @@ def playbook_site(
     }
     builds_alone = run_config is not None and run_config.pool is None
     job_secrets = (
-        fleet_remote_executor_checks_and_secrets.executor_secret_variables(options, os.environ) if builds_alone else {}
+        fleet_bazel_remote_executor_options.executor_secret_variables(options, os.environ) if builds_alone else {}
     )
     variables: dict[str, Any] = {
         "kiln_run": run,
@@ -106,7 +106,7 @@ def playbook_site(
             "kiln_environment": worker_build_variables(feedstock),
         }
         if run_config.pool is not None:
-            variables["kiln_pool_properties"] = fleet_remote_executor_checks_and_secrets.pool_platform_properties(
+            variables["kiln_pool_properties"] = fleet_bazel_remote_executor_options.pool_platform_properties(
                 feedstock, options
             )
     return PlaybookSite(
@@ -118,7 +118,7 @@ def playbook_site(
         environment=environment,
         secrets=(
             *masking.secrets_of_environment(environment),
-            *compile_script_variables.with_secrets_inside_credentials(job_secrets).values(),
+            *bazel_variables_of_compile_scripts.with_secrets_inside_credentials(job_secrets).values(),
         ),
         options=worker_job_options(options, run_config) if run_config is not None else (),
         job_secrets=job_secrets,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from kiln.fleet.offer_and_replacement_terms import RunTerms
     from kiln.fleet.plan import FleetPlan
-    from kiln.fleet.run_terms import RunTerms
     from kiln.model.fleet_run import MachineType, Offer
     from kiln.model.job_estimate import JobEstimate
 
@@ -150,7 +150,7 @@ def run_terms_of_plan(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
     """Return the terms of a run by a plan."""
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.lost_worker_limits import joint_loss_limit
-    from kiln.fleet.run_terms import RunTerms, greatest_cost_of_lost_workers
+    from kiln.fleet.offer_and_replacement_terms import RunTerms, greatest_cost_of_lost_workers
 
     way, (first, *others) = plan.selection, offers_by_type(options, plan).values()
     attempts, replacements = planned_worker_loss_limits(options, way)

@@ -10,9 +10,9 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.cli import pinning_selection
-from kiln.cli.allowed_environment_variables import git_and_pip_environment, git_output_or_empty
+from kiln.cli.commands_in_hints import make_pasteable
+from kiln.cli.environment_filters import git_and_pip_environment, git_output_or_empty
 from kiln.cli.failed_run_error_text import kiln_command_words
-from kiln.cli.pasteable_commands import make_pasteable
 from kiln.errors import KilnError, UsageError
 from kiln.operating_system.shell_quoting import joined_command_line
 
@@ -128,7 +128,7 @@ def make_feedstock(
     options: argparse.Namespace, root: Path, requirement: KilnRequirement, variables: dict[str, str]
 ) -> InitReport:
     """Make a feedstock from nothing or from PyPI; return what was written."""
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
     from kiln.init import scaffold
 
     maintainers, note = maintainers_and_note(options.maintainers, root, variables)
@@ -139,7 +139,7 @@ def make_feedstock(
     report = InitReport(folder)
     report.added += planned.added
     report.notes += [*recipe.notes, *([note] if note else []), *([requirement.note] if requirement.note else [])]
-    rerender_or_note_reason(options, feedstock_loader.load(folder), report)
+    rerender_or_note_reason(options, feedstock_folder_check.load(folder), report)
     return report
 
 
@@ -180,11 +180,11 @@ def maintainers_and_note(given: list[str] | None, root: Path, variables: dict[st
 
 def complete_feedstock(options: argparse.Namespace, root: Path, requirement: KilnRequirement) -> InitReport:
     """Add what a feedstock lacks, and change no file; return what was written."""
-    from kiln import feedstock_loader
-    from kiln.expand import workflow
+    from kiln import feedstock_folder_check
+    from kiln.expand import github_workflow_writer
     from kiln.init import scaffold
 
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     planned = scaffold.missing_feedstock_files(feedstock, requirement)
     scaffold.write_planned_files(root, planned)
     report = InitReport(root)
@@ -192,7 +192,7 @@ def complete_feedstock(options: argparse.Namespace, root: Path, requirement: Kil
     report.kept += planned.kept
     if scaffold.REQUIREMENTS in planned.added and requirement.note:
         report.notes.append(requirement.note)
-    if scaffold.SCRIPT in planned.kept and not workflow.has_kiln_build_script(feedstock):
+    if scaffold.SCRIPT in planned.kept and not github_workflow_writer.has_kiln_build_script(feedstock):
         report.notes.append(f"{scaffold.SCRIPT} stays conda-smithy's; `kiln build` builds with kiln")
     if feedstock.config_names:
         report.kept.append(".ci_support")
@@ -216,16 +216,16 @@ def files_ignored_by_git(root: Path, names: list[str]) -> list[str]:
 def _add_ci_workflow(feedstock: Feedstock, report: InitReport) -> None:
     """Write the workflow of the configs in .ci_support, unless there is one."""
     from kiln import expand
-    from kiln.expand import workflow
+    from kiln.expand import github_workflow_writer
 
-    place = feedstock.root / workflow.NAME
+    place = feedstock.root / github_workflow_writer.NAME
     if place.exists():
-        report.kept.append(workflow.NAME)
+        report.kept.append(github_workflow_writer.NAME)
         return
     names = feedstock.config_names
-    lines = workflow.write_workflows(feedstock, expand.read_configs(feedstock, names))
+    lines = github_workflow_writer.write_workflows(feedstock, expand.read_configs(feedstock, names))
     if place.exists():
-        report.added.append(workflow.NAME)
+        report.added.append(github_workflow_writer.NAME)
     else:
         report.notes += lines
 
@@ -268,9 +268,9 @@ def rendered_package_names(feedstock: Feedstock) -> set[str]:
 def rerender_or_note_reason(options: argparse.Namespace, feedstock: Feedstock, report: InitReport) -> None:
     """Write .ci_support and the workflow, or note why not: the feedstock is complete without them but for its CI."""
     from kiln.cli import rerender as command
-    from kiln.expand import workflow
+    from kiln.expand import github_workflow_writer
 
-    before = (feedstock.root / workflow.NAME).exists()
+    before = (feedstock.root / github_workflow_writer.NAME).exists()
     try:
         notes, lines, _ = pinning_selection.run_with_pinning(
             options, feedstock.root, lambda variant_file: command.rerender(options, feedstock.root, variant_file)
@@ -281,7 +281,7 @@ def rerender_or_note_reason(options: argparse.Namespace, feedstock: Feedstock, r
         report.has_configs = False
         return
     report.added += [f".ci_support/{name}.yaml" for name in feedstock.config_names]
-    written = (feedstock.root / workflow.NAME).exists()
+    written = (feedstock.root / github_workflow_writer.NAME).exists()
     if written:
-        (report.kept if before else report.added).append(workflow.NAME)
+        (report.kept if before else report.added).append(github_workflow_writer.NAME)
     report.notes += [*notes, *([] if written else lines[1:])]

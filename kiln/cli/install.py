@@ -156,7 +156,7 @@ def default_package_cache(environment: Mapping[str, str]) -> Path:
 
 def target_machine_of_environment(environment: Mapping[str, str]) -> TargetMachine:
     """Return this machine, with the overrides of conda's variables (CONDA_OVERRIDE_...)."""
-    from kiln.compat import probe, virtual_cuda_arch
+    from kiln.compat import cuda_arch_of_machine, machine_facts
     from kiln.install.solve_diagnosis import TargetMachine
     from kiln.virtual_packages import OVERRIDES, machine_virtual_packages
 
@@ -164,10 +164,13 @@ def target_machine_of_environment(environment: Mapping[str, str]) -> TargetMachi
         virtual_packages=machine_virtual_packages(environment),
         overridden=frozenset(
             name
-            for name, variable in (("__cuda", OVERRIDES["cuda"]), (virtual_cuda_arch.NAME, virtual_cuda_arch.OVERRIDE))
+            for name, variable in (
+                ("__cuda", OVERRIDES["cuda"]),
+                (cuda_arch_of_machine.NAME, cuda_arch_of_machine.OVERRIDE),
+            )
             if variable in environment
         ),
-        driver=lambda: probe.driver_version(environment),
+        driver=lambda: machine_facts.driver_version(environment),
     )
 
 

@@ -48,10 +48,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
     Raises:
         LintFailed: there are lints.
     """
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
     from kiln.console.text import count_text
 
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     if options.settings:
         print(setting_effects_text(feedstock, as_json=options.json))
         return 0

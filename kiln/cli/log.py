@@ -30,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Print the log, and on standard error its run, state and path."""
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
     from kiln.report import tail
 
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     name = options.config.removesuffix(".yaml").removeprefix(".ci_support/")
     number, config, path = recorded_config_and_log_path(feedstock, name, options.number)
     with tail.open_log(path) as file:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kiln.cli import pinning_selection
-from kiln.cli.allowed_environment_variables import git_output
-from kiln.cli.pasteable_commands import make_pasteable
+from kiln.cli.commands_in_hints import make_pasteable
+from kiln.cli.environment_filters import git_output
 from kiln.cli.run_views_and_printing import print_notes
 from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate, UnsupportedPython, UsageError
 
@@ -88,10 +88,10 @@ def matrix_text_and_note(
 
     ``or_existing`` takes the configs in .ci_support when the recipe cannot be expanded, unless no pinning would help.
     """
-    from kiln import expand, feedstock_loader
+    from kiln import expand, feedstock_folder_check
     from kiln.cli.run_views_and_printing import terminal_width
 
-    feedstock, note = feedstock_loader.load(root), ""
+    feedstock, note = feedstock_folder_check.load(root), ""
     try:
         configs = expand.configs(feedstock, variant_file)
     except KilnError as error:
@@ -110,10 +110,10 @@ def matrix_text_and_note(
 
 def matrix_difference_text(options: argparse.Namespace, before: MatrixSource, after: MatrixSource) -> str:
     """Return the text of the differences from the matrix of an earlier tree."""
-    from kiln import expand, feedstock_loader
+    from kiln import expand, feedstock_folder_check
 
-    configs = expand.configs(feedstock_loader.load(after.root), after.pinning)
-    changes = matrix_changes(expand.configs(feedstock_loader.load(before.root), before.pinning), configs)
+    configs = expand.configs(feedstock_folder_check.load(after.root), after.pinning)
+    changes = matrix_changes(expand.configs(feedstock_folder_check.load(before.root), before.pinning), configs)
     return json.dumps(changes) if options.json else "\n".join(matrix_change_lines(changes, options.diff, len(configs)))
 
 

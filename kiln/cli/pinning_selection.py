@@ -111,9 +111,9 @@ def pinning_file_by_name(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
 
 def keys_without_value_notes(root: Path, where: str = "") -> list[str]:
     """Return a note about keys without a value when no pinning is used; the matrix of a CI with one differs."""
-    from kiln import expand, feedstock_loader, limits
+    from kiln import expand, feedstock_folder_check, limits
 
-    needs = limits.run_bounded(lambda: expand.keys_without_value(feedstock_loader.load(root)))
+    needs = limits.run_bounded(lambda: expand.keys_without_value(feedstock_folder_check.load(root)))
     if not needs:
         return []
     keys = ", ".join(f"{need.key} ({need.at})" for need in needs[:_SHOWN])
@@ -125,11 +125,11 @@ def _exclusive_file_or_keys_without_value(
     options: argparse.Namespace, root: Path
 ) -> tuple[Path | None, tuple[KeyWithoutValue, ...]]:
     """Return the variant file that conda-forge.yml sets, or the keys that have no value without one."""
-    from kiln import expand, feedstock_loader
+    from kiln import expand, feedstock_folder_check
 
     if options.no_pinning:
         return None, ()
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     exclusive = expand.exclusive_config_file(feedstock)
     return exclusive, () if exclusive else expand.keys_without_value(feedstock)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli.allowed_environment_variables import git_output_or_empty, variables_passed_to_builds
+from kiln.cli.environment_filters import git_output_or_empty, variables_passed_to_builds
 from kiln.cli.run_views_and_printing import print_line, print_notes
 from kiln.errors import BrokenPackage, UsageError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kiln.publish.stores.store_publication import StoreTarget
     from kiln.publish.transaction import PublicationTarget
-    from kiln.release.package_provenance import AttestationSettings, Attester
+    from kiln.release.provenance_creation import AttestationSettings, Attester
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,13 +141,13 @@ def feedstock_platforms(root: Path) -> frozenset[str]:
 
 def publish_finished_packages(channel: PublicationTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish the finished packages in the ledger."""
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
     from kiln.provenance import ssh_signatures
     from kiln.publish import conda_forge_yml_restrictions, gate, transaction
-    from kiln.release import candidate_packages, package_provenance, release_bundle, staging_test
+    from kiln.release import candidate_packages, provenance_creation, release_bundle, staging_test
 
     signer = requested_attester(options)
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     if not options.check and not options.bundle:
         conda_forge_yml_restrictions.require_publication_allowed(
             feedstock.conda_forge_yml,
@@ -171,7 +171,7 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
         return {"ready": tuple(path.name for path in paths)}
     sign = ssh_signatures.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
     new_packages = candidate_packages.packages_new_in_channel(release)
-    attestation = package_provenance.release_provenance_and_attestations(
+    attestation = provenance_creation.release_provenance_and_attestations(
         matrix,
         new_packages,
         sign=sign,
@@ -211,7 +211,7 @@ def attestation_settings(
     """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""
     from kiln import channel_url_credentials
     from kiln.cli.current_ci_run_urls import repository_and_run_urls, workflow_uri
-    from kiln.release.package_provenance import AttestationSettings
+    from kiln.release.provenance_creation import AttestationSettings
 
     if attester is None:
         return None

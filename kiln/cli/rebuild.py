@@ -28,14 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Verify the record, rebuild from it, and compare the packages."""
-    from kiln import feedstock_loader, signals
-    from kiln.cli.allowed_environment_variables import container_client_variables, variables_passed_to_builds
+    from kiln import feedstock_folder_check, signals
+    from kiln.cli.environment_filters import container_client_variables, variables_passed_to_builds
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.job.job_descriptions import BuildOptions
     from kiln.release import rebuild, restored_feedstock
     from kiln.run.options import RunOptions
 
-    feedstock = None if options.into else feedstock_loader.load(root)
+    feedstock = None if options.into else feedstock_folder_check.load(root)
     record = verify.verified_package(options).record
     feedstock = feedstock or restored_feedstock.restore_feedstock(options.package, record, options.into)
     rebuild.require_same_recipe(feedstock, record)

@@ -48,9 +48,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def rendered_text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[str, ...]]:
     """Return the text of the rendered configs, and the warnings about keys of their recipe."""
-    from kiln import expand, feedstock_loader, render
+    from kiln import expand, feedstock_folder_check, render
 
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     names = options.configs or feedstock.config_names
     if not names:
         raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them")

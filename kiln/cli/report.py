@@ -40,14 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Write the page or JUnit's XML, and print the run as a table with the page's path; or print JSON."""
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
     from kiln.cli.run_views_and_printing import terminal_width
     from kiln.report.result_table import run_table_text
     from kiln.report.run_report_as_json import report_as_json
     from kiln.report.web_pages import page_name
     from kiln.store.layout import ArtifactLayout
 
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     matrix_report = recorded_run(feedstock, options.run)
     variants = variants_of_existing_configs(feedstock, (config.config for config in matrix_report.configs))
     if options.json:

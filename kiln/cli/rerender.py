@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kiln import __version__
 from kiln.cli import pinning_selection
-from kiln.cli.allowed_environment_variables import git_output
-from kiln.cli.pasteable_commands import make_pasteable
+from kiln.cli.commands_in_hints import make_pasteable
+from kiln.cli.environment_filters import git_output
 from kiln.cli.run_views_and_printing import print_notes
 from kiln.errors import MatrixDrift, UsageError
 
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         PinningNeeded: if keys have no value without a pinning, and none can be fetched.
         UsageError: if git refuses the commit.
     """
-    from kiln import feedstock_loader, limits
+    from kiln import feedstock_folder_check, limits
 
     (notes, lines, fault), variant_file = pinning_selection.run_with_pinning(
         options, root, lambda variant_file: (rerender(options, root, variant_file), variant_file)
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.commit:
         from kiln.expand import pinning_package
 
-        feedstock = limits.run_bounded(lambda: feedstock_loader.load(root))
+        feedstock = limits.run_bounded(lambda: feedstock_folder_check.load(root))
         pinning = "" if variant_file is None else pinning_package.version_of_pinning_file(variant_file)
         print(commit_rerendered_files(feedstock, pinning, options.commit))
     return 0
@@ -71,11 +71,11 @@ def rerender(
     options: argparse.Namespace, root: Path, variant_file: Path | None
 ) -> tuple[list[str], list[str], MatrixDrift | None]:
     """Write or check the files; return notes, the lines to print, and the error of a check."""
-    from kiln import conda_forge_yml, expand, feedstock_loader
+    from kiln import conda_forge_yml, expand, feedstock_folder_check
     from kiln.console.text import count_text
-    from kiln.expand import ci_limit_notes, workflow
+    from kiln.expand import ci_limit_notes, github_workflow_writer
 
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     doubts: Doubts = {}
     configs = expand.configs(feedstock, variant_file, doubts)
     notes = [
@@ -86,15 +86,19 @@ def rerender(
     total = f"{count_text(len(configs), 'config')} in {feedstock.config_folder}"
     if not options.check:
         changes = expand.write_ci_support(feedstock, configs).summary or "nothing to change"
-        return notes, [f"{total}: {changes}", *workflow.write_workflows(feedstock, configs)], None
-    drift, workflow_lines = expand.ci_support_drift(feedstock, configs), workflow.workflow_drift(feedstock, configs)
+        return notes, [f"{total}: {changes}", *github_workflow_writer.write_workflows(feedstock, configs)], None
+    drift, workflow_lines = (
+        expand.ci_support_drift(feedstock, configs),
+        github_workflow_writer.workflow_drift(feedstock, configs),
+    )
     if not drift and not workflow_lines:
         return notes, [f"{total} {'is' if len(configs) == 1 else 'are'} up to date"], None
     lines = [*drift.lines, *workflow_lines]
     more = [f"... and {len(lines) - _SHOWN} more lines"] if len(lines) > _SHOWN else []
-    why = [part for part in (drift.summary, f"{workflow.NAME} differs" if workflow_lines else "") if part]
+    why = [part for part in (drift.summary, f"{github_workflow_writer.NAME} differs" if workflow_lines else "") if part]
     fault = MatrixDrift(
-        f"{'.ci_support' if drift else workflow.NAME} is not up to date with the recipe and the variant files",
+        f"{'.ci_support' if drift else github_workflow_writer.NAME} is not up to date "
+        "with the recipe and the variant files",
         why=", ".join(why),
         hint="kiln rerender" + (f" -e {options.pinning}" if options.pinning else " --no-pinning" * options.no_pinning),
     )
@@ -120,11 +124,11 @@ def commit_rerendered_files(feedstock: Feedstock, pinning: str, how: str) -> str
     Raises:
         UsageError: the folder is not in a git repository, or git refuses the commit.
     """
-    from kiln.expand import workflow
+    from kiln.expand import github_workflow_writer
 
     root = feedstock.root
     _run_git(root, "rev-parse", "--git-dir")
-    names = [str(feedstock.config_folder.relative_to(root)), workflow.NAME]
+    names = [str(feedstock.config_folder.relative_to(root)), github_workflow_writer.NAME]
     tracked = [name for name in names if (root / name).exists() or _run_git(root, "ls-files", "--", name)]
     if not tracked or not _run_git(root, "status", "--porcelain", "--", *tracked):
         return "nothing to commit"

@@ -8,7 +8,7 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.pasteable_commands import make_pasteable
+from kiln.cli.commands_in_hints import make_pasteable
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Print the runs, the latest first."""
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
 
     if options.last < 1:
         raise UsageError(f"--last is {options.last}", hint="a number from 1, or --all")
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     reports, total = latest_runs_and_total(feedstock, None if options.all else options.last)
     now = time.time()
     if options.json:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
-from kiln.cli.allowed_environment_variables import variables_passed_to_builds
+from kiln.cli.environment_filters import variables_passed_to_builds
 from kiln.errors import UnsupportedPlatform, UsageError
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ def run(options: argparse.Namespace, root: Path) -> int:
         UsageError: when a package file does not exist.
         UnsupportedPlatform: with ``--gpu``, when this machine has no GPU.
     """
-    from kiln import feedstock_loader, signals
+    from kiln import feedstock_folder_check, signals
     from kiln.install import install_and_test
     from kiln.virtual_packages import machine_virtual_packages
 
     if absent := [str(path) for path in options.packages if not path.is_file()]:
         raise UsageError(f"no such file: {', '.join(absent)}")
     gpus = require_gpus() if options.gpu else None
-    feedstock, machine = feedstock_loader.load(root), machine_virtual_packages(os.environ)
+    feedstock, machine = feedstock_folder_check.load(root), machine_virtual_packages(os.environ)
     with signals.termination_as_interrupt():
         reports = install_and_test.install_and_test_packages(
             feedstock,
@@ -70,9 +70,9 @@ def require_gpus() -> tuple[str, ...]:
     Raises:
         UnsupportedPlatform: when it has none that works.
     """
-    from kiln.compat import probe
+    from kiln.compat import machine_facts
 
-    gpus, notes = probe.gpu_descriptions(os.environ)
+    gpus, notes = machine_facts.gpu_descriptions(os.environ)
     if not gpus:
         raise UnsupportedPlatform(
             "this machine has no GPU to test on",

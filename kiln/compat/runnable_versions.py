@@ -13,7 +13,7 @@ from kiln.compat.version_ranges import version_numbers
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.compat.probe import MachineFacts
+    from kiln.compat.machine_facts import MachineFacts
     from kiln.compat.results import DoctorResult, Verdict
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from kiln.convert.meta_yaml_tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
-from kiln.convert.recipe_yaml_expression_writer import (
+from kiln.convert.recipe_yaml_expression_composition import (
     ATOM,
     ConditionalValue,
     ExpressionText,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.recipe_yaml_expression_writer import (
+from kiln.convert.recipe_yaml_expression_composition import (
     ATOM,
     COMPARE,
     CONCAT,
@@ -30,8 +30,8 @@ from kiln.convert.recipe_yaml_expression_writer import (
     negation,
     pin_arguments,
 )
-from kiln.recipe_v1.expression_values import SIGNS
 from kiln.recipe_v1.filters_and_tests import FILTERS, TESTS
+from kiln.recipe_v1.minijinja_value_operations import SIGNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.convert.recipe_yaml_expression_writer import (
+from kiln.convert.recipe_yaml_expression_composition import (
     CONCAT,
     ExpressionText,
     guards_without,
@@ -20,9 +20,9 @@ from kiln.convert.statements import CLOSE, OPEN
 if TYPE_CHECKING:
     from collections.abc import Iterator, KeysView
 
-    from kiln.convert.expanded_meta_yaml_types import ExpandedRecipe, RecipeLine
+    from kiln.convert.expanded_meta_yaml import ExpandedRecipe, RecipeLine
     from kiln.convert.keys import Path
-    from kiln.convert.recipe_yaml_expression_writer import Guards
+    from kiln.convert.recipe_yaml_expression_composition import Guards
 
 _PLACEHOLDER = re.compile(f"{OPEN}(\\d+){CLOSE}")
 _COMMENT = re.compile(r"\s*(?:\[|:)?\s*(#.*)")

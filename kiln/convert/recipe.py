@@ -18,14 +18,20 @@ from kiln.convert.conditional_parts import (
 )
 from kiln.convert.meta_yaml_tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
 from kiln.convert.package_tests import PackageTestConverter
-from kiln.convert.recipe_yaml_expression_writer import FILTER, ExpressionText, conjunction, negation, unparenthesized
+from kiln.convert.recipe_yaml_expression_composition import (
+    FILTER,
+    ExpressionText,
+    conjunction,
+    negation,
+    unparenthesized,
+)
 from kiln.convert.sections import SectionConverter, require_no_conditions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import TypeVar
 
-    from kiln.convert.expanded_meta_yaml_types import ExpandedRecipe
+    from kiln.convert.expanded_meta_yaml import ExpandedRecipe
 
     Kind = TypeVar("Kind", bound=RecipePart)
 

@@ -18,7 +18,7 @@ from kiln.convert.conditional_parts import (
     require_unconditional,
 )
 from kiln.convert.meta_yaml_tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
-from kiln.convert.recipe_yaml_expression_writer import ExpressionText, conjunction, negation, unparenthesized
+from kiln.convert.recipe_yaml_expression_composition import ExpressionText, conjunction, negation, unparenthesized
 from kiln.model.rendered import RUN_EXPORTS
 
 if TYPE_CHECKING:

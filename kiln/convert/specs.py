@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from kiln.convert.meta_yaml_tree import RecipePart, ScalarPart, UnconvertiblePart
-from kiln.convert.recipe_yaml_expression_writer import ExpressionText
+from kiln.convert.recipe_yaml_expression_composition import ExpressionText
 from kiln.render.unresolved_pins import pin_run_as_build_bounds
 
 if TYPE_CHECKING:

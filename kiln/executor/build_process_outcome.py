@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from kiln.build import engine_failures
+from kiln.build import rattler_build_failure_kinds
 from kiln.errors import program_output_with_margin
 from kiln.executor import conda_build_setup_and_results
 from kiln.job.messages import MARK
@@ -47,7 +47,7 @@ def build_process_error(task: JobContext, name: str, exit_code: int, tail: str) 
         return conda_build_setup_and_results.error_from_build_log(
             task.job.options.engine, exit_code, tail, Path(task.job.log)
         )
-    kind = engine_failures.classify_failure("", tail)
+    kind = rattler_build_failure_kinds.classify_failure("", tail)
     return kind.error(
         f"{name} ended with exit code {exit_code}", why=f"it said\n{program_output_with_margin(tail)}", hint=kind.hint
     )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from kiln.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from kiln.expand.ci_support import ci_support_drift, matrix_difference, write_ci_support
     from kiln.expand.ci_support_config_file import config_file_text, read_config, read_configs
+    from kiln.expand.ci_support_update_and_drift import ci_support_drift, matrix_difference, write_ci_support
     from kiln.expand.conda_forge_yml_build_settings import (
         ci_secret_names,
         conda_build_only_settings,
@@ -48,7 +48,7 @@ __getattr__ = lazy_exports(
     {
         "conda_forge_yml_build_settings": "ci_secret_names conda_build_only_settings conda_settings "
         "container_settings package_settings require_supported_priority runs_emulated_tests",
-        "ci_support": "ci_support_drift matrix_difference write_ci_support",
+        "ci_support_update_and_drift": "ci_support_drift matrix_difference write_ci_support",
         "ci_support_config_file": "read_config read_configs config_file_text",
         "matrix": "configs",
         "matrix_settings": "exclusive_config_file",

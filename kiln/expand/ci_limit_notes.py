@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kiln.expand import ci_limits, matrix_settings, workflow
+from kiln.expand import ci_limits, github_workflow_writer, matrix_settings
 from kiln.expand.actions_settings import GITHUB, SKIP, ActionsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kiln.expand.workflow import WorkflowJob
+    from kiln.expand.github_workflow_writer import WorkflowJob
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
 
@@ -29,7 +29,7 @@ def limit_excess_notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> 
     configs = list(configs)
     if not configs or not place.is_file():  # opening a ledger creates it
         return []
-    jobs = {job.config: job for job in workflow.workflow_jobs(feedstock, configs, settings)}
+    jobs = {job.config: job for job in github_workflow_writer.workflow_jobs(feedstock, configs, settings)}
     services = {
         job.platform_name: job.provider for job in matrix_settings.read_matrix_settings(feedstock.conda_forge_yml).jobs
     }
@@ -62,7 +62,7 @@ def _exceeded_limits(
         note = f"{took} {minutes.value} {minutes.unit}: build it over several, with --budget and --handover"
         yield JOB_MINUTES, seconds, note
     room = limits.get((service, DISK))
-    of_service = job is None or job.runner in workflow.RUNNERS.values()
+    of_service = job is None or job.runner in github_workflow_writer.RUNNERS.values()
     if room is not None and of_service and disk > GB * room.value:
         took = f"{config} took {math.ceil(disk / GB)} GB of disk when it was last built here, and {service} has"
         yield DISK, disk, f"{took} {room.value} {room.unit}: {_disk_space_hint(job)}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from kiln.expand.actions_settings import ActionsSettings
-    from kiln.expand.workflow import WorkflowJob
+    from kiln.expand.github_workflow_writer import WorkflowJob
 
 MARKER = "# Written by `kiln rerender`, which leaves a file alone that does not begin with this line."
 # Each action by the commit of its release, because a tag can be moved; from the tags of the actions' repositories.

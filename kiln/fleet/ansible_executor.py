@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kiln.fleet import collect, provider_playbook_runs, worker_preparation_and_build_commands
+from kiln.fleet import collect, provider_playbook_runs, worker_command_handlers
+from kiln.fleet.command_handler_threads import CommandThreads
 from kiln.fleet.executor_protocol import (
     CollectResults,
     FollowBuild,
@@ -25,25 +26,24 @@ from kiln.fleet.executor_protocol import (
     WatchService,
 )
 from kiln.fleet.executor_shared_state import PlaybookSession
-from kiln.fleet.supervisor_command_threads import CommandThreads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.fleet.command_handler_threads import Handler
     from kiln.fleet.executor_protocol import KeepPackages
     from kiln.fleet.playbook_runner import PlaybookSite
-    from kiln.fleet.supervisor_command_threads import Handler
 
 RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
 HANDLERS: Mapping[type, Handler] = {
     ProvisionWorkers: provider_playbook_runs.provision_workers,
-    PrepareWorker: worker_preparation_and_build_commands.prepare_worker,
-    WatchService: worker_preparation_and_build_commands.report_service_health,
-    QueryJobs: worker_preparation_and_build_commands.query_jobs_of_worker,
-    StartBuild: worker_preparation_and_build_commands.start_build_on_worker,
-    StopBuild: worker_preparation_and_build_commands.stop_build,
-    FollowBuild: worker_preparation_and_build_commands.follow_build,
-    RenewLease: worker_preparation_and_build_commands.renew_lease,
+    PrepareWorker: worker_command_handlers.prepare_worker,
+    WatchService: worker_command_handlers.report_service_health,
+    QueryJobs: worker_command_handlers.query_jobs_of_worker,
+    StartBuild: worker_command_handlers.start_build_on_worker,
+    StopBuild: worker_command_handlers.stop_build,
+    FollowBuild: worker_command_handlers.follow_build,
+    RenewLease: worker_command_handlers.renew_lease,
     ProbeWorkers: provider_playbook_runs.probe_workers,
     TerminateWorker: provider_playbook_runs.terminate_worker,
     TearDownRun: provider_playbook_runs.tear_down_run,

@@ -12,8 +12,8 @@ from kiln.fleet import quotas
 from kiln.fleet.assumptions import Assumptions
 from kiln.fleet.build_and_test_recorders import config_of_job
 from kiln.fleet.lost_controller_cost_and_sweep_script import greatest_cost_text
+from kiln.fleet.offer_and_replacement_terms import run_terms_lines
 from kiln.fleet.price_table import FREE
-from kiln.fleet.run_terms import run_terms_lines
 from kiln.model.fleet_run import JobState
 from kiln.model.job_estimate import JobSize
 from kiln.report.run_report_as_json import cost_as_json
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from kiln.fleet.offer_and_replacement_terms import RunTerms
     from kiln.fleet.plan import FleetPlan, PoolShape, WorkerArrangement, WorkerTestPlan
-    from kiln.fleet.run_terms import RunTerms
     from kiln.model.fleet_run import FleetRun, MachineType, WorkerRecord
     from kiln.model.run import RunCost
     from kiln.scheduling.queue_simulation import Placement

@@ -18,7 +18,7 @@ from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.log_stream import job_state_and_result
 from kiln.fleet.playbook_runner import read_json_object, ssh_config_file
 from kiln.fleet.reconcile import ListedMachine, MachineActionKind, reconcile_machines
-from kiln.fleet.worker_preparation_and_build_commands import job_states_of_same_inputs
+from kiln.fleet.worker_command_handlers import job_states_of_same_inputs
 from kiln.model.fleet_run import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.serialization import from_json_values
 

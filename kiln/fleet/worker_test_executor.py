@@ -36,7 +36,7 @@ from kiln.fleet.executor_protocol import (
 )
 from kiln.fleet.live_run_state import TRIES
 from kiln.fleet.playbook_runner import read_json_object
-from kiln.fleet.worker_preparation_and_build_commands import LOST_CONNECTION
+from kiln.fleet.worker_command_handlers import LOST_CONNECTION
 from kiln.model.build_results import StepReport
 
 if TYPE_CHECKING:

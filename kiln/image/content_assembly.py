@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kiln import solve_and_install
 from kiln.errors import BuildFailed, SolveFailed
-from kiln.image import bytecode_compilation, debian, file_selection, shared_libraries
+from kiln.image import bytecode_compilation, debian, file_selection, missing_shared_libraries
 from kiln.image.layers import PROGRAM, Layer, LayerEntry, dead_links
 from kiln.provenance import cyclonedx
 from kiln.provenance.resolved_package_reader import package_from_record
@@ -193,7 +193,7 @@ def _add_missing_debian_packages(
     missing: dict[str, str] = {}
     for _ in range(_ROUNDS):
         system = debian.system_entries(debs, scratch / "debian", env=env)
-        missing = shared_libraries.missing_libraries((*system, *conda))
+        missing = missing_shared_libraries.missing_libraries((*system, *conda))
         owners = {soname: debian.package_of_library(soname, request.suite, env=env) for soname in missing}
         others = debian.missing_license_packages(system)
         if not missing and not others:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln import files, name_rules
 from kiln.errors import NotWritable, UsageError
-from kiln.expand import workflow
+from kiln.expand import github_workflow_writer
 from kiln.init.yaml_snippets import RecipeFormat
 from kiln.model.source_position import Place
 from kiln.versions import Version
@@ -117,7 +117,7 @@ def missing_feedstock_files(feedstock: Feedstock, requirement: KilnRequirement) 
     """Return the files that a feedstock lacks; conda-smithy's build-locally.py needs no requirement."""
     tool = "" if feedstock.meta.is_file() else _TOOL
     texts = {FORGE: _FORGE_TEXT.format(tool=tool), IGNORED: IGNORED_TEXT, **_build_script_files(requirement)}
-    if (feedstock.root / SCRIPT).exists() and not workflow.has_kiln_build_script(feedstock):
+    if (feedstock.root / SCRIPT).exists() and not github_workflow_writer.has_kiln_build_script(feedstock):
         del texts[REQUIREMENTS]
     existing = tuple(name for name in texts if os.path.lexists(feedstock.root / name))
     return PlannedFiles(added={name: text for name, text in texts.items() if name not in existing}, kept=existing)

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln import solve_and_install
-from kiln.compat import tables, virtual_cuda_arch
+from kiln.compat import cuda_arch_of_machine, tables
 from kiln.errors import KilnError
 from kiln.install.solve_diagnosis import cuda_versions_to_try, is_newer_cuda
 from kiln.matchspec_notation import package_name
@@ -92,14 +92,14 @@ def _note_on_compute_capability(
     fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve
 ) -> str:
     """Return the note if a GPU is older than the builds for CUDA accept."""
-    arch = machine.virtual_package_version(virtual_cuda_arch.NAME)
-    if arch is None or (instead := solve(specs, machine.without_virtual_package(virtual_cuda_arch.NAME))) is None:
+    arch = machine.virtual_package_version(cuda_arch_of_machine.NAME)
+    if arch is None or (instead := solve(specs, machine.without_virtual_package(cuda_arch_of_machine.NAME))) is None:
         return ""
     return _cpu_build_note(
         fallback,
         f"its builds for CUDA have no code for a GPU of compute capability {arch}, the lowest here",
         f"on a newer GPU it would be {_version_and_build(instead)}; if another GPU of this machine is meant, set "
-        f"{virtual_cuda_arch.OVERRIDE} to its compute capability",
+        f"{cuda_arch_of_machine.OVERRIDE} to its compute capability",
     )
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln import solve_and_install
-from kiln.compat import tables, version_ranges, virtual_cuda_arch
+from kiln.compat import cuda_arch_of_machine, tables, version_ranges
 from kiln.errors import SolveFailed, program_output_with_margin
 from kiln.matchspec_notation import package_name
 
@@ -80,8 +80,8 @@ def explain_failed_solve(
 
     cpu_specs = partial(_cpu_specs_instead_of_gpu, solves=lambda specs: not solver_refusal(specs, machine))
     explained = partial(_explained_failure, words=failure.why, most=most)
-    arch = machine.virtual_package_version(virtual_cuda_arch.NAME)
-    if arch is not None and not solver_refusal(specs, machine.without_virtual_package(virtual_cuda_arch.NAME)):
+    arch = machine.virtual_package_version(cuda_arch_of_machine.NAME)
+    if arch is not None and not solver_refusal(specs, machine.without_virtual_package(cuda_arch_of_machine.NAME)):
         needs = conflicting_specs(machine)
         return explained(*explain_old_gpu(needs, arch, machine, instead=cpu_specs(needs)))
     for cuda in cuda_versions_to_try(failure.why):
@@ -161,11 +161,11 @@ def explain_old_gpu(
     """Return problem, cause and hint for a GPU that is older than all that the builds have code for."""
     steps = (
         *(f"request {spec}, which needs no GPU" for spec in instead),
-        f"or, if another GPU of this machine is meant, set {virtual_cuda_arch.OVERRIDE} to its compute capability",
+        f"or, if another GPU of this machine is meant, set {cuda_arch_of_machine.OVERRIDE} to its compute capability",
     )
     why = (
-        f"{virtual_cuda_arch.OVERRIDE} says that the lowest compute capability is {arch}"
-        if virtual_cuda_arch.NAME in machine.overridden
+        f"{cuda_arch_of_machine.OVERRIDE} says that the lowest compute capability is {arch}"
+        if cuda_arch_of_machine.NAME in machine.overridden
         else f"the lowest compute capability of this machine's GPUs is {arch}"
     )
     return f"{' and '.join(needs)} cannot run here: its builds have no code for so old a GPU", why, "; ".join(steps)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import expand, feedstock_loader, masking, render
+from kiln import expand, feedstock_folder_check, masking, render
 from kiln.build.script_variables import config_caller_variable_names
 from kiln.job.required_channels_and_network import needs_network
 from kiln.model.own_engine_settings import OWN_ENGINE
-from kiln.store import compile_script_variables
+from kiln.store import bazel_variables_of_compile_scripts
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class JobContext:
     @classmethod
     def from_job(cls, job: ConfigJob) -> JobContext:
         """Find the feedstock and render the config."""
-        feedstock = feedstock_loader.load(Path(job.root))
+        feedstock = feedstock_folder_check.load(Path(job.root))
         return cls(
             job=job,
             feedstock=feedstock,
@@ -64,7 +64,9 @@ class JobContext:
         return (
             {}
             if not compiles
-            else {name: os.environ[name] for name in compile_script_variables.secret_variable_names(os.environ)}
+            else {
+                name: os.environ[name] for name in bazel_variables_of_compile_scripts.secret_variable_names(os.environ)
+            }
         )
 
     @property
@@ -78,7 +80,7 @@ class JobContext:
             (
                 *masking.secrets_of_environment(os.environ),
                 *masking.secrets_of_script_variables(self.caller_script_variables),
-                *compile_script_variables.with_secrets_inside_credentials(self.compile_secrets).values(),
+                *bazel_variables_of_compile_scripts.with_secrets_inside_credentials(self.compile_secrets).values(),
             )
         )
 

@@ -6,7 +6,7 @@ import posixpath
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.operating_system.special_paths import is_special_path
+from kiln.operating_system.windows_special_paths import is_special_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -20,11 +20,11 @@ from rattler.index import index_fs
 
 from kiln import channel_url_credentials, files
 from kiln.errors import BrokenIndex, BrokenPackage, DownloadFailed, KilnError, LimitExceeded, SolveFailed, UsageError
-from kiln.package_safety.hashes import require_matching_hashes, uncached_packages
+from kiln.package_safety.local_archive_hashes import require_matching_hashes, uncached_packages
 from kiln.package_safety.preinstall_checks import PreinstallChecker
 from kiln.package_safety.refusals import installation_error
 from kiln.rattler_process.limit_settings import doubled_size_text, limit_increase_hint
-from kiln.rattler_process.package_records import records_from_json
+from kiln.rattler_process.package_records_as_json import records_from_json
 from kiln.rattler_process.watchdog import WatchedTask
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.name_rules import invalid_name_reason
-from kiln.recipe.specs import requirement_texts, requirements_by_section, spec_package_name
+from kiln.recipe.requirement_texts import requirement_texts, requirements_by_section, spec_package_name
 from kiln.recipe.used_variant_keys import text_regions
 from kiln.variants.files import as_list
 

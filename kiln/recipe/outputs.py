@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
-from kiln.recipe.specs import requirements_by_section, specs_without_package, with_variant_versions
+from kiln.recipe.requirement_texts import requirements_by_section, specs_without_package, with_variant_versions
 from kiln.recipe.used_variant_keys import text_regions
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import TemplateFault
 from kiln.model.source_position import Place
-from kiln.recipe.setup_py_side_effect_analysis import (
+from kiln.recipe.setup_py_changes_missed_by_parsing import (
     WORDS_OF_SCRIPT_FOLDER,
     bound_names,
     name_or_attribute,
     unseen_changes,
 )
-from kiln.recipe.setup_py_values import SetupData
+from kiln.recipe.setup_py_values_mapping import SetupData
 from kiln.template.python_expression import ExpressionError, MissingName, evaluate_expression
 
 if TYPE_CHECKING:

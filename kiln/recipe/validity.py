@@ -8,7 +8,7 @@ from kiln import matchspec_notation
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.rendered import KeyFault
-from kiln.recipe.specs import SECTIONS, spec_package_name
+from kiln.recipe.requirement_texts import SECTIONS, spec_package_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ import jinja2
 from jinja2 import nodes
 
 from kiln.recipe_v1.expression_evaluation import MalformedExpression, node_evaluator
-from kiln.recipe_v1.expression_values import is_true, printed_text
+from kiln.recipe_v1.minijinja_value_operations import is_true, printed_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

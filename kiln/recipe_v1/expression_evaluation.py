@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from jinja2 import nodes
 
-from kiln.recipe_v1.expression_values import (
+from kiln.recipe_v1.filters_and_tests import FILTERS, TESTS
+from kiln.recipe_v1.minijinja_value_operations import (
     COMPARISONS,
     NOTHING,
     SIGNS,
@@ -21,7 +22,6 @@ from kiln.recipe_v1.expression_values import (
     printed_text,
     require_defined,
 )
-from kiln.recipe_v1.filters_and_tests import FILTERS, TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

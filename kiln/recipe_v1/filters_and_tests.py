@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cmp_to_key
 from typing import TYPE_CHECKING
 
-from kiln.recipe_v1.expression_values import (
+from kiln.recipe_v1.minijinja_value_operations import (
     COMPARISONS,
     NOTHING,
     InvalidOperation,

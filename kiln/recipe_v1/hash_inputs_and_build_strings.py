@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.recipe_v1.compiled_expression import compile_template, is_template
-from kiln.recipe_v1.expression_values import printed_text
 from kiln.recipe_v1.filters_and_tests import short_version_without_dots
+from kiln.recipe_v1.minijinja_value_operations import printed_text
 from kiln.recipe_v1.node_evaluation import compile_scalar, evaluate_scalar
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.scope import VariantScope

@@ -9,7 +9,7 @@ from kiln.errors import RecipeFault, TemplateFault, did_you_mean, raise_all
 from kiln.model.source_position import Place
 from kiln.recipe_v1.compiled_expression import compile_expression, compile_template, is_template
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
-from kiln.recipe_v1.expression_values import NOTHING, InvalidOperation, is_true, printed_text, require_defined
+from kiln.recipe_v1.minijinja_value_operations import NOTHING, InvalidOperation, is_true, printed_text, require_defined
 from kiln.yamltext import PlacedText
 from kiln.yamltext.typed_variant_values import NULLS, is_integer, scalar_value
 

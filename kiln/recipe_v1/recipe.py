@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import RecipeFault, raise_all
 from kiln.model.source_position import Place
-from kiln.recipe_v1 import schema
+from kiln.recipe_v1 import section_field_evaluators
 from kiln.recipe_v1.node_evaluation import (
     RECIPE,
     context_entry_value,
@@ -154,7 +154,10 @@ class RecipeV1:
 
     def _check_keys(self) -> None:
         """Refuse all unknown keys at once, also in branches that no variant takes, as rattler-build does."""
-        known = (*(schema.SEVERAL if self.has_outputs else schema.SINGLE), "$schema")
+        known = (
+            *(section_field_evaluators.SEVERAL if self.has_outputs else section_field_evaluators.SINGLE),
+            "$schema",
+        )
         faults = [
             *unknown_key_errors(self.root, known, "a recipe"),
             *(unknown_key_error(unknown.key, unknown.known, unknown.section) for unknown in unknown_keys(self.root)),
@@ -174,12 +177,15 @@ class RecipeV1:
         if not isinstance(entry, dict) or not {"package", "staging"} & entry.keys():
             raise node_error(entry, "an output has 'package' or 'staging'", hint="begin it with '- package:'")
         if "staging" in entry:
-            require_known_keys(entry, schema.STAGING, "a staging output")
+            require_known_keys(entry, section_field_evaluators.STAGING, "a staging output")
             _name_of_staging(entry)
-            for part, kind in (("build", schema.STAGING_BUILD), ("requirements", schema.STAGING_REQUIREMENTS)):
+            for part, kind in (
+                ("build", section_field_evaluators.STAGING_BUILD),
+                ("requirements", section_field_evaluators.STAGING_REQUIREMENTS),
+            ):
                 require_known_keys(require_mapping(entry.get(part), kind.name), kind.kinds, kind.name)
         else:
-            require_known_keys(entry, schema.OUTPUT, "an output")
+            require_known_keys(entry, section_field_evaluators.OUTPUT, "an output")
 
     @property
     def package_count(self) -> int:
@@ -188,7 +194,7 @@ class RecipeV1:
 
     def recipe_name_and_version_at(self, package: PackageAtVariant) -> tuple[str, str]:
         """Return the name and version of the recipe as a whole, at the variant of one of its packages."""
-        named = schema.PACKAGE(self.root.get("recipe"), package.scope) if self.has_outputs else {}
+        named = section_field_evaluators.PACKAGE(self.root.get("recipe"), package.scope) if self.has_outputs else {}
         return named.get("name") or package.name, named.get("version") or package.version
 
     # -- evaluation -----------------------------------------------------------------------------------------
@@ -223,9 +229,9 @@ class RecipeV1:
         return scope
 
     def _evaluate_single_package(self, scope: VariantScope) -> PackageAtVariant:
-        package = schema.PACKAGE(self.root.get("package"), scope)
+        package = section_field_evaluators.PACKAGE(self.root.get("package"), scope)
         sections = {
-            "build": schema.BUILD(self.root.get("build"), scope),
+            "build": section_field_evaluators.BUILD(self.root.get("build"), scope),
             **self._evaluated_sections(self.root, scope, top=False),
         }
         return self._make_package(self.root["package"], package, sections, scope)
@@ -235,31 +241,36 @@ class RecipeV1:
         staging = self._inherited_staging(entry, scope)
         scope.reads = set(in_context)
         top = staging is None and is_empty_node(entry.get("inherit"))
-        package = schema.PACKAGE(entry["package"], scope)
+        package = section_field_evaluators.PACKAGE(entry["package"], scope)
         if "version" not in package:
-            package |= schema.PACKAGE(self.root.get("recipe"), scope) | package
-        whole, own = schema.BUILD(self.root.get("build"), scope), schema.BUILD(entry.get("build"), scope)
+            package |= section_field_evaluators.PACKAGE(self.root.get("recipe"), scope) | package
+        whole, own = (
+            section_field_evaluators.BUILD(self.root.get("build"), scope),
+            section_field_evaluators.BUILD(entry.get("build"), scope),
+        )
         sections: dict[str, Any] = {"build": _merged_build_section(whole, own, with_script=top)}
         if not sections["build"].get("skip"):
             sections |= self._evaluated_sections(entry, scope, top=top)
         return self._make_package(entry["package"], package, sections, scope, staging)
 
     def _evaluated_sections(self, entry: Mapping[str, Any], scope: VariantScope, *, top: bool) -> dict[str, Any]:
-        whole = {} if entry is self.root else schema.ABOUT(self.root.get("about"), scope)
+        whole = {} if entry is self.root else section_field_evaluators.ABOUT(self.root.get("about"), scope)
         return {
-            "about": whole | schema.ABOUT(entry.get("about"), scope),
-            "requirements": schema.REQUIREMENTS(entry.get("requirements"), scope),
-            "extra": schema.evaluate_nested_texts(require_mapping(self.root.get("extra"), "extra"), scope),
+            "about": whole | section_field_evaluators.ABOUT(entry.get("about"), scope),
+            "requirements": section_field_evaluators.REQUIREMENTS(entry.get("requirements"), scope),
+            "extra": section_field_evaluators.evaluate_nested_texts(
+                require_mapping(self.root.get("extra"), "extra"), scope
+            ),
             "source": self._evaluated_sources(entry, scope, top=top),
             "tests": [
-                *(schema.evaluate_tests(self.root.get("tests"), scope) if top else ()),
-                *schema.evaluate_tests(entry.get("tests"), scope),
+                *(section_field_evaluators.evaluate_tests(self.root.get("tests"), scope) if top else ()),
+                *section_field_evaluators.evaluate_tests(entry.get("tests"), scope),
             ],
         }
 
     def _evaluated_sources(self, entry: Mapping[str, Any], scope: VariantScope, *, top: bool) -> list[Any]:
         holders = (self.root, entry) if top else (entry,)
-        return [source for holder in holders for source in schema.SOURCE(holder.get("source"), scope)]
+        return [source for holder in holders for source in section_field_evaluators.SOURCE(holder.get("source"), scope)]
 
     def _make_package(
         self,
@@ -304,7 +315,10 @@ class RecipeV1:
                 raise node_error(node, "inherit has no 'from'", hint="the name of a staging output")
         named = node.get("from") if isinstance(node, dict) else node
         name = rendered_text(named, scope)
-        exports = not isinstance(node, dict) or schema.evaluate_flag(node.get("run_exports", _YES), scope) is not False
+        exports = (
+            not isinstance(node, dict)
+            or section_field_evaluators.evaluate_flag(node.get("run_exports", _YES), scope) is not False
+        )
         for other in self.root["outputs"]:
             if "staging" in other and rendered_text(_name_of_staging(other), scope) == name:
                 return self._evaluated_staging(name, other, scope, run_exports=exports)
@@ -314,11 +328,11 @@ class RecipeV1:
         self, name: str, entry: Mapping[str, Any], scope: VariantScope, *, run_exports: bool
     ) -> StagingAtVariant:
         before, scope.reads = scope.reads, set()
-        requirements = schema.STAGING_REQUIREMENTS(entry.get("requirements"), scope)
+        requirements = section_field_evaluators.STAGING_REQUIREMENTS(entry.get("requirements"), scope)
         required = frozenset({*scope.reads, *_version_keys_by_requirement(requirements, scope).values()})
         sections = {
             "requirements": requirements,
-            "build": schema.STAGING_BUILD(entry.get("build"), scope),
+            "build": section_field_evaluators.STAGING_BUILD(entry.get("build"), scope),
             "source": self._evaluated_sources(entry, scope, top=True),
         }
         own = frozenset(scope.reads)

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 from kiln.lazy_pattern import lazy_pattern
 from kiln.name_rules import CONDA_PLATFORMS
 from kiln.recipe_v1.compiled_expression import compiler_or_stdlib_keys
-from kiln.recipe_v1.expression_values import InvalidOperation, Undefined, is_true, printed_text, require_defined
+from kiln.recipe_v1.minijinja_value_operations import (
+    InvalidOperation,
+    Undefined,
+    is_true,
+    printed_text,
+    require_defined,
+)
 from kiln.version_spec import matches
 from kiln.yamltext.typed_variant_values import typed_variant_value, variant_value_with_booleans
 

@@ -20,8 +20,8 @@ from kiln.recipe_v1.node_evaluation import (
 if TYPE_CHECKING:
     from typing import Any
 
-    from kiln.recipe_v1.schema import Kind
     from kiln.recipe_v1.scope import VariantScope
+    from kiln.recipe_v1.section_field_evaluators import Kind
 
 
 def evaluate_environment(node: Any, scope: VariantScope) -> dict[str, str]:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kiln.recipe_v1 import schema
+from kiln.recipe_v1 import section_field_evaluators
 from kiln.recipe_v1.scripts import ScriptSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_SECTIONS: dict[str, schema.Kind] = {
-    "package": schema.PACKAGE,
-    "recipe": schema.PACKAGE,
-    "source": schema.SOURCE,
-    "build": schema.BUILD,
-    "requirements": schema.REQUIREMENTS,
-    "tests": schema.TESTS,
-    "about": schema.ABOUT,
+_SECTIONS: dict[str, section_field_evaluators.Kind] = {
+    "package": section_field_evaluators.PACKAGE,
+    "recipe": section_field_evaluators.PACKAGE,
+    "source": section_field_evaluators.SOURCE,
+    "build": section_field_evaluators.BUILD,
+    "requirements": section_field_evaluators.REQUIREMENTS,
+    "tests": section_field_evaluators.TESTS,
+    "about": section_field_evaluators.ABOUT,
 }
-_STAGING: dict[str, schema.Kind] = {
-    "source": schema.SOURCE,
-    "build": schema.STAGING_BUILD,
-    "requirements": schema.STAGING_REQUIREMENTS,
+_STAGING: dict[str, section_field_evaluators.Kind] = {
+    "source": section_field_evaluators.SOURCE,
+    "build": section_field_evaluators.STAGING_BUILD,
+    "requirements": section_field_evaluators.STAGING_REQUIREMENTS,
 }
 
 
@@ -40,23 +40,25 @@ def unknown_keys(root: Mapping[Any, Any]) -> Iterator[UnknownKey]:
     for output in items_of_all_branches(root.get("outputs")):
         if not isinstance(output, dict):
             continue
-        known = schema.STAGING if "staging" in output else schema.OUTPUT
+        known = section_field_evaluators.STAGING if "staging" in output else section_field_evaluators.OUTPUT
         yield from _unknown_keys_among(output, known, "an output")
         yield from _unknown_keys_of_sections(output, _STAGING if "staging" in output else _SECTIONS)
 
 
-def _unknown_keys_of_sections(holder: Mapping[Any, Any], sections: Mapping[str, schema.Kind]) -> Iterator[UnknownKey]:
+def _unknown_keys_of_sections(
+    holder: Mapping[Any, Any], sections: Mapping[str, section_field_evaluators.Kind]
+) -> Iterator[UnknownKey]:
     for name, kind in sections.items():
         yield from _unknown_keys_of_schema(kind, holder.get(name))
 
 
-def _unknown_keys_of_schema(kind: schema.Kind, node: Any) -> Iterator[UnknownKey]:
-    if isinstance(kind, schema.ListSchema):
+def _unknown_keys_of_schema(kind: section_field_evaluators.Kind, node: Any) -> Iterator[UnknownKey]:
+    if isinstance(kind, section_field_evaluators.ListSchema):
         for item in items_of_all_branches(node):
             yield from _unknown_keys_of_schema(kind.kind, item)
-    elif isinstance(kind, (schema.MappingOrOtherSchema, ScriptSchema)):
+    elif isinstance(kind, (section_field_evaluators.MappingOrOtherSchema, ScriptSchema)):
         yield from _unknown_keys_of_schema(kind.of_mapping, node)
-    elif isinstance(kind, schema.SectionSchema) and isinstance(node, dict) and "if" not in node:
+    elif isinstance(kind, section_field_evaluators.SectionSchema) and isinstance(node, dict) and "if" not in node:
         known = [key for key in node if not kind.is_experimental_key(key)]
         yield from _unknown_keys_among(known, kind.kinds, kind.name)
         for key, value in node.items():

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from kiln.errors import RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import machine_programs
-from kiln.rehearse.conda_packages_from_interpreter import PACKAGED_PYTHONS
 from kiln.rehearse.plan_types import RehearsalPlan
+from kiln.rehearse.python_package_from_interpreter import PACKAGED_PYTHONS
 from kiln.rehearse.required_package_substitutes import OF_INTERPRETER, MissingPackage, SubstituteSearch
 from kiln.rehearse.wheel_dependency_resolution import RequirementsConflict
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from kiln import files
 from kiln.errors import NotReproduced, ProvenanceBroken
 from kiln.process_table import kill_orphans_in_folder
-from kiln.release.package_differences import described_differences, feedstock_folder_in_placeholders
+from kiln.release.package_byte_differences import described_differences, feedstock_folder_in_placeholders
 from kiln.run import feedstock_run
-from kiln.run.config_build_process import ConfigBuild, config_build_error
+from kiln.run.config_build_process_main import ConfigBuild, config_build_error
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kiln import files, folder_lock
 from kiln.errors import NotWritable
 from kiln.provenance import sigstore_bundles
-from kiln.release.package_provenance import build_log
+from kiln.release.provenance_creation import build_log
 
 if TYPE_CHECKING:
     from pathlib import Path

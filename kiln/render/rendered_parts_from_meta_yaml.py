@@ -11,7 +11,7 @@ from kiln.model.output_build_settings import BuildSettings
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Script, Source, Staging
 from kiln.name_rules import is_channel_subdir
 from kiln.recipe.engine_unsupported_values import CONTENT_HASHES, FURTHER_HASHES
-from kiln.recipe.specs import requirements_by_section, with_variant_versions
+from kiln.recipe.requirement_texts import requirements_by_section, with_variant_versions
 from kiln.render.output_settings import (
     build_settings,
     included_files,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
 from kiln.matchspec_notation import invalid_spec_reason, with_version_wildcard
-from kiln.recipe.specs import SECTIONS, spec_package_name
+from kiln.recipe.requirement_texts import SECTIONS, spec_package_name
 from kiln.versions import pinned_range, pinned_spec
 
 if TYPE_CHECKING:

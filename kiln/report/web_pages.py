@@ -14,8 +14,8 @@ from kiln.console.expected_time_text import expected_config_period_text, time_of
 from kiln.console.progress_text import state_count_text
 from kiln.model.run import BAD
 from kiln.report import template_environment, totals
+from kiln.report.built_packages_text import SPEC
 from kiln.report.grid import lay_out_grid
-from kiln.report.package_summary import SPEC
 from kiln.report.run_comparison import compare_runs
 from kiln.report.timeline import lay_out_timeline, step_bars
 from kiln.variants.varying_keys import config_labels

@@ -13,7 +13,7 @@ from kiln.model.build_results import TestVerdict
 from kiln.model.own_engine_settings import PackageSettings
 from kiln.run.options import HOST
 from kiln.serialization import to_json
-from kiln.store import build_cache, compile_script_variables
+from kiln.store import bazel_variables_of_compile_scripts, build_cache
 from kiln.store.build_cache import InputHashes
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ def compile_step_variables(task: JobContext, executor: Executor) -> dict[str, st
     """Return the variables of the compile step."""
     options = task.job.options
     return {
-        compile_script_variables.DISK_CACHE: str(executor.compile_cache),
-        compile_script_variables.CACHE_KEY: task.job.cache_key,
-        compile_script_variables.CPUS: str(task.job.cores),
-        compile_script_variables.MEMORY: str(task.job.compile_memory // 10**6),
-        **({} if executor.distdir is None else {compile_script_variables.DISTDIR: str(executor.distdir)}),
-        **({compile_script_variables.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
-        **({compile_script_variables.FALLBACK: "1"} if options.remote_fallback else {}),
+        bazel_variables_of_compile_scripts.DISK_CACHE: str(executor.compile_cache),
+        bazel_variables_of_compile_scripts.CACHE_KEY: task.job.cache_key,
+        bazel_variables_of_compile_scripts.CPUS: str(task.job.cores),
+        bazel_variables_of_compile_scripts.MEMORY: str(task.job.compile_memory // 10**6),
+        **({} if executor.distdir is None else {bazel_variables_of_compile_scripts.DISTDIR: str(executor.distdir)}),
+        **({bazel_variables_of_compile_scripts.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
+        **({bazel_variables_of_compile_scripts.FALLBACK: "1"} if options.remote_fallback else {}),
     }
 
 

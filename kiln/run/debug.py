@@ -16,7 +16,7 @@ from kiln import files, process_runner
 from kiln.errors import BuildFailed
 from kiln.executor import conda_build_setup_and_results, conda_forge_env
 from kiln.job.messages import MARK, error_from_json, parse_message
-from kiln.run.config_build_process import ConfigBuild
+from kiln.run.config_build_process_main import ConfigBuild
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def prepare_build_script(job: ConfigJob, planned: RunPlan, show: Callable[[str],
         elif message["kind"] == "result":
             result.update(message)
 
-    words = (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process"))
+    words = (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process_main"))
     result_of_process = process_runner.run(
         words,
         env=planned.options.client,

@@ -13,7 +13,7 @@ from kiln.job.job_descriptions import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.operating_system import users
 from kiln.operating_system.machine_resources import MachineResources
-from kiln.run import engine_and_image_choice, plan_inputs, remote_executor_secrets_and_checks, resource_check
+from kiln.run import bazel_remote_executor_secrets_and_refusals, engine_and_image_choice, plan_inputs, resource_check
 from kiln.run.options import HOST
 from kiln.scheduling import local_build_order
 from kiln.store import build_cache
@@ -127,7 +127,7 @@ def make_run_plan(
         notes=run_inputs.notes,
         compiles=compiles,
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
-        secrets=remote_executor_secrets_and_checks.remote_secret_variables(options),
+        secrets=bazel_remote_executor_secrets_and_refusals.remote_secret_variables(options),
     )
 
 

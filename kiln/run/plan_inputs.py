@@ -12,10 +12,10 @@ from kiln.job.step_and_output_lookup import require_known_step
 from kiln.model.own_engine_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.run import (
+    bazel_remote_executor_secrets_and_refusals,
     buildable_platforms,
     engine_and_image_choice,
     recipe_support,
-    remote_executor_secrets_and_checks,
     resource_check,
     tensorflow_and_cuda_version_check,
     yum_requirements,
@@ -186,7 +186,7 @@ def _preflight_check_notes(
     renderings = [render.render(feedstock, config) for config in configs]
     tensorflow_and_cuda_version_check.require_compatible_versions(feedstock, renderings)
     _require_supported_recipe_keys(feedstock, renderings, engine=options.build.engine)
-    remote_executor_secrets_and_checks.refuse_ineffective_remote_options(feedstock, configs, options)
+    bazel_remote_executor_secrets_and_refusals.refuse_ineffective_remote_options(feedstock, configs, options)
     return (*_stale_matrix_note(feedstock), *_ineffective_settings_notes(feedstock, options))
 
 

@@ -24,7 +24,7 @@ from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.operating_system import machine_resources
 from kiln.operating_system.processes import KILL
 from kiln.scheduling import local_build_order
-from kiln.store import build_cache, compile_script_variables
+from kiln.store import bazel_variables_of_compile_scripts, build_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -140,10 +140,12 @@ class MatrixRun:
         config = job.config
         try:
             result = process_runner.run(
-                (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process")),
+                (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process_main")),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
-                secrets=tuple(compile_script_variables.with_secrets_inside_credentials(self.plan.secrets).values()),
+                secrets=tuple(
+                    bazel_variables_of_compile_scripts.with_secrets_inside_credentials(self.plan.secrets).values()
+                ),
                 cwd=conda_forge_env.PACKAGE_ROOT,
                 on_line=lambda line: self.events.put((config, line)),
                 own=MARK,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import rattler
 from rattler.index import index_fs
 
-from kiln import feedstock_loader, render
+from kiln import feedstock_folder_check, render
 from kiln.build.plan import plan_rehearsal
 from kiln.build.rattler_build_worker import run_rattler_build
 from kiln.builder.rehearsal_config_and_inputs import cpu_config_for_python
@@ -48,7 +48,7 @@ def main(root: Path) -> None:
 
 def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
     """Return the channel of the rehearsal and the very recipes that it handed to the engine."""
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     config = cpu_config_for_python(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
     shop = RehearsalLayout(config=ArtifactLayout.for_feedstock(feedstock, rehearsal=True).work_folder(config.name))
     return shop.channel.root, plan_rehearsal(

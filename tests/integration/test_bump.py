@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import feedstock_loader, limits
+from kiln import feedstock_folder_check, limits
 from kiln.bump import plan as planning
 from kiln.bump import version_literals
 from kiln.errors import DownloadFailed, TemplateFault, UnsafeTemplate
@@ -150,7 +150,7 @@ def tree(case: Path, folder: Path) -> Feedstock:
     """Return a copy of a real feedstock, with its configs."""
     shutil.copytree(case.parent, folder, ignore=shutil.ignore_patterns("expected", "case.json"))
     shutil.copytree(case.parent / "expected" / "ci_support", folder / ".ci_support", dirs_exist_ok=True)
-    return feedstock_loader.load(folder)
+    return feedstock_folder_check.load(folder)
 
 
 @pytest.mark.skipif(not CASES, reason="shared/golden, the reference answers on real feedstocks, is not here")

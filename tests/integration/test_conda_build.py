@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln import expand, feedstock_loader, render
+from kiln import expand, feedstock_folder_check, render
 from kiln.conda_package.reader import read_info_json
 from kiln.errors import TestsFailed
 from kiln.local_channel import LocalChannel
@@ -58,7 +58,7 @@ def test_conda_build_makes_what_kiln_has_rendered(small: Path) -> None:
     for_cpu = ("--all", "--filter", "*None*", "-j", "2")  # both make a package of one name, and test it
     ended = build(small, *for_cpu)
     assert ended.returncode == 0, ended.stderr
-    feedstock = feedstock_loader.load(small)
+    feedstock = feedstock_folder_check.load(small)
     configs = sorted(file.stem for file in feedstock.config_folder.glob("*None*.yaml"))
     assert len(configs) == 2
     rendered = [

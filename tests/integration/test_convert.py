@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import convert, expand, feedstock_loader, render
+from kiln import convert, expand, feedstock_folder_check, render
 from kiln.errors import ConversionRefused
 from kiln.render.render import build_platform
 from tests.integration.test_recipe_v1 import answers, by_name, plain
@@ -29,7 +29,7 @@ MOST = 6  # configs of a feedstock that py-rattler-build renders, too
 def golden(case: str, folder: Path) -> Feedstock:
     shutil.copytree(GOLDEN / case, folder, ignore=shutil.ignore_patterns("expected", "case.json"))
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", folder / ".ci_support", dirs_exist_ok=True)
-    return feedstock_loader.load(folder)
+    return feedstock_folder_check.load(folder)
 
 
 def check_with_rattler_build(feedstock: Feedstock) -> None:
@@ -80,7 +80,7 @@ def test_serving_is_the_same_in_both_formats(tmp_path: Path) -> None:
     for name in ("recipe", ".ci_support"):
         shutil.copytree(ROOT / "serving" / name, tmp_path / "a" / name)
     shutil.copyfile(ROOT / "serving" / "conda-forge.yml", tmp_path / "a" / "conda-forge.yml")
-    feedstock = feedstock_loader.load(tmp_path / "a")
+    feedstock = feedstock_folder_check.load(tmp_path / "a")
     result = convert.convert(feedstock)
     assert (result.proof.holds, result.proof.configs, result.proof.packages) == (True, 4, 6)
     convert.write_conversion(feedstock, result)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.compat import probe
+from kiln.compat import machine_facts
 from kiln.errors import IncompatibleVersions
 from tests.waiting import CEILING
 
@@ -54,7 +54,7 @@ def nvml(folder: Path, *, init: int = 0, first: int = 7, name: str = "libstandin
 
 @pytest.mark.needs("gcc")
 def test_gpus_are_asked_of_nvml(tmp_path: Path) -> None:
-    driver, cards = probe.driver_and_gpus_from_nvml(nvml(tmp_path))
+    driver, cards = machine_facts.driver_and_gpus_from_nvml(nvml(tmp_path))
     assert driver == "535.104.05"
     assert [(card.name, card.capability, card.memory) for card in cards] == [
         ("Tesla V100-SXM2-16GB", "7.0", 16 << 30),
@@ -65,7 +65,7 @@ def test_gpus_are_asked_of_nvml(tmp_path: Path) -> None:
 @pytest.mark.needs("gcc")
 def test_an_nvml_that_refuses_says_why(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"nvmlInit_v2: Driver/library version mismatch \(18\)"):
-        probe.driver_and_gpus_from_nvml(nvml(tmp_path, init=18))
+        machine_facts.driver_and_gpus_from_nvml(nvml(tmp_path, init=18))
 
 
 @pytest.mark.needs("gcc")

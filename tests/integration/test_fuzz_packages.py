@@ -21,7 +21,7 @@ from kiln import cli
 from kiln.errors import BrokenPackage, KilnError
 from kiln.publish import package_inspection
 from kiln.publish.gate import refusal_reasons
-from kiln.release import package_differences
+from kiln.release import package_byte_differences
 from kiln.repodata.index_entry import read_index_entry
 from tests import broken_packages
 from tests.broken_packages import address, bent, json_like, lines
@@ -81,7 +81,7 @@ def test_readers_of_broken_packages_raise_kilns_own_errors(tmp_path: Path) -> No
         for read in (
             read_index_entry,
             gate,
-            lambda path: package_differences.described_differences(path, path),
+            lambda path: package_byte_differences.described_differences(path, path),
         ):
             with contextlib.suppress(KilnError):
                 read(package)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from kiln import feedstock_loader, render
+from kiln import feedstock_folder_check, render
 from kiln.cli import run
 from kiln.errors import TestsFailed, UsageError
 from kiln.expand import read_config
@@ -35,7 +35,7 @@ def package_of(folder: Path, word: str) -> Path:
     feedstock = written(folder / "feedstock", META.replace("{word}", word))
     assert run(["-C", str(feedstock.root), "rerender"]) == 0
     config = read_config(feedstock, next(feedstock.config_folder.glob("*.yaml")).stem)
-    output = render.close_static_pins(render.render(feedstock_loader.load(feedstock.root), config)).outputs[0]
+    output = render.close_static_pins(render.render(feedstock_folder_check.load(feedstock.root), config)).outputs[0]
     return release_package(folder / "built", "little", build=output.build_string)
 
 

@@ -13,8 +13,8 @@ from kiln.conda_package.writer import SUBDIR
 from kiln.errors import NotWritable, UnsupportedPython
 from kiln.local_channel import LocalChannel
 from kiln.rehearse import python_download, usable_python_search
-from kiln.rehearse.conda_packages_from_interpreter import write_python_packages
 from kiln.rehearse.python_download import PythonRequest
+from kiln.rehearse.python_package_from_interpreter import write_python_packages
 from kiln.solve_and_install import solve
 
 if TYPE_CHECKING:

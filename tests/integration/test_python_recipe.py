@@ -16,7 +16,7 @@ from kiln.conda_package.writer import SUBDIR
 from kiln.local_channel import LocalChannel
 from kiln.publish import package_inspection
 from kiln.rehearse import usable_python_search
-from kiln.rehearse.conda_packages_from_interpreter import write_python_packages
+from kiln.rehearse.python_package_from_interpreter import write_python_packages
 from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheels
 from tests.feedstocks import written
 

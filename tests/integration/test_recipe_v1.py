@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import expand, feedstock_loader, render
+from kiln import expand, feedstock_folder_check, render
 from tests.feedstocks import FIXTURES
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ EXPORTS = {"weak_constrains": "weak_constraints", "strong_constrains": "strong_c
 def feedstock(name: str, folder: Path) -> Feedstock:
     shutil.copytree(RECIPES / name, folder / "recipe")
     (folder / "conda-forge.yml").write_text(FORGE)
-    result = feedstock_loader.load(folder)
+    result = feedstock_folder_check.load(folder)
     expand.write_ci_support(result, expand.configs(result))
     return result
 
@@ -95,7 +95,7 @@ def test_a_real_feedstock_is_rendered_as_rattler_build_renders_it(case: str, tmp
     root = tmp_path / case
     shutil.copytree(GOLDEN / case, root, ignore=shutil.ignore_patterns("expected", ".ci_support"))
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", root / ".ci_support")
-    result = feedstock_loader.load(root)
+    result = feedstock_folder_check.load(root)
     for path in result.config_folder.glob("*.yaml") if case in NARROWED else ():
         path.write_text(re.sub(r"(?m)^(- .*\n)(?:- .*\n)+", r"\1", path.read_text()))
     configs = [expand.read_config(result, path.stem) for path in sorted(result.config_folder.glob("*.yaml"))]

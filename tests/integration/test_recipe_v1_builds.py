@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kiln import expand, feedstock_loader, render
+from kiln import expand, feedstock_folder_check, render
 from kiln.build import rattler_build_secrets, rattler_build_worker
 from kiln.build.plan import plan_compile, plan_outputs
 from kiln.conda_package.reader import read_info_files
@@ -135,7 +135,7 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
         shutil.copytree(GOLDEN / case, tmp_path / case, ignore=shutil.ignore_patterns("expected", ".ci_support"))
     )
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", root / ".ci_support")
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     configs = sorted(path.stem for path in feedstock.config_folder.glob("linux_64*.yaml"))[:MOST]
     recipe_support.require_supported_recipe(feedstock, configs)
     recipes: list[Any] = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import feedstock_loader, render
+from kiln import feedstock_folder_check, render
 from kiln.builder.rehearsal_config_and_inputs import cpu_config_for_python
 from kiln.conda_package.reader import read_info_json
 from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
@@ -83,7 +83,7 @@ def test_all_packages_are_built_and_pass_their_tests(report: dict[str, Any]) -> 
 
 
 def test_the_packages_metadata_is_that_of_the_rendered_recipe(report: dict[str, Any]) -> None:
-    feedstock = feedstock_loader.load(ROOT)
+    feedstock = feedstock_folder_check.load(ROOT)
     rendered = render.close_static_pins(render.render(feedstock, read_config(feedstock, report["config"])))
     paths = {package["artifact"]["name"]: Path(package["artifact"]["path"]) for package in report["packages"]}
     assert {output.name for output in rendered.outputs if not output.skip} - paths.keys() == {"libtensorflow"}
@@ -272,7 +272,7 @@ def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(small_d
 @pytest.mark.once
 def test_two_of_one_config_at_once_are_refused(tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
-    config = cpu_config_for_python(feedstock_loader.load(feedstock), PYTHON).name
+    config = cpu_config_for_python(feedstock_folder_check.load(feedstock), PYTHON).name
     lock = feedstock / "build_artifacts" / "locks" / f"rehearsal-{config}.lock"
     lock.parent.mkdir(parents=True)
     holder = (
@@ -302,7 +302,7 @@ def test_without_a_python_nothing_is_fetched(tmp_path: Path) -> None:
         "--python-channel",
         "http://127.0.0.1:9/channel",
     )
-    ended = kiln(feedstock, *words, cpu_config_for_python(feedstock_loader.load(feedstock), python).name, env=env)
+    ended = kiln(feedstock, *words, cpu_config_for_python(feedstock_folder_check.load(feedstock), python).name, env=env)
     assert ended.returncode == UnsupportedPython.exit_code, ended.stderr
     assert f"no usable Python {python} on this machine, and the download failed" in ended.stderr
     assert "\n  try: " in ended.stderr
@@ -317,4 +317,4 @@ def test_an_unsupported_python_is_refused(executable: str, tmp_path: Path) -> No
 
 
 def test_the_config_of_a_rehearsal_is_the_running_pythons() -> None:
-    assert f"python{PYTHON}" in cpu_config_for_python(feedstock_loader.load(ROOT), PYTHON).name
+    assert f"python{PYTHON}" in cpu_config_for_python(feedstock_folder_check.load(ROOT), PYTHON).name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.version import Version
 
-from kiln import expand, feedstock_loader, render
+from kiln import expand, feedstock_folder_check, render
 from kiln.conda_package.writer import PackageMetadata, write_metadata_only_package
 from kiln.local_channel import LocalChannel
 from kiln.matchspec_notation import strict_rattler_spec
@@ -55,7 +55,7 @@ def test_the_host_of_a_cuda_config_solves_in_a_rehearsals_channel(tmp_path: Path
     packages = (*libraries(wheels, made, target), *dev_packages)
     channel = LocalChannel(root=tmp_path / "channel")
     channel.add((package, "linux-64") for package in packages)
-    feedstock = feedstock_loader.load(ROOT)
+    feedstock = feedstock_folder_check.load(ROOT)
     config = next(config for config in expand.configs(feedstock) if f"version{cuda}python3.12" in config.name)
     (framework,) = (
         output

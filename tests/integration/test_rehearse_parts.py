@@ -19,8 +19,8 @@ from kiln.conda_package.writer import SUBDIR
 from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
 from kiln.local_channel import LocalChannel
 from kiln.rehearse import usable_python_search, wheel_download
-from kiln.rehearse.conda_packages_from_interpreter import write_python_packages
 from kiln.rehearse.plan_types import LockedWheel
+from kiln.rehearse.python_package_from_interpreter import write_python_packages
 from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheels
 from kiln.rehearse.wheel_locks import PYTHONS, plan_from_locks
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, feedstock_loader, render
+from kiln import expand, feedstock_folder_check, render
 from kiln.build.engine_run import build_package
 from kiln.build.plan import plan_rehearsal
 from kiln.conda_package.reader import read_info_json
@@ -59,7 +59,7 @@ def packaged(
     name: str, file: Path, channels: tuple[str, ...], folder: Path, config_name: str = CONFIG
 ) -> tuple[Output, Path]:
     """Return an output and its package, made of a file in the place of the compile's."""
-    feedstock = feedstock_loader.load(SERVING)
+    feedstock = feedstock_folder_check.load(SERVING)
     config = expand.read_config(feedstock, config_name)
     here = dataclasses.replace(config, variant={**config.variant, "python": (f"{PYTHON}.*",)})
     rendered = render.close_static_pins(render.render(feedstock, here))
@@ -117,7 +117,7 @@ def stand_in(folder: Path) -> Path:
 
 def host_packages(folder: Path) -> LocalChannel:
     """Return a channel with the host requirements of the CUDA config, without files; one has run exports."""
-    feedstock = feedstock_loader.load(SERVING)
+    feedstock = feedstock_folder_check.load(SERVING)
     rendered = render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, CUDA_CONFIG)))
     channel, packages = LocalChannel(root=folder / "host"), []
     (folder / "packages").mkdir()

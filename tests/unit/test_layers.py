@@ -23,7 +23,7 @@ LAYERS = tuple(
         compat package_safety name_rules channel_url_credentials rattler_process process_table
         conda_forge_yml signals folder_lock http_client source_download archive_kinds recipe_script_launch_commands
         emulation version_spec plain_yaml_loading solve_and_install virtual_packages""",
-        "feedstock_loader lint expand render build package_test publish rehearse image report",
+        "feedstock_folder_check lint expand render build package_test publish rehearse image report",
         "store job executor builder scheduling run install release fleet bump convert init",
         "cli __main__",
     )

@@ -11,7 +11,7 @@ from kiln.compat.rules import (
     cudnn,
     gpu,
     nvidia_driver,
-    single_versions_and_fitting_releases,
+    single_part_rules_and_fitting_releases,
     tensorflow,
     tensorflow_serving,
 )
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kiln.compat.combination import Combination
     from kiln.compat.results import Finding
-    from kiln.compat.rules.single_versions_and_fitting_releases import Rule
+    from kiln.compat.rules.single_part_rules_and_fitting_releases import Rule
 
 RULES: tuple[Rule, ...] = (
     tensorflow.state_tested_versions,
@@ -60,7 +60,7 @@ def findings(combination: Combination) -> Iterator[Finding]:
             has_findings = True
             yield finding
     if not has_findings:
-        yield from single_versions_and_fitting_releases.single_part_findings(combination)
+        yield from single_part_rules_and_fitting_releases.single_part_findings(combination)
     if not has_findings or combination.python or combination.bazel:
-        yield from single_versions_and_fitting_releases.accepting_release_findings(combination, RULES)
-    yield from single_versions_and_fitting_releases.discontinued_machine_findings(combination)
+        yield from single_part_rules_and_fitting_releases.accepting_release_findings(combination, RULES)
+    yield from single_part_rules_and_fitting_releases.discontinued_machine_findings(combination)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kiln.fleet.command_handler_threads import CommandThreads
 from kiln.fleet.executor_protocol import (
     CollectResults,
     FollowBuild,
@@ -27,15 +28,14 @@ from kiln.fleet.executor_protocol import (
 from kiln.fleet.executor_shared_state import EventSession
 from kiln.fleet.slurm import follow_and_collect, job_removal_and_listing, submit
 from kiln.fleet.slurm.client import SlurmClient, program_environment
-from kiln.fleet.supervisor_command_threads import CommandThreads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kiln.fleet.command_handler_threads import Handler
     from kiln.fleet.executor_protocol import Command, KeepPackages
     from kiln.fleet.slurm.site import SlurmSite
-    from kiln.fleet.supervisor_command_threads import Handler
 
 QUERIES = 3  # of the states of files for one of squeue, which burdens Slurm's controller
 HANDLERS: Mapping[type, Handler] = {

@@ -20,7 +20,7 @@ from kiln.errors import (
     CredentialsRefused,
     UnsupportedPython,
 )
-from kiln.feedstock_loader import load
+from kiln.feedstock_folder_check import load
 from kiln.fleet import price_table
 from kiln.fleet.price_table import Price
 from kiln.model.fleet_run import WorkerState

@@ -106,7 +106,7 @@ def test_whoever_is_ended_takes_the_script_along(small: Path, number: signal.Sig
     with started(small, CPU_311, "--container", "none") as process:
         wait_for(process, "build small")
         until(lambda: any(is_script(pid) for pid in below(process.pid)), "the script runs")
-        (config,) = (pid for pid in below(process.pid) if "kiln.run.config_build_process" in command_line(pid))
+        (config,) = (pid for pid in below(process.pid) if "kiln.run.config_build_process_main" in command_line(pid))
         for pid in {"run": (process.pid,), "config": (config,), "both": (config, process.pid)}[whom]:
             os.kill(pid, number)  # the run last: it is this process's child, and stays there to be killed
         process.communicate()

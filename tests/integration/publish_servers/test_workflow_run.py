@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kiln import expand, files
-from kiln.expand import ci_limits, workflow
+from kiln.expand import ci_limits, github_workflow_writer
 from kiln.expand.actions_settings import GITHUB
 from kiln.init import scaffold
 from kiln.model.feedstock import Feedstock
@@ -98,7 +98,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     one = limits[GITHUB, "matrix jobs"]._replace(value=1)
     monkeypatch.setattr(ci_limits, "all_limits", lambda: {**limits, (GITHUB, "matrix jobs"): one})
     feedstock = Feedstock(root=root)
-    assert len(workflow.write_workflows(feedstock, expand.read_configs(feedstock, [CPU, CUDA, OTHER]))) == 3
+    assert (
+        len(github_workflow_writer.write_workflows(feedstock, expand.read_configs(feedstock, [CPU, CUDA, OTHER]))) == 3
+    )
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     for words in (("init", "-q", "-b", "main"), ("add", "-A"), (*identity, "commit", "-qm", "a")):
         subprocess.run(("git", *words), cwd=root, check=True)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kiln import bootstrap
-from kiln.bootstrap import environment_creation
+from kiln.bootstrap import venv_creation
 from kiln.bootstrap.environment_state import COLLECTIONS, FLEET, RUN
 from kiln.errors import UnsupportedPython
 
@@ -32,7 +32,7 @@ def test_only_the_wanted_collections_are_unpacked(tmp_path: Path) -> None:
         for name in names:
             archive.writestr(f"ansible_collections/{name}", "")
         archive.writestr("ansible-12.dist-info/METADATA", "")
-    environment_creation.unpack_collections(wheel, tmp_path / "site")
+    venv_creation.unpack_collections(wheel, tmp_path / "site")
     result = [str(file.relative_to(tmp_path / "site")) for file in (tmp_path / "site").rglob("*") if file.is_file()]
     assert result == ["ansible_collections/amazon/aws/plugins/a.py"]
 
@@ -44,9 +44,9 @@ def test_the_collections_are_one_wheel_with_its_hash() -> None:
 
 def test_who_brings_an_ansible_of_his_own_gets_the_same_collections() -> None:
     expected = yaml.safe_load((ROOT / "ansible" / "requirements.yml").read_text())["collections"]
-    assert tuple(sorted(item["name"] for item in expected)) == environment_creation.NEEDED_COLLECTIONS
+    assert tuple(sorted(item["name"] for item in expected)) == venv_creation.NEEDED_COLLECTIONS
 
 
 def test_the_fleets_packages_are_those_of_a_run_and_more() -> None:
-    run, fleet = (environment_creation._unconditional_requirements(ROOT, name) for name in (RUN, FLEET))
+    run, fleet = (venv_creation._unconditional_requirements(ROOT, name) for name in (RUN, FLEET))
     assert run <= fleet

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import render
-from kiln.build import shell_lines_after_script, unpackable_prefix_files
+from kiln.build import prefix_fixup_lines, unpackable_prefix_files
 from kiln.build.plan import outputs_in_build_order, plan_compile, plan_outputs, plan_rehearsal
 from kiln.build.rattler_build_secrets import (
     HANDED_OVER,
@@ -102,7 +102,7 @@ def test_the_plan_of_a_rehearsal() -> None:
         "bash -e /feedstock/recipe/split.sh",
         *lines_without_shell_trace(
             (
-                *shell_lines_after_script.compile_modules_lines(APP),
+                *prefix_fixup_lines.compile_modules_lines(APP),
                 *unpackable_prefix_files.refuse_special_files_lines(Path("/making/app")),
             )
         ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from kiln import expand, feedstock_loader, render
+from kiln import expand, feedstock_folder_check, render
 from kiln.build.collected_info_files import collect_info_files
 from kiln.build.metadata_rewrite import rewrite_package_metadata
 from kiln.build.plan import plan_outputs
@@ -280,7 +280,7 @@ def test_a_package_of_a_recipe_yaml_carries_the_feedstocks_recipe(tmp_path: Path
     (folder / "recipe" / "fix.patch").write_text("patch")
     (folder / "recipe" / "variants.yaml").write_text("flavour:\n  - 3\n")
     (folder / "conda-forge.yml").write_text("conda_build_tool: rattler-build\nprovider: {osx_64: null, win_64: null}\n")
-    feedstock = feedstock_loader.load(folder)
+    feedstock = feedstock_folder_check.load(folder)
     (config,) = expand.configs(feedstock)
     rendered = render.close_static_pins(render.render(feedstock, config))
     (step,) = plan_outputs(

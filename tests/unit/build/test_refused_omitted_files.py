@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build import engine_failures, unpackable_prefix_files
+from kiln.build import rattler_build_failure_kinds, unpackable_prefix_files
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
 from kiln.build.rattler_build_worker import refuse_unusable_files
 from kiln.errors import BuildFailed
@@ -41,7 +41,7 @@ def test_a_package_without_files_of_its_script_is_refused_with_their_names(prefi
         "rattler-build leaves out a/conda-meta/history (it is in a folder conda-meta), a/x.py (x.so is next to it), "
         "a/z.py (z.pyd is next to it)"
     )
-    kind = engine_failures.classify_failure(str(caught.value).replace("a/x.py", "a/timeout.py"), "")
+    kind = rattler_build_failure_kinds.classify_failure(str(caught.value).replace("a/x.py", "a/timeout.py"), "")
     assert kind.error is BuildFailed, "the name of a file is not the engine's message"
     assert "remove the files in the script" in kind.hint
     refuse_unusable_files(tmp_path, {"build": {"files": ["a/y.py"]}}, by_conda_build_rules=False)

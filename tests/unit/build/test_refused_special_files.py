@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import signals
-from kiln.build import engine_failures, rattler_build_worker, unpackable_prefix_files
+from kiln.build import rattler_build_failure_kinds, rattler_build_worker, unpackable_prefix_files
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
 from kiln.errors import BuildFailed
 
@@ -71,7 +71,7 @@ def test_the_engines_error_is_replaced_by_the_files_for_which_the_script_ended(
     rattler_build_worker.main(str(tmp_path / "job.json"))
     reason = json.loads((tmp_path / "result.json").read_text())["error"]
     assert reason == "the script left in its prefix what no package can contain: pipe (FIFO)"
-    kind = engine_failures.classify_failure(reason.replace("pipe", "failed to download"), "")
+    kind = rattler_build_failure_kinds.classify_failure(reason.replace("pipe", "failed to download"), "")
     assert kind.error is BuildFailed, "the name of a file is not the engine's message"
     assert "when it runs" in kind.hint
 

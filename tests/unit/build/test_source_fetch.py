@@ -14,9 +14,9 @@ import pytest
 
 from kiln.build import sources_fetched_by_engine_or_kiln
 from kiln.build.engine_recipe import source_entry as engine_entry
-from kiln.build.repository_checkout import check_out_repository
 from kiln.build.source_fetch import SourceFetcher
 from kiln.build.source_mirrors import SourceMirrors
+from kiln.build.source_repository_checkout import check_out_repository
 from kiln.build.unpacked_source_content_hash import folder_content_hash
 from kiln.errors import DownloadFailed, HashMismatch, RecipeFault
 from kiln.model.rendered import Checkout, Source

@@ -7,7 +7,7 @@ import pytest
 
 from kiln.build import source_fixup_lines
 from kiln.model.rendered import Source
-from tests.unit.build.test_shell_lines_after_script import run, written
+from tests.unit.build.test_prefix_fixup_lines import run, written
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.build.inherited_run_exports import build_section_run_exports
+from kiln.build.run_exports_unknown_to_engine import build_section_run_exports
 from kiln.model.build_and_test_steps import RunExport
 from kiln.model.rendered import Output, Requirements, Script
 

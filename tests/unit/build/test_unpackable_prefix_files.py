@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build import engine_failures, unpackable_prefix_files
+from kiln.build import rattler_build_failure_kinds, unpackable_prefix_files
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
 from kiln.build.rattler_build_worker import refuse_unusable_files
 from kiln.errors import BuildFailed
@@ -70,7 +70,7 @@ def test_a_link_to_a_folder_of_the_build_is_refused(step: Path, place: str) -> N
     (prefix_of(step) / "share" / "link").symlink_to(file)
     with pytest.raises(ValueError, match=r"share/link is a link to .*/work/file in the build's folder") as caught:
         refuse_unusable_files(step, RECIPE, by_conda_build_rules=True)
-    failure = engine_failures.classify_failure(str(caught.value), "")
+    failure = rattler_build_failure_kinds.classify_failure(str(caught.value), "")
     assert failure.error is BuildFailed
     assert "copy files in place of links" in failure.hint
 

@@ -12,7 +12,7 @@ from kiln.job.job_descriptions import BuildJob, BuildOptions
 from kiln.job.messages import StepReporter
 from kiln.ledger import Ledger
 from kiln.rehearse.plan_types import RehearsalPlan
-from kiln.store import compile_script_variables
+from kiln.store import bazel_variables_of_compile_scripts
 from kiln.store.rehearsal_layout import RehearsalLayout
 from tests.feedstocks import written
 
@@ -51,7 +51,7 @@ def test_fetched_sources_come_before_the_users_downloads_which_stay(
         cache=tmp_path / "cache",
         result=tmp_path / "result.json",
         extra={},
-        compile={compile_script_variables.DISTDIR: str(downloads)},
+        compile={bazel_variables_of_compile_scripts.DISTDIR: str(downloads)},
         channel=tmp_path / "channel",
     )
     reporter = StepReporter()

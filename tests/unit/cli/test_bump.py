@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import bump, cli
-from kiln.cli.pasteable_commands import make_pasteable
+from kiln.cli.commands_in_hints import make_pasteable
 from kiln.errors import DownloadFailed, NotWritable, UsageError
 from tests.bumping import OLD, bumped, feedstock, released
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.cli import convert, run
-from kiln.cli.pasteable_commands import make_pasteable
+from kiln.cli.commands_in_hints import make_pasteable
 from kiln.convert import Difference
 from kiln.errors import ConversionRefused, UsageError
 from tests.feedstocks import PINNING, written

@@ -61,12 +61,12 @@ FEEDSTOCK = ("-C", str(ROOT))
 OF_THE_WORK = {"yaml", "jinja2", "shutil", "hashlib", "difflib", "traceback", "kiln.expand", "kiln.recipe"}
 OF_V1 = {
     "kiln.recipe_v1.recipe",
-    "kiln.recipe_v1.schema",
+    "kiln.recipe_v1.section_field_evaluators",
     "kiln.render.v1",
     "kiln.expand.conda_forge_yml_build_settings",
 }
 OF_THE_MATRIX = {"kiln.expand.matrix", "kiln.expand.missing_pinning", "kiln.expand.collapse"}
-OF_OTHERS = {"shutil", "json", "kiln.masking.stream", "kiln.cli.build_options", "kiln.cli.report"} | (
+OF_OTHERS = {"shutil", "json", "kiln.masking.stream", "kiln.cli.run_options_from_arguments", "kiln.cli.report"} | (
     {"dataclasses", "inspect"} if sys.version_info < (3, 14) else set()  # argparse's colors need these
 )
 
@@ -86,8 +86,14 @@ def name_of(value: object) -> str:
         ([*FEEDSTOCK, "matrix", "--no-pinning"], OF_THE_WORK),
         ([*FEEDSTOCK, "render", CONFIG], OF_THE_WORK),
         ([*FEEDSTOCK, "rerender", "--check", "--no-pinning"], OF_THE_WORK),
-        (["--in-one-process", *FEEDSTOCK, "matrix"], {"kiln.expand.workflow", "kiln.model.rendered", *OF_V1}),
-        (["--in-one-process", *FEEDSTOCK, "render", CONFIG], {"kiln.expand.workflow", *OF_THE_MATRIX, *OF_V1}),
+        (
+            ["--in-one-process", *FEEDSTOCK, "matrix"],
+            {"kiln.expand.github_workflow_writer", "kiln.model.rendered", *OF_V1},
+        ),
+        (
+            ["--in-one-process", *FEEDSTOCK, "render", CONFIG],
+            {"kiln.expand.github_workflow_writer", *OF_THE_MATRIX, *OF_V1},
+        ),
         (
             ["--in-one-process", *FEEDSTOCK, "rerender", "--check"],
             {"kiln.expand.publishing_job_settings", "kiln.model.rendered", *OF_V1},

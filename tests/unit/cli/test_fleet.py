@@ -14,10 +14,10 @@ import yaml
 
 from kiln import cli, folder_lock, process_runner
 from kiln.cli import fleet_prices
+from kiln.cli.commands_in_hints import make_pasteable
 from kiln.cli.fleet_arguments import add_arguments, planned_worker_loss_limits, worker_loss_limits
 from kiln.cli.fleet_planning import require_known_machine_types
 from kiln.cli.fleet_prices import price_region
-from kiln.cli.pasteable_commands import make_pasteable
 from kiln.console.text import duration_seconds
 from kiln.errors import AlreadyRunning, FleetLimit, KilnError, MalformedYaml, UsageError
 from kiln.fleet import price_table, worker_tests

@@ -16,9 +16,9 @@ from kiln.cli import fleet_controller_type_and_charge, fleet_detach_to_controlle
 from kiln.cli.fleet_arguments import add_arguments
 from kiln.cli.fleet_run_folder_and_variables import artifact_layout
 from kiln.errors import AlreadyRunning, MachinesUnknown, UsageError
-from kiln.feedstock_loader import load
+from kiln.feedstock_folder_check import load
 from kiln.fleet import run_and_removal as fleet
-from kiln.fleet.detached import start as starting
+from kiln.fleet.detached import controller_start as starting
 from kiln.fleet.detached.attach_key import RunKey
 from kiln.model.feedstock import Feedstock
 

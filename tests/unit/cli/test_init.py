@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import cli
-from kiln.cli.pasteable_commands import make_pasteable
+from kiln.cli.commands_in_hints import make_pasteable
 from kiln.errors import FeedstockNotFound, NotWritable, UsageError
 from tests.feedstocks import written
 

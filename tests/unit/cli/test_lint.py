@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.cli import run
-from kiln.cli.pasteable_commands import make_pasteable
+from kiln.cli.commands_in_hints import make_pasteable
 from kiln.errors import FeedstockNotFound, LintFailed, UnsafeTemplate
 from tests.unit.lint.recipes import META, RECIPE, changed, feedstock
 

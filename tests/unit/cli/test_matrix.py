@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.cli import run
-from kiln.cli.pasteable_commands import make_pasteable
+from kiln.cli.commands_in_hints import make_pasteable
 from kiln.errors import MalformedYaml, MatrixDrift, UnknownConfig, UnsafeTemplate, UnsupportedPython, UsageError
 from tests.feedstocks import PINNING, copied, written
 from tests.git_repositories import git

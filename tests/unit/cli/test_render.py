@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from kiln.cli import render, run
-from kiln.cli.pasteable_commands import make_pasteable
+from kiln.cli.commands_in_hints import make_pasteable
 from kiln.errors import UnknownConfig
 from tests.feedstocks import written
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import cli
 from kiln.cli.test import report_of_tests_as_data
-from kiln.compat import probe
+from kiln.compat import machine_facts
 from kiln.errors import UnsupportedPlatform
 from kiln.model.build_results import TestReport, TestVerdict
 
@@ -26,7 +26,7 @@ def test_tests_on_a_gpu_are_refused_without_one(
     def no_library(_: str = "") -> None:
         raise OSError("no libnvidia-ml")
 
-    monkeypatch.setattr(probe, "driver_and_gpus_from_nvml", no_library)
+    monkeypatch.setattr(machine_facts, "driver_and_gpus_from_nvml", no_library)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert cli.run(["-C", str(SMALL), "test", "--gpu", str(package)]) == UnsupportedPlatform.exit_code
     error = capsys.readouterr().err
@@ -36,11 +36,11 @@ def test_tests_on_a_gpu_are_refused_without_one(
 
 def test_the_gpus_are_named_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        probe,
+        machine_facts,
         "driver_and_gpus_from_nvml",
-        lambda: ("550.1", (probe.GpuCard(name="Tesla T4", capability="7.5", memory=1),)),
+        lambda: ("550.1", (machine_facts.GpuCard(name="Tesla T4", capability="7.5", memory=1),)),
     )
-    assert probe.gpu_descriptions({}) == (("Tesla T4 (7.5), driver 550.1",), ())
+    assert machine_facts.gpu_descriptions({}) == (("Tesla T4 (7.5), driver 550.1",), ())
 
 
 def test_a_report_names_the_gpus_that_were_required() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kiln.cli import run, verify
-from kiln.cli.pasteable_commands import make_pasteable
+from kiln.cli.commands_in_hints import make_pasteable
 from kiln.errors import BrokenIndex, ProvenanceBroken, UsageError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from kiln import expand, feedstock_loader
+from kiln import expand, feedstock_folder_check
 from tests.feedstocks import FIXTURES
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def conversion(name: str, folder: Path) -> Feedstock:
         for script, text in _SCRIPTS.items():
             (recipe / script).write_text(text)
     (folder / "conda-forge.yml").write_text(f"# settings\n{_FORGE[name]}")
-    feedstock = feedstock_loader.load(folder)
+    feedstock = feedstock_folder_check.load(folder)
     expand.write_ci_support(feedstock, expand.configs(feedstock))
     return feedstock
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kiln.convert.expressions import ExpressionTranslator, NameScope, parse_selector
-from kiln.convert.recipe_yaml_expression_writer import ExpressionText, UnsupportedExpression, negation, unparenthesized
+from kiln.convert.recipe_yaml_expression_composition import (
+    ExpressionText,
+    UnsupportedExpression,
+    negation,
+    unparenthesized,
+)
 
 VALUES = {
     "python": frozenset({"3.12.* *_cpython"}),

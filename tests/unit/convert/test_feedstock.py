@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import convert, expand, feedstock_loader, render
+from kiln import convert, expand, feedstock_folder_check, render
 from kiln.convert import feedstock as conversions
 from kiln.errors import ConversionRefused, UnknownConfig
 from tests.feedstocks import PINNING, written
@@ -91,7 +91,7 @@ def test_what_is_written_renders_to_the_same(tmp_path: Path) -> None:
     assert (feedstock.root / "conda-forge.yml").read_text().startswith("# settings\n")
     assert "\nconda_build_tool: rattler-build\n" in (feedstock.root / "conda-forge.yml").read_text()
     after = {
-        name: render.render(feedstock_loader.load(feedstock.root), expand.read_config(feedstock, name))
+        name: render.render(feedstock_folder_check.load(feedstock.root), expand.read_config(feedstock, name))
         for name in names
     }
     for name in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.convert.meta_yaml_tree import ScalarPart, UnconvertiblePart
-from kiln.convert.recipe_yaml_expression_writer import ExpressionText
+from kiln.convert.recipe_yaml_expression_composition import ExpressionText
 from kiln.convert.specs import SpecConverter, strict_match_spec
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.convert.statements import expand_statements
 
 if TYPE_CHECKING:
-    from kiln.convert.expanded_meta_yaml_types import ExpandedRecipe
+    from kiln.convert.expanded_meta_yaml import ExpandedRecipe
 
 
 def walked(text: str, *always: str) -> ExpandedRecipe:

@@ -10,7 +10,7 @@ from kiln.expand import ci_limit_notes
 from kiln.ledger import FINISHED_CONFIG, Ledger
 from kiln.model.feedstock import Feedstock
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
-from tests.unit.expand.test_workflow import CHAIN, CONFIGS, a_config, settings
+from tests.unit.expand.test_github_workflow_writer import CHAIN, CONFIGS, a_config, settings
 
 if TYPE_CHECKING:
     from pathlib import Path

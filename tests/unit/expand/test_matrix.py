@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kiln import expand, feedstock_loader
+from kiln import expand, feedstock_folder_check
 from kiln.errors import MalformedYaml, RecipeFault, UnknownConfig, VariantFault
-from kiln.expand import workflow
+from kiln.expand import github_workflow_writer
 from kiln.expand.matrix import config_name
 from kiln.yamltext import ci_support_text
 from tests.feedstocks import LINUX_ONLY, PINNING, copied, written
@@ -123,7 +123,7 @@ def test_a_setting_that_shapes_no_config_may_be_given_twice(tmp_path: Path, key:
     feedstock = written(tmp_path, RECIPE, forge=f"{LINUX_ONLY}{key}:\n  a: b\n{key}:\n  a: c\n")
     with pytest.raises(MalformedYaml) if refused else nullcontext():
         assert expand.configs(feedstock)
-        assert not workflow.planned_workflow(feedstock, ()).texts
+        assert not github_workflow_writer.planned_workflow(feedstock, ()).texts
 
 
 def test_no_settings_are_conda_forges_own(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_long_names_end_in_a_hash_and_odd_characters_are_left_out() -> None:
 
 def test_the_same_feedstock_is_expanded_the_same_way_again(tmp_path: Path) -> None:
     feedstock = copied("selectors", tmp_path)
-    assert expand.configs(feedstock, PINNING) == expand.configs(feedstock_loader.load(feedstock.root), PINNING)
+    assert expand.configs(feedstock, PINNING) == expand.configs(feedstock_folder_check.load(feedstock.root), PINNING)
 
 
 def test_linux_alone_has_no_other_configs(tmp_path: Path) -> None:

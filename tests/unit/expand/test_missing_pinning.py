@@ -57,9 +57,9 @@ def test_a_checkout_that_was_made_with_a_pinning_is_left_as_it_is_without_one(
 
 @pytest.mark.parametrize("root", [ROOT, ROOT / "serving"], ids=["tensorflow", "serving"])
 def test_the_feedstocks_here_need_no_pinning(root: Path) -> None:
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
 
-    assert expand.keys_without_value(feedstock_loader.load(root)) == ()
+    assert expand.keys_without_value(feedstock_folder_check.load(root)) == ()
 
 
 @pytest.mark.parametrize(

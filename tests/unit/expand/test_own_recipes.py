@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import expand, feedstock_loader, render
+from kiln import expand, feedstock_folder_check, render
 from tests.feedstocks import FIXTURES
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Feedstock, d
     """A recipe where it may be written, and what the reference tools make of it without any pinning."""
     root = tmp_path / f"{request.param}-feedstock"
     shutil.copytree(RECIPES / request.param, root)
-    return feedstock_loader.load(root), json.loads((root / "expected.json").read_text())
+    return feedstock_folder_check.load(root), json.loads((root / "expected.json").read_text())
 
 
 def test_the_configs_are_conda_smithys(recipe: tuple[Feedstock, dict[str, Any]]) -> None:

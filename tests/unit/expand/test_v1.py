@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, feedstock_loader
+from kiln import expand, feedstock_folder_check
 from kiln.errors import RecipeFault, SelectorFault, VariantFault
 from tests.feedstocks import LINUX_ONLY, written
 
@@ -49,7 +49,7 @@ def feedstock(
     (folder / "recipe" / "meta.yaml").unlink()
     if not old:
         (folder / "recipe" / "conda_build_config.yaml").unlink()
-    return feedstock_loader.load(folder)
+    return feedstock_folder_check.load(folder)
 
 
 def texts(found: Feedstock) -> dict[str, str]:

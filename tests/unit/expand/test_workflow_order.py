@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.expand import ci_limits, workflow
+from kiln.expand import ci_limits, github_workflow_writer
 from kiln.expand.actions_settings import GITHUB
 from kiln.model.feedstock import Feedstock
-from tests.unit.expand.test_workflow import a_config
+from tests.unit.expand.test_github_workflow_writer import a_config
 from tests.workflow_run import FAILURE, SKIPPED, SUCCESS, WorkflowRun
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ def a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, **changes:
     limits = ci_limits.all_limits()
     least = limits[GITHUB, "matrix jobs"]._replace(value=most)
     monkeypatch.setattr(ci_limits, "all_limits", lambda: {**limits, (GITHUB, "matrix jobs"): least})
-    assert workflow.write_workflows(Feedstock(root=tmp_path), [a_config("None", "3.10"), a_config("12.9", "3.10")])
+    assert github_workflow_writer.write_workflows(
+        Feedstock(root=tmp_path), [a_config("None", "3.10"), a_config("12.9", "3.10")]
+    )
     return JobsWithResults(folder=tmp_path / "run", repository=tmp_path, variables={}, **changes)
 
 

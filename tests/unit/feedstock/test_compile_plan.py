@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import expand, feedstock_loader
+from kiln import expand, feedstock_folder_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +100,7 @@ def test_a_cuda_config(
 
 
 def test_every_config_of_the_matrix_can_be_planned(flags: Callable[..., tuple[str, ...]]) -> None:
-    configs = expand.configs(feedstock_loader.load(RECIPE.parent))
+    configs = expand.configs(feedstock_folder_check.load(RECIPE.parent))
     planned = {flags({**chosen(config), "PY_VER": config.variant["python"][0][:4]}) for config in configs}
     assert len(planned) == len(configs) == 12
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, feedstock_loader, render
+from kiln import expand, feedstock_folder_check, render
 from kiln.compat.combination import capability_number, dotted_capability
 from kiln.errors import TemplateFault
 from kiln.matchspec_notation import package_name
@@ -36,7 +36,7 @@ def name(cuda: str, python: str) -> str:
 
 @functools.cache
 def rendered() -> dict[str, dict[str, Output]]:
-    feedstock = feedstock_loader.load(ROOT)
+    feedstock = feedstock_folder_check.load(ROOT)
     configs = {
         config.name: render.close_static_pins(render.render(feedstock, config)) for config in expand.configs(feedstock)
     }
@@ -54,7 +54,7 @@ def variants(tmp_path: Path) -> Callable[..., list[dict[str, Output]]]:
         for key in re.findall(r"^\w+(?=:)", text, re.MULTILINE):
             kept = re.sub(rf"^{key}:\n(?:[ #].*\n)*", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
             file.write_text(kept + text, encoding="utf-8")
-        feedstock = feedstock_loader.load(tmp_path)
+        feedstock = feedstock_folder_check.load(tmp_path)
         results = (render.close_static_pins(render.render(feedstock, config)) for config in expand.configs(feedstock))
         return [{item.name: item for item in result.outputs if not item.skip} for result in results]
 
@@ -146,7 +146,7 @@ def with_list(tmp_path: Path) -> Callable[[str], dict[str, Output]]:
     shutil.copytree(ROOT / "recipe", tmp_path / "recipe")
     shutil.copytree(ROOT / ".ci_support", tmp_path / ".ci_support")
     shutil.copy(ROOT / "conda-forge.yml", tmp_path)
-    feedstock = feedstock_loader.load(tmp_path)
+    feedstock = feedstock_folder_check.load(tmp_path)
     file = feedstock.config_folder / f"{name('12.9', '3.12')}.yaml"
     config = file.read_text(encoding="utf-8")
 

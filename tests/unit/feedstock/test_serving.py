@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, feedstock_loader, render
+from kiln import expand, feedstock_folder_check, render
 from kiln.compat import tables
 from kiln.compat.combination import capability_number
 from kiln.compat.combination_verdict import judge_combination
@@ -30,7 +30,7 @@ P3 = "linux_64_cuda_compiler_version9.0serving_version1.12.3"
 
 @functools.cache
 def rendered() -> dict[str, RenderedConfig]:
-    feedstock = feedstock_loader.load(ROOT)
+    feedstock = feedstock_folder_check.load(ROOT)
     return {
         config.name: render.close_static_pins(render.render(feedstock, config)) for config in expand.configs(feedstock)
     }
@@ -47,7 +47,7 @@ def release_of(config: str) -> dict[str, str]:
 
 
 def test_its_configs_are_the_files_in_ci_support() -> None:
-    feedstock = feedstock_loader.load(ROOT)
+    feedstock = feedstock_folder_check.load(ROOT)
     assert {CPU, CUDA, NEWEST, P3} == set(rendered())
     assert not expand.ci_support_drift(feedstock, expand.configs(feedstock))
 
@@ -110,7 +110,7 @@ def test_the_api_is_one_package_for_every_python() -> None:
 def test_the_doctor_lets_every_config_through(config: str, verdict: Verdict) -> None:
     """Upstream builds with CUDA 12.5 alone, so 12.9 is of the same major version and untested."""
     for combination in tensorflow_and_cuda_version_check.version_combinations_of_config(
-        feedstock_loader.load(ROOT), config
+        feedstock_folder_check.load(ROOT), config
     ):
         assert combination.serving is not None
         assert judge_combination(combination, suggest=False).verdict is verdict
@@ -172,7 +172,9 @@ def test_sources_are_those_of_the_table_and_pinned_by_the_hash_of_the_commit() -
 
 
 def test_the_p3_config_compiles_for_volta_with_a_gcc_below_7() -> None:
-    (combination,) = tensorflow_and_cuda_version_check.version_combinations_of_config(feedstock_loader.load(ROOT), P3)
+    (combination,) = tensorflow_and_cuda_version_check.version_combinations_of_config(
+        feedstock_folder_check.load(ROOT), P3
+    )
     assert (combination.cuda, combination.cudnn, combination.host) == ("9.0", "7", "gcc 5.4")
     assert release_of(P3)["capabilities"] == "7.0"
 

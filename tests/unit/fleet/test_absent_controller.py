@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kiln.fleet.command_handler_threads import CommandThreads
 from kiln.fleet.executor_protocol import Event, ProvisionWorkers
 from kiln.fleet.executor_shared_state import EventSession
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
-from kiln.fleet.supervisor_command_threads import CommandThreads
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, LEASE, MACHINE, NullObserver, NullStore, Simulation, estimates
 
@@ -37,7 +37,7 @@ class SetBack(Simulation):
         super().__init__(TWO)
         self.seconds = seconds
         self.executor = CommandThreads(EventSession(), Path(), {})
-        monkeypatch.setattr("kiln.fleet.supervisor_command_threads.time.time", self.read_clock)
+        monkeypatch.setattr("kiln.fleet.command_handler_threads.time.time", self.read_clock)
 
     def read_clock(self) -> float:
         return self.clock - (self.seconds if self.clock - self.began > HOUR else 0.0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, feedstock_loader
+from kiln import expand, feedstock_folder_check
 from kiln.cli.fleet_planning import config_resource_needs
 from kiln.errors import MalformedYaml
 from kiln.fleet import declared_config_sizes
@@ -48,7 +48,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def sizes(root: Path) -> dict[str, JobSize]:
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     return config_resource_needs(feedstock, feedstock.config_names)
 
 
@@ -103,7 +103,7 @@ def test_invalid_sizes_are_refused_with_the_recipe_s_line(tmp_path: Path, text: 
 
 
 def test_a_recipe_without_the_key_is_not_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    feedstock = feedstock_loader.load(SMALL)
+    feedstock = feedstock_folder_check.load(SMALL)
     monkeypatch.setattr("kiln.render.render", None)
     configs = expand.read_configs(feedstock, feedstock.config_names)
     made: Mapping[str, Mapping[str, float]] = declared_config_sizes.recipe_sizes(feedstock, tuple(configs))

@@ -12,7 +12,7 @@ import pytest
 
 from kiln import files
 from kiln.errors import BrokenHandover
-from kiln.fleet import collect, unfinished_build_transfer, worker_preparation_and_build_commands
+from kiln.fleet import collect, unfinished_build_transfer, worker_command_handlers
 from kiln.fleet.executor_protocol import CollectFailed, CollectResults, ResultsCollected, StartBuild
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.model.ci_job_chain import ChainState, HandoverRecord
@@ -101,7 +101,7 @@ def test_what_one_worker_hands_over_is_sent_to_the_next(session: Session, tmp_pa
     assert session.words == ["sudo kiln-job clear c"]
     assert files_of(tmp_path / "jobs" / "c" / "handover") == {name, folders.RECORD}
     session.words.clear()
-    worker_preparation_and_build_commands.start_build_on_worker(session, start)
+    worker_command_handlers.start_build_on_worker(session, start)
     assert f"KILN_JOB_OPTIONS=--handover {tmp_path}/jobs/c/handover" in session.words[-2]
     assert session.words[-1] == "sudo kiln-job start c"
 
@@ -143,7 +143,7 @@ def test_a_handover_that_a_worker_cannot_use_is_removed_and_the_config_built_ane
     hand_over(tmp_path)
     fetch(session)
     job = {"state": "ended", "result": "exit-code", "exit_code": BrokenHandover.exit_code}
-    event = worker_preparation_and_build_commands._finished_event(session, "w-2", "c", job)
+    event = worker_command_handlers._finished_event(session, "w-2", "c", job)
     assert event is not None
     assert (event.exit_code, "damaged" in event.reason) == (None, True)
     assert not unfinished_build_transfer.handover_folder(session, "c").exists()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, feedstock_loader, lint, render
+from kiln import expand, feedstock_folder_check, lint, render
 from kiln.init import pypi, scaffold
 from kiln.init.python_recipe import python_recipe
 from kiln.init.scaffold import PlannedFiles
@@ -34,7 +34,7 @@ def made(folder: Path, project: PythonProject, form: RecipeFormat) -> Feedstock:
     tool = "conda_build_tool: rattler-build\n" if form is RecipeFormat.V1 else ""
     files = {**recipe.files, "conda-forge.yml": tool, "recipe/conda_build_config.yaml": VARIANTS}
     scaffold.write_planned_files(folder, PlannedFiles(added=files))
-    return feedstock_loader.load(folder)
+    return feedstock_folder_check.load(folder)
 
 
 def rendered(feedstock: Feedstock) -> Output:

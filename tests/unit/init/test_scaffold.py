@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln import feedstock_loader
+from kiln import feedstock_folder_check
 from kiln.errors import NotWritable, UsageError
 from kiln.init import scaffold
 from kiln.init.running_kiln_requirement import KilnRequirement
@@ -78,7 +78,7 @@ def test_conda_smithys_entry_point_stays_and_needs_no_requirement(tmp_path: Path
 def test_a_recipe_yaml_without_settings_gets_those_of_its_format(tmp_path: Path) -> None:
     files = {"recipe/recipe.yaml": "package:\n  name: a\n  version: '1'\n"}
     scaffold.write_planned_files(tmp_path, PlannedFiles(added=files))
-    planned = scaffold.missing_feedstock_files(feedstock_loader.load(tmp_path), KILN)
+    planned = scaffold.missing_feedstock_files(feedstock_folder_check.load(tmp_path), KILN)
     assert "conda_build_tool: rattler-build\n" in planned.added["conda-forge.yml"]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, feedstock_loader, lint, render
+from kiln import expand, feedstock_folder_check, lint, render
 from kiln.init import scaffold
 from kiln.init.running_kiln_requirement import KilnRequirement
 from kiln.init.starter_recipe import starter_recipe
@@ -22,7 +22,7 @@ def test_a_starter_renders_as_asked_and_has_no_lints(tmp_path: Path, form: Recip
     root = tmp_path / "f"
     recipe = starter_recipe("a-b.c", version, form, ["jane", "org/team"])
     scaffold.write_planned_files(root, scaffold.new_feedstock_files(root, recipe, KilnRequirement(line="kiln==1")))
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     assert lint.check(feedstock) == []
     (config,) = expand.configs(feedstock, None, {})
     (output,) = render.render(feedstock, config).outputs

@@ -12,7 +12,7 @@ from kiln.install import required_attestations
 from kiln.install.required_attestations import RequiredSigners
 from kiln.provenance import sigstore_bundles, statements
 from kiln.provenance.attestation_check import TrustedSigner
-from kiln.rattler_process.package_records import records_from_json
+from kiln.rattler_process.package_records_as_json import records_from_json
 from tests.publishing import KEY, another_key
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln import feedstock_loader, lint
+from kiln import feedstock_folder_check, lint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -297,7 +297,7 @@ def feedstock(folder: Path, recipe: str, files: Mapping[str, str] | None = None)
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode())
-    return feedstock_loader.load(folder)
+    return feedstock_folder_check.load(folder)
 
 
 def messages(

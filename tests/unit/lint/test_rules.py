@@ -286,9 +286,9 @@ def test_a_feedstock_without_configs_builds_nothing(tmp_path: Path) -> None:
 
 
 def lint_feedstock(folder: Path) -> Any:
-    from kiln import feedstock_loader
+    from kiln import feedstock_folder_check
 
-    return feedstock_loader.load(folder)
+    return feedstock_folder_check.load(folder)
 
 
 def test_every_rule_is_broken_by_a_test() -> None:

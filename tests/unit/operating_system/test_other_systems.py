@@ -37,15 +37,15 @@ def loaded(name: str, system: str, monkeypatch: pytest.MonkeyPatch) -> ModuleTyp
     "path", ["C:/x", "a:b", "a\\..\\b", "NUL", "share/nul.txt", "lib/COM1", "share/name.", "share/name ", "con /x"]
 )
 def test_windows_writes_elsewhere_than_such_a_path_says(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert loaded("special_paths", "win32", monkeypatch).is_special_path(path)
-    assert not loaded("special_paths", "linux", monkeypatch).is_special_path(path)
+    assert loaded("windows_special_paths", "win32", monkeypatch).is_special_path(path)
+    assert not loaded("windows_special_paths", "linux", monkeypatch).is_special_path(path)
 
 
 @pytest.mark.parametrize(
     "path", ["lib/python3.12/site-packages/a.py", "./a", "a/../b", "console.txt", "nullable", ".a"]
 )
 def test_windows_takes_other_paths_as_they_are(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not loaded("special_paths", "win32", monkeypatch).is_special_path(path)
+    assert not loaded("windows_special_paths", "win32", monkeypatch).is_special_path(path)
 
 
 def test_an_environment_has_its_program_where_the_system_has_programs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from kiln import files
 from kiln.errors import BrokenPackage, LimitExceeded
 from kiln.model.channel_reading_and_install_limits import Limits
 from kiln.package_safety.preinstall_checks import PreinstallChecker
-from kiln.rattler_process.package_records import records_from_json
+from kiln.rattler_process.package_records_as_json import records_from_json
 from tests.solving import record
 
 if TYPE_CHECKING:

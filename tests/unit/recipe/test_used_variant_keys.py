@@ -6,7 +6,12 @@ import pytest
 
 from kiln.errors import MalformedYaml
 from kiln.matchspec_notation import with_version_wildcard
-from kiln.recipe.specs import requirements_by_section, spec_package_name, specs_without_package, with_variant_versions
+from kiln.recipe.requirement_texts import (
+    requirements_by_section,
+    spec_package_name,
+    specs_without_package,
+    with_variant_versions,
+)
 from kiln.recipe.used_variant_keys import UsedKeySearch, keys_in_batch_script, keys_in_shell_script, text_regions
 
 KEYS = (

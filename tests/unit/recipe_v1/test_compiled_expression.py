@@ -6,7 +6,7 @@ import pytest
 
 from kiln.recipe_v1.compiled_expression import compile_expression, compile_template
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
-from kiln.recipe_v1.expression_values import InvalidOperation, printed_text
+from kiln.recipe_v1.minijinja_value_operations import InvalidOperation, printed_text
 from kiln.recipe_v1.scope import VariantScope
 from kiln.yamltext.typed_variant_values import TypedText
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.utils import parse_wheel_filename
 
-from kiln import feedstock_loader
+from kiln import feedstock_folder_check
 from kiln.errors import UnsupportedPython, VariantFault
 from kiln.rehearse import pypi_conda_conversion
 from kiln.rehearse.wheel_locks import (
@@ -96,7 +96,7 @@ def test_an_unknown_python_or_cuda_is_refused_with_what_there_is() -> None:
 
 
 def test_each_row_is_of_an_output_of_this_feedstock_and_has_a_source() -> None:
-    names = (feedstock_loader.load(ROOT).root / "outputs.txt").read_text(encoding="utf-8").splitlines()
+    names = (feedstock_folder_check.load(ROOT).root / "outputs.txt").read_text(encoding="utf-8").splitlines()
     assert known_upstream_wheel_gaps()
     for gap in known_upstream_wheel_gaps():
         assert gap.output in names

@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 from typing import TYPE_CHECKING
 
-from kiln import feedstock_loader, files
+from kiln import feedstock_folder_check, files
 from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
@@ -53,7 +53,7 @@ def run_of(*configs: ConfigRun) -> MatrixReport:
 def test_the_latest_run_that_built_a_config_counts_if_its_packages_are_unchanged(tmp_path: Path) -> None:
     root = tmp_path / "small"
     shutil.copytree(SMALL, root)
-    feedstock = feedstock_loader.load(root)
+    feedstock = feedstock_folder_check.load(root)
     channel = root / "build_artifacts" / "linux-64"
     one, two = package(channel / "one-1-0.conda", "1"), package(channel / "two-1-0.conda", "2")
     done = ConfigRun(config="x", group="g", state=ConfigState.DONE, packages=(one,))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, feedstock_loader, render
+from kiln import expand, feedstock_folder_check, render
 from kiln.errors import RecipeFault
 from kiln.run.feedstock_run import caller_variable_names
 from tests.feedstocks import LINUX_ONLY, written
@@ -40,7 +40,7 @@ def feedstock(folder: Path, recipe: str, config: str = CONFIG, forge: str = "") 
     written(folder, "", "", f"{LINUX_ONLY}{forge}conda_build_tool: rattler-build\n", files)
     for name in ("meta.yaml", "conda_build_config.yaml"):
         (folder / "recipe" / name).unlink()
-    return feedstock_loader.load(folder)
+    return feedstock_folder_check.load(folder)
 
 
 def rendered(folder: Path, recipe: str, config: str = CONFIG) -> RenderedConfig:
