@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
 from pathlib import Path
 
 from kiln import __version__
 from kiln.cli import COMMANDS
-from tests.source_files import FILES, name_of, nodes_of
-from tests.unit.test_layers import LAYER_OF, part_of
+from tests.source_files import FILES
+from tests.unit.test_source_rules import LAYER_OF, part_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -114,20 +113,3 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert project
     assert release
     assert project[1] == release[1] == __version__
-
-
-def texts_of(file: Path) -> set[str]:
-    """Return the string constants of a module without its docstrings."""
-    docstrings: set[str | None] = set()
-    texts: set[str] = set()
-    for node in nodes_of(file):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            docstrings.add(ast.get_docstring(node, clean=False))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            texts.add(node.value)
-    return texts - docstrings
-
-
-def test_no_message_names_a_page_that_an_installed_kiln_lacks() -> None:
-    texts = {(name_of(file), text) for file in FILES for text in texts_of(file)}
-    assert [(file, text) for file, text in texts if re.search(r"(?<![\w./])docs/[a-z-]+/", text)] == []
