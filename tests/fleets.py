@@ -21,7 +21,7 @@ from kiln.model.job_estimate import JobEstimate
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kiln.model.compile_progress_and_report import Progress
+    from kiln.model.bazel_progress_and_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 HOUR = 3600.0

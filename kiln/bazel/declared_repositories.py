@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kiln.bazel.repository_file_search import (
+from kiln.bazel.declaring_file_search import (
     LARGEST_ALL,
     LARGEST_FILE,
     LARGEST_LOCK,

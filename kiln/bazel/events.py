@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.compile_progress_and_report import CompileReport
+from kiln.model.bazel_progress_and_report import CompileReport
 
 LONGEST = 1 << 16  # bytes at the end of an action's output that are kept
 PROFILE_LIMIT = 1 << 28  # bytes of a profile that are read

@@ -23,7 +23,7 @@ from kiln.build.script_variables import cuda_override, exportable_variables, scr
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
 from kiln.model.build_and_test_steps import BuildStep, CompileStep
-from kiln.model.own_engine_settings import BuildPlatforms, PackageSettings
+from kiln.model.rattler_build_settings import BuildPlatforms, PackageSettings
 from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace, script_run_lines
 
 if TYPE_CHECKING:

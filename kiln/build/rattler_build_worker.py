@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
-from kiln.build import declared_repository_record
+from kiln.build import bazel_external_repository_record
 from kiln.build.rattler_build_paths import ENGINE_FOLDER, host_prefixes
 from kiln.build.unpackable_prefix_files import (
     LEFT_OUT,
@@ -26,7 +26,7 @@ from kiln.build.unpackable_prefix_files import (
     special_files_that_ended_script,
     version_and_link_faults,
 )
-from kiln.model.own_engine_settings import BuildPlatforms, PackageSettings
+from kiln.model.rattler_build_settings import BuildPlatforms, PackageSettings
 from kiln.zstd import FAST
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def build_package_of_job(job: dict[str, Any]) -> Path:
         BuildPlatforms(**job["platforms"]),
         channel_priority=settings.channel_priority,
     ).packages
-    declared_repository_record.write_repository_record(folder)
+    bazel_external_repository_record.write_repository_record(folder)
     if job.get("keep"):
         return package_file
     from kiln.build.metadata_rewrite import rewrite_package_metadata  # a compile needs none of it

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from kiln import __version__, channel_url_credentials
-from kiln.yamltext.typed_variant_values import typed_variant_value
+from kiln.yamltext.text_with_typed_value import typed_variant_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

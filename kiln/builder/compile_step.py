@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.bazel import interrupt_script
-from kiln.build import declared_repository_record
+from kiln.build import bazel_external_repository_record
 from kiln.build.plan import plan_compile
 from kiln.build.run_exports_unknown_to_engine import run_exports_of_package
 from kiln.builder.job_main import remove_folders_on_failure
@@ -43,7 +43,7 @@ class CompileStepRunner:
             work = (step.folder / "work_directory").read_text(encoding="utf-8").strip()
             return [package], {
                 "work": work,
-                "repositories": declared_repository_record.read_repository_record(step.folder),
+                "repositories": bazel_external_repository_record.read_repository_record(step.folder),
             }
 
         result = self.builder.step_cache.run_or_reuse(title, self.cache_key_inputs(step), run_step)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import emulation, expand, feedstock_folder_check, files, render
 from kiln.bazel import interrupt_script
-from kiln.build import declared_repository_record
+from kiln.build import bazel_external_repository_record
 from kiln.build.plan import plan_outputs, test_sources_folder
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.compile_step import CompileStepRunner
@@ -213,11 +213,11 @@ class ConfigBuilder:
             with remove_folders_on_failure(self.job, step.folder):
                 package = self.engine.build_package_with_retries(step, display)
                 secret_leaks.require_no_secrets(package, job_main.secrets_of_scripts(self.rendered, secrets))
-            own = declared_repository_record.read_repository_record(step.folder)
+            own = bazel_external_repository_record.read_repository_record(step.folder)
             of_compile = list(compiled.detail.get("repositories", ())) if compiled else []
             placed = self.channel.add([(package, step.output.subdir)])
             files.remove(step.folder)
-            return placed, {"repositories": declared_repository_record.merged_repositories(own, of_compile)}
+            return placed, {"repositories": bazel_external_repository_record.merged_repositories(own, of_compile)}
 
         inputs = {
             **self.engine.inputs_that_decide_result(step),

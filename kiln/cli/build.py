@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import print_error
 from kiln.cli.build_arguments import add_arguments
-from kiln.cli.run_views_and_printing import print_line, print_notes
+from kiln.cli.run_view_choice_and_printing import print_line, print_notes
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     from kiln.cli.config_selection import selected_configs
     from kiln.cli.failed_run_error_text import failed_run_error
     from kiln.cli.run_options_from_arguments import run_options
-    from kiln.cli.run_views_and_printing import print_folded
+    from kiln.cli.run_view_choice_and_printing import print_folded
     from kiln.run.plan import plan_as_text
 
     if options.from_step is not None and options.rebuild:
@@ -77,7 +77,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
 
         print(json.dumps(report_json_with_errors(report_as_json(report), errors), indent=2))
     elif options.verbosity != "quiet":
-        from kiln.cli.run_views_and_printing import terminal_width
+        from kiln.cli.run_view_choice_and_printing import terminal_width
         from kiln.report.built_packages_text import built_packages_text
 
         print(built_packages_text(report, terminal_width(sys.stdout)), end="", flush=True)
@@ -122,7 +122,7 @@ def execute_plan(
     from kiln import expand, signals
     from kiln.cli import commands_in_hints
     from kiln.cli.report import recorded_run, write_junit
-    from kiln.cli.run_views_and_printing import append_job_summary, run_view_for_stream
+    from kiln.cli.run_view_choice_and_printing import append_job_summary, run_view_for_stream
     from kiln.run import feedstock_run
     from kiln.variants.varying_keys import config_labels
 

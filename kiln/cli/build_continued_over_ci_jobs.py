@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from kiln.cli.run_views_and_printing import print_notes
+from kiln.cli.run_view_choice_and_printing import print_notes
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

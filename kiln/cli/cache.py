@@ -64,7 +64,7 @@ def remove_selected_caches(caches: DiskCaches, options: argparse.Namespace) -> i
 def caches_as_text(entries: list[DiskCacheUsage], root: Path, freed: int) -> str:
     """Return the caches as a table with their total size."""
     from kiln import files
-    from kiln.cli.run_views_and_printing import terminal_width
+    from kiln.cli.run_view_choice_and_printing import terminal_width
     from kiln.console.text import table
 
     rows = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import build, config_selection
 from kiln.cli.run_options_from_arguments import run_options
-from kiln.cli.run_views_and_printing import print_line
+from kiln.cli.run_view_choice_and_printing import print_line
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli.run_views_and_printing import print_folded
+from kiln.cli.run_view_choice_and_printing import print_folded
 from kiln.errors import IncompatibleVersions, UsageError
 
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ PROXIES = lazy_pattern(r"(?:https?|no|all)_proxy$", re.IGNORECASE)
 def conda_forge_build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a build: conda-forge's, proxies, and the commit with its time."""
     from kiln import channel_url_credentials
-    from kiln.executor import conda_forge_env
+    from kiln.executor import conda_forge_variables_and_paths
 
-    names = {*conda_forge_env.CONTRACT, "CPU_COUNT", "FEEDSTOCK_NAME"}
+    names = {*conda_forge_variables_and_paths.CONTRACT, "CPU_COUNT", "FEEDSTOCK_NAME"}
     variables = {name: value for name, value in environment.items() if name in names or PROXIES.match(name)}
     if "remote_url" in variables:  # it is written into packages
         variables["remote_url"] = channel_url_credentials.url_without_credentials(variables["remote_url"])

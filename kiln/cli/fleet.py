@@ -14,7 +14,6 @@ from kiln.cli import (
     build,
     config_selection,
     fleet_account_quota_lookup,
-    fleet_bazel_remote_executor_options,
     fleet_controller_type_and_charge,
     fleet_detach_to_controller,
     fleet_detached_runs,
@@ -23,6 +22,7 @@ from kiln.cli import (
     fleet_gpu_tests,
     fleet_package_tests,
     fleet_prices,
+    fleet_remote_executor_checks,
     fleet_run_terms_from_options,
     fleet_slurm_options_and_jobs,
     fleet_sweep,
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         fleet_slurm_options_and_jobs.check_options(options)
         fleet_run_terms_from_options.check_options(options)
         fleet_detach_to_controller.check_options(options)
-        fleet_bazel_remote_executor_options.check_options(options, os.environ)
+        fleet_remote_executor_checks.check_options(options, os.environ)
     if options.action in DETACHED or (options.action in BY_KEY and options.key is not None):
         return (DETACHED.get(options.action) or BY_KEY[options.action])(options, root)
     feedstock = feedstock_folder_check.load(root)
@@ -156,7 +156,7 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
 
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
     recipe_support.require_supported_recipe(feedstock, names)  # before workers are provisioned, and paid for
-    fleet_bazel_remote_executor_options.require_recipe_support(feedstock, names, options)
+    fleet_remote_executor_checks.require_recipe_support(feedstock, names, options)
     configs = configs_built_on_workers.remote_configs(feedstock, tuple(names), options=worker_build_options(options))
     finished = {} if options.rebuild else configs_built_on_workers.collected_packages(feedstock, configs)
     cached = tuple(
@@ -180,7 +180,7 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
 def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Build configs on many workers, and return the exit code of what failed."""
     from kiln import files, process_runner, signals
-    from kiln.cli.run_views_and_printing import run_view_of_configs
+    from kiln.cli.run_view_choice_and_printing import run_view_of_configs
     from kiln.fleet import run_and_removal as fleet
     from kiln.fleet.slurm.client import PROGRAMS as SLURM_PROGRAMS
     from kiln.ledger.fleet import FleetLedger

@@ -70,7 +70,7 @@ def is_run_of_feedstock(feedstock: Feedstock, key: RunKey) -> bool:
 
 def attach_to_run(options: argparse.Namespace, root: Path) -> int:
     """Show a detached run until it is over, then collect its packages; Ctrl-C leaves it as it is."""
-    from kiln.cli.run_views_and_printing import run_view_for_stream
+    from kiln.cli.run_view_choice_and_printing import run_view_for_stream
     from kiln.fleet.detached import controller_client, follow
 
     key, feedstock = run_key_and_feedstock(options, root)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kiln.errors import KilnError
     from kiln.fleet.plan import WorkerTestPlan
-    from kiln.fleet.run_workers_and_jobs import RunStore
+    from kiln.fleet.worker_and_job_inventory import RunStore
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet_run import FleetRun, Offer

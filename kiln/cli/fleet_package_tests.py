@@ -46,7 +46,7 @@ PROGRAMS = ("ssh", "ssh-keygen", "rsync")  # that a run with workers needs here
 def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Test the packages of the selected configs on a worker; return the exit code of what failed."""
     from kiln import files, process_runner, signals
-    from kiln.cli.run_views_and_printing import run_view_of_configs
+    from kiln.cli.run_view_choice_and_printing import run_view_of_configs
     from kiln.errors import BuildFailed
     from kiln.fleet import costs, worker_tests
     from kiln.ledger.fleet import FleetLedger

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
-from kiln.cli.run_views_and_printing import print_line
+from kiln.cli.run_view_choice_and_printing import print_line
 
 if TYPE_CHECKING:
     import argparse
@@ -132,7 +132,7 @@ def _make_container_image(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
-    from kiln.cli import run_views_and_printing
+    from kiln.cli import run_view_choice_and_printing
     from kiln.container import image_inspection_and_pull
     from kiln.image import slim_image, slim_image_kinds
 
@@ -146,7 +146,7 @@ def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
         debian=tuple(options.extra),
         cuda=options.cuda,
     )
-    steps = run_views_and_printing.command_steps_view()
+    steps = run_view_choice_and_printing.command_steps_view()
     result = slim_image.make_slim_image(
         request,
         options.output,

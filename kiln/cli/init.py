@@ -146,8 +146,8 @@ def make_feedstock(
 def _new_recipe(options: argparse.Namespace, maintainers: list[str], variables: dict[str, str]) -> NewRecipe:
     from kiln.init import pypi, scaffold
     from kiln.init.python_recipe import python_recipe
+    from kiln.init.safe_yaml_text import RecipeFormat
     from kiln.init.starter_recipe import starter_recipe
-    from kiln.init.yaml_snippets import RecipeFormat
 
     form = RecipeFormat(options.format or "v1")
     if options.version:

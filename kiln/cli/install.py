@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
         ProvenanceBroken: naming each package to install that no required signer attests.
     """
     from kiln import signals
-    from kiln.cli.run_views_and_printing import command_steps_view, print_notes
+    from kiln.cli.run_view_choice_and_printing import command_steps_view, print_notes
     from kiln.console.text import count_text
     from kiln.install import install, required_attestations
 

@@ -13,7 +13,7 @@ from kiln import signals
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kiln.model.compile_progress_and_report import Progress
+    from kiln.model.bazel_progress_and_report import Progress
     from kiln.model.observer import RunObserver
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import masking
 from kiln.cli.environment_filters import git_output_or_empty, variables_passed_to_builds
-from kiln.cli.run_views_and_printing import print_line, print_notes
+from kiln.cli.run_view_choice_and_printing import print_line, print_notes
 from kiln.errors import BrokenPackage, UsageError
 
 KEYLESS = "sigstore"  # the word for --attest that is not the path of a key

@@ -7,7 +7,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from kiln.cli.run_views_and_printing import print_folded
+from kiln.cli.run_view_choice_and_printing import print_folded
 from kiln.errors import UnknownConfig
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Write the page or JUnit's XML, and print the run as a table with the page's path; or print JSON."""
     from kiln import feedstock_folder_check
-    from kiln.cli.run_views_and_printing import terminal_width
+    from kiln.cli.run_view_choice_and_printing import terminal_width
     from kiln.report.result_table import run_table_text
     from kiln.report.run_report_as_json import report_as_json
     from kiln.report.web_pages import page_name

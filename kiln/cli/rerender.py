@@ -9,7 +9,7 @@ from kiln import __version__
 from kiln.cli import pinning_selection
 from kiln.cli.commands_in_hints import make_pasteable
 from kiln.cli.environment_filters import git_output
-from kiln.cli.run_views_and_printing import print_notes
+from kiln.cli.run_view_choice_and_printing import print_notes
 from kiln.errors import MatrixDrift, UsageError
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ def run_as_json(report: MatrixReport, now: float) -> dict[str, Any]:
 
 def runs_as_table(reports: Sequence[MatrixReport], now: float) -> str:
     """Return the runs as a table."""
-    from kiln.cli.run_views_and_printing import terminal_width
+    from kiln.cli.run_view_choice_and_printing import terminal_width
     from kiln.console.progress_text import state_count_text
     from kiln.console.text import duration, table
     from kiln.report import totals

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import common_arguments
-from kiln.cli.run_views_and_printing import print_notes
+from kiln.cli.run_view_choice_and_printing import print_notes
 
 NAME_SIGNER = "; --require-attestation SIGNER names a signer"
 LONGEST = 1000  # characters of a fact that are shown

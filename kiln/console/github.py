@@ -21,7 +21,7 @@ from kiln.console.text import cost_text, sanitized_line, unindented_terminal_lin
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kiln.model.compile_progress_and_report import Progress
+    from kiln.model.bazel_progress_and_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kiln.console.live_frame_layout import Line
-    from kiln.model.compile_progress_and_report import Progress
+    from kiln.model.bazel_progress_and_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 SECONDS = 0.5  # between two frames

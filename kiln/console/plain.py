@@ -16,7 +16,7 @@ from kiln.model.run import ConfigState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from kiln.model.compile_progress_and_report import Progress
+    from kiln.model.bazel_progress_and_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 _SHIFT = 900.0  # seconds by which an end has to be later or earlier to be printed; or a tenth of what remains

@@ -11,7 +11,7 @@ from kiln.model.run import ConfigState
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.model.compile_progress_and_report import Progress
+    from kiln.model.bazel_progress_and_report import Progress
     from kiln.model.run import ConfigRun
 
 PARTS = 10  # approximate number of lines for a compile

@@ -14,7 +14,7 @@ from kiln.model.run import BAD, GOOD, OPEN, ConfigState
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kiln.model.compile_progress_and_report import Progress
+    from kiln.model.bazel_progress_and_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 TAIL = 20  # stored lines of each step, shown if it fails

@@ -24,7 +24,7 @@ from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import RecipePackages
 from kiln.render.v1 import cached_recipe_v1, variant_space_of_config
 from kiln.yamltext import PlacedText
-from kiln.yamltext.typed_variant_values import typed_variant_value
+from kiln.yamltext.text_with_typed_value import typed_variant_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -20,8 +20,8 @@ from kiln.convert.statements import CLOSE, OPEN
 if TYPE_CHECKING:
     from collections.abc import Iterator, KeysView
 
-    from kiln.convert.expanded_meta_yaml import ExpandedRecipe, RecipeLine
     from kiln.convert.keys import Path
+    from kiln.convert.recipe_lines_with_conditions import ExpandedRecipe, RecipeLine
     from kiln.convert.recipe_yaml_expression_composition import Guards
 
 _PLACEHOLDER = re.compile(f"{OPEN}(\\d+){CLOSE}")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import TypeVar
 
-    from kiln.convert.expanded_meta_yaml import ExpandedRecipe
+    from kiln.convert.recipe_lines_with_conditions import ExpandedRecipe
 
     Kind = TypeVar("Kind", bound=RecipePart)
 

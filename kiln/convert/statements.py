@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import jinja2
 from jinja2 import nodes
 
-from kiln.convert.expanded_meta_yaml import ContextEntry, ExpandedRecipe, RecipeLine
 from kiln.convert.expressions import ExpressionTranslator, NameScope, parse_selector
+from kiln.convert.recipe_lines_with_conditions import ContextEntry, ExpandedRecipe, RecipeLine
 from kiln.convert.recipe_yaml_expression_composition import (
     ConditionalValue,
     ExpressionText,

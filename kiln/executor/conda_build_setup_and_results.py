@@ -10,7 +10,7 @@ from kiln import channel_url_credentials, expand, files
 from kiln.build import conda_build_command
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage
-from kiln.executor import conda_forge_env
+from kiln.executor import conda_forge_variables_and_paths
 from kiln.job.required_channels_and_network import channel_sources
 from kiln.job.untrusted_build_results import open_file_beneath
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict
@@ -61,7 +61,7 @@ def write_engine_script(task: JobContext, executor: Executor) -> tuple[str, ...]
         solver=conda.solver,
         cuda=cuda_version_of_config(rendered.config),
         cuda_arch=cuda_arch_of_config(rendered.config),
-        extra={name: task.job.variables.get(name, "") for name in conda_forge_env.EXTRA},
+        extra={name: task.job.variables.get(name, "") for name in conda_forge_variables_and_paths.EXTRA},
         cross=rendered.config.is_cross,
         subdir=rendered.config.build_platform,
     )

@@ -14,7 +14,7 @@ from kiln.container import engine_workarounds
 from kiln.container.container import Container
 from kiln.container.engine import Engine, choose_engine
 from kiln.errors import MissingTool
-from kiln.executor import conda_forge_env, engine_wheels_for_images, mounts, network_isolation
+from kiln.executor import conda_forge_variables_and_paths, engine_wheels_for_images, mounts, network_isolation
 from kiln.executor.build_process_outcome import ProcessOutcome, build_process_error, job_message_prefix
 from kiln.executor.mounts import MountedFolders
 from kiln.image.build_container_image import ENGINE_HOME
@@ -68,12 +68,12 @@ class ContainerExecutor:
     @property
     def compile_cache(self) -> Path:
         """Bazel's cache for the config's compile."""
-        return conda_forge_env.CACHE_INSIDE
+        return conda_forge_variables_and_paths.CACHE_INSIDE
 
     @property
     def distdir(self) -> Path | None:
         """The folder of downloads."""
-        return None if self.task.job.options.distdir is None else conda_forge_env.DISTDIR_INSIDE
+        return None if self.task.job.options.distdir is None else conda_forge_variables_and_paths.DISTDIR_INSIDE
 
     @property
     def script_queue_folder(self) -> Path | None:
@@ -85,11 +85,11 @@ class ContainerExecutor:
 
     def path_inside(self, path: Path) -> Path:
         """Return a path of the feedstock as the container sees it."""
-        return conda_forge_env.container_path(path, self.task.feedstock)
+        return conda_forge_variables_and_paths.container_path(path, self.task.feedstock)
 
     def job_command(self, job_file: Path) -> tuple[str, ...]:
         """Return the command that runs a job file, by the first Python of the image with the engine."""
-        main = conda_forge_env.MAIN.format(module="builder.job_main")
+        main = conda_forge_variables_and_paths.MAIN.format(module="builder.job_main")
         return ("sh", "-c", START, "kiln", str(self.path_inside(job_file)), main)
 
     def run_program(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:
@@ -140,7 +140,7 @@ class ContainerExecutor:
                 engine_wheels_for_images.fetch_engine_wheels(
                     python, layout.engines, subdir, env=os.environ, on_line=step.pass_on_line
                 )
-        return Mount(source=folder, target=conda_forge_env.ENGINE_INSIDE)
+        return Mount(source=folder, target=conda_forge_variables_and_paths.ENGINE_INSIDE)
 
     def plan_container(
         self, engine: Engine, words: tuple[str, ...], folders: MountedFolders, *more: Mount
@@ -152,7 +152,7 @@ class ContainerExecutor:
             image=job.image,
             argv=words,
             platform=job.image_platform,
-            environment={**job.variables, **conda_forge_env.INSIDE},
+            environment={**job.variables, **conda_forge_variables_and_paths.INSIDE},
             secrets={**task.caller_script_variables, **task.compile_secrets},
             user=ContainerUser(uid=users.uid(), gid=users.gid()),
             limits=ContainerLimits()
@@ -160,11 +160,11 @@ class ContainerExecutor:
             else ContainerLimits(
                 cores=min(job.cores, engine.cores or job.cores),
                 memory=None if job.memory is None else min(job.memory, engine.memory or job.memory),
-                processes=conda_forge_env.PROCESSES,
+                processes=conda_forge_variables_and_paths.PROCESSES,
             ),
             network=task.has_network,
-            workdir=conda_forge_env.HOME,
-            options=(*conda_forge_env.NO_ENTRY, *job.options.run_arguments),
+            workdir=conda_forge_variables_and_paths.HOME,
+            options=(*conda_forge_variables_and_paths.NO_ENTRY, *job.options.run_arguments),
             mounts=(
                 *mounts.script_container_mounts(task.feedstock, task.rendered, folders),
                 *mounts.engine_container_mounts(task.feedstock, task.rendered.config, folders),

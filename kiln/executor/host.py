@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from kiln import process_runner
 from kiln.build import conda_build_command
 from kiln.errors import MissingTool
-from kiln.executor import conda_forge_env
+from kiln.executor import conda_forge_variables_and_paths
 from kiln.executor.build_process_outcome import ProcessOutcome, build_process_error, job_message_prefix
 from kiln.process_table import kill_descendants, oom_kill_count, process_tree_memory
 
@@ -85,7 +85,12 @@ class HostExecutor:
 
     def job_command(self, job_file: Path) -> tuple[str, ...]:
         """Return the command that runs a job file."""
-        return (sys.executable, "-c", conda_forge_env.MAIN.format(module="builder.job_main"), str(job_file))
+        return (
+            sys.executable,
+            "-c",
+            conda_forge_variables_and_paths.MAIN.format(module="builder.job_main"),
+            str(job_file),
+        )
 
     def run_program(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:  # noqa: ARG002
         """Run a program to its end.
@@ -99,7 +104,7 @@ class HostExecutor:
             result = process_runner.run(
                 words,
                 env=environment,
-                cwd=conda_forge_env.PACKAGE_ROOT,
+                cwd=conda_forge_variables_and_paths.PACKAGE_ROOT,
                 on_line=log.record_and_pass_on_line,
                 own=job_message_prefix(self.task),
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from kiln.errors import RecipeFault
-from kiln.executor.conda_forge_env import (
+from kiln.executor.conda_forge_variables_and_paths import (
     CACHE_INSIDE,
     DISTDIR_INSIDE,
     PACKAGE_INSIDE,

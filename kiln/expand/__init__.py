@@ -18,9 +18,9 @@ if TYPE_CHECKING:
         require_supported_priority,
         runs_emulated_tests,
     )
+    from kiln.expand.keys_needing_pinning import KeyWithoutValue, keys_without_value, missing_values_error
     from kiln.expand.matrix import configs
     from kiln.expand.matrix_settings import exclusive_config_file
-    from kiln.expand.missing_pinning import KeyWithoutValue, keys_without_value, missing_values_error
 
 __all__ = [
     "KeyWithoutValue",
@@ -52,6 +52,6 @@ __getattr__ = lazy_exports(
         "ci_support_config_file": "read_config read_configs config_file_text",
         "matrix": "configs",
         "matrix_settings": "exclusive_config_file",
-        "missing_pinning": "KeyWithoutValue keys_without_value missing_values_error",
+        "keys_needing_pinning": "KeyWithoutValue keys_without_value missing_values_error",
     },
 )

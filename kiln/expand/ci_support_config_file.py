@@ -16,7 +16,7 @@ from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe_v1.format_detection import FORGE, is_v1
 from kiln.variants.files import VariantSource, as_list, check_variant_source, zip_groups
 from kiln.yamltext import PlacedText, ScalarInterpretation, ci_support_text, parse_document, read_text
-from kiln.yamltext.typed_variant_values import TypedText, scalar_value
+from kiln.yamltext.text_with_typed_value import TypedText, scalar_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

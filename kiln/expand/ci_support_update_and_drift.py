@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import files, limits
 from kiln.console.text import count_text
 from kiln.errors import KilnError
-from kiln.expand import ci_support_config_file, matrix, matrix_settings, missing_pinning
+from kiln.expand import ci_support_config_file, keys_needing_pinning, matrix, matrix_settings
 from kiln.expand.ci_support_config_file import config_file_text
 from kiln.variants.files import as_list, load_variant_file
 
@@ -123,7 +123,7 @@ def matrix_difference(feedstock: Feedstock) -> str:
 
 def _compute_matrix_difference(feedstock: Feedstock) -> str:
     own_pinning = matrix_settings.exclusive_config_file(feedstock)
-    if own_pinning is None and missing_pinning.keys_without_value(feedstock):
+    if own_pinning is None and keys_needing_pinning.keys_without_value(feedstock):
         return _keys_with_changed_values(feedstock)
     return ci_support_drift(feedstock, matrix.configs(feedstock, own_pinning)).summary
 

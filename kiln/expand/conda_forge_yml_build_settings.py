@@ -12,7 +12,7 @@ from kiln.conda_forge_yml import TypedSettings
 from kiln.conda_forge_yml.schema import setting_definitions
 from kiln.errors import RecipeFault
 from kiln.expand.secret_names import secret_names
-from kiln.model.own_engine_settings import PackageSettings
+from kiln.model.rattler_build_settings import PackageSettings
 from kiln.operating_system.file_operations import file_content_stamp
 
 if TYPE_CHECKING:

@@ -11,17 +11,17 @@ from kiln.errors import PinningNeeded, VariantFault
 from kiln.expand import matrix_settings
 from kiln.expand.ci_support_config_file import SETTINGS, config_of_values
 from kiln.expand.collapse import PackageKeyUsage, PlatformPackages, job_variants
-from kiln.expand.missing_pinning import HINT
+from kiln.expand.keys_needing_pinning import HINT
 from kiln.lazy_pattern import lazy_pattern
+from kiln.recipe.meta_yaml_evaluation import RecipeTemplate
 from kiln.recipe.recipe import Recipe
-from kiln.recipe.text_rendering import RecipeTemplate
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.files import VariantSource, check_variant_source, load_variant_file
 from kiln.variants.migrations import MISFIT, apply_migrations, migration_files_of_feedstock_and_pinning
 from kiln.variants.platform_properties import Platform
 from kiln.variants.space import Space, Variant, space_narrowed_to_sources
 from kiln.variants.variant_source_merging import combine_sources
-from kiln.yamltext.typed_variant_values import as_text
+from kiln.yamltext.text_with_typed_value import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

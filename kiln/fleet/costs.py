@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.plan import WorkerArrangement, WorkerTestPlan
-    from kiln.fleet.run_workers_and_jobs import Inventory
+    from kiln.fleet.worker_and_job_inventory import Inventory
     from kiln.model.fleet_run import FleetRun, JobRecord, MachineType, WorkerRecord
     from kiln.model.run import MatrixReport
     from kiln.scheduling.queue import BuildQueue

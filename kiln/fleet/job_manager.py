@@ -27,7 +27,7 @@ from kiln.fleet.executor_protocol import (
     StopBuild,
 )
 from kiln.fleet.live_run_state import RETRY, TRIES
-from kiln.fleet.run_workers_and_jobs import OVER
+from kiln.fleet.worker_and_job_inventory import OVER
 from kiln.model.fleet_run import JobState
 from kiln.model.rendered import COMPILE
 from kiln.model.run import ConfigState
@@ -35,7 +35,7 @@ from kiln.model.run import ConfigState
 if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import BuildFinished, CollectFailed, QueuedBuildStarted
     from kiln.fleet.live_run_state import FleetState
-    from kiln.fleet.run_workers_and_jobs import Worker
+    from kiln.fleet.worker_and_job_inventory import Worker
     from kiln.model.job_estimate import JobEstimate
 
 IMPROBABLE = 1e-9  # a chance of so many losses of any config of a run: rather, the config is at fault

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kiln import __version__
 from kiln.fleet.executor_protocol import ProvisionWorkers
-from kiln.fleet.run_workers_and_jobs import Inventory
+from kiln.fleet.worker_and_job_inventory import Inventory
 from kiln.model.fleet_run import TYPES_SEPARATOR, FleetRun
 from kiln.model.job_estimate import JobSize
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
     from kiln.fleet.executor_protocol import Command, WorkerExecutor
     from kiln.fleet.fleet_run_settings import FleetRunConfig
-    from kiln.fleet.run_workers_and_jobs import RunStore
+    from kiln.fleet.worker_and_job_inventory import RunStore
     from kiln.model.job_estimate import JobEstimate
     from kiln.model.observer import RunObserver
     from kiln.model.run import RunCost

@@ -14,7 +14,7 @@ from kiln.model.fleet_run import Offer, WorkerState
 
 if TYPE_CHECKING:
     from kiln.fleet.live_run_state import FleetState
-    from kiln.fleet.run_workers_and_jobs import Worker
+    from kiln.fleet.worker_and_job_inventory import Worker
 
 LOGGER = logging.getLogger(__name__)
 

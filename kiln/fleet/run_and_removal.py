@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import KeepPackages, WorkerExecutor
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
-    from kiln.fleet.run_workers_and_jobs import RunStore
+    from kiln.fleet.worker_and_job_inventory import RunStore
     from kiln.model.fleet_run import FleetRun
     from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport

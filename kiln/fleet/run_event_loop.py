@@ -15,7 +15,7 @@ from kiln.model.fleet_run import WorkerState
 
 if TYPE_CHECKING:
     from kiln.fleet.fleet_run_settings import FleetRunConfig
-    from kiln.fleet.run_workers_and_jobs import RunStore, Worker
+    from kiln.fleet.worker_and_job_inventory import RunStore, Worker
     from kiln.model.observer import RunObserver
     from kiln.model.run import ConfigState, MatrixReport
 

@@ -26,7 +26,7 @@ from kiln.fleet.executor_shared_state import NO_CONNECTION, SSH_SECONDS
 from kiln.fleet.fleet_run_settings import CACHE, POOL
 from kiln.fleet.log_stream import LogStream, job_state_and_result
 from kiln.fleet.playbook_runner import NOT_ENDED, read_json_object
-from kiln.store import bazel_variables_of_compile_scripts, executor_credentials_variable
+from kiln.store import bazel_variables_of_compile_scripts, executor_credentials_encoding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -184,7 +184,7 @@ def _start_build_with_pool(session: PlaybookSession, command: StartBuild, option
             return CommandUndelivered(command=command, reason=reason)
     secrets = {
         bazel_variables_of_compile_scripts.EXECUTOR: command.cache,
-        bazel_variables_of_compile_scripts.CREDENTIALS: executor_credentials_variable.encode_credentials_folder(
+        bazel_variables_of_compile_scripts.CREDENTIALS: executor_credentials_encoding.encode_credentials_folder(
             folder / "keys" / "pool-client"
         ),
     }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import ProvisionFailed
     from kiln.fleet.job_manager import JobManager
     from kiln.fleet.live_run_state import FleetState
-    from kiln.fleet.run_workers_and_jobs import Worker
+    from kiln.fleet.worker_and_job_inventory import Worker
 
 RENEWALS = 12  # of a lease during its length: the controller may be cut off for nearly all of it
 COLLECTION = 60.0  # seconds before a worker is taken back that are left to collect what it has built

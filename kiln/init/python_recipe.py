@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.init.pypi import ADDRESS
+from kiln.init.safe_yaml_text import RecipeFormat, yaml_comment, yaml_list_lines, yaml_scalar, yaml_scalar_of_prose
 from kiln.init.starter_recipe import NewRecipe
-from kiln.init.yaml_snippets import RecipeFormat, yaml_comment, yaml_list_lines, yaml_scalar, yaml_scalar_of_prose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

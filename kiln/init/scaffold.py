@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kiln import files, name_rules
 from kiln.errors import NotWritable, UsageError
 from kiln.expand import github_workflow_writer
-from kiln.init.yaml_snippets import RecipeFormat
+from kiln.init.safe_yaml_text import RecipeFormat
 from kiln.model.source_position import Place
 from kiln.versions import Version
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.init.yaml_snippets import RecipeFormat, yaml_list_lines, yaml_scalar
+from kiln.init.safe_yaml_text import RecipeFormat, yaml_list_lines, yaml_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kiln import expand, feedstock_folder_check, masking, render
 from kiln.build.script_variables import config_caller_variable_names
 from kiln.job.required_channels_and_network import needs_network
-from kiln.model.own_engine_settings import OWN_ENGINE
+from kiln.model.rattler_build_settings import OWN_ENGINE
 from kiln.store import bazel_variables_of_compile_scripts
 from kiln.store.layout import ArtifactLayout
 

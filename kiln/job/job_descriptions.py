@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kiln.model.own_engine_settings import OWN_ENGINE, PackageSettings
+from kiln.model.rattler_build_settings import OWN_ENGINE, PackageSettings
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:

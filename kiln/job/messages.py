@@ -20,7 +20,7 @@ from kiln.serialization import to_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kiln.model.compile_progress_and_report import CompileReport, Progress
+    from kiln.model.bazel_progress_and_report import CompileReport, Progress
 
 MARK = "\x1e"
 STATES = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import render
 from kiln.errors import UsageError, did_you_mean
-from kiln.model.own_engine_settings import OWN_ENGINE
+from kiln.model.rattler_build_settings import OWN_ENGINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

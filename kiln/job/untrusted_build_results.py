@@ -21,8 +21,8 @@ from kiln import errors, files
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed, KilnError
 from kiln.ledger.run_record_json_columns import KINDS
+from kiln.model.bazel_progress_and_report import Progress
 from kiln.model.build_results import PackageReport, StepReport, TestReport
-from kiln.model.compile_progress_and_report import Progress
 from kiln.operating_system import file_operations
 from kiln.serialization import type_hints
 

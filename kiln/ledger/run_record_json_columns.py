@@ -6,8 +6,8 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kiln.model.bazel_progress_and_report import CompileReport, Progress
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
-from kiln.model.compile_progress_and_report import CompileReport, Progress
 from kiln.model.provenance import ExternalRepository, ResolvedPackage
 from kiln.model.run import ConfigRun, ConfigState, ControllerCharge, MatrixReport, RunCost
 from kiln.serialization import from_json_values, to_json

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
-from kiln.limits.limit_errors import BoundedRunState, OutOfTime, record_place
+from kiln.limits.rendering_limit_errors import BoundedRunState, OutOfTime, record_place
 
 if sys.platform == "win32":
     from kiln.limits.in_process import run_bounded as _limited

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kiln.errors import KilnError
-from kiln.limits import limit_errors
-from kiln.limits.limit_errors import BoundedRunState, OutOfTime
+from kiln.limits import rendering_limit_errors
+from kiln.limits.rendering_limit_errors import BoundedRunState, OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 def run_bounded(work: Callable[[], Result]) -> Result:
     """Return the result of ``work``, run under limits in a separate process; see `kiln.limits.run_bounded`."""
-    with mmap.mmap(-1, limit_errors.NOTE) as note:
+    with mmap.mmap(-1, rendering_limit_errors.NOTE) as note:
         reader, writer = os.pipe()
         # No signal may reach the child before it has reset the parent's handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
@@ -77,10 +77,12 @@ def _read_output_and_reap_child(child: int, reader: int) -> tuple[bytes, int, re
 
 
 def _killed_process_error(status: int, seconds: float, note: mmap.mmap) -> KilnError:
-    if seconds >= limit_errors.SECONDS:
-        return limit_errors.processor_time_error(note)
+    if seconds >= rendering_limit_errors.SECONDS:
+        return rendering_limit_errors.processor_time_error(note)
     code = os.waitstatus_to_exitcode(status)
-    return limit_errors.limit_exceeded_error(note, f"its process ended with status {code} after {seconds:.1f} s")
+    return rendering_limit_errors.limit_exceeded_error(
+        note, f"its process ended with status {code} after {seconds:.1f} s"
+    )
 
 
 # In the child
@@ -117,14 +119,14 @@ def _set_resource_limits() -> None:
         raise OutOfTime
 
     signal.signal(signal.SIGPROF, raise_out_of_time)
-    signal.setitimer(signal.ITIMER_PROF, limit_errors.SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, rendering_limit_errors.SECONDS)
     _lower_resource_limit(resource.RLIMIT_CORE, 0)
-    _lower_resource_limit(resource.RLIMIT_CPU, limit_errors.SECONDS + 1)
+    _lower_resource_limit(resource.RLIMIT_CPU, rendering_limit_errors.SECONDS + 1)
     sizes = Path("/proc/self/statm")  # only Linux counts and bounds the allocated memory
     if sizes.is_file():
         _lower_resource_limit(
             resource.RLIMIT_DATA,
-            int(sizes.read_text(encoding="utf-8").split()[5]) * resource.getpagesize() + limit_errors.MEMORY,
+            int(sizes.read_text(encoding="utf-8").split()[5]) * resource.getpagesize() + rendering_limit_errors.MEMORY,
         )
 
 
@@ -140,7 +142,7 @@ def _run_and_pickle(work: Callable[[], object], note: mmap.mmap) -> bytes:
     try:
         return _pickle_outcome(work(), None)
     except (OutOfTime, MemoryError, SystemError, RecursionError) as error:
-        return _pickle_outcome(None, limit_errors.limit_error_or_none(error, note))
+        return _pickle_outcome(None, rendering_limit_errors.limit_error_or_none(error, note))
     except KilnError as error:
         return _pickle_outcome(None, error)
     except Exception as error:  # noqa: BLE001 - any error is raised again in the parent

@@ -15,8 +15,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from kiln.limits import limit_errors
-from kiln.limits.limit_errors import BoundedRunState
+from kiln.limits import rendering_limit_errors
+from kiln.limits.rendering_limit_errors import BoundedRunState
 from kiln.operating_system import machine_resources
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ _one_at_a_time = threading.Lock()  # the limits are the process's
 
 def run_bounded(work: Callable[[], Result]) -> Result:
     """Return the result of ``work``; see `kiln.limits.run_bounded`."""
-    note = bytearray(limit_errors.NOTE)
+    note = bytearray(rendering_limit_errors.NOTE)
     with _one_at_a_time:
         BoundedRunState.inside, BoundedRunState.note = True, note
         try:
-            with machine_resources.limit_memory_growth(limit_errors.MEMORY), _limit_time():
+            with machine_resources.limit_memory_growth(rendering_limit_errors.MEMORY), _limit_time():
                 return work()
         except BaseException as error:
-            failure = limit_errors.limit_error_or_none(error, note)
+            failure = rendering_limit_errors.limit_error_or_none(error, note)
             if failure is None:
                 raise
             raise failure from None
@@ -50,7 +50,7 @@ def run_bounded(work: Callable[[], Result]) -> Result:
 def _limit_time() -> Iterator[None]:
     """Raise OutOfTime in this thread when the block takes too long; end the process when that does not help."""
     finished, worker = threading.Event(), threading.get_ident()
-    until = time.process_time() + limit_errors.SECONDS
+    until = time.process_time() + rendering_limit_errors.SECONDS
     lock = threading.Lock()
 
     def watch() -> None:
@@ -59,7 +59,7 @@ def _limit_time() -> Iterator[None]:
                 if time.process_time() > until and not finished.is_set():
                     # again each time: code of the work may catch it
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                        ctypes.c_ulong(worker), ctypes.py_object(limit_errors.OutOfTime)
+                        ctypes.c_ulong(worker), ctypes.py_object(rendering_limit_errors.OutOfTime)
                     )
 
     watcher = threading.Thread(target=watch, daemon=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.lazy_pattern import lazy_pattern
 from kiln.serialization import mapping_or_empty
 from kiln.yamltext import PlacedText, ScalarInterpretation, parse_document, read_text
-from kiln.yamltext.typed_variant_values import NULLS, SPELLINGS_OF_TRUTH
+from kiln.yamltext.text_with_typed_value import NULLS, SPELLINGS_OF_TRUTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

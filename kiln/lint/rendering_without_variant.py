@@ -17,7 +17,7 @@ from kiln.errors import KilnError
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.located_yaml import typed_scalar
 from kiln.recipe.template_functions import DATETIME, TIME
-from kiln.template.jinja import StepLimitedEnvironment, Template
+from kiln.template.sandboxed_jinja import StepLimitedEnvironment, Template
 from kiln.template.selectors import SelectedText
 from kiln.yamltext import PlacedText
 

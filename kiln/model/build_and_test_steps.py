@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln.model.own_engine_settings import BuildPlatforms, PackageSettings
+from kiln.model.rattler_build_settings import BuildPlatforms, PackageSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

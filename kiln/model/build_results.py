@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.compile_progress_and_report import CompileReport
+    from kiln.model.bazel_progress_and_report import CompileReport
     from kiln.model.provenance import ExternalRepository, ResolvedPackage
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from kiln.model.compile_progress_and_report import Progress
+    from kiln.model.bazel_progress_and_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 

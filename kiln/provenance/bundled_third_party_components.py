@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kiln.bazel.declared_repositories import CENTRAL_REGISTRY
-from kiln.bazel.repository_file_search import is_declaration_file_path
+from kiln.bazel.declaring_file_search import is_declaration_file_path
 from kiln.provenance.resolved_package_reader import format_purl
 
 if TYPE_CHECKING:

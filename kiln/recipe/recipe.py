@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import MalformedYaml, RecipeFault
 from kiln.model.source_position import Place
+from kiln.recipe.meta_yaml_evaluation import (
+    _BUILD_NAMES,
+    _LANGUAGE,
+    _PACKAGE,
+    RecipeTemplate,
+    language_version_variable,
+)
 from kiln.recipe.metadata import Metadata
 from kiln.recipe.outputs import output_entries_with_values, output_names_and_types, output_type
 from kiln.recipe.source_files_for_templates import SourceFiles
 from kiln.recipe.template_functions import NAMES, OF_SOURCE, VARYING, pin_functions, template_functions
-from kiln.recipe.text_rendering import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeTemplate, language_version_variable
 from kiln.recipe.used_variant_keys import UsedKeySearch, keys_in_batch_script, keys_in_shell_script
 from kiln.template.namespace import Namespace, RestrictedOs
 from kiln.template.selectors import BoundedDict, apply_selectors_again
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kiln.template.jinja import Template
+    from kiln.template.sandboxed_jinja import Template
     from kiln.variants.platform_properties import Platform
     from kiln.variants.space import Space, Variant
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import TemplateFault
 from kiln.model.source_position import Place
-from kiln.recipe.setup_py_changes_missed_by_parsing import (
+from kiln.recipe.setup_py_unseen_changes_in_syntax import (
     WORDS_OF_SCRIPT_FOLDER,
     bound_names,
     name_or_attribute,

@@ -17,7 +17,7 @@ from kiln.recipe_v1.minijinja_value_operations import printed_text
 from kiln.recipe_v1.node_evaluation import compile_scalar, evaluate_scalar
 from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.scope import VariantScope
-from kiln.yamltext.typed_variant_values import typed_variant_value
+from kiln.yamltext.text_with_typed_value import typed_variant_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -11,7 +11,7 @@ from kiln.recipe_v1.compiled_expression import compile_expression, compile_templ
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
 from kiln.recipe_v1.minijinja_value_operations import NOTHING, InvalidOperation, is_true, printed_text, require_defined
 from kiln.yamltext import PlacedText
-from kiln.yamltext.typed_variant_values import NULLS, is_integer, scalar_value
+from kiln.yamltext.text_with_typed_value import NULLS, is_integer, scalar_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

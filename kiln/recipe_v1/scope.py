@@ -21,7 +21,7 @@ from kiln.recipe_v1.minijinja_value_operations import (
     require_defined,
 )
 from kiln.version_spec import matches
-from kiln.yamltext.typed_variant_values import typed_variant_value, variant_value_with_booleans
+from kiln.yamltext.text_with_typed_value import typed_variant_value, variant_value_with_booleans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

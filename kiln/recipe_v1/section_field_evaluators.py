@@ -33,7 +33,7 @@ from kiln.recipe_v1.scripts import (
     unevaluated_script_lines,
 )
 from kiln.yamltext import PlacedText
-from kiln.yamltext.typed_variant_values import scalar_value
+from kiln.yamltext.text_with_typed_value import scalar_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ from kiln.template.namespace import Namespace
 from kiln.template.python_expression import ExpressionError, MissingName, evaluate_expression
 from kiln.variants.files import VariantSource, check_variant_source, without_empty_values, zip_groups
 from kiln.yamltext import Document, PlacedText, ScalarInterpretation, parse_document, read_text
-from kiln.yamltext.typed_variant_values import TypedText, scalar_value
+from kiln.yamltext.text_with_typed_value import TypedText, scalar_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

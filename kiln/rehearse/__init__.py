@@ -37,7 +37,7 @@ def convert_dependencies(rehearsal_plan: RehearsalPlan, store: Path, folder: Pat
     """
     from kiln.conda_package.writer import write_metadata_only_package
     from kiln.rehearse import wheel_download
-    from kiln.rehearse.stand_in_writer import cuda_metadata, microarch_level_metadata, write_stand_in_package
+    from kiln.rehearse.stand_in_package_writer import cuda_metadata, microarch_level_metadata, write_stand_in_package
     from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheels
 
     wheels = rehearsal_plan.dependencies

@@ -10,7 +10,7 @@ from kiln.rehearse import machine_programs
 from kiln.rehearse.plan_types import RehearsalPlan
 from kiln.rehearse.python_package_from_interpreter import PACKAGED_PYTHONS
 from kiln.rehearse.required_package_substitutes import OF_INTERPRETER, MissingPackage, SubstituteSearch
-from kiln.rehearse.wheel_dependency_resolution import RequirementsConflict
+from kiln.rehearse.wheel_choice_by_pip import RequirementsConflict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

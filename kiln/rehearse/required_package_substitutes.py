@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.rehearse import machine_compilers, machine_programs, pypi_conda_conversion, wheel_dependency_resolution
+from kiln.rehearse import machine_compilers, machine_programs, pypi_conda_conversion, wheel_choice_by_pip
 from kiln.rehearse.plan_types import StandIn
 from kiln.rehearse.required_packages import RequirementSection
 
@@ -160,7 +160,7 @@ class SubstituteSearch:
         every = [entry for entries in packages.values() for entry in entries]
         try:
             return self._resolve_wheels_together(every)
-        except wheel_dependency_resolution.RequirementsConflict:
+        except wheel_choice_by_pip.RequirementsConflict:
             self.notes.append("the requirements contradict each other: each environment gets wheels of its own")
         environments: dict[tuple[bool, str], list[RequiredPackage]] = {}
         for entry in every:
@@ -184,7 +184,7 @@ class SubstituteSearch:
         texts = {pypi_conda_conversion.pip_requirement(name, versions) for name, versions in constraints.items()}
         if not texts:
             return (), []
-        answer = wheel_dependency_resolution.resolve_wheels(texts, python=self.python, glibc=self.glibc, env=self.env)
+        answer = wheel_choice_by_pip.resolve_wheels(texts, python=self.python, glibc=self.glibc, env=self.env)
         return answer.wheels, list(answer.unavailable)
 
     def _duplicated_output(self, wheel: LockedWheel) -> str | None:

@@ -18,8 +18,8 @@ from packaging.utils import parse_wheel_filename
 
 from kiln import files, http_client, process_runner
 from kiln.errors import DownloadFailed
+from kiln.rehearse.wheel_choice_by_pip import platform_tags
 from kiln.rehearse.wheel_conversion import PackageTarget
-from kiln.rehearse.wheel_dependency_resolution import platform_tags
 from kiln.rehearse.wheel_locks import LOCKS, PYTHONS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import expand, files, limits, render
 from kiln.errors import BrokenPackage, UsageError
-from kiln.executor import conda_forge_env
+from kiln.executor import conda_forge_variables_and_paths
 from kiln.ledger import Ledger
 from kiln.model.build_results import Artifact, TestVerdict
 from kiln.model.release_packages import Candidate, Release
@@ -61,7 +61,12 @@ class ConfigsAndRuns:
         untested: Iterable[str] = (),
     ) -> Release:
         """Return the release of all configs' packages, or of the named ones, whatever made them."""
-        build_paths = (self.feedstock.root, conda_forge_env.ROOT, conda_forge_env.RECIPE, conda_forge_env.WORKER_ROOT)
+        build_paths = (
+            self.feedstock.root,
+            conda_forge_variables_and_paths.ROOT,
+            conda_forge_variables_and_paths.RECIPE,
+            conda_forge_variables_and_paths.WORKER_ROOT,
+        )
         searched = package_inspection.forbidden_texts(tuple(map(str, build_paths)), tokens)
         packages_made = self._reports_by_package_file()
         selected = {path: _reports_of_package(path, packages_made) for path in packages} if packages else packages_made

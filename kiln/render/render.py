@@ -11,8 +11,8 @@ from kiln.errors import RecipeFault, raise_all
 from kiln.model.rendered import RenderedConfig
 from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe.keys import key_faults
+from kiln.recipe.meta_yaml_evaluation import RecipeTemplate
 from kiln.recipe.recipe import Recipe
-from kiln.recipe.text_rendering import RecipeTemplate
 from kiln.recipe.validity import require_acyclic_outputs, require_valid_package, undefined_git_names, undefined_versions
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.render.output_settings import truth_value_or_none

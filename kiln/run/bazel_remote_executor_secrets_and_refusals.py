@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from kiln import render
 from kiln.errors import UsageError
-from kiln.model.own_engine_settings import OWN_ENGINE
-from kiln.store import executor_credentials_variable
+from kiln.model.rattler_build_settings import OWN_ENGINE
+from kiln.store import executor_credentials_encoding
 from kiln.store.bazel_variables_of_compile_scripts import CREDENTIALS, EXECUTOR, REMOTE_CACHE
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def remote_secret_variables(options: RunOptions) -> dict[str, str]:
     variables = {
         REMOTE_CACHE: options.remote_cache,
         EXECUTOR: options.remote_executor,
-        CREDENTIALS: executor_credentials_variable.encode_credentials_folder(credentials)
+        CREDENTIALS: executor_credentials_encoding.encode_credentials_folder(credentials)
         if isinstance(credentials, Path)
         else credentials,
     }

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import emulation, expand, files, render
-from kiln.executor import conda_build_setup_and_results, conda_forge_env
+from kiln.executor import conda_build_setup_and_results, conda_forge_variables_and_paths
 from kiln.job.job_descriptions import BuildJob
 from kiln.model.build_results import TestVerdict
-from kiln.model.own_engine_settings import PackageSettings
+from kiln.model.rattler_build_settings import PackageSettings
 from kiln.run.options import HOST
 from kiln.serialization import to_json
 from kiln.store import bazel_variables_of_compile_scripts, build_cache
@@ -48,7 +48,7 @@ def make_build_job(task: JobContext, executor: Executor, shared_packages: tuple[
         folder=inside(task.folder),
         cache=inside(executor.package_cache),
         result=inside(task.folder / RESULT),
-        extra={name: job.variables[name] for name in conda_forge_env.EXTRA if name in job.variables},
+        extra={name: job.variables[name] for name in conda_forge_variables_and_paths.EXTRA if name in job.variables},
         compile=compile_step_variables(task, executor),
         shared_packages=shared_packages,
         channel=inside(task.layout.root),

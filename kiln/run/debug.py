@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, process_runner
 from kiln.errors import BuildFailed
-from kiln.executor import conda_build_setup_and_results, conda_forge_env
+from kiln.executor import conda_build_setup_and_results, conda_forge_variables_and_paths
 from kiln.job.messages import MARK, error_from_json, parse_message
 from kiln.run.config_build_process_main import ConfigBuild
 from kiln.store.layout import ArtifactLayout
@@ -64,11 +64,11 @@ def prepare_build_script(job: ConfigJob, planned: RunPlan, show: Callable[[str],
         elif message["kind"] == "result":
             result.update(message)
 
-    words = (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process_main"))
+    words = (sys.executable, "-c", conda_forge_variables_and_paths.MAIN.format(module="run.config_build_process_main"))
     result_of_process = process_runner.run(
         words,
         env=planned.options.client,
-        cwd=conda_forge_env.PACKAGE_ROOT,
+        cwd=conda_forge_variables_and_paths.PACKAGE_ROOT,
         on_line=show_or_store_message,
         stdin=job.as_text(),
         own=MARK,

@@ -12,7 +12,7 @@ from kiln.container import engine as container_engine
 from kiln.container import image_inspection_and_pull
 from kiln.container.engine import EngineChoice
 from kiln.errors import UsageError
-from kiln.model.own_engine_settings import OWN_ENGINE
+from kiln.model.rattler_build_settings import OWN_ENGINE
 from kiln.run.options import HOST
 from kiln.store.compile_cache_key import toolchain_digest
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, render
 from kiln.console.text import duration
 from kiln.container import engine_workarounds
-from kiln.executor import conda_forge_env
+from kiln.executor import conda_forge_variables_and_paths
 from kiln.job.job_descriptions import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.operating_system import users
@@ -160,7 +160,7 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
         image_platform=run_inputs.places[config.name].platform,
         cores=share.cores,
         memory=options.memory if run_inputs.engine is None else share.memory,
-        variables=conda_forge_env.conda_forge_variables(
+        variables=conda_forge_variables_and_paths.conda_forge_variables(
             run_inputs.feedstock, config.name, caller=options.caller_variables, cores=share.cores, uid=users.uid()
         ),
         environment=dict(run_inputs.machine.environment),

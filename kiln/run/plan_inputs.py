@@ -9,7 +9,7 @@ from kiln import conda_forge_yml, expand, limits, render
 from kiln.errors import RecipeFault
 from kiln.job.required_channels_and_network import channel_sources
 from kiln.job.step_and_output_lookup import require_known_step
-from kiln.model.own_engine_settings import OWN_ENGINE
+from kiln.model.rattler_build_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.run import (
     bazel_remote_executor_secrets_and_refusals,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import expand, limits, render
 from kiln.errors import RecipeFault, UsageError, did_you_mean, raise_all
 from kiln.matchspec_notation import package_name
-from kiln.model.own_engine_settings import OWN_ENGINE
+from kiln.model.rattler_build_settings import OWN_ENGINE
 from kiln.model.source_position import Place
 from kiln.recipe_v1.format_detection import is_v1
 

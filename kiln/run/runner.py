@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import __version__, files, process_runner
 from kiln.errors import BuildFailed, DiskFull, KilnError
-from kiln.executor import conda_forge_env
+from kiln.executor import conda_forge_variables_and_paths
 from kiln.job.messages import MARK, error_from_json, parse_message
 from kiln.ledger import run_record_json_columns
 from kiln.model.build_results import PackageReport, StepReport
@@ -140,13 +140,17 @@ class MatrixRun:
         config = job.config
         try:
             result = process_runner.run(
-                (sys.executable, "-c", conda_forge_env.MAIN.format(module="run.config_build_process_main")),
+                (
+                    sys.executable,
+                    "-c",
+                    conda_forge_variables_and_paths.MAIN.format(module="run.config_build_process_main"),
+                ),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
                 secrets=tuple(
                     bazel_variables_of_compile_scripts.with_secrets_inside_credentials(self.plan.secrets).values()
                 ),
-                cwd=conda_forge_env.PACKAGE_ROOT,
+                cwd=conda_forge_variables_and_paths.PACKAGE_ROOT,
                 on_line=lambda line: self.events.put((config, line)),
                 own=MARK,
             )

@@ -6,7 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from kiln.store import executor_credentials_variable
+from kiln.store import executor_credentials_encoding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,5 +31,5 @@ def secret_variable_names(environment: Mapping[str, str] = os.environ) -> tuple[
 
 def with_secrets_inside_credentials(secrets: Mapping[str, str]) -> dict[str, str]:
     """Return secret variables, and the secrets inside of the credentials' variable under names of their own."""
-    parts = executor_credentials_variable.secrets_in_encoded_credentials(secrets.get(CREDENTIALS, ""))
+    parts = executor_credentials_encoding.secrets_in_encoded_credentials(secrets.get(CREDENTIALS, ""))
     return {**secrets, **{f"{CREDENTIALS}_{number}": part for number, part in enumerate(parts)}}

@@ -13,7 +13,7 @@ from kiln import __version__, files
 from kiln.errors import AlreadyRunning
 from kiln.ledger import FINISHED_CONFIG, StoredArtifact, run_record_json_columns
 from kiln.model.build_results import PackageReport
-from kiln.model.own_engine_settings import OWN_ENGINE
+from kiln.model.rattler_build_settings import OWN_ENGINE
 from kiln.serialization import to_json
 from kiln.store.digests import folder_digest, json_digest
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from kiln.yamltext.typed_variant_values import TypedText
+from kiln.yamltext.text_with_typed_value import TypedText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

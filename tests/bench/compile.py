@@ -20,7 +20,7 @@ from tests import small_tensorflow
 from tests.bench.timing import ROOT
 
 if TYPE_CHECKING:
-    from kiln.model.compile_progress_and_report import CompileReport
+    from kiln.model.bazel_progress_and_report import CompileReport
     from tests.bench.timing import Row
 
 PYTHONS = ("3.13", "3.11", "3.12", "3.14")

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from kiln.build.rattler_build_worker import render_variant
-from kiln.model.own_engine_settings import BuildPlatforms
+from kiln.model.rattler_build_settings import BuildPlatforms
 
 if __name__ == "__main__":
     recipes = [render_variant(recipe, Path(sys.argv[1]), BuildPlatforms()).recipe for recipe in json.load(sys.stdin)]

@@ -17,7 +17,7 @@ import pytest
 
 from kiln import files
 from kiln.errors import BuildFailed, RecipeFault
-from kiln.executor.conda_forge_env import PACKAGE_ROOT
+from kiln.executor.conda_forge_variables_and_paths import PACKAGE_ROOT
 from kiln.local_channel import LocalChannel
 from kiln.model.run import ConfigState
 from tests.integration.matrix.helpers import (

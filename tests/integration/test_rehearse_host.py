@@ -13,7 +13,7 @@ from kiln.conda_package.writer import PackageMetadata, write_metadata_only_packa
 from kiln.local_channel import LocalChannel
 from kiln.matchspec_notation import strict_rattler_spec
 from kiln.rehearse import pypi_conda_conversion
-from kiln.rehearse.stand_in_writer import cuda_metadata
+from kiln.rehearse.stand_in_package_writer import cuda_metadata
 from kiln.rehearse.wheel_conversion import PackageTarget, library_run_exports
 from kiln.rehearse.wheel_locks import plan_from_locks
 from kiln.solve_and_install import solve

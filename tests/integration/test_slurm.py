@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import FleetLimit, MachinesUnknown, ProvisionRefused, WorkersLost
-from kiln.fleet.slurm.job_files_and_options import config_folder_name
+from kiln.fleet.slurm.attempt_folders_and_sbatch_options import config_folder_name
 from kiln.model.fleet_run import JobState, WorkerState
 from kiln.model.run import ConfigState
 from tests.integration.fleet.helpers import (

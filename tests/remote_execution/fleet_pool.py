@@ -21,7 +21,7 @@ import pytest
 
 from kiln.container.engine import choose_engine
 from kiln.image import apt_sources, build_container_image
-from kiln.store import executor_credentials_variable
+from kiln.store import executor_credentials_encoding
 from tests import bazel_tls, remote_execution, shared_inputs, small_tensorflow
 from tests.remote_execution import flags
 
@@ -186,7 +186,7 @@ class Client:
         rules = f'[genrule(name = "a%d" % n, outs = ["%d" % n], cmd = "{command}" % n) for n in range({actions})]\n'
         (folder / "BUILD").write_text(rules)
         flags.write(
-            folder, f"grpcs://{self.server}", executor_credentials_variable.encode_credentials_folder(credentials)
+            folder, f"grpcs://{self.server}", executor_credentials_encoding.encode_credentials_folder(credentials)
         )
         return self.thread.submit(self._build, folder)
 

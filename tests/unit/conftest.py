@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import masking
-from kiln.limits.limit_errors import BoundedRunState
+from kiln.limits.rendering_limit_errors import BoundedRunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

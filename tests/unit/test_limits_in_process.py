@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import KilnError, UnsafeTemplate
-from kiln.limits import in_process, limit_errors, record_place, run_bounded
+from kiln.limits import in_process, record_place, rendering_limit_errors, run_bounded
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_the_result_and_ordinary_errors_come_through() -> None:
 
 @pytest.mark.parametrize("work", [endless, stubborn])
 def test_work_without_end_is_ended_and_placed(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limit_errors, "SECONDS", 0.2)
+    monkeypatch.setattr(rendering_limit_errors, "SECONDS", 0.2)
     with pytest.raises(UnsafeTemplate) as caught:
         in_process.run_bounded(noted(work))
     assert (caught.value.at, caught.value.why) == (HERE, "it takes more than 0.2 s of processor time")
@@ -74,7 +74,7 @@ def test_work_that_fills_the_memory_is_ended_and_the_limit_is_gone_after_it() ->
 
 
 def test_the_next_work_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limit_errors, "SECONDS", 0.2)
+    monkeypatch.setattr(rendering_limit_errors, "SECONDS", 0.2)
     for _ in range(3):
         with pytest.raises(KilnError):
             in_process.run_bounded(endless)

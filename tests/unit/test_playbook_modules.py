@@ -26,7 +26,7 @@ import yaml
 
 from kiln.fleet.local_processes_of_killed_run import MARK
 from kiln.fleet.provider_playbook_runs import SCARCE
-from kiln.store import executor_credentials_variable
+from kiln.store import executor_credentials_encoding
 from tests.playbook_programs import ANSIBLE, load
 
 if TYPE_CHECKING:
@@ -578,8 +578,8 @@ def test_a_pool_has_certificates_of_its_run_only(tmp_path: Path) -> None:
     keys = [path for path in tmp_path.rglob("*") if path.suffix == ".key" or path.is_dir()]
     assert all(path.stat().st_mode & 0o077 == 0 for path in keys if "pool-" in path.name or path.suffix)
     assert not (tmp_path / "pool-client" / "ca.key").exists()
-    assert executor_credentials_variable.is_encoded_credentials(
-        executor_credentials_variable.encode_credentials_folder(fresh_client(tmp_path / "third"))
+    assert executor_credentials_encoding.is_encoded_credentials(
+        executor_credentials_encoding.encode_credentials_folder(fresh_client(tmp_path / "third"))
     )
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.ledger import run_record_json_columns
+from kiln.model.bazel_progress_and_report import CompileReport
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
-from kiln.model.compile_progress_and_report import CompileReport
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:

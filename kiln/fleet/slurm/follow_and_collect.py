@@ -24,7 +24,7 @@ from kiln.fleet.executor_protocol import (
 )
 from kiln.fleet.log_stream import LogStream
 from kiln.fleet.playbook_runner import LITTLE
-from kiln.fleet.slurm.job_files_and_options import AttemptFolder, has_result
+from kiln.fleet.slurm.attempt_folders_and_sbatch_options import AttemptFolder, has_result
 from kiln.fleet.slurm.outcome import NEVER, is_job_over, job_outcome
 from kiln.model.job_estimate import JobSize
 from kiln.name_rules import is_channel_subdir

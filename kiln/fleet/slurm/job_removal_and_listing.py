@@ -12,8 +12,8 @@ from kiln import files
 from kiln.errors import MachinesUnknown, TeardownIncomplete
 from kiln.fleet.executor_protocol import CommandFailed, RunTornDown, TearDownFailed, WorkersProbed, WorkerTerminated
 from kiln.fleet.reconcile import ListedMachine
+from kiln.fleet.slurm.attempt_folders_and_sbatch_options import CONTROLLER, AttemptFolder, has_result
 from kiln.fleet.slurm.client import SlurmClient, program_environment
-from kiln.fleet.slurm.job_files_and_options import CONTROLLER, AttemptFolder, has_result
 from kiln.ledger.fleet import is_fleet_run_unfinished
 
 if TYPE_CHECKING:

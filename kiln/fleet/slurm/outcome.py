@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.console.text import duration
 from kiln.errors import FleetLimit, OutOfMemory, WorkersLost
 from kiln.fleet.executor_protocol import BuildFinished
-from kiln.fleet.slurm.job_files_and_options import has_result
+from kiln.fleet.slurm.attempt_folders_and_sbatch_options import has_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,9 +16,9 @@ from kiln.fleet.executor_protocol import (
     ProvisionWorkers,
     WorkerProvisioned,
 )
-from kiln.fleet.slurm import job_files_and_options
+from kiln.fleet.slurm import attempt_folders_and_sbatch_options
+from kiln.fleet.slurm.attempt_folders_and_sbatch_options import AttemptFolder
 from kiln.fleet.slurm.client import LATER
-from kiln.fleet.slurm.job_files_and_options import AttemptFolder
 from kiln.model.job_estimate import JobSize
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def prepare_cluster_for_jobs(session: SlurmSession, command: ProvisionWorkers) -
             return
         if session.project is None:
             session.task_reporter(*workers)("copy kiln to the shared folder")
-            session.project = job_files_and_options.install_kiln(session.site)
+            session.project = attempt_folders_and_sbatch_options.install_kiln(session.site)
     for worker in workers:
         session.events.put(WorkerProvisioned(worker=worker, id=ID))
 
@@ -53,7 +53,7 @@ def _job_refusal_reason(session: SlurmSession) -> str:
         name = f"kiln-{session.site.run}-check"
         sizes = {size: config for config, size in session.site.sizes.items()} or {JobSize(): ""}
         for config in sizes.values():
-            options = job_files_and_options.sbatch_options(
+            options = attempt_folders_and_sbatch_options.sbatch_options(
                 session.site, attempt, worker=name, config=config, number=0, after=""
             )
             result = session.client.run_program("sbatch", "--test-only", *options, str(attempt.script_path))
@@ -110,7 +110,7 @@ def _submit_job_once(session: SlurmSession, command: StartBuild) -> tuple[Event,
             after=command.after,
         )
         active = {job.id for job in jobs if job.is_active}
-        options = job_files_and_options.sbatch_options(
+        options = attempt_folders_and_sbatch_options.sbatch_options(
             session.site,
             attempt,
             worker=command.worker,

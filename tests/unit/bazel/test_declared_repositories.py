@@ -9,7 +9,7 @@ import pytest
 from kiln import limits
 from kiln.bazel import declared_repositories as bazel
 from kiln.bazel.declared_repositories import external_repositories
-from kiln.bazel.repository_file_search import LARGEST_FILE
+from kiln.bazel.declaring_file_search import LARGEST_FILE
 from kiln.model.provenance import ExternalRepository
 
 WORKSPACE = b'''

@@ -17,7 +17,7 @@ from kiln.bazel.events import (
     parse_process_counts,
     total_action_seconds,
 )
-from kiln.model.compile_progress_and_report import CompileReport, sum_of_reports
+from kiln.model.bazel_progress_and_report import CompileReport, sum_of_reports
 
 EVENTS = Path(__file__).parents[2] / "fixtures" / "bazel-events"
 

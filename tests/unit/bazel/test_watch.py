@@ -23,7 +23,7 @@ from tests.unit.bazel.test_events import EVENTS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.compile_progress_and_report import Progress
+    from kiln.model.bazel_progress_and_report import Progress
 
 
 def watch_of(name: str, told: list[Progress] | None = None) -> BuildWatch:

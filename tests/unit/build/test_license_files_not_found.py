@@ -9,7 +9,7 @@ import pytest
 from kiln.build import engine_run, license_files_not_found
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
 from kiln.model.build_and_test_steps import BuildStep
-from kiln.model.own_engine_settings import BuildPlatforms
+from kiln.model.rattler_build_settings import BuildPlatforms
 from kiln.model.rendered import Output, Requirements, Script
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from kiln.errors import BuildFailed
 from kiln.model.build_and_test_steps import RunExport, StagedFiles
 from kiln.model.matrix_config import BuildConfig
 from kiln.model.output_build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
-from kiln.model.own_engine_settings import BuildPlatforms, PackageSettings
+from kiln.model.rattler_build_settings import BuildPlatforms, PackageSettings
 from kiln.model.rendered import Output, OutputTest, Pin, RenderedConfig, Requirements, Script, Source, Staging
 from kiln.recipe_script_launch_commands import lines_without_shell_trace
 

@@ -16,7 +16,7 @@ from kiln.build.recipe_files_in_info import variant_without_credentials
 from kiln.conda_package import reader
 from kiln.errors import BuildFailed
 from kiln.model.build_and_test_steps import StagedFiles
-from kiln.yamltext.typed_variant_values import TypedText
+from kiln.yamltext.text_with_typed_value import TypedText
 from tests.feedstocks import written
 from tests.packages import conda_package
 

@@ -49,7 +49,7 @@ def noted(pattern, flags=0):
 re.compile = noted
 atexit.register(lambda: print(*sys.modules, repr(compiled), sep="\\n", file=sys.__stderr__))
 if "--in-one-process" in sys.argv:
-    from kiln.limits.limit_errors import BoundedRunState
+    from kiln.limits.rendering_limit_errors import BoundedRunState
     BoundedRunState.inside = True
     sys.argv.remove("--in-one-process")
 from kiln.__main__ import main
@@ -65,7 +65,7 @@ OF_V1 = {
     "kiln.render.v1",
     "kiln.expand.conda_forge_yml_build_settings",
 }
-OF_THE_MATRIX = {"kiln.expand.matrix", "kiln.expand.missing_pinning", "kiln.expand.collapse"}
+OF_THE_MATRIX = {"kiln.expand.matrix", "kiln.expand.keys_needing_pinning", "kiln.expand.collapse"}
 OF_OTHERS = {"shutil", "json", "kiln.masking.stream", "kiln.cli.run_options_from_arguments", "kiln.cli.report"} | (
     {"dataclasses", "inspect"} if sys.version_info < (3, 14) else set()  # argparse's colors need these
 )

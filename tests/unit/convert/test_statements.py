@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.convert.statements import expand_statements
 
 if TYPE_CHECKING:
-    from kiln.convert.expanded_meta_yaml import ExpandedRecipe
+    from kiln.convert.recipe_lines_with_conditions import ExpandedRecipe
 
 
 def walked(text: str, *always: str) -> ExpandedRecipe:

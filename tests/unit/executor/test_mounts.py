@@ -9,7 +9,7 @@ import pytest
 
 from kiln import expand, render
 from kiln.errors import RecipeFault
-from kiln.executor.conda_forge_env import PACKAGE_ROOT
+from kiln.executor.conda_forge_variables_and_paths import PACKAGE_ROOT
 from kiln.executor.mounts import MountedFolders, engine_container_mounts, script_container_mounts
 from kiln.model.container import Mount
 from kiln.model.feedstock import Feedstock

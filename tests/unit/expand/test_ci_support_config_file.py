@@ -10,7 +10,7 @@ from kiln import files, limits
 from kiln.errors import MalformedYaml, UnknownConfig, VariantFault
 from kiln.expand.ci_support_config_file import config_file_text, read_config, read_configs
 from kiln.model.matrix_config import BuildConfig
-from kiln.yamltext.typed_variant_values import TypedText
+from kiln.yamltext.text_with_typed_value import TypedText
 from tests.feedstocks import written
 
 if TYPE_CHECKING:

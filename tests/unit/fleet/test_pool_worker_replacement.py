@@ -28,7 +28,7 @@ from tests.fleets import HOUR, MACHINE, Faults, Killed, NullObserver, NullStore,
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.run_workers_and_jobs import RunStore
+    from kiln.fleet.worker_and_job_inventory import RunStore
     from kiln.model.fleet_run import FleetRun
     from kiln.model.run import MatrixReport
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kiln.image import content_assembly
 from kiln.image.layers import LayerEntry
-from kiln.rehearse.stand_in_writer import microarch_level_metadata
+from kiln.rehearse.stand_in_package_writer import microarch_level_metadata
 from tests.unit.image.packages import NUMPY, PACKAGE, REQUEST
 
 ROOT = Path(__file__).parents[3]

@@ -10,8 +10,8 @@ import pytest
 from kiln import expand, feedstock_folder_check, lint, render
 from kiln.init import pypi, scaffold
 from kiln.init.python_recipe import python_recipe
+from kiln.init.safe_yaml_text import RecipeFormat
 from kiln.init.scaffold import PlannedFiles
-from kiln.init.yaml_snippets import RecipeFormat
 from tests.unit.init.test_pypi import GENERATED
 
 if TYPE_CHECKING:

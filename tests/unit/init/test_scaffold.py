@@ -13,9 +13,9 @@ from kiln import feedstock_folder_check
 from kiln.errors import NotWritable, UsageError
 from kiln.init import scaffold
 from kiln.init.running_kiln_requirement import KilnRequirement
+from kiln.init.safe_yaml_text import RecipeFormat
 from kiln.init.scaffold import PlannedFiles
 from kiln.init.starter_recipe import starter_recipe
-from kiln.init.yaml_snippets import RecipeFormat
 from tests.feedstocks import written
 
 ROOT = Path(__file__).parents[3]

@@ -9,8 +9,8 @@ import pytest
 from kiln import expand, feedstock_folder_check, lint, render
 from kiln.init import scaffold
 from kiln.init.running_kiln_requirement import KilnRequirement
+from kiln.init.safe_yaml_text import RecipeFormat
 from kiln.init.starter_recipe import starter_recipe
-from kiln.init.yaml_snippets import RecipeFormat
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ import pytest
 
 from kiln.ledger import BuildDuration, Ledger
 from kiln.ledger.fleet import FleetLedger
+from kiln.model.bazel_progress_and_report import CompileReport
 from kiln.model.build_results import StepReport
-from kiln.model.compile_progress_and_report import CompileReport
 from kiln.model.fleet_run import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 

@@ -8,7 +8,7 @@ from kiln.recipe_v1.compiled_expression import compile_expression, compile_templ
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
 from kiln.recipe_v1.minijinja_value_operations import InvalidOperation, printed_text
 from kiln.recipe_v1.scope import VariantScope
-from kiln.yamltext.typed_variant_values import TypedText
+from kiln.yamltext.text_with_typed_value import TypedText
 
 VARIANT = {
     "python": "3.11.* *_cpython",

@@ -11,12 +11,12 @@ from kiln import process_runner
 from kiln.errors import RehearsalRefused
 from kiln.model.matrix_config import BuildConfig
 from kiln.model.rendered import Output, RenderedConfig, Requirements
-from kiln.rehearse import wheel_dependency_resolution
+from kiln.rehearse import wheel_choice_by_pip
 from kiln.rehearse.dependency_substitution_plan import fitting_python, plan_config_rehearsal
 from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, UnavailableItem
 from kiln.rehearse.required_packages import RequiredPackage, RequirementSection, outputs_for_python, required_packages
 from kiln.rehearse.source_archive_search_and_download import SourceSearch
-from kiln.rehearse.wheel_dependency_resolution import RequirementsConflict, WheelResolution
+from kiln.rehearse.wheel_choice_by_pip import RequirementsConflict, WheelResolution
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             unavailable=tuple(UnavailableItem(name=n, reason="no wheel") for n in names if "nobody" in n),
         )
 
-    monkeypatch.setattr(wheel_dependency_resolution, "resolve_wheels", resolve)
+    monkeypatch.setattr(wheel_choice_by_pip, "resolve_wheels", resolve)
     return requests
 
 
@@ -146,7 +146,7 @@ def test_an_output_of_the_config_is_never_taken_from_a_wheel(
     asked: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = WheelResolution(wheels=(wheel("b"), wheel("my-own", "9")))
-    monkeypatch.setattr(wheel_dependency_resolution, "resolve_wheels", lambda *_, **__: answer)
+    monkeypatch.setattr(wheel_choice_by_pip, "resolve_wheels", lambda *_, **__: answer)
     result = plan(output("my_own", ("b",)))
     assert [entry.name for entry in result.dependencies] == ["b"]
     (alias,) = result.stand_ins

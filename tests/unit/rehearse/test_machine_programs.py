@@ -15,7 +15,7 @@ from kiln.rehearse.machine_programs import (
     satisfies_constraints,
 )
 from kiln.rehearse.plan_types import StandIn
-from kiln.rehearse.stand_in_writer import stand_in_metadata, write_stand_in_package
+from kiln.rehearse.stand_in_package_writer import stand_in_metadata, write_stand_in_package
 from tests.unit.rehearse.sample import content, info, unpacked
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from kiln.template.jinja import UndefinedValue
+from kiln.template.sandboxed_jinja import UndefinedValue
 
 
 def rendered(text: str) -> tuple[str, list[str]]:

@@ -30,13 +30,13 @@ from kiln.fleet.executor_protocol import (
     WorkerUnreachable,
 )
 from kiln.fleet.slurm import job_removal_and_listing
+from kiln.fleet.slurm.attempt_folders_and_sbatch_options import AttemptFolder
 from kiln.fleet.slurm.executor import SlurmExecutor
-from kiln.fleet.slurm.job_files_and_options import AttemptFolder
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet_run import FleetRun
 from kiln.model.job_estimate import JobSize
+from tests.unit.fleet.slurm.test_attempt_folders_and_sbatch_options import CONFIG, PROJECT, attempt_of, site_of
 from tests.unit.fleet.slurm.test_client import fake, line
-from tests.unit.fleet.slurm.test_job_files_and_options import CONFIG, PROJECT, attempt_of, site_of
 from tests.waiting import until
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kiln.fleet.executor_protocol import BuildFinished, FollowBuild
 from kiln.fleet.slurm.client import QueuedJob
 from kiln.fleet.slurm.follow_and_collect import BuildFollower
-from tests.unit.fleet.slurm.test_job_files_and_options import CONFIG, attempt_of, site_of
+from tests.unit.fleet.slurm.test_attempt_folders_and_sbatch_options import CONFIG, attempt_of, site_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.recipe import template_functions
 from kiln.recipe.used_variant_keys import check_line_length
-from kiln.template.jinja import StepLimitedEnvironment, Template
+from kiln.template.sandboxed_jinja import StepLimitedEnvironment, Template
 from kiln.template.selectors import BoundedDict, SelectableText, SelectedText
 from kiln.yamltext import Document, ScalarInterpretation, parse_document, read_text
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.conda_package.writer import write_metadata_only_package
-from kiln.rehearse.stand_in_writer import NAME, cuda_metadata, microarch_level_metadata
+from kiln.rehearse.stand_in_package_writer import NAME, cuda_metadata, microarch_level_metadata
 from kiln.rehearse.wheel_conversion import PackageTarget
 from kiln.rehearse.wheel_locks import plan_from_locks
 from tests.unit.rehearse.sample import info, unpacked

@@ -10,9 +10,9 @@ import pytest
 
 from kiln.fleet.executor_protocol import ProbeWorkers, TerminateWorker
 from kiln.fleet.fleet_run_settings import FleetRunConfig
+from kiln.fleet.machine_list_check import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
 from kiln.fleet.reconcile import ListedMachine
 from kiln.fleet.run_event_loop import Supervisor
-from kiln.fleet.running_machines_audit import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet_run import WorkerState
 from kiln.model.run import ConfigState
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kiln.fleet.run_workers_and_jobs import RunStore
+    from kiln.fleet.worker_and_job_inventory import RunStore
 
 FOUR = estimates(4, hours=1, groups=4)
 ONE, TWO, THREE, FOURTH = (f"kiln-r1-{number}" for number in (1, 2, 3, 4))

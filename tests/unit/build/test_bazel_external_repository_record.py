@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.bazel import declared_repositories
-from kiln.build import declared_repository_record
+from kiln.build import bazel_external_repository_record
 from kiln.build.rattler_build_paths import ENGINE_FOLDER
 from kiln.errors import UnsafeTemplate
 
@@ -26,8 +26,8 @@ def step_folder(tmp_path: Path) -> Path:
 
 
 def test_the_repositories_of_a_step_are_recorded(step_folder: Path) -> None:
-    declared_repository_record.write_repository_record(step_folder)
-    (repository,) = declared_repository_record.read_repository_record(step_folder)
+    bazel_external_repository_record.write_repository_record(step_folder)
+    (repository,) = bazel_external_repository_record.read_repository_record(step_folder)
     assert (repository["name"], repository["url"]) == (
         "eigen_archive",
         "https://github.com/libeigen/eigen/archive/3.4.0.zip",
@@ -35,8 +35,8 @@ def test_the_repositories_of_a_step_are_recorded(step_folder: Path) -> None:
 
 
 def test_sources_without_bazels_files_declare_nothing(tmp_path: Path) -> None:
-    declared_repository_record.write_repository_record(tmp_path)
-    assert declared_repository_record.read_repository_record(tmp_path) == []
+    bazel_external_repository_record.write_repository_record(tmp_path)
+    assert bazel_external_repository_record.read_repository_record(tmp_path) == []
 
 
 def test_a_source_beyond_the_limits_is_a_line_in_the_log(
@@ -46,11 +46,11 @@ def test_a_source_beyond_the_limits_is_a_line_in_the_log(
         raise UnsafeTemplate("it needs more than 10 s")
 
     monkeypatch.setattr(declared_repositories, "external_repositories", refuse)
-    declared_repository_record.write_repository_record(step_folder)
+    bazel_external_repository_record.write_repository_record(step_folder)
     assert "not recorded: it needs more than 10 s" in capsys.readouterr().out
-    assert declared_repository_record.read_repository_record(step_folder) == []
+    assert bazel_external_repository_record.read_repository_record(step_folder) == []
 
 
 def test_of_several_steps_the_first_repository_of_a_name_counts() -> None:
     own, of_compile = [{"name": "a", "version": "1"}], [{"name": "a", "version": "2"}, {"name": "b", "version": "3"}]
-    assert declared_repository_record.merged_repositories(own, of_compile) == [*own, of_compile[1]]
+    assert bazel_external_repository_record.merged_repositories(own, of_compile) == [*own, of_compile[1]]

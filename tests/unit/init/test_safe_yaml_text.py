@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from kiln.init.yaml_snippets import yaml_comment, yaml_list_lines, yaml_scalar, yaml_scalar_of_prose
+from kiln.init.safe_yaml_text import yaml_comment, yaml_list_lines, yaml_scalar, yaml_scalar_of_prose
 
 
 @pytest.mark.parametrize("text", ["1.10", "yes", "a: b", "- a", "", "two\nlines", "it's", "@x", "null"])

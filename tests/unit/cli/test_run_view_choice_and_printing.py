@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.cli.run_views_and_printing import append_job_summary, run_view_for_stream, terminal_width
+from kiln.cli.run_view_choice_and_printing import append_job_summary, run_view_for_stream, terminal_width
 from kiln.console.github import GitHubView
 from kiln.console.live import LiveView
 from kiln.console.plain import PlainView

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.bazel.repository_file_search import read_declaring_files
+from kiln.bazel.declaring_file_search import read_declaring_files
 from kiln.build.rattler_build_paths import source_work_folders
 from kiln.errors import KilnError
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from kiln.errors import UsageError
-from kiln.fleet.slurm import job_files_and_options
+from kiln.fleet.slurm import attempt_folders_and_sbatch_options
+from kiln.fleet.slurm.attempt_folders_and_sbatch_options import AttemptFolder
 from kiln.fleet.slurm.follow_and_collect import copy_build_results
-from kiln.fleet.slurm.job_files_and_options import AttemptFolder
 from kiln.fleet.slurm.site import SlurmSettings, SlurmSite, check_sbatch_options
 from kiln.model.job_estimate import JobSize
 from tests.integration.fleet.helpers import CONFIGS, ROOT, SMALL
@@ -49,7 +49,9 @@ def attempt_of(site: SlurmSite, number: int = 1) -> AttemptFolder:
 def test_a_job_has_the_sizes_of_the_run_and_the_options_of_the_site(tmp_path: Path) -> None:
     site = site_of(tmp_path, partition="long", account="tf", time=720, extra=("--constraint=avx512",))
     attempt = attempt_of(site)
-    options = job_files_and_options.sbatch_options(site, attempt, worker="kiln-r1-2", config=CONFIG, number=1, after="")
+    options = attempt_folders_and_sbatch_options.sbatch_options(
+        site, attempt, worker="kiln-r1-2", config=CONFIG, number=1, after=""
+    )
     assert options == [
         "--job-name=kiln-r1-2",
         f"--comment=kiln r1 {CONFIG} 1",
@@ -67,7 +69,7 @@ def test_a_job_has_the_sizes_of_the_run_and_the_options_of_the_site(tmp_path: Pa
         "--account=tf",
         "--constraint=avx512",
     ]
-    argv = job_files_and_options.build_command(site, PROJECT, attempt.feedstock, CONFIG)
+    argv = attempt_folders_and_sbatch_options.build_command(site, PROJECT, attempt.feedstock, CONFIG)
     assert argv[argv.index("--cores") :] == [
         *("--cores", "16", "--memory", "29491MiB", "--container", "none"),
     ]
@@ -76,18 +78,18 @@ def test_a_job_has_the_sizes_of_the_run_and_the_options_of_the_site(tmp_path: Pa
 def test_a_config_may_have_sizes_of_its_own(tmp_path: Path) -> None:
     size = JobSize(cores=32, gpus=1, time_limit=90.0)
     site = dataclasses.replace(site_of(tmp_path, time=720), sizes={CONFIG: size, "small": JobSize(memory=4.0)})
-    assert job_files_and_options.sbatch_size_options(site.job_size(CONFIG)) == [
+    assert attempt_folders_and_sbatch_options.sbatch_size_options(site.job_size(CONFIG)) == [
         "--cpus-per-task=32",
         "--mem=32768M",
         "--gres=gpu:1",
         "--time=2",
     ]
-    assert job_files_and_options.sbatch_size_options(site.job_size("small")) == [
+    assert attempt_folders_and_sbatch_options.sbatch_size_options(site.job_size("small")) == [
         "--cpus-per-task=16",
         "--mem=3814M",
         "--time=720",
     ]
-    argv = job_files_and_options.build_command(site, PROJECT, tmp_path, CONFIG)
+    argv = attempt_folders_and_sbatch_options.build_command(site, PROJECT, tmp_path, CONFIG)
     assert argv[argv.index("--cores") + 1] == "32"
 
 
@@ -104,7 +106,7 @@ def test_a_configs_gpus_are_requested_besides_further_devices(tmp_path: Path, ex
     site = dataclasses.replace(site_of(tmp_path, extra=(extra,)), sizes={CONFIG: JobSize(gpus=2)})
 
     def options_of(config: str) -> list[str]:
-        options = job_files_and_options.sbatch_options(
+        options = attempt_folders_and_sbatch_options.sbatch_options(
             site, attempt_of(site), worker="w", config=config, number=1, after=""
         )
         return [option for option in options if option.startswith("--gres")]
@@ -115,7 +117,7 @@ def test_a_configs_gpus_are_requested_besides_further_devices(tmp_path: Path, ex
 
 def test_a_warm_build_depends_on_the_success_of_its_cold_one(tmp_path: Path) -> None:
     site = site_of(tmp_path)
-    options = job_files_and_options.sbatch_options(
+    options = attempt_folders_and_sbatch_options.sbatch_options(
         site, attempt_of(site), worker="w", config=CONFIG, number=1, after="41"
     )
     index = options.index("--dependency=afterok:41")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import UsageError
-from kiln.store import bazel_variables_of_compile_scripts, executor_credentials_variable
+from kiln.store import bazel_variables_of_compile_scripts, executor_credentials_encoding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,17 +30,17 @@ def folder(place: Path, **files: str) -> Path:
 def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp_path: Path) -> None:
     headers = "authorization: Bearer t0ken:1\n\nx-api-key:  k3y\n"
     place = folder(tmp_path / "c", ca_pem=PEM, client_pem=PEM, client_key=f"{PEM}k", headers=headers)
-    variable = executor_credentials_variable.encode_credentials_folder(place)
+    variable = executor_credentials_encoding.encode_credentials_folder(place)
     assert json.loads(base64.b64decode(variable)) == {
         "ca": PEM,
         "certificate": PEM,
         "key": f"{PEM}k",
         "headers": [["authorization", "Bearer t0ken:1"], ["x-api-key", "k3y"]],
     }
-    assert executor_credentials_variable.is_encoded_credentials(variable)
-    assert not executor_credentials_variable.is_encoded_credentials(str(place))
-    assert not executor_credentials_variable.is_encoded_credentials(base64.b64encode(b'{"token": "a"}').decode())
-    assert executor_credentials_variable.secrets_in_encoded_credentials(variable) == (
+    assert executor_credentials_encoding.is_encoded_credentials(variable)
+    assert not executor_credentials_encoding.is_encoded_credentials(str(place))
+    assert not executor_credentials_encoding.is_encoded_credentials(base64.b64encode(b'{"token": "a"}').decode())
+    assert executor_credentials_encoding.secrets_in_encoded_credentials(variable) == (
         "Bearer t0ken:1",
         "k3y",
         "t0ken:1",
@@ -67,17 +67,17 @@ def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp
 )
 def test_invalid_files_are_refused_without_their_content(tmp_path: Path, files: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words) as error:
-        executor_credentials_variable.encode_credentials_folder(folder(tmp_path / "c", **files))
+        executor_credentials_encoding.encode_credentials_folder(folder(tmp_path / "c", **files))
     assert "s3cret" not in str(error.value)
 
 
 def test_files_that_are_too_large_for_a_variable_together_are_refused(tmp_path: Path) -> None:
     large = 600 * PEM
     with pytest.raises(UsageError, match="too large together"):
-        executor_credentials_variable.encode_credentials_folder(
+        executor_credentials_encoding.encode_credentials_folder(
             folder(tmp_path / "c", ca_pem=large, client_pem=large, client_key=large, headers="a: b")
         )
-    variable = executor_credentials_variable.encode_credentials_folder(
+    variable = executor_credentials_encoding.encode_credentials_folder(
         folder(tmp_path / "d", ca_pem=large, client_pem=large, client_key=large[:3000])
     )
     assert 90_000 < len(variable) < 1 << 17  # MAX_ARG_STRLEN of Linux
@@ -88,18 +88,18 @@ def test_files_that_are_too_large_for_a_variable_together_are_refused(tmp_path: 
 def test_secrets_that_others_can_read_are_refused(tmp_path: Path, name: str) -> None:
     place = folder(tmp_path / "c", headers="a: b", client_key=PEM, client_pem=PEM, ca_pem=PEM)
     (place / "ca.pem").chmod(0o644)
-    executor_credentials_variable.encode_credentials_folder(place)
+    executor_credentials_encoding.encode_credentials_folder(place)
     (place / name).chmod(0o640)
     with pytest.raises(UsageError, match="others can read") as error:
-        executor_credentials_variable.encode_credentials_folder(place)
+        executor_credentials_encoding.encode_credentials_folder(place)
     assert error.value.hint == f"chmod 600 {place / name}"
 
 
 def test_a_missing_folder_and_an_invalid_variable(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the folder of credentials"):
-        executor_credentials_variable.encode_credentials_folder(tmp_path / "none")
+        executor_credentials_encoding.encode_credentials_folder(tmp_path / "none")
     assert (
-        executor_credentials_variable.secrets_in_encoded_credentials("")
-        == executor_credentials_variable.secrets_in_encoded_credentials("?")
+        executor_credentials_encoding.secrets_in_encoded_credentials("")
+        == executor_credentials_encoding.secrets_in_encoded_credentials("?")
         == ()
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiln.executor.conda_forge_env import conda_forge_variables
+from kiln.executor.conda_forge_variables_and_paths import conda_forge_variables
 from kiln.model.feedstock import Feedstock
 
 FEEDSTOCK = Feedstock(root=Path("/f/some-feedstock"))

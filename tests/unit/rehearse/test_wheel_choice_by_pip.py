@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import DownloadFailed, RehearsalRefused
-from kiln.rehearse import pip_without_child_processes, wheel_dependency_resolution
-from kiln.rehearse.wheel_dependency_resolution import RequirementsConflict, platform_tags, resolve_wheels
+from kiln.rehearse import pip_without_child_processes, wheel_choice_by_pip
+from kiln.rehearse.wheel_choice_by_pip import RequirementsConflict, platform_tags, resolve_wheels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         queue.append(list(requirements))
         return (None, answer) if isinstance(answer, str) else ({"install": answer}, "")
 
-    monkeypatch.setattr(wheel_dependency_resolution, "_resolve_with_pip", ask)
+    monkeypatch.setattr(wheel_choice_by_pip, "_resolve_with_pip", ask)
     return queue
 
 

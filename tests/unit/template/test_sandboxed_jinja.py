@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
-from kiln.template.jinja import (
+from kiln.template.sandboxed_jinja import (
     COUNTED,
     StepBudget,
     StepBudgetExhausted,
@@ -161,7 +161,7 @@ def test_what_belongs_together_is_not_cut(text: str) -> None:
 
 
 def test_a_budget_ends_after_its_steps_and_can_be_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kiln.template.jinja._MAX_STEPS", 3)
+    monkeypatch.setattr("kiln.template.sandboxed_jinja._MAX_STEPS", 3)
     budget = StepBudget()
     for _ in range(3):
         budget.spend_step()
@@ -172,7 +172,7 @@ def test_a_budget_ends_after_its_steps_and_can_be_renewed(monkeypatch: pytest.Mo
 
 
 def test_each_iteration_of_each_loop_spends_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kiln.template.jinja._MAX_STEPS", 12)
+    monkeypatch.setattr("kiln.template.sandboxed_jinja._MAX_STEPS", 12)
     budget = StepBudget()
     environment = jinja2.Environment()
     environment.filters[COUNTED] = budget.count_iterations

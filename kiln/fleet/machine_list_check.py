@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import WorkersProbed
     from kiln.fleet.live_run_state import FleetState
     from kiln.fleet.reconcile import ListedMachine, MachineAction
-    from kiln.fleet.run_workers_and_jobs import Worker
+    from kiln.fleet.worker_and_job_inventory import Worker
     from kiln.model.fleet_run import MachineType
 
 LOGGER = logging.getLogger(__name__)

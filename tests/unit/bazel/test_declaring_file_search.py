@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bazel import repository_file_search
-from kiln.bazel.repository_file_search import read_declaring_files
+from kiln.bazel import declaring_file_search
+from kiln.bazel.declaring_file_search import read_declaring_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_files_that_declare_repositories_are_known_by_name(path: str, expected: bool) -> None:
-    assert repository_file_search.is_declaration_file_path(path) is expected
+    assert declaring_file_search.is_declaration_file_path(path) is expected
 
 
 def write(folder: Path, *paths: str) -> None:
@@ -63,22 +63,22 @@ def test_sources_that_bazel_fetched_are_left_out(tmp_path: Path) -> None:
 
 def test_too_large_files_are_left_out(tmp_path: Path) -> None:
     write(tmp_path, "WORKSPACE", "a/WORKSPACE")
-    (tmp_path / "WORKSPACE").write_bytes(b"#" * (repository_file_search.LARGEST_FILE + 1))
+    (tmp_path / "WORKSPACE").write_bytes(b"#" * (declaring_file_search.LARGEST_FILE + 1))
     assert list(read_declaring_files(tmp_path)) == ["a/WORKSPACE"]
 
 
 @pytest.mark.parametrize(("name", "limit"), [("MOST_ENTRIES", 3), ("DEEPEST", 2)])
 def test_the_search_is_limited(name: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "WORKSPACE", "a/WORKSPACE", "a/b/WORKSPACE", "a/b/c/WORKSPACE")
-    monkeypatch.setattr(repository_file_search, name, limit)
+    monkeypatch.setattr(declaring_file_search, name, limit)
     assert list(read_declaring_files(tmp_path)) == ["WORKSPACE", "a/WORKSPACE"][: 1 if name == "MOST_ENTRIES" else 2]
 
 
 def test_of_all_files_the_nearest_within_the_limit_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "WORKSPACE", "a/WORKSPACE", "b/WORKSPACE")
-    monkeypatch.setattr(repository_file_search, "MOST_FILES", 2)
+    monkeypatch.setattr(declaring_file_search, "MOST_FILES", 2)
     assert list(read_declaring_files(tmp_path)) == ["WORKSPACE", "a/WORKSPACE"]
-    monkeypatch.setattr(repository_file_search, "LARGEST_ALL", len("WORKSPACE"))
+    monkeypatch.setattr(declaring_file_search, "LARGEST_ALL", len("WORKSPACE"))
     assert list(read_declaring_files(tmp_path)) == ["WORKSPACE"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from kiln import expand
 from kiln.cli import run
 from kiln.errors import PinningNeeded
-from kiln.expand import missing_pinning
+from kiln.expand import keys_needing_pinning
 from kiln.recipe.recipe import BUILT_IN
 from tests.feedstocks import FIXTURES, NAMES, PINNING, copied, expected, written
 
@@ -123,7 +123,7 @@ def test_a_key_with_another_value_or_without_need_of_one_is_not_reported(recipe:
 )
 def test_only_a_template_of_known_names_is_not_parsed(text: str, known: bool) -> None:
     defined = frozenset({"alpha", "c_stdlib", "rust_stdlib"})
-    assert missing_pinning.has_only_known_names(text, frozenset(BUILT_IN), defined) is known
+    assert keys_needing_pinning.has_only_known_names(text, frozenset(BUILT_IN), defined) is known
 
 
 def test_a_used_key_that_only_ci_support_has_is_reported_with_its_values(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from kiln.expand import matrix_settings
 from kiln.expand.collapse import ALWAYS, PYTHON_MIN
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
+from kiln.recipe.meta_yaml_evaluation import GIT_NAME
 from kiln.recipe.recipe import BUILT_IN, BuildScripts
-from kiln.recipe.text_rendering import GIT_NAME
 from kiln.recipe.used_variant_keys import UsedKeySearch
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.files import as_list, load_variant_file
