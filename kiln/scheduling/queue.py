@@ -168,7 +168,11 @@ class BuildQueue:
         duplicate = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, dict):  # of lists, sets, and what never changes
-                setattr(duplicate, name, {key: copy.copy(item) for key, item in value.items()})
+                setattr(
+                    duplicate,
+                    name,
+                    {key: item.copy() if isinstance(item, (list, set)) else item for key, item in value.items()},
+                )
             elif isinstance(value, set):
                 setattr(duplicate, name, {*value})
         return duplicate
