@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CORES = os.cpu_count() or 1
 # Some parts of the unit tests for each core, so that all cores end at about the same time. A part collects only its own
 # files; pytest-xdist collects all files in every process, and adds 2 ms to each test.
-PARTS = min(3 * CORES, 12)
+PARTS = min(4 * CORES, 12)
 UNIT_TESTS = {
     f"unit tests {part} of {PARTS}": ("pytest", "tests/unit", "--quiet", f"--part={part}/{PARTS}")
     for part in range(1, PARTS + 1)
@@ -32,7 +32,7 @@ CHECKS = {
 def main() -> None:
     """Run all checks; the exit code is 1 when one of them fails."""
     started_at = time.monotonic()
-    with ThreadPoolExecutor(CORES + 1) as pool:  # one process more than cores: some tests wait for other processes
+    with ThreadPoolExecutor(CORES + 2) as pool:  # more processes than cores: some tests wait for other processes
         futures = [pool.submit(check, title, words) for title, words in CHECKS.items()]
         failures = sum(not report(*future.result()) for future in as_completed(futures))
     print(f"{len(CHECKS) - failures} of {len(CHECKS)} checks passed: {time.monotonic() - started_at:.0f} s")
