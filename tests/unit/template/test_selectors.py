@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kiln.errors import SelectorFault, UnsafeTemplate
+from kiln.limits.rendering_limit_errors import SECONDS
 from kiln.template.namespace import Namespace, RestrictedOs, language_version_names, platform_names
 from kiln.template.selectors import BoundedDict, SelectableText, lines_with_selectors
 
@@ -100,18 +101,18 @@ def test_what_reaches_further_is_refused(selector: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "#" * 40_000 + "[",
-        "[" * 40_000 + "]",
-        "[a" * 20_000 + "]" * 3,
+        "#" * 400_000 + "[",
+        "[" * 400_000 + "]",
+        "[a" * 200_000 + "]" * 3,
         "x # [" + "not " * 400 + "win]",
-        "(" * 40_000 + "[]",
+        "(" * 400_000 + "[]",
     ],
     ids=["hashes", "brackets", "pairs", "nots", "parentheses"],
 )
 def test_long_lines_cost_little(line: str) -> None:
     begin = time.process_time()
     lines_with_selectors(f"a {line}\n")
-    assert time.process_time() - begin < 0.5
+    assert time.process_time() - begin < SECONDS
 
 
 @pytest.mark.parametrize("items", ["a.txt, b.txt", "COPYING LICENSE"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import KilnError, MalformedYaml, UnsafeTemplate
+from kiln.limits.rendering_limit_errors import SECONDS
 from kiln.yamltext import ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
@@ -53,12 +54,12 @@ BAD: list[tuple[str, str, type[KilnError], str]] = [
 
 
 @pytest.mark.parametrize(("text", "error", "place"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
-def test_bad_yaml_is_one_clear_error_within_a_second(text: str, error: type[KilnError], place: str) -> None:
+def test_bad_yaml_is_one_clear_error_within_the_limit(text: str, error: type[KilnError], place: str) -> None:
     begin = time.process_time()
     with pytest.raises(error) as caught:
         parse_document(text, "f", ScalarInterpretation.WORDS)
     assert str(caught.value.at).startswith(place)
-    assert time.process_time() - begin < 1
+    assert time.process_time() - begin < SECONDS
 
 
 def test_the_same_value_twice_is_harmless() -> None:
