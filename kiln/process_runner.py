@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING
 from kiln import masking, process_table, system_package_advice
 from kiln.errors import MissingTool
 from kiln.masking.stream import MaskedLineStream
-from kiln.operating_system.pipes import PipeReader
+from kiln.operating_system.pipe_reader import PipeReader
 from kiln.operating_system.processes import ProcessGroup, complete_environment, new_group_arguments
 
 if TYPE_CHECKING:

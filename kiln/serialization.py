@@ -64,7 +64,7 @@ def mapping_or_empty(value: Any) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def list_of_mappings(value: Any) -> list[dict[Any, Any]]:
+def mappings_in_list(value: Any) -> list[dict[Any, Any]]:
     """Return the mappings in a list; a single one stands for a list of it."""
     return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
 

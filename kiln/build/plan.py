@@ -91,7 +91,7 @@ def plan_rehearsal(
                 as_it_is=True,
                 without={"build"},
                 extra={"rehearsal": True},
-                inherited=run_exports_unknown_to_engine.build_section_run_exports(output),
+                inherited=run_exports_unknown_to_engine.run_exports_from_build_tools(output),
             ),
             folder=folder / output.name,
             channels=channels,

@@ -52,7 +52,7 @@ def run_exports_of_package(package: Path) -> tuple[RunExport, ...]:
     )
 
 
-def build_section_run_exports(output: Output) -> Iterator[RunExport]:
+def run_exports_from_build_tools(output: Output) -> Iterator[RunExport]:
     """Yield what the tools in the build section of an output export: the C library and the processor."""
     for spec in output.requirements.build:
         name = package_name(spec)

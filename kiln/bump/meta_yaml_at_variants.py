@@ -15,7 +15,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.matrix_config import BuildConfig
 from kiln.model.source_position import Place
 from kiln.render.render import recipe_of_config
-from kiln.serialization import list_of_mappings, mapping_or_empty
+from kiln.serialization import mapping_or_empty, mappings_in_list
 from kiln.template.python_expression import ExpressionError, compile_expression
 from kiln.template.selectors import selector_holds
 from kiln.variants.space import Variant
@@ -187,9 +187,9 @@ def _recipe_view(values: Mapping[str, Any]) -> RecipeView:
     build = mapping_or_empty(values.get("build"))
     version = str(package.get("version") or "")
     top = PackageView(name=str(package.get("name") or ""), version=version, number=_build_number(build.get("number")))
-    outputs = list_of_mappings(values.get("outputs"))
+    outputs = mappings_in_list(values.get("outputs"))
     packages = [_package_view(output, top) for output in outputs]
-    entries = [entry for part in (values, *outputs) for entry in list_of_mappings(part.get("source"))]
+    entries = [entry for part in (values, *outputs) for entry in mappings_in_list(part.get("source"))]
     return RecipeView(version=version, packages=(top, *packages), sources=tuple(map(_source_view, entries)))
 
 

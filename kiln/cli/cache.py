@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from kiln.bazel.disk_cache_folders import DiskCaches, DiskCacheUsage
+    from kiln.bazel.disk_caches import DiskCaches, DiskCacheUsage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -271,12 +271,12 @@ def diagnose_log_or_error_text(options: argparse.Namespace) -> int:
     print(
         json.dumps([failure.as_data() for failure in matches], indent=2)
         if options.json
-        else "\n\n".join(matched_failure_texts(matches))
+        else "\n\n".join(known_failure_texts(matches))
     )
     return 0
 
 
-def matched_failure_texts(matches: tuple[LogFailure, ...]) -> Iterator[str]:
+def known_failure_texts(matches: tuple[LogFailure, ...]) -> Iterator[str]:
     """Yield the text of each known failure."""
     if not matches:
         yield "no known failure found; kiln/compat/data/failures.ini lists the known ones"

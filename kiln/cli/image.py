@@ -103,7 +103,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 
 def _make_worker_disk(options: argparse.Namespace, folder: Path) -> int:
-    from kiln.image.worker_vm_disk_image import disk_recipe, provide_disk
+    from kiln.image.local_worker_vm_disk import disk_recipe, provide_disk
 
     disk = provide_disk(disk_recipe(options.suite), folder, env=os.environ, fresh=options.fresh, on_line=print_line)
     print(f"{disk.folder}{' (cached)' if disk.reused else ''}")
@@ -134,10 +134,10 @@ def _make_container_image(options: argparse.Namespace, folder: Path) -> int:
 def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
     from kiln.cli import run_view_choice_and_printing
     from kiln.container import image_inspection_and_pull
-    from kiln.image import slim_image, slim_image_kinds
+    from kiln.image import slim_image, slim_image_programs
 
     engine = _required_container_engine(options.load) if options.load else None
-    image_kind = slim_image_kinds.read_image_kind(options.kind)
+    image_kind = slim_image_programs.read_image_kind(options.kind)
     request = slim_image.ImageRequest(
         kind=image_kind,
         channels=tuple(options.channels or ["conda-forge"]),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kiln.console.command_steps import CommandStep
     from kiln.image.debian import DownloadedDeb
     from kiln.image.file_selection import InstalledPackage
-    from kiln.image.slim_image_kinds import ImageKind
+    from kiln.image.slim_image_programs import ImageKind
 
 PREFIX = "/opt/conda"
 SYSTEM = ("base-files", "ca-certificates", "libc6", "netbase", "tini", "tzdata")

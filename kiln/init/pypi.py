@@ -139,7 +139,7 @@ def project_from_generated_recipe(
     for text, kind in ((name, "package name"), (version, "version")):
         if reason := name_rules.invalid_name_reason(text, kind):
             raise DownloadFailed(f"{text!r} cannot be a {kind} of conda", why=reason)
-    url, sha256 = _versioned_source_url_and_sha256(root["source"], name)
+    url, sha256 = _versioned_url_and_sha256_of_source(root["source"], name)
     build, needs, about = root["build"], root.get("requirements") or {}, root.get("about") or {}
     host, run = (tuple(_conda_specs(needs.get(kind) or (), mapped=mapped)) for kind in ("host", "run"))
     minimum = next((match[1] for spec in run if (match := _LOWER.match(spec.removeprefix("python ")))), "")
@@ -233,7 +233,7 @@ def _conditional_requirements(generated: str) -> Iterator[str]:
             yield name_rules.escaped_for_terminal(f"{match['spec']} ({match['marker']})")
 
 
-def _versioned_source_url_and_sha256(value: Any, name: str) -> tuple[str, str]:
+def _versioned_url_and_sha256_of_source(value: Any, name: str) -> tuple[str, str]:
     """Return the address of the source and its SHA-256.
 
     The address is that by project and version, ``{version}`` in it, which `kiln bump` can change.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.bazel.disk_cache_folders import cached_action_count
+from kiln.bazel.disk_caches import cached_action_count
 from kiln.console.text import duration
 from kiln.errors import BudgetSpent
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.ledger.damage_repair import decoding_errors_as_damage, retry_after_repair, write_config_backup
-from kiln.ledger.database import Database
+from kiln.ledger.sqlite_file import Database
 from kiln.model.run import ConfigState
 from kiln.serialization import from_json_values, to_json
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from kiln.ledger.database import Database
+    from kiln.ledger.sqlite_file import Database
 
 LOGGER = logging.getLogger(__name__)
 

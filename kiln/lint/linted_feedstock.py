@@ -21,7 +21,7 @@ from kiln.lint.located_yaml import (
     texts_in_list,
 )
 from kiln.model.source_position import Place
-from kiln.serialization import list_of_mappings, mapping_or_empty
+from kiln.serialization import mapping_or_empty, mappings_in_list
 from kiln.template.selectors import SelectableText
 from kiln.yamltext import PlacedText, place_of_key_path, read_text
 
@@ -125,7 +125,7 @@ class LintedRecipe:
         """The sources; for recipe.yaml also those of outputs and of all branches."""
         source = self.root.get("source")
         if self.version == 0:
-            return list_of_mappings(source)
+            return mappings_in_list(source)
         holders = (self.root, self.section("cache"), *map(mapping_or_empty, branch_items(self.root.get("outputs"))))
         return [
             entry

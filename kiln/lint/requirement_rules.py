@@ -12,7 +12,7 @@ from kiln.lint.match_spec_parts import has_separated_fields
 from kiln.lint.rendering_without_variant import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN
 from kiln.lint.rule_model import Problem, hint_rule, lint_rule
 from kiln.lint.text_rules import LOGIC, PLATFORMS, first_disallowed_selector
-from kiln.serialization import list_of_mappings, mapping_or_empty
+from kiln.serialization import mapping_or_empty, mappings_in_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -282,7 +282,7 @@ def conditions_in_noarch_recipe(subject: LintedFeedstock) -> Iterator[Problem]:
     if not recipe.version or not recipe.noarch:
         return
     for section, value in recipe.section("requirements").items():
-        conditional = list_of_mappings(list_or_empty(value))
+        conditional = mappings_in_list(list_or_empty(value))
         bad = next((item for item in conditional if not _is_allowed_condition(subject, section, item)), None)
         if bad is not None:
             yield Problem(text="a noarch package has a requirement with a condition", at=recipe.place_of(bad))
@@ -316,7 +316,7 @@ def _may_be_noarch(recipe: LintedRecipe) -> bool:
     section = recipe.section("requirements")
     build = texts_in_list(section.get("build"))
     compiled = any(spec.startswith("${{") and ("compiler('c')" in spec or 'compiler("c")' in spec) for spec in build)
-    conditional = any(list_of_mappings(list_or_empty(value)) for value in section.values())
+    conditional = any(mappings_in_list(list_or_empty(value)) for value in section.values())
     return "pip" in build and not compiled and not conditional
 
 

@@ -10,7 +10,7 @@ from kiln.lint.located_yaml import branch_items, list_or_empty
 from kiln.lint.rule_model import Problem, hint_rule, lint_rule
 from kiln.lint.text_rules import FORMER_INDEX, INDEX
 from kiln.model.source_position import Place
-from kiln.recipe.keys import recipe_keys
+from kiln.recipe.key_faults import recipe_keys
 from kiln.recipe_v1.section_field_evaluators import SINGLE
 from kiln.serialization import mapping_or_empty
 

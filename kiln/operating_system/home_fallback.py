@@ -24,7 +24,7 @@ def missing_home_variables(environment: Mapping[str, str], uid: int) -> dict[str
     """Return the missing variables of a user's environment: HOME without a writable home, LOGNAME without a name."""
     variables = {}
     if not _is_usable_home(environment.get("HOME") or users.recorded_home(uid)):
-        variables["HOME"] = str(_substitute_home(uid))
+        variables["HOME"] = str(_private_home_folder(uid))
     if not any(environment.get(name) for name in NAMES) and not users.recorded_user_name(uid):
         variables["LOGNAME"] = f"uid{uid}"
     return variables
@@ -40,7 +40,7 @@ def _is_usable_home(home: str) -> bool:
     return Path(home).is_absolute() and os.access(nearest_existing_path(Path(home)), os.W_OK)
 
 
-def _substitute_home(uid: int) -> Path:
+def _private_home_folder(uid: int) -> Path:
     """Return a private temporary folder of the user, the same each time unless another user owns it."""
     import tempfile  # few users need it
 

@@ -6,7 +6,7 @@ import posixpath
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from kiln.serialization import list_of_mappings
+from kiln.serialization import mappings_in_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,15 +24,15 @@ REVISIONS = ("git_rev", "git_tag", "git_branch")
 
 def unsupported_values(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """Yield the path of each key whose value is not honored, and the reason."""
-    sources = list_of_mappings(values.get("source"))
+    sources = mappings_in_list(values.get("source"))
     for number, entry in enumerate(sources):
         yield from _unsupported_source_values(entry)
         yield from _conflicts_between_sources(entry, sources[:number], sources[number + 1 :])
-    for build in list_of_mappings(values.get("build")):
+    for build in mappings_in_list(values.get("build")):
         yield from _unsupported_build_values(build, values.get("requirements"), ("build",))
-    for output in list_of_mappings(values.get("outputs")):
+    for output in mappings_in_list(values.get("outputs")):
         yield from _unsupported_output_values(output)
-        for build in list_of_mappings(output.get("build")):
+        for build in mappings_in_list(output.get("build")):
             yield from _unsupported_build_values(build, output.get("requirements"), ("outputs", "build"))
 
 

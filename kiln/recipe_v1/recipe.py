@@ -290,13 +290,13 @@ class RecipeV1:
         }
         required, reads = (staging.required, staging.reads) if staging else (frozenset[str](), frozenset[str]())
         build = sections["build"]
-        used = _keys_counted_as_used(own | required, build, scope)
+        used = _apply_use_and_ignore_keys(own | required, build, scope)
         return PackageAtVariant(
             name=package["name"],
             version=package["version"],
             sections=sections,
             used=used,
-            hashed=used | _keys_counted_as_used(reads, {"variant": build.get("variant", {})}, scope),
+            hashed=used | _apply_use_and_ignore_keys(reads, {"variant": build.get("variant", {})}, scope),
             scope=scope,
             entry=entry,
             staging=staging,
@@ -370,7 +370,7 @@ def _always_used_keys(scope: VariantScope) -> Iterable[str]:
     return (key for key in keys if key in scope.variant)
 
 
-def _keys_counted_as_used(keys: Iterable[str], build: Mapping[str, Any], scope: VariantScope) -> frozenset[str]:
+def _apply_use_and_ignore_keys(keys: Iterable[str], build: Mapping[str, Any], scope: VariantScope) -> frozenset[str]:
     """Return the keys that count as used, as ``build.noarch`` and ``build.variant`` have it."""
     named = build.get("variant", {})
     forced = {key for key in named.get("use_keys", ()) if key in scope.variant}

@@ -98,7 +98,7 @@ def requirements_missing_in_wheel(pypi: str, python: str) -> tuple[str, ...]:
     return ("setuptools", "wheel") if canonicalize_name(pypi) == "pip" and minor <= 12 else ()
 
 
-def added_run_exports(pypi: str, version: Version) -> tuple[str, ...]:
+def run_exports_missing_in_wheel(pypi: str, version: Version) -> tuple[str, ...]:
     """Return the run exports of a Python package on conda-forge, of which its wheel knows nothing.
 
     conda-forge/numpy-feedstock: what is compiled with NumPy 2 runs with the oldest supported release, and below 3.

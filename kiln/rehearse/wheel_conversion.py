@@ -129,7 +129,9 @@ def package_metadata(wheel: Wheel, sha256: str, target: PackageTarget) -> Packag
     added = (
         pypi_conda_conversion.requirements_missing_in_wheel(wheel.name, target.python) if target.as_conda_forge else ()
     )
-    exported = pypi_conda_conversion.added_run_exports(wheel.name, wheel.version) if target.as_conda_forge else ()
+    exported = (
+        pypi_conda_conversion.run_exports_missing_in_wheel(wheel.name, wheel.version) if target.as_conda_forge else ()
+    )
     required = {
         *pypi_conda_conversion.conda_requirements(wheel.requirements, target.marker_environment()),
         *map(pypi_conda_conversion.conda_name, added),

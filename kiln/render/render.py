@@ -10,7 +10,7 @@ from kiln import limits
 from kiln.errors import RecipeFault, raise_all
 from kiln.model.rendered import RenderedConfig
 from kiln.operating_system.file_operations import file_content_stamp
-from kiln.recipe.keys import key_faults
+from kiln.recipe.key_faults import key_faults
 from kiln.recipe.meta_yaml_evaluation import RecipeTemplate
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.validity import require_acyclic_outputs, require_valid_package, undefined_git_names, undefined_versions

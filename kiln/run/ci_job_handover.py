@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.bazel.disk_cache_folders import cache_entries, cached_action_count
+from kiln.bazel.disk_caches import cache_entries, cached_action_count
 from kiln.console.text import count_text, duration
 from kiln.errors import BrokenHandover, BudgetSpent, NoProgress
 from kiln.model.ci_job_chain import ChainLink, ChainState, HandoverRecord

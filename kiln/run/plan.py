@@ -13,11 +13,16 @@ from kiln.job.job_descriptions import ConfigJob
 from kiln.model.run import ConfigRun, ConfigState
 from kiln.operating_system import users
 from kiln.operating_system.machine_resources import MachineResources
-from kiln.run import bazel_remote_executor_secrets_and_refusals, engine_and_image_choice, plan_inputs, resource_check
+from kiln.run import (
+    bazel_remote_executor_secrets_and_refusals,
+    container_engine_and_image_choice,
+    plan_inputs,
+    resource_check,
+)
 from kiln.run.options import HOST
 from kiln.scheduling import local_build_order
 from kiln.store import build_cache
-from kiln.store.compile_cache_key import compile_group
+from kiln.store.shared_compile_caches import compile_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -105,7 +110,7 @@ def make_run_plan(
         options=options,
         cores=resources.cores,
         container=run_inputs.container_engine_name,
-        image=engine_and_image_choice.image_names_for_report(run_inputs.places),
+        image=container_engine_and_image_choice.image_names_for_report(run_inputs.places),
         configs=(
             *(
                 ConfigRun(

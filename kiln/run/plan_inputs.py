@@ -14,7 +14,7 @@ from kiln.model.source_position import Place
 from kiln.run import (
     bazel_remote_executor_secrets_and_refusals,
     buildable_platforms,
-    engine_and_image_choice,
+    container_engine_and_image_choice,
     recipe_support,
     resource_check,
     tensorflow_and_cuda_version_check,
@@ -22,8 +22,8 @@ from kiln.run import (
 )
 from kiln.run.options import HOST
 from kiln.store import build_cache
-from kiln.store.compile_cache_key import compile_cache_name
 from kiln.store.layout import ArtifactLayout
+from kiln.store.shared_compile_caches import compile_cache_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kiln.model.matrix_config import BuildConfig
     from kiln.model.rendered import RenderedConfig
     from kiln.operating_system.machine_resources import MachineResources
-    from kiln.run.engine_and_image_choice import BuildLocation
+    from kiln.run.container_engine_and_image_choice import BuildLocation
     from kiln.run.options import RunOptions
     from kiln.run.resource_check import ResourceShare
     from kiln.store.build_cache import InputHashes
@@ -89,11 +89,11 @@ def look_up_run_inputs(
         feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST
     )
     notes_on_recipe = limits.run_bounded(lambda: _preflight_check_notes(feedstock, configs, options))
-    choice = engine_and_image_choice.choose_container_engine(options)
+    choice = container_engine_and_image_choice.choose_container_engine(options)
     if choice.engine is None:
         buildable_platforms.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=False)
     image_platforms = buildable_platforms.image_platforms(feedstock, configs)
-    places, notes = engine_and_image_choice.choose_build_locations(
+    places, notes = container_engine_and_image_choice.choose_build_locations(
         [(config, image_platforms[config.name]) for config in configs],
         options,
         choice.engine,

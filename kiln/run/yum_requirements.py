@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.container.engine import Engine
     from kiln.errors import KilnError
     from kiln.model.feedstock import Feedstock
-    from kiln.run.engine_and_image_choice import BuildLocation
+    from kiln.run.container_engine_and_image_choice import BuildLocation
     from kiln.run.options import RunOptions
 
 FILE = "recipe/yum_requirements.txt"

@@ -9,8 +9,8 @@ from kiln import expand
 from kiln.ledger import Ledger
 from kiln.serialization import to_json
 from kiln.store import build_cache
-from kiln.store.compile_cache_key import compile_group
 from kiln.store.layout import ArtifactLayout
+from kiln.store.shared_compile_caches import compile_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

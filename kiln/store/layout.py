@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.bazel.disk_cache_folders import DiskCaches
+from kiln.bazel.disk_caches import DiskCaches
 from kiln.errors import MissingTool, NotWritable
 from kiln.local_channel import LocalChannel
 

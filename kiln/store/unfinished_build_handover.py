@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from kiln import files
-from kiln.bazel import disk_cache_folders
+from kiln.bazel import disk_caches
 from kiln.conda_package.reader import CheckedTarMember
 from kiln.errors import BrokenHandover
 from kiln.model.ci_job_chain import ChainLink, ChainState, HandoverArchive, HandoverRecord
@@ -157,9 +157,7 @@ def _add_link_member(tar: tarfile.TarFile, name: str, source: Path, status: os.s
 
 def newest_cache_entries(folder: Path, bound: int) -> tuple[list[tuple[str, Path]], int]:
     """Return the newest entries of a compile cache that are below ``bound`` bytes, and how many were left out."""
-    entries = [
-        (*_file_time_and_size(path), f"{CACHE}{name}", path) for name, path in disk_cache_folders.cache_entries(folder)
-    ]
+    entries = [(*_file_time_and_size(path), f"{CACHE}{name}", path) for name, path in disk_caches.cache_entries(folder)]
     entries.sort(key=lambda entry: -entry[0])
     newest, total = [], 0
     for _, size, name, path in entries:
@@ -284,7 +282,7 @@ def _require_safe_member(member: tarfile.TarInfo) -> None:
     parts = name.split("/")
     if not name.startswith((CACHE, WORK)) or {"", ".", ".."} & set(parts) or ROOTS & set(name):
         raise ValueError(f"{name[:200]!r} leads out of its folder")
-    if name.startswith(CACHE) and not (member.isreg() and disk_cache_folders.ENTRY.fullmatch(name.removeprefix(CACHE))):
+    if name.startswith(CACHE) and not (member.isreg() and disk_caches.ENTRY.fullmatch(name.removeprefix(CACHE))):
         raise ValueError(f"{name[:200]!r} is not an entry of a compile cache")
     if member.issym():
         if not _link_text_stays_inside(name, member.linkname):
@@ -308,9 +306,7 @@ def _link_resolves_inside(link: Path, root: Path) -> bool:
 def _write_verified_member(member: tarfile.TarInfo, source: IO[bytes], place: Path) -> bool:
     """Write a file; remove it again and return False when its content is not the one that its name says."""
     expected = (
-        disk_cache_folders.expected_entry_hash(member.name.removeprefix(CACHE))
-        if member.name.startswith(CACHE)
-        else None
+        disk_caches.expected_entry_hash(member.name.removeprefix(CACHE)) if member.name.startswith(CACHE) else None
     )
     digest = hashlib.sha256()
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from kiln.container.derived_image import DerivedImage, InstallRefusal
 from kiln.errors import UsageError
 from kiln.model.container import ContainerRun
 from kiln.run import yum_requirements
-from kiln.run.engine_and_image_choice import BuildLocation
+from kiln.run.container_engine_and_image_choice import BuildLocation
 from kiln.run.options import RunOptions
 from tests.feedstocks import written
 

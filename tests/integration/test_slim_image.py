@@ -16,7 +16,7 @@ from kiln import process_runner, system_package_advice
 from kiln.conda_package.writer import PackageMetadata, write_package
 from kiln.container import engine_workarounds, image_inspection_and_pull
 from kiln.errors import BuildFailed, SolveFailed, UsageError
-from kiln.image import apt_sources, content_assembly, slim_image, slim_image_kinds
+from kiln.image import apt_sources, content_assembly, slim_image, slim_image_programs
 from kiln.local_channel import LocalChannel
 from tests import shared_inputs
 from tests.integration.test_rehearsal import kiln, report  # noqa: F401 - a fixture
@@ -57,7 +57,7 @@ def quiet(title: str) -> Any:
 
 
 def serving(channel: LocalChannel, **more: Any) -> slim_image.ImageRequest:
-    chosen = slim_image_kinds.read_image_kind("serving")
+    chosen = slim_image_programs.read_image_kind("serving")
     said: dict[str, Any] = {"specs": chosen.specs, "suite": "bookworm", **more}
     return slim_image.ImageRequest(kind=chosen, channels=(channel.url,), **said)
 
@@ -123,7 +123,7 @@ def test_a_scanner_finds_what_is_installed(archive: slim_image.SlimImage) -> Non
     assert "opt/conda/conda-meta/tensorflow-serving-2.20.0-cpu_h0_0.json" in paths
     assert {"etc/os-release", "usr/lib/os-release"} <= paths
     system = {Path(path).name for path in paths if path.startswith("var/lib/dpkg/status.d/")}
-    assert system == {*content_assembly.SYSTEM, *slim_image_kinds.read_image_kind("serving").debian}
+    assert system == {*content_assembly.SYSTEM, *slim_image_programs.read_image_kind("serving").debian}
 
 
 def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: slim_image.SlimImage) -> None:
@@ -250,7 +250,7 @@ def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:
 
 def test_what_is_no_channel_is_told(tmp_path: Path) -> None:
     request = slim_image.ImageRequest(
-        kind=slim_image_kinds.read_image_kind("serving"), channels=("[x",), specs=("x",), suite="bookworm"
+        kind=slim_image_programs.read_image_kind("serving"), channels=("[x",), specs=("x",), suite="bookworm"
     )
     with pytest.raises(UsageError, match=r"one of \[x is not a channel"):
         make(request, tmp_path / "x.tar")

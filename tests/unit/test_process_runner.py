@@ -15,7 +15,7 @@ import pytest
 
 from kiln import process_runner
 from kiln.errors import MissingTool
-from kiln.operating_system.pipes import PipeReader
+from kiln.operating_system.pipe_reader import PipeReader
 
 pytestmark = pytest.mark.processes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.build.run_exports_unknown_to_engine import build_section_run_exports
+from kiln.build.run_exports_unknown_to_engine import run_exports_from_build_tools
 from kiln.model.build_and_test_steps import RunExport
 from kiln.model.rendered import Output, Requirements, Script
 
@@ -33,11 +33,11 @@ def output(*build: str) -> Output:
     ],
 )
 def test_what_the_tools_of_the_build_section_export(spec: str, exported: str) -> None:
-    assert list(build_section_run_exports(output("gcc_linux-64 13.*", spec))) == [
+    assert list(run_exports_from_build_tools(output("gcc_linux-64 13.*", spec))) == [
         RunExport(spec=exported, package=spec.split(maxsplit=1)[0])
     ]
 
 
 @pytest.mark.parametrize("spec", ["gcc_linux-64 13.*", "sysroot_linux-64", "sysroot_linux-aarch64 2.28.*"])
 def test_other_tools_and_those_without_a_version_export_nothing(spec: str) -> None:
-    assert list(build_section_run_exports(output(spec))) == []
+    assert list(run_exports_from_build_tools(output(spec))) == []

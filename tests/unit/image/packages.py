@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kiln.image import content_assembly, file_selection, slim_image_kinds
+from kiln.image import content_assembly, file_selection, slim_image_programs
 
 PACKAGE = file_selection.InstalledPackage(
     name="tensorflow",
@@ -23,7 +23,7 @@ NUMPY = replace(
     PACKAGE, name="numpy", version="2.4.6", depends=("__glibc >=2.17", "__cuda"), constrains=(), timestamp=5_000
 )
 REQUEST = content_assembly.ImageRequest(
-    kind=slim_image_kinds.read_image_kind("tensorflow"),
+    kind=slim_image_programs.read_image_kind("tensorflow"),
     channels=("c",),
     specs=("tensorflow",),
     suite="bookworm",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import DiskFull, KilnError, LedgerFault, NotWritable
-from kiln.ledger import Ledger, StoredArtifact, damage_repair, database, schema
+from kiln.ledger import Ledger, StoredArtifact, damage_repair, schema, sqlite_file
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.run import ConfigState
 from tests.unit.ledger.test_runs import DONE, RUN, A
@@ -217,7 +217,7 @@ def test_leftovers_of_another_ledger_do_no_harm(path: Path) -> None:
 
 
 def test_a_ledger_that_is_locked_for_long_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     with Ledger(path) as ledger, pytest.raises(LedgerFault, match="is locked by another process"):
@@ -244,7 +244,7 @@ def test_a_ledger_that_cannot_be_written_is_read(path: Path, monkeypatch: pytest
     def prepare(_connection: sqlite3.Connection, _path: Path) -> None:
         raise sqlite3.OperationalError("attempt to write a readonly database")
 
-    monkeypatch.setattr(database, "_prepare_for_writing", prepare)
+    monkeypatch.setattr(sqlite_file, "_prepare_for_writing", prepare)
     read_configs(path)
     with Ledger(path) as ledger, pytest.raises(NotWritable):
         ledger.begin_run(RUN)

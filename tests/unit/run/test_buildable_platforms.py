@@ -10,7 +10,7 @@ import pytest
 from kiln import emulation, expand
 from kiln.errors import UnsupportedPlatform
 from kiln.run import buildable_platforms
-from kiln.run.engine_and_image_choice import BuildLocation
+from kiln.run.container_engine_and_image_choice import BuildLocation
 from kiln.run.plan_inputs import _input_hashes_of_configs
 from tests.feedstocks import written
 

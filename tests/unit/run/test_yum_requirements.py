@@ -10,7 +10,7 @@ from kiln import system_package_advice
 from kiln.errors import RecipeFault
 from kiln.job.job_descriptions import BuildOptions
 from kiln.run import yum_requirements
-from kiln.run.engine_and_image_choice import BuildLocation
+from kiln.run.container_engine_and_image_choice import BuildLocation
 from kiln.run.options import RunOptions
 from tests.feedstocks import written
 

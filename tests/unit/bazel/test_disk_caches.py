@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bazel.disk_cache_folders import DiskCaches, DiskCacheUsage, caches_to_remove
+from kiln.bazel.disk_caches import DiskCaches, DiskCacheUsage, caches_to_remove
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 from kiln.errors import UsageError
 from kiln.job.host_environment_and_python import HostMachine
 from kiln.job.job_descriptions import BuildOptions
-from kiln.run.engine_and_image_choice import (
+from kiln.run.container_engine_and_image_choice import (
     BuildLocation,
     _platform_by_image,
     choose_container_engine,

@@ -11,7 +11,7 @@ import yaml
 
 from kiln import expand, files, render
 from kiln.errors import RecipeFault
-from kiln.recipe.keys import ANY, key_faults, recipe_keys
+from kiln.recipe.key_faults import ANY, key_faults, recipe_keys
 from kiln.yamltext import ScalarInterpretation, parse_document
 from tests.compared_recipes import RECIPES
 from tests.feedstocks import written

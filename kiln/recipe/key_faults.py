@@ -16,7 +16,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.model.rendered import KeyFault
 from kiln.model.source_position import Place
 from kiln.recipe.engine_unsupported_values import unsupported_values
-from kiln.serialization import list_of_mappings
+from kiln.serialization import mappings_in_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -52,11 +52,11 @@ def _faulty_key_paths(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str,
         if section not in sections:
             yield (str(section),), "unknown", did_you_mean(str(section), sections)
             continue
-        for entry in list_of_mappings(content):
+        for entry in mappings_in_list(content):
             yield from _faulty_keys_of_section(section, entry, (section,))
             if section == "outputs":
                 for nested in _NESTED:
-                    for part in list_of_mappings(entry.get(nested)):
+                    for part in mappings_in_list(entry.get(nested)):
                         yield from _faulty_keys_of_section(nested, part, ("outputs", nested))
     yield from ((path, "value", why) for path, why in unsupported_values(values))
 

@@ -12,7 +12,7 @@ import pytest
 
 from kiln.errors import BuildFailed, MissingTool
 from kiln.image.local_worker_container_image import worker_recipe
-from kiln.image.worker_vm_disk_image import KEY, NAMES, disk_recipe, provide_disk
+from kiln.image.local_worker_vm_disk import KEY, NAMES, disk_recipe, provide_disk
 
 if TYPE_CHECKING:
     from pathlib import Path

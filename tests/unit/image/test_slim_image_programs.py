@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kiln.cli.image import KINDS
-from kiln.image import content_assembly, slim_image_kinds
+from kiln.image import content_assembly, slim_image_programs
 
 
 def test_each_kind_is_complete_and_a_command_of_kiln_image() -> None:
-    assert {path.stem for path in slim_image_kinds.KINDS.glob("*.json")} == set(KINDS)
+    assert {path.stem for path in slim_image_programs.KINDS.glob("*.json")} == set(KINDS)
     for name in KINDS:
-        image_kind = slim_image_kinds.read_image_kind(name)
+        image_kind = slim_image_programs.read_image_kind(name)
         assert all(script.is_file() for script in image_kind.scripts.values())
         programs = {image_kind.entrypoint[0], *image_kind.health[:1]}
         assert all(program in image_kind.scripts or program.startswith(content_assembly.PREFIX) for program in programs)
