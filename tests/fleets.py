@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.fleet import executor_protocol
+from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.lost_controller_cost_and_sweep_script import LIFETIME
 from kiln.fleet.reconcile import ListedMachine
+from kiln.ledger.fleet import FleetLedger
 from kiln.model.build_results import StepReport
 from kiln.model.fleet_run import MachineType
 from kiln.model.job_estimate import JobEstimate
@@ -576,15 +578,17 @@ class Simulation:
         return executor_protocol.RunTornDown()
 
 
-class NullStore:
-    """A run store that keeps nothing, for many simulated runs."""
+class NullStore(FleetLedger):
+    """A ledger that keeps nothing, for many simulated runs."""
+
+    def __init__(self) -> None: ...
 
     def begin_run(self, report: MatrixReport) -> int:
         return 1
 
     def update_config(self, run: int, config: ConfigRun) -> None: ...
     def update_cost(self, run: int, cost: RunCost) -> None: ...
-    def end_run(self, run: int) -> None: ...
+    def end_run(self, run: int, *, at: float | None = None) -> None: ...
     def fleet_run(self, run: str) -> None: ...
     def begin_fleet(self, run: object) -> None: ...
     def end_fleet(self, run: str) -> None: ...
@@ -601,3 +605,8 @@ class NullObserver:
     def compile_progress_changed(self, config: str, progress: Progress) -> None: ...
     def run_cost_changed(self, cost: RunCost) -> None: ...
     def run_ended(self, report: MatrixReport) -> None: ...
+
+
+def null_recorder() -> RunRecorder:
+    """Return a recorder that neither stores nor shows anything."""
+    return RunRecorder(NullStore(), NullObserver())

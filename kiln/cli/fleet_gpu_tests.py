@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from kiln.cli import fleet_package_tests, run_options_from_arguments
 from kiln.console.text import count_text
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kiln.errors import KilnError
+    from kiln.fleet.build_and_test_recorders import RunRecorder
     from kiln.fleet.plan import WorkerTestPlan
-    from kiln.fleet.worker_and_job_inventory import RunStore
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet_run import FleetRun, Offer
@@ -31,12 +31,8 @@ if TYPE_CHECKING:
     from kiln.model.run import ConfigRun
     from kiln.store.configs_built_on_workers import RemoteConfig
 
-
-class BuildStage(Protocol):
-    """The builds of a run; see `kiln.fleet.run_and_removal.execute_fleet_run`."""
-
-    def __call__(self, *, ledger: RunStore, observer: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:
-        """Build the configs of a run."""
+    # The builds of a run; see `kiln.fleet.run_and_removal.execute_fleet_run`.
+    BuildStage: TypeAlias = Callable[[RunRecorder], tuple[MatrixReport, Mapping[str, KilnError]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,24 +196,24 @@ def build_and_test(
     observer: RunObserver,
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build, unless all configs are ``cached``, then test; return the report of both, and the errors of configs."""
-    from kiln.fleet.build_and_test_recorders import BuildBeforeTestsRecorder
+    from kiln.fleet.build_and_test_recorders import BuildBeforeTestsRecorder, RunRecorder
 
     if build is None:
         assert stage is not None, "there is something to build or to test"
         return stage.execute(report_of_cached_configs(cached), previous, key=key, ledger=ledger, observer=observer)
     if stage is None:
-        return build(ledger=ledger, observer=observer)
+        return build(RunRecorder(ledger, observer))
     passed = {entry.config for entry in cached} - stage.untested_packages(cached).keys()
-    records = BuildBeforeTestsRecorder(ledger, observer, set(stage.configs) - passed)
+    recorder = BuildBeforeTestsRecorder(ledger, observer, set(stage.configs) - passed)
     try:
-        report, errors = build(ledger=records, observer=records)
+        report, errors = build(recorder)
         packages = stage.untested_packages(report.configs)
-        records.mark_earlier_tested_configs_done(packages)
+        recorder.mark_earlier_tested_configs_done(packages)
     except BaseException:
-        records.end_run_without_tests()
+        recorder.end_run_without_tests()
         raise
     if not packages:
-        records.end_run_without_tests()
+        recorder.end_run_without_tests()
         return report, errors
     run = ledger.fleet_run(report.container.removeprefix("fleet "))
     report, test_errors = stage.execute(report, run, key=key, ledger=ledger, observer=observer)

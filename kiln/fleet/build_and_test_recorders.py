@@ -1,6 +1,7 @@
-"""The records of the tests of a run: a config is done once its packages were built and tested.
+"""The records of a run, in the ledger and in a view; of its builds and its tests, if it has both, as of one run.
 
-A run's supervisors know the configs that they build and the jobs that test them; the ledger and the views see one run.
+A run's supervisors know the configs that they build and the jobs that test them. A config is done once its packages
+were built and tested.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 PENDING = "built; its packages wait for their tests on a worker"
 
 
-class _LedgerAndObserverProxy:
-    """A run's store and observer, which hand on what they are given, with configs and cost as they make them.
+class RunRecorder:
+    """Stores each change of a run in the ledger, and then shows it.
 
     Nothing but the jobs is stored of a run without a number: tests that are no part of one.
     """
@@ -34,14 +35,13 @@ class _LedgerAndObserverProxy:
         self.fleet_run = ledger.fleet_run
         self.end_fleet = ledger.end_fleet
         self.store_worker = ledger.store_worker
-        self.compile_progress_changed = observer.compile_progress_changed
 
     def combined_run_report(self, report: MatrixReport) -> MatrixReport:
         """Return the report of the run that is stored and shown."""
         return dataclasses.replace(report, configs=tuple(map(self._config_with_test_state, report.configs)))
 
     def _config_with_test_state(self, config: ConfigRun) -> ConfigRun:
-        raise NotImplementedError
+        return config
 
     def _cost_with_config_names(self, cost: RunCost) -> RunCost:
         return cost
@@ -50,51 +50,44 @@ class _LedgerAndObserverProxy:
         """Store a run, and return its number."""
         return self.ledger.begin_run(self.combined_run_report(report))
 
-    def update_config(self, run: int, config: ConfigRun) -> None:
-        """Store the state of a config."""
-        if run:
-            self.ledger.update_config(run, self._config_with_test_state(config))
-
-    def update_cost(self, run: int, cost: RunCost) -> None:
-        """Store the cost of a run so far and in the end."""
-        if run:
-            self.ledger.update_cost(run, self._cost_with_config_names(cost))
-
-    def end_run(self, run: int) -> None:
-        """Store that a run is over."""
-        if run:
-            self.ledger.end_run(run)
-
     def begin_fleet(self, run: FleetRun) -> None:
         """Store that a fleet run begins or is resumed."""
         self.ledger.begin_fleet(run)
+
+    def show_run(self, report: MatrixReport) -> None:
+        """Show that a run begins, which is stored."""
+        self.observer.run_began(self.combined_run_report(report))
 
     def store_job(self, run: str, job: JobRecord) -> None:
         """Store the state of a job."""
         self.ledger.store_job(run, job)
 
-    def run_began(self, report: MatrixReport) -> None:
-        """Show that a run begins."""
-        self.observer.run_began(self.combined_run_report(report))
+    def update_config(self, run: int, config: ConfigRun) -> None:
+        """Store and show the state of a config."""
+        config = self._config_with_test_state(config)
+        if run:
+            self.ledger.update_config(run, config)
+        self.observer.config_changed(config)
 
-    def config_changed(self, config: ConfigRun) -> None:
-        """Show a config's new state."""
-        self.observer.config_changed(self._config_with_test_state(config))
-
-    def output_line_received(self, config: str, step: str, line: str) -> None:
-        """Show a line of output of a config's step."""
+    def show_output_line(self, config: str, step: str, line: str) -> None:
+        """Show a line of output of a config's step; it is empty when the step begins."""
         self.observer.output_line_received(config_of_job(config), step, line)
 
-    def run_cost_changed(self, cost: RunCost) -> None:
-        """Show the cost of a run on workers."""
-        self.observer.run_cost_changed(self._cost_with_config_names(cost))
+    def update_cost(self, run: int, cost: RunCost) -> None:
+        """Store and show the cost of a run so far and in the end."""
+        cost = self._cost_with_config_names(cost)
+        if run:
+            self.ledger.update_cost(run, cost)
+        self.observer.run_cost_changed(cost)
 
-    def run_ended(self, report: MatrixReport) -> None:
-        """Show that the run is over."""
+    def end_run(self, report: MatrixReport) -> None:
+        """Store and show that a run is over."""
+        if report.run:
+            self.ledger.end_run(report.run)
         self.observer.run_ended(self.combined_run_report(report))
 
 
-class BuildBeforeTestsRecorder(_LedgerAndObserverProxy):
+class BuildBeforeTestsRecorder(RunRecorder):
     """The records of a run's builds, whose ``tested`` configs then wait for their tests: the run goes on."""
 
     def __init__(self, ledger: FleetLedger, observer: RunObserver, tested: Collection[str]) -> None:
@@ -108,11 +101,8 @@ class BuildBeforeTestsRecorder(_LedgerAndObserverProxy):
         self._number = super().begin_run(report)
         return self._number
 
-    def end_run(self, run: int) -> None:
-        """Leave the run open for the tests, until it is closed."""
-
-    def run_ended(self, report: MatrixReport) -> None:
-        """Keep the report until the run is closed."""
+    def end_run(self, report: MatrixReport) -> None:
+        """Leave the run open for the tests, and keep the report until it is closed."""
         self._report = report
 
     def mark_earlier_tested_configs_done(self, untested: Collection[str]) -> None:
@@ -121,13 +111,13 @@ class BuildBeforeTestsRecorder(_LedgerAndObserverProxy):
         for config in () if self._report is None else self._report.configs:
             if config.config in passed and config.state in GOOD:
                 super().update_config(self._number, config)
-                super().config_changed(config)
 
     def end_run_without_tests(self) -> None:
         """Store and show that the run is over, as no tests follow."""
-        super().end_run(self._number)
         if self._report is not None:
-            super().run_ended(self._report)
+            super().end_run(self._report)
+        elif self._number:
+            self.ledger.end_run(self._number)
 
     def _config_with_test_state(self, config: ConfigRun) -> ConfigRun:
         if config.config not in self._tested or config.state not in GOOD:
@@ -135,7 +125,7 @@ class BuildBeforeTestsRecorder(_LedgerAndObserverProxy):
         return dataclasses.replace(config, state=ConfigState.WAITING, reason=PENDING, is_built=True)
 
 
-class WorkerTestRecorder(_LedgerAndObserverProxy):
+class WorkerTestRecorder(RunRecorder):
     """The records of a run's tests, as states of its configs.
 
     ``report`` is that of the builds, whose run has begun if it has a number; without one, there is nothing but jobs.
@@ -177,7 +167,7 @@ class WorkerTestRecorder(_LedgerAndObserverProxy):
             return 0
         if self._has_begun:
             for config in report.configs:
-                self.update_config(self._report.run, config)
+                self.ledger.update_config(self._report.run, self._config_with_test_state(config))
             return self._report.run
         return super().begin_run(report)
 
@@ -190,10 +180,10 @@ class WorkerTestRecorder(_LedgerAndObserverProxy):
         """Store the state of a job, with what it tests."""
         super().store_job(run, dataclasses.replace(job, key=self._keys[config_of_job(job.config)]))
 
-    def run_began(self, report: MatrixReport) -> None:
+    def show_run(self, report: MatrixReport) -> None:
         """Show that a run begins, unless its builds have shown it."""
         if not self._has_begun:
-            super().run_began(report)
+            super().show_run(report)
 
     def _cost_with_config_names(self, cost: RunCost) -> RunCost:
         """Return a cost with the configs' own names; it is unknown where that of the builds is."""

@@ -20,11 +20,10 @@ from kiln.scheduling.queue import BuildQueue
 
 if TYPE_CHECKING:
     from kiln.errors import KilnError
+    from kiln.fleet.build_and_test_recorders import RunRecorder
     from kiln.fleet.executor_protocol import Command, WorkerExecutor
     from kiln.fleet.fleet_run_settings import FleetRunConfig
-    from kiln.fleet.worker_and_job_inventory import RunStore
     from kiln.model.job_estimate import JobEstimate
-    from kiln.model.observer import RunObserver
     from kiln.model.run import RunCost
 
 RETRY = 20.0  # seconds before a failed command is retried
@@ -38,15 +37,12 @@ class FleetState:
     they may be retried.
     """
 
-    def __init__(
-        self, run_config: FleetRunConfig, *, executor: WorkerExecutor, store: RunStore, observer: RunObserver
-    ) -> None:
+    def __init__(self, run_config: FleetRunConfig, *, executor: WorkerExecutor, recorder: RunRecorder) -> None:
         previous = run_config.previous_run
         self.run_config = run_config
         self.executor = executor
-        self.store = store
-        self.observer = observer
-        self.inventory = Inventory(run_config, store)
+        self.recorder = recorder
+        self.inventory = Inventory(run_config, recorder)
         self.queue = BuildQueue(
             (),
             cache=run_config.cache is not None,
@@ -129,15 +125,13 @@ class FleetState:
     def update_cost(self, cost: RunCost) -> None:
         """Store the cost of the run, and show it."""
         self.cost = cost
-        self.store.update_cost(self.number, cost)
-        self.observer.run_cost_changed(cost)
+        self.recorder.update_cost(self.number, cost)
 
     def update_config(self, name: str, **changes: object) -> None:
         """Change and store the state of a config, and show it."""
         config = dataclasses.replace(self.configs[name], **changes)  # type: ignore[arg-type] # fields by name
         self.configs[name] = config
-        self.store.update_config(self.number, config)
-        self.observer.config_changed(config)
+        self.recorder.update_config(self.number, config)
 
 
 def _record_of_waiting_config(estimate: JobEstimate) -> ConfigRun:

@@ -19,21 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kiln.errors import KilnError
+    from kiln.fleet.build_and_test_recorders import RunRecorder
     from kiln.fleet.executor_protocol import KeepPackages, WorkerExecutor
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
-    from kiln.fleet.worker_and_job_inventory import RunStore
     from kiln.model.fleet_run import FleetRun
-    from kiln.model.observer import RunObserver
     from kiln.model.run import MatrixReport
 
 
 def execute_fleet_run(
     run_config: FleetRunConfig,
     site: PlaybookSite | SlurmSite,
+    recorder: RunRecorder,
     *,
-    ledger: RunStore,
-    observer: RunObserver,
     keep: KeepPackages = lambda _, packages: tuple(packages),
     executor: WorkerExecutor | None = None,
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
@@ -47,12 +45,12 @@ def execute_fleet_run(
     files.create_reserve_file(site.disk_reserve_file, RESERVE)
     if executor is None:
         executor = SlurmExecutor(site, keep=keep) if isinstance(site, SlurmSite) else AnsibleExecutor(site, keep=keep)
-    supervisor = Supervisor(run_config, executor=executor, store=ledger, observer=observer)
+    supervisor = Supervisor(run_config, executor=executor, recorder=recorder)
     unrecorded_run_recovery.write_run_note(supervisor.state.fleet_run_record(), site.folder)
     try:
         return supervisor.execute_run(), supervisor.state.errors
     finally:
-        run = ledger.fleet_run(run_config.id)
+        run = recorder.fleet_run(run_config.id)
         if run is not None and run.finished is not None:
             unrecorded_run_recovery.remove_run_note(site.folder)
 

@@ -14,9 +14,9 @@ from kiln.fleet.worker_manager import WorkerManager
 from kiln.model.fleet_run import WorkerState
 
 if TYPE_CHECKING:
+    from kiln.fleet.build_and_test_recorders import RunRecorder
     from kiln.fleet.fleet_run_settings import FleetRunConfig
-    from kiln.fleet.worker_and_job_inventory import RunStore, Worker
-    from kiln.model.observer import RunObserver
+    from kiln.fleet.worker_and_job_inventory import Worker
     from kiln.model.run import ConfigState, MatrixReport
 
 LOOK = 30.0  # seconds between two checks of the money spent
@@ -47,14 +47,9 @@ class Supervisor:
     """One run of the fleet, from its first worker to the end of its last."""
 
     def __init__(
-        self,
-        run_config: FleetRunConfig,
-        *,
-        executor: executor_protocol.WorkerExecutor,
-        store: RunStore,
-        observer: RunObserver,
+        self, run_config: FleetRunConfig, *, executor: executor_protocol.WorkerExecutor, recorder: RunRecorder
     ) -> None:
-        self.state = FleetState(run_config, executor=executor, store=store, observer=observer)
+        self.state = FleetState(run_config, executor=executor, recorder=recorder)
         self.jobs = JobManager(self.state)
         self.workers = WorkerManager(self.state, self.jobs)
         self.silence = SilentWorkerManager(self.state, self.workers)
@@ -72,9 +67,9 @@ class Supervisor:
                 for longer than a lease.
         """
         state = self.state
-        state.number = state.store.begin_run(state.run_report())
-        state.store.begin_fleet(state.fleet_run_record())
-        state.observer.run_began(state.run_report())
+        state.number = state.recorder.begin_run(state.run_report())
+        state.recorder.begin_fleet(state.fleet_run_record())
+        state.recorder.show_run(state.run_report())
         try:
             self._queue_or_resume_configs()
             self._submit_due_commands()
@@ -145,7 +140,7 @@ class Supervisor:
     def _handle_event(self, event: executor_protocol.Event) -> None:
         state = self.state
         if isinstance(event, executor_protocol.LogLine):
-            state.observer.output_line_received(event.config, event.step, event.text)
+            state.recorder.show_output_line(event.config, event.step, event.text)
         elif isinstance(event, executor_protocol.ControllerDiskFull):
             self._on_disk_full(event)
         elif isinstance(event, executor_protocol.CommandUndelivered):
@@ -181,7 +176,7 @@ class Supervisor:
             executor_protocol.StartBuild | executor_protocol.FollowBuild | executor_protocol.CollectResults,
         ):
             text = f"waiting for space on this computer's disk: {event.reason}"
-            state.observer.output_line_received(event.command.config, text, "")
+            state.recorder.show_output_line(event.command.config, text, "")
 
     def _postpone_undelivered_command(self, event: executor_protocol.CommandUndelivered) -> None:
         """Postpone a command: an unreachable worker is not yet a lost one."""

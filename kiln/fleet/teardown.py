@@ -63,12 +63,11 @@ class TearDownPhase:
             for name in [name for name, config in state.configs.items() if config.state is ConfigState.RUNNING]:
                 state.update_config(name, state=ConfigState.INTERRUPTED, finished=now)
             state.update_cost(costs.ended_run_cost(state.run_config, state.inventory, now))
-            state.store.end_run(state.number)
-            state.observer.run_ended(state.run_report(finished=now))
+            state.recorder.end_run(state.run_report(finished=now))
             if failure is not None and self._was_never_authorized():
                 for worker in state.inventory:
                     state.inventory.update_worker(worker, state=WorkerState.REFUSED)
-                state.store.end_fleet(state.run_config.id)
+                state.recorder.end_fleet(state.run_config.id)
             elif failure is not None:
                 raise self._remaining_workers_error(failure)
 
@@ -119,7 +118,7 @@ class TearDownPhase:
         state, now = self.state, self.state.executor.now()
         for worker in state.inventory.present_workers:
             state.inventory.update_worker(worker, state=WorkerState.TERMINATED, terminated=now)
-        state.store.end_fleet(state.run_config.id)
+        state.recorder.end_fleet(state.run_config.id)
 
     def _wait_for_provider(self, until: float) -> bool:
         """Wait before a provider is asked again that could not be; return False when it was waited for long enough.

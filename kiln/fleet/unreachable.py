@@ -134,7 +134,7 @@ class SilentWorkerManager:
         self.state.submit_command(inventory.provision_command([witness.name]))
         if worker.assignment is not None:
             text = f"{worker.name} does not answer, and no other worker is left to compare: requesting {witness.name}"
-            self.state.observer.output_line_received(worker.assignment.config, text, "")
+            self.state.recorder.show_output_line(worker.assignment.config, text, "")
 
     def _release_witness_workers(self) -> None:
         """Let witnesses be as other workers: they build, or are terminated if nothing is left to build."""
@@ -170,7 +170,7 @@ class SilentWorkerManager:
                 text = f"{reason}: waiting, in case this computer's network is at fault"
                 if event.credentials:
                     text = self.workers.credentials.waiting_text(worker.name, event.reason)
-                self.state.observer.output_line_received(worker.assignment.config, text, "")
+                self.state.recorder.show_output_line(worker.assignment.config, text, "")
 
 
 def _is_new_worker(worker: Worker) -> bool:

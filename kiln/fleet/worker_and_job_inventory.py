@@ -7,7 +7,7 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kiln.fleet import costs
 from kiln.fleet.executor_protocol import ProvisionWorkers, TerminateWorker
@@ -17,44 +17,13 @@ from kiln.model.fleet_run import GONE, JobRecord, JobState, WorkerRecord, Worker
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
+    from kiln.fleet.build_and_test_recorders import RunRecorder
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.model.fleet_run import FleetRun, Offer
     from kiln.model.job_estimate import JobEstimate
-    from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 RUNNING = frozenset({JobState.REQUESTED, JobState.RUNNING})
 OVER = frozenset({JobState.COLLECTED, JobState.FAILED, JobState.LOST})
-
-
-class RunStore(Protocol):
-    """The store of runs: the ledger, see `kiln.ledger.fleet`."""
-
-    def begin_run(self, report: MatrixReport) -> int:
-        """Store a run, and return its number."""
-
-    def update_config(self, run: int, config: ConfigRun) -> None:
-        """Store the state of a config."""
-
-    def update_cost(self, run: int, cost: RunCost) -> None:
-        """Store the cost of a run so far and in the end."""
-
-    def end_run(self, run: int) -> None:
-        """Store that a run is over."""
-
-    def fleet_run(self, run: str) -> FleetRun | None:
-        """Return a fleet run with its workers and jobs, or None."""
-
-    def begin_fleet(self, run: FleetRun) -> None:
-        """Store that a fleet run begins or is resumed."""
-
-    def end_fleet(self, run: str) -> None:
-        """Store that nothing of a fleet run remains."""
-
-    def store_worker(self, run: str, worker: WorkerRecord) -> None:
-        """Store the state of a worker."""
-
-    def store_job(self, run: str, job: JobRecord) -> None:
-        """Store the state of a job."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,9 +103,9 @@ class Worker:
 class Inventory:
     """All workers and jobs of a run."""
 
-    def __init__(self, run_config: FleetRunConfig, store: RunStore) -> None:
+    def __init__(self, run_config: FleetRunConfig, recorder: RunRecorder) -> None:
         self._run_config = run_config
-        self._store = store
+        self._recorder = recorder
         self.workers: dict[str, Worker] = {}
         self._present: dict[str, Worker] = {}
         self._terminated: tuple[WorkerRecord, ...] = ()  # by an earlier process of the run
@@ -242,7 +211,7 @@ class Inventory:
     def update_worker(self, worker: Worker, **changes: object) -> None:
         """Change and store the record of a worker."""
         worker.record = dataclasses.replace(worker.record, **changes)  # type: ignore[arg-type] # fields by name
-        self._store.store_worker(self._run_config.id, worker.record)
+        self._recorder.store_worker(self._run_config.id, worker.record)
         if worker.record.state in GONE:
             self._present.pop(worker.name, None)
         self._forget_cached_worker_lists()
@@ -292,7 +261,7 @@ class Inventory:
         assert job is not None, f"{config} was never begun"
         job = dataclasses.replace(job, **changes)  # type: ignore[arg-type] # fields by name
         self._jobs[config, job.attempt] = job
-        self._store.store_job(self._run_config.id, job)
+        self._recorder.store_job(self._run_config.id, job)
         return job
 
     def _register_job(self, job: JobRecord) -> None:

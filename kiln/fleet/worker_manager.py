@@ -133,7 +133,7 @@ class WorkerManager:
         """Report why no worker is requested for the waiting configs."""
         for config in self.state.configs.values():
             if config.state is ConfigState.WAITING:
-                self.state.observer.output_line_received(config.config, text, "")
+                self.state.recorder.show_output_line(config.config, text, "")
 
     def report_outage(self, now: float) -> None:
         """Report that workers were lost together again, and that the next ones are requested later."""
@@ -170,7 +170,7 @@ class WorkerManager:
         self.state.postponed.append((self.state.executor.now() + RETRY, PrepareWorker(worker=worker.name)))
         if worker.assignment is not None:
             text = f"the preparation of {worker.name} failed, and is tried again: {reason}"
-            self.state.observer.output_line_received(worker.assignment.config, text, "")
+            self.state.recorder.show_output_line(worker.assignment.config, text, "")
 
     def on_jobs_listed(self, worker: Worker, jobs: Mapping[str, str]) -> None:
         """Resume the jobs of a worker that an earlier process of the run prepared."""
@@ -233,7 +233,7 @@ class WorkerManager:
         if config is None:
             return
         reason = f"its provider takes {worker.name} back in {max(0.0, at - self.state.executor.now()):.0f} s"
-        self.state.observer.output_line_received(config, reason, "")
+        self.state.recorder.show_output_line(config, reason, "")
         if not worker.is_building:
             self.jobs.requeue_assigned_config(worker, reason)
         elif self.state.queue.expected_end(worker.name) > at - COLLECTION:
@@ -357,7 +357,7 @@ class WorkerManager:
             self.jobs.assign_to_unready_worker(worker, now)
             if worker.assignment is not None and offer not in [offers[0] for offers in self._offers]:
                 text = f"requesting {name} as {offer}: what is wanted more is refused, or taken back"
-                self.state.observer.output_line_received(worker.assignment.config, text, "")
+                self.state.recorder.show_output_line(worker.assignment.config, text, "")
             names.append(name)
         if names:
             self.state.submit_command(inventory.provision_command(names))

@@ -54,7 +54,7 @@ def run_tests_on_worker(
     the errors of `kiln.fleet.run_and_removal.execute_fleet_run`.
     """
     run_config = tests.run_config
-    records = WorkerTestRecorder(
+    recorder = WorkerTestRecorder(
         ledger,
         observer,
         report=tests.report,
@@ -62,13 +62,9 @@ def run_tests_on_worker(
         previous=run_config.previous_run,
     )
     report, errors = fleet.execute_fleet_run(
-        run_config,
-        tests.site,
-        ledger=records,
-        observer=records,
-        executor=executor or WorkerTestExecutor(tests.site, tests.tested),
+        run_config, tests.site, recorder, executor=executor or WorkerTestExecutor(tests.site, tests.tested)
     )
-    return records.combined_run_report(report), {config_of_job(job): error for job, error in errors.items()}
+    return recorder.combined_run_report(report), {config_of_job(job): error for job, error in errors.items()}
 
 
 def jobs_for_tests(

@@ -21,7 +21,7 @@ from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.plan import FleetLimits, WorkerOverheads, plan_fleet
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
-from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates
+from tests.fleets import HOUR, MACHINE, Faults, Simulation, estimates, null_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +109,7 @@ def fate(
     offline = ((begin, begin + 60.0 * minutes),) if minutes else ()
     faults = Faults(preemption=rate, offline=offline)
     simulation = Simulation(jobs, faults=faults, seed=seed, up=240.0, home=60.0, down=30.0)
-    supervisor = SilentSupervisor(run_config, executor=simulation, store=NullStore(), observer=NullObserver())
+    supervisor = SilentSupervisor(run_config, executor=simulation, recorder=null_recorder())
     report = None
     with contextlib.suppress(KilnError):  # the run ended otherwise
         report = supervisor.execute_run()

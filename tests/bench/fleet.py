@@ -13,7 +13,7 @@ from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.plan import FleetLimits, PoolShape, WorkerOverheads, plan_fleet
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.job_estimate import JobEstimate
-from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates, lower_bound
+from tests.fleets import HOUR, MACHINE, Faults, Simulation, estimates, lower_bound, null_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -141,7 +141,7 @@ def simulated(
         replacements=100_000,
     )
     simulation = Simulation(configs, faults=Faults(preemption=rate), seed=seed, up=240.0, home=60.0, down=30.0)
-    report = Supervisor(run_config, executor=simulation, store=NullStore(), observer=NullObserver()).execute_run()
+    report = Supervisor(run_config, executor=simulation, recorder=null_recorder()).execute_run()
     assert report.finished is not None
     paid = sum(end - begin for _, begin, end in simulation.paid) / HOUR * MACHINE.hourly
     return selection.worker_count, report.finished - report.started, paid

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.errors import KilnError
+    from kiln.fleet.build_and_test_recorders import RunRecorder
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.model.run import MatrixReport
 
@@ -55,14 +56,9 @@ def test_all_commands_have_the_documented_shape(
     shapes: dict[str, Any] = {}
 
     def execute(
-        run_config: FleetRunConfig, site: object, *, ledger: FleetLedger, observer: object, keep: object
+        run_config: FleetRunConfig, site: object, recorder: RunRecorder, *, keep: object
     ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
-        supervisor = Supervisor(
-            run_config,
-            executor=Simulation(run_config.estimates),
-            store=ledger,
-            observer=observer,  # type: ignore[arg-type]
-        )
+        supervisor = Supervisor(run_config, executor=Simulation(run_config.estimates), recorder=recorder)
         return supervisor.execute_run(), supervisor.state.errors
 
     def look(ledger: FleetLedger, number: int, cost: RunCost) -> None:

@@ -18,7 +18,7 @@ from kiln.cli.fleet_planning import priced_machine_types
 from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
 from kiln.fleet import costs, worker_tests
 from kiln.fleet import run_and_removal as fleet
-from kiln.fleet.build_and_test_recorders import PENDING
+from kiln.fleet.build_and_test_recorders import PENDING, RunRecorder
 from kiln.fleet.executor_protocol import Event, ResultsCollected, StartBuild
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.playbook_runner import PlaybookSite
@@ -294,7 +294,7 @@ def test_rebuilt_packages_that_are_those_that_have_passed_are_done(run: Run, cha
 
 def test_a_detached_run_says_what_it_leaves_untested(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     with ledger_of(run) as ledger:
-        built, _ = run.build(ledger)(ledger=ledger, observer=run.shown)
+        built, _ = run.build(ledger)(RunRecorder(ledger, run.shown))
         fleet_gpu_tests.print_untested_configs_note(run.stage(ledger), built.configs)
         assert f"3 configs built before stay untested, such as {CUDA[0]}" in capsys.readouterr().err
         run.execute(ledger, None, built.configs)

@@ -12,7 +12,7 @@ from kiln.fleet.executor_shared_state import EventSession
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
-from tests.fleets import HOUR, LEASE, MACHINE, NullObserver, NullStore, Simulation, estimates
+from tests.fleets import HOUR, LEASE, MACHINE, Simulation, estimates, null_recorder
 
 TWO = estimates(2, hours=3, groups=2)
 
@@ -52,7 +52,7 @@ class SetBack(Simulation):
 def outcome(simulation: Simulation) -> tuple[set[ConfigState], int]:
     """Return the states in the end, and the number of workers that were requested."""
     config = FleetRunConfig(id="r1", command="", machine_type=MACHINE, estimates=TWO, max_workers=2, startup=240.0)
-    run = Supervisor(config, executor=simulation, store=NullStore(), observer=NullObserver())
+    run = Supervisor(config, executor=simulation, recorder=null_recorder())
     states = {entry.state for entry in run.execute_run().configs}
     requests = [
         name for command in simulation.commands if isinstance(command, ProvisionWorkers) for name in command.workers

@@ -9,6 +9,7 @@ import pytest
 
 from kiln.errors import FleetLimit
 from kiln.fleet import plan_status_output
+from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.costs import recorded_run_cost, workers_cost
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.plan import FleetLimits, WorkerOverheads, plan_fleet, schedule_builds
@@ -44,7 +45,7 @@ def executed(configs: tuple[JobEstimate, ...], store: Any = None, **more: Any) -
     fields = {"machine_type": PRICED, "max_workers": 3, "startup": 240.0, "teardown": 30.0, "packages": 2.0, **more}
     run_config = FleetRunConfig(id="r1", command="", estimates=configs, **fields)
     observer = Recorder()
-    supervisor = Supervisor(run_config, executor=simulation, store=store or NullStore(), observer=observer)
+    supervisor = Supervisor(run_config, executor=simulation, recorder=RunRecorder(store or NullStore(), observer))
     supervisor.execute_run()
     return observer, supervisor
 

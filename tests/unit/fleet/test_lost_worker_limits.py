@@ -12,7 +12,7 @@ from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.lost_worker_limits import OUTAGES, LostWorkerLimits, joint_loss_limit
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
-from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates
+from tests.fleets import HOUR, MACHINE, Faults, Simulation, estimates, null_recorder
 
 EIGHT = estimates(8, hours=3, groups=8)
 
@@ -39,7 +39,7 @@ def test_an_outage_in_which_nothing_was_finished_since_the_last_one_delays_the_n
 @pytest.mark.parametrize("life", [600.0, 1800.0, 2.5 * HOUR])
 def test_a_flaw_that_kills_all_workers_ends_the_run_and_costs_no_more_than_the_limit(life: float) -> None:
     simulation = Simulation(EIGHT, faults=Faults(life=life), home=60.0)
-    run = Supervisor(run_config(is_strict=False), executor=simulation, store=NullStore(), observer=NullObserver())
+    run = Supervisor(run_config(is_strict=False), executor=simulation, recorder=null_recorder())
     with pytest.raises(WorkersLost, match="16 workers were lost together, in 4 outages") as lost:
         run.execute_run()
     assert "a flawed image" in lost.value.why
@@ -52,7 +52,7 @@ def test_a_flaw_that_kills_all_workers_ends_the_run_and_costs_no_more_than_the_l
 def test_outages_between_which_configs_are_finished_are_survived_without_delay() -> None:
     """Every worker lives for one build and a half."""
     simulation = Simulation(EIGHT, faults=Faults(life=4.5 * HOUR))
-    run = Supervisor(run_config(is_strict=False), executor=simulation, store=NullStore(), observer=NullObserver())
+    run = Supervisor(run_config(is_strict=False), executor=simulation, recorder=null_recorder())
     report = run.execute_run()
     assert {config.state for config in report.configs} == {ConfigState.DONE}
     assert (run.workers.losses.joint, run.workers.losses.outages, run.workers.losses.wait_until) == (4, 1, 0.0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.executor_protocol import ProbeWorkers, TerminateWorker
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.machine_list_check import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
@@ -22,17 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kiln.fleet.worker_and_job_inventory import RunStore
 
 FOUR = estimates(4, hours=1, groups=4)
 ONE, TWO, THREE, FOURTH = (f"kiln-r1-{number}" for number in (1, 2, 3, 4))
 CLOUD = dataclasses.replace(MACHINE, provider="openstack")
 
 
-def supervisor(simulation: Simulation, *, store: RunStore | None = None, **more: Any) -> Supervisor:
+def supervisor(simulation: Simulation, *, store: FleetLedger | None = None, **more: Any) -> Supervisor:
     settings = {"id": "r1", "command": "", "machine_type": CLOUD, "estimates": FOUR, "max_workers": 2, **more}
     run_config = FleetRunConfig(**settings)
-    return Supervisor(run_config, executor=simulation, store=store or NullStore(), observer=NullObserver())
+    return Supervisor(run_config, executor=simulation, recorder=RunRecorder(store or NullStore(), NullObserver()))
 
 
 def supervised(faults: Faults, **more: Any) -> tuple[Supervisor, Simulation]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import ProvisionRefused, WorkersLost
+from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.executor_protocol import (
     PrepareWorker,
     ProvisionWorkers,
@@ -28,7 +29,6 @@ from tests.fleets import HOUR, MACHINE, Faults, Killed, NullObserver, NullStore,
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.worker_and_job_inventory import RunStore
     from kiln.model.fleet_run import FleetRun
     from kiln.model.run import MatrixReport
 
@@ -38,7 +38,7 @@ FOUR = estimates(4, hours=1, warm=0.2, groups=2)
 
 
 def started(
-    simulation: Simulation, store: RunStore | None = None, before: FleetRun | None = None, **more: Any
+    simulation: Simulation, store: FleetLedger | None = None, before: FleetRun | None = None, **more: Any
 ) -> Supervisor:
     defaults: dict[str, Any] = {"cache": LARGE, "pool": LARGE, "pool_workers": 2, "max_workers": 2, "startup": 240.0}
     run_config = FleetRunConfig(
@@ -49,7 +49,7 @@ def started(
         previous_run=before,
         **{**defaults, **more},
     )
-    return Supervisor(run_config, executor=simulation, store=store or NullStore(), observer=NullObserver())
+    return Supervisor(run_config, executor=simulation, recorder=RunRecorder(store or NullStore(), NullObserver()))
 
 
 def is_done(report: MatrixReport) -> bool:

@@ -23,6 +23,7 @@ from kiln.errors import (
     TeardownIncomplete,
     WorkersLost,
 )
+from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.costs import workers_cost
 from kiln.fleet.executor_protocol import (
     BuildFinished,
@@ -47,7 +48,18 @@ from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet_run import FleetRun, JobRecord, JobState, Offer, WorkerState
 from kiln.model.job_estimate import JobSize
 from kiln.model.run import ConfigState
-from tests.fleets import HOUR, MACHINE, NEVER, Faults, Killed, NullObserver, NullStore, Simulation, estimates
+from tests.fleets import (
+    HOUR,
+    MACHINE,
+    NEVER,
+    Faults,
+    Killed,
+    NullObserver,
+    NullStore,
+    Simulation,
+    estimates,
+    null_recorder,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +88,7 @@ def run_config(configs: tuple[JobEstimate, ...] = FOUR, **more: Any) -> FleetRun
 
 def supervisor(simulation: Simulation, **more: Any) -> Supervisor:
     expected = run_config(tuple(simulation.estimates.values()), **more)
-    return Supervisor(expected, executor=simulation, store=NullStore(), observer=NullObserver())
+    return Supervisor(expected, executor=simulation, recorder=null_recorder())
 
 
 def states(report: MatrixReport) -> dict[str, ConfigState]:
@@ -221,7 +233,7 @@ def test_what_one_zone_refuses_is_taken_in_the_next_or_on_demand(monkeypatch: py
     simulation = Simulation(FOUR, faults=faults)
     run = supervisor(simulation, type_offers={MACHINE: OFFERS}, spot=True)
     lines: list[str] = []
-    monkeypatch.setattr(run.state.observer, "output_line_received", lambda _config, step, _line: lines.append(step))
+    monkeypatch.setattr(run.state.recorder, "show_output_line", lambda _config, step, _line: lines.append(step))
     report = run.execute_run()
     assert all_done(report)
     texts = [f"requesting kiln-r1-{number} as {offer}" for number, offer in zip((3, 5), OFFERS[1:], strict=True)]
@@ -261,7 +273,7 @@ def test_the_next_request_is_announced_with_a_time_that_is_not_nothing() -> None
     simulation = Simulation(FOUR, faults=Faults(scarce={offer.key: (0.0, HOUR / 2) for offer in OFFERS}))
     simulation.refusal = 150.0
     expected = run_config(FOUR, type_offers={MACHINE: OFFERS})
-    Supervisor(expected, executor=simulation, store=NullStore(), observer=Lines()).execute_run()
+    Supervisor(expected, executor=simulation, recorder=RunRecorder(NullStore(), Lines())).execute_run()
     moments = {line.partition("asking again ")[2].partition(":")[0] for line in lines if "asking again" in line}
     assert "now" in moments
     assert "in 0 min" not in moments
@@ -1046,8 +1058,7 @@ def started(ledger: FleetLedger, simulation: Simulation, before: FleetRun | None
     return Supervisor(
         run_config(left, cached_configs=done, previous_run=before, **more),
         executor=simulation,
-        store=ledger,
-        observer=NullObserver(),
+        recorder=RunRecorder(ledger, NullObserver()),
     )
 
 
@@ -1346,15 +1357,14 @@ def test_a_killed_run_of_several_types_resumes_with_its_workers(tmp_path: Path) 
     expected = run_config(jobs, type_workers={MACHINE: 1, GPU: 1})
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
-            Supervisor(expected, executor=simulation, store=ledger, observer=NullObserver()).execute_run()
+            Supervisor(expected, executor=simulation, recorder=RunRecorder(ledger, NullObserver())).execute_run()
         simulation.revive()
         (previous,) = ledger.fleet_runs()
         assert previous.machine_types == ("compute-16", "gpu")
         run = Supervisor(
             dataclasses.replace(expected, previous_run=previous),
             executor=simulation,
-            store=ledger,
-            observer=NullObserver(),
+            recorder=RunRecorder(ledger, NullObserver()),
         )
         assert all_done(run.execute_run())
     types = types_of(run)
@@ -1369,14 +1379,13 @@ def test_a_worker_of_a_type_that_is_not_planned_any_more_builds_what_it_has_and_
     expected = run_config(jobs, type_workers={MACHINE: 1, GPU: 1})
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
-            Supervisor(expected, executor=simulation, store=ledger, observer=NullObserver()).execute_run()
+            Supervisor(expected, executor=simulation, recorder=RunRecorder(ledger, NullObserver())).execute_run()
         simulation.revive()
         (previous,) = ledger.fleet_runs()
         run = Supervisor(
             run_config(of_types(*["gpu"] * 5), machine_type=GPU, type_workers={GPU: 2}, previous_run=previous),
             executor=simulation,
-            store=ledger,
-            observer=NullObserver(),
+            recorder=RunRecorder(ledger, NullObserver()),
         )
         assert all_done(run.execute_run())
     types = types_of(run)

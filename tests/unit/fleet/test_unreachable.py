@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from kiln.errors import MachinesUnknown
+from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
-from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates
+from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates, null_recorder
 
 ONE, TWO, THREE = "kiln-r1-1", "kiln-r1-2", "kiln-r1-3"
 SHORT, LONG = estimates(2, hours=1, groups=2)
@@ -24,7 +25,7 @@ def supervised(faults: Faults, **more: Any) -> tuple[Supervisor, Simulation]:
     """Carry out a run of a short and a long config; all configs must be built, by one worker each."""
     simulation = Simulation(UNEVEN, faults=faults)
     settings = {"id": "r1", "command": "", "machine_type": MACHINE, "estimates": UNEVEN, "max_workers": 2, **more}
-    run = Supervisor(FleetRunConfig(**settings), executor=simulation, store=NullStore(), observer=NullObserver())
+    run = Supervisor(FleetRunConfig(**settings), executor=simulation, recorder=null_recorder())
     report = run.execute_run()
     assert {config.state for config in report.configs} == {ConfigState.DONE}
     assert not simulation.workers
@@ -69,7 +70,7 @@ def test_a_silent_worker_is_waited_for_with_the_reason_why_the_provider_does_not
         simulation = Simulation(UNEVEN, faults=faults)
         run_config = FleetRunConfig(**settings)  # type: ignore[arg-type]
         with pytest.raises(MachinesUnknown):
-            Supervisor(run_config, executor=simulation, store=NullStore(), observer=observer).execute_run()
+            Supervisor(run_config, executor=simulation, recorder=RunRecorder(NullStore(), observer)).execute_run()
         return [line for line in observer.lines if "not answer" in line]
 
     expired = lines_of(Faults(dies={ONE: ENDED}, expired=ENDED - HOUR))

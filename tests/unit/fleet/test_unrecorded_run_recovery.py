@@ -14,6 +14,7 @@ from kiln.container.owner_labels import OwnerProcess
 from kiln.errors import AlreadyRunning, MachinesUnknown
 from kiln.fleet import run_and_removal as fleet
 from kiln.fleet import unrecorded_run_recovery
+from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.fleet.unrecorded_run_recovery import (
@@ -34,10 +35,10 @@ from tests.fleets import (
     Faults,
     Killed,
     NullObserver,
-    NullStore,
     SimulatedWorker,
     Simulation,
     estimates,
+    null_recorder,
 )
 from tests.unit.fleet.test_run_event_loop import GPU, of_types, run_config
 
@@ -181,7 +182,7 @@ def test_a_recovered_run_goes_on_with_what_its_workers_build_and_starts_none_bes
     site = Site(tmp_path, machines, {"kiln-r1-1": STATUS, "kiln-r1-2": {}})
     run = recover_run(cast("Any", site), NOTE, keys=KEYS, hourly=PRICES)
     config = run_config(jobs, previous_run=run)
-    supervisor = Supervisor(config, executor=simulation, store=NullStore(), observer=NullObserver())
+    supervisor = Supervisor(config, executor=simulation, recorder=null_recorder())
     report = supervisor.execute_run()
     assert {entry.state for entry in report.configs} == {ConfigState.DONE}
     assert {name for name, _, _ in simulation.paid} == {"kiln-r1-1", "kiln-r1-2"}
@@ -199,7 +200,7 @@ def test_the_note_of_a_run_has_all_machine_types_as_its_ledger(tmp_path: Path, m
     config = run_config(jobs, type_workers={MACHINE: 1, GPU: 1})
     with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(Killed):
-            fleet.execute_fleet_run(config, site, ledger=ledger, observer=NullObserver(), keep=lambda *_: ())
+            fleet.execute_fleet_run(config, site, RunRecorder(ledger, NullObserver()), keep=lambda *_: ())
         (stored,) = ledger.fleet_runs()
     (note,) = notes_of_unrecorded_runs(tmp_path / "fleet", known=[])
     assert note.type == stored.type == "compute-16, gpu"
