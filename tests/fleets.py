@@ -5,6 +5,7 @@ kiln's own planner and supervisor decide; only the executor of their commands is
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import random
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.fleet import executor_protocol
+from kiln.fleet.assumptions import Assumptions
 from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.lost_controller_cost_and_sweep_script import LIFETIME
 from kiln.fleet.reconcile import ListedMachine
@@ -605,6 +607,13 @@ class NullObserver:
     def compile_progress_changed(self, config: str, progress: Progress) -> None: ...
     def run_cost_changed(self, cost: RunCost) -> None: ...
     def run_ended(self, report: MatrixReport) -> None: ...
+
+
+def assumed_overheads(*, startup: float, collect: float, teardown: float, packages: float = 0.0) -> Assumptions:
+    """Return kiln's own assumptions with other times besides building."""
+    return dataclasses.replace(
+        Assumptions.read(), startup=startup, collect=collect, teardown=teardown, packages=packages
+    )
 
 
 def null_recorder() -> RunRecorder:

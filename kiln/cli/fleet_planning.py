@@ -93,7 +93,7 @@ def fleet_plan_of_configs(
     def plan_within_bounds(bounds: FleetLimits) -> FleetPlan:
         return plan.plan_fleet(
             estimates,
-            overheads=assumptions.overheads,
+            assumptions=assumptions,
             bounds=bounds,
             cache=cache,
             spot=options.spot,

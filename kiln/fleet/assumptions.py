@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kiln import plain_yaml_loading
-from kiln.fleet.plan import WorkerOverheads
 from kiln.scheduling.estimates import CompileAssumptions
 from kiln.scheduling.shared_compile_pool_simulation import PoolCores
 
@@ -33,10 +32,3 @@ class Assumptions(CompileAssumptions):
     def pool_cores_with_assumptions(self, cores: float) -> PoolCores:
         """Return a pool of so many cores."""
         return PoolCores(cores=cores, parallel=self.parallel, transfer=self.transfer)
-
-    @property
-    def overheads(self) -> WorkerOverheads:
-        """The time that a worker takes besides building."""
-        return WorkerOverheads(
-            startup=self.startup, collect=self.collect, teardown=self.teardown, packages=self.packages
-        )

@@ -30,19 +30,6 @@ MOST_TRIED = 16  # numbers of workers that are compared, besides the maximum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOverheads:
-    """Seconds besides building: to provision and prepare a worker, to collect a config, to terminate a worker.
-
-    ``packages`` is the size of a config's packages in GB.
-    """
-
-    startup: float
-    collect: float
-    teardown: float
-    packages: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolShape:
     """The workers of a pool, which all compiles share, and the ``cores`` of all of them as the plan counts them."""
 
@@ -160,7 +147,7 @@ def schedule_builds(
     estimates: Sequence[JobEstimate],
     *,
     types: Sequence[MachineType],
-    overheads: WorkerOverheads,
+    assumptions: Assumptions,
     cache: MachineType | None = None,
     wait_for_cold: bool = True,
     spot: bool = False,
@@ -176,17 +163,17 @@ def schedule_builds(
     queue = BuildQueue(estimates, cache=cache is not None, wait_for_cold=wait_for_cold, dependent=dependent)
     names = [kind.type for kind in types]
     if pool is None:
-        placements = tuple(simulate_queue(queue, len(types), startup=overheads.startup, types=names))
+        placements = tuple(simulate_queue(queue, len(types), startup=assumptions.startup, types=names))
     else:
         cores = [kind.cores for kind in types]
         placements = shared_compile_pool_simulation.simulate_builds_in_pool(
-            queue, cores, pool.cores, startup=overheads.startup, types=names
+            queue, cores, pool.cores, startup=assumptions.startup, types=names
         )
     first: dict[int, float] = {}
     last: dict[int, float] = {}
     for config in placements:
-        first.setdefault(config.worker, config.start - overheads.startup)
-        last[config.worker] = config.start + config.seconds + overheads.collect + overheads.teardown
+        first.setdefault(config.worker, config.start - assumptions.startup)
+        last[config.worker] = config.start + config.seconds + assumptions.collect + assumptions.teardown
     used = sorted(first)
     kinds = tuple(types[worker] for worker in used)
     worker_seconds = tuple(last[worker] - first[worker] for worker in used)
@@ -195,7 +182,7 @@ def schedule_builds(
         worker_cost(kind.hourly_price(spot=spot), duration, billed=kind.billed)
         for kind, duration in zip(kinds, worker_seconds, strict=True)
     )
-    cost += sum(types[config.worker].egress * overheads.packages for config in placements)
+    cost += sum(types[config.worker].egress * assumptions.packages for config in placements)
     if cache is not None:
         cost += worker_cost(cache.hourly_price(spot=False), seconds, billed=cache.billed)
     if pool is not None:
@@ -225,7 +212,7 @@ def worker_cost(hourly: float, seconds: float, *, billed: float) -> float:
 def plan_fleet(
     estimates: Mapping[MachineType, Sequence[JobEstimate]],
     *,
-    overheads: WorkerOverheads,
+    assumptions: Assumptions,
     bounds: FleetLimits,
     cache: MachineType | None = None,
     spot: bool = False,
@@ -258,7 +245,7 @@ def plan_fleet(
         _require_prices([cache], bounds, spot=False, optimize=optimize)
     assignments = machine_choice.candidate_assignments(estimates, spot=spot)
     caches = [(cache, True)] if pool else [(None, True), *([(cache, True), (cache, False)] if cache else [])]
-    arrange = functools.partial(schedule_builds, overheads=overheads, spot=spot, dependent=dependent, pool=pool)
+    arrange = functools.partial(schedule_builds, assumptions=assumptions, spot=spot, dependent=dependent, pool=pool)
     arrangements = [
         arrange(assignment.estimates, types=types, cache=kind, wait_for_cold=wait_for_cold)
         for assignment in assignments
@@ -284,16 +271,16 @@ def plan_fleet(
         without_cache=min(uncached, key=_time_sort_key if optimize == "time" else _cost_sort_key)
         if cache and uncached
         else None,
-        without_pool=None if pool is None else _arrangement_without_pool(pool, alone, overheads, spot=spot),
+        without_pool=None if pool is None else _arrangement_without_pool(pool, alone, assumptions, spot=spot),
     )
 
 
 def _arrangement_without_pool(
-    pool: PoolShape, estimates: Sequence[JobEstimate], overheads: WorkerOverheads, *, spot: bool
+    pool: PoolShape, estimates: Sequence[JobEstimate], assumptions: Assumptions, *, spot: bool
 ) -> WorkerArrangement:
     """Return the fastest arrangement on the machines of a pool without it: each builds a config at a time."""
     ways = (
-        schedule_builds(estimates, types=[pool.machine_type] * count, overheads=overheads, spot=spot)
+        schedule_builds(estimates, types=[pool.machine_type] * count, assumptions=assumptions, spot=spot)
         for count in worker_counts_to_compare(len(estimates), pool.workers)
     )
     return min(ways, key=_time_sort_key)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from kiln.cli.fleet_arguments import worker_loss_limits
 from kiln.errors import KilnError
 from kiln.fleet.fleet_run_settings import FleetRunConfig
-from kiln.fleet.plan import FleetLimits, WorkerOverheads, plan_fleet
+from kiln.fleet.plan import FleetLimits, plan_fleet
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.run import ConfigState
-from tests.fleets import HOUR, MACHINE, Faults, Simulation, estimates, null_recorder
+from tests.fleets import HOUR, MACHINE, Faults, Simulation, assumed_overheads, estimates, null_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ CASES = ((15, 15), (15, 6), (200, 50))  # configs, workers
 DEATHS = (0.0, 0.05, 0.1, 0.2)  # of a worker, in an hour
 OUTAGES = (0, 10, 60)  # minutes
 HOURS = 3.0  # of a build
-OVERHEADS = WorkerOverheads(startup=240.0, collect=60.0, teardown=30.0)
+OVERHEADS = assumed_overheads(startup=240.0, collect=60.0, teardown=30.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def planned(configs: int, workers: int) -> tuple[tuple[JobEstimate, ...], Worker
     """Return the configs and what is planned for them, which is the same for all fates."""
     jobs = estimates(configs, hours=HOURS)
     bounds = FleetLimits(workers=workers)
-    return jobs, plan_fleet({MACHINE: jobs}, overheads=OVERHEADS, bounds=bounds, optimize="time").selection
+    return jobs, plan_fleet({MACHINE: jobs}, assumptions=OVERHEADS, bounds=bounds, optimize="time").selection
 
 
 def fate(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from kiln.fleet.assumptions import Assumptions
 from kiln.fleet.fleet_run_settings import FleetRunConfig
-from kiln.fleet.plan import FleetLimits, PoolShape, WorkerOverheads, plan_fleet
+from kiln.fleet.plan import FleetLimits, PoolShape, plan_fleet
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.model.job_estimate import JobEstimate
-from tests.fleets import HOUR, MACHINE, Faults, Simulation, estimates, lower_bound, null_recorder
+from tests.fleets import HOUR, MACHINE, Faults, Simulation, assumed_overheads, estimates, lower_bound, null_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ POOLS = (4, 8, 15)  # machines
 SEEDS = 25
 WARM = 0.2  # of a cold build
 SHARED = ((15, 15, 3), (15, 6, 3), (15, 4, 3), (15, 4, 5), (200, 50, 12), (200, 50, 48))  # configs, machines, groups
-OVERHEADS = WorkerOverheads(startup=240.0, collect=60.0, teardown=30.0)
+OVERHEADS = assumed_overheads(startup=240.0, collect=60.0, teardown=30.0)
 
 
 def rows() -> list[Row]:
@@ -78,7 +78,7 @@ def pooled() -> Iterator[Row]:
             )
             both = plan_fleet(
                 {small: clients},
-                overheads=OVERHEADS,
+                assumptions=OVERHEADS,
                 bounds=FleetLimits(workers=CONFIGS),
                 optimize="time",
                 pool=pool,
@@ -120,7 +120,7 @@ def large() -> Iterator[Row]:
     ]
     for what, cache in (("a plan of 1,000 configs on up to 200 machines", None), ("  the same with a cache", MACHINE)):
         began = time.monotonic()
-        plan_fleet({MACHINE: configs}, overheads=OVERHEADS, bounds=FleetLimits(workers=200), cache=cache)
+        plan_fleet({MACHINE: configs}, assumptions=OVERHEADS, bounds=FleetLimits(workers=200), cache=cache)
         yield what, f"{time.monotonic() - began:.2f} s", "2 s"
 
 
@@ -129,7 +129,7 @@ def simulated(
 ) -> tuple[int, float, float]:
     """Plan for so many machines and run that; returns the machines used, the seconds, and what was paid."""
     bounds = FleetLimits(workers=offered)
-    selection = plan_fleet({MACHINE: configs}, overheads=OVERHEADS, bounds=bounds, optimize="time").selection
+    selection = plan_fleet({MACHINE: configs}, assumptions=OVERHEADS, bounds=bounds, optimize="time").selection
     run_config = FleetRunConfig(
         id="bench",
         command="",

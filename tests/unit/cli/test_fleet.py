@@ -21,13 +21,13 @@ from kiln.cli.fleet_prices import price_region
 from kiln.console.text import duration_seconds
 from kiln.errors import AlreadyRunning, FleetLimit, KilnError, MalformedYaml, UsageError
 from kiln.fleet import price_table, worker_tests
-from kiln.fleet.plan import PoolShape, WorkerOverheads, schedule_builds
+from kiln.fleet.plan import PoolShape, schedule_builds
 from kiln.fleet.price_table import Price
 from kiln.fleet.worker_test_executor import ConfigTestResult
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet_run import FleetRun, WorkerRecord, WorkerState
 from kiln.scheduling.shared_compile_pool_simulation import PoolCores
-from tests.fleets import MACHINE
+from tests.fleets import MACHINE, assumed_overheads
 
 ROOT = Path(__file__).parents[3]
 
@@ -91,9 +91,9 @@ def test_a_pool_that_cannot_be_is_refused(
 def test_the_workers_of_a_pool_are_replaced_as_others() -> None:
     parser = ArgumentParser()
     add_arguments(parser)
-    none = WorkerOverheads(startup=0.0, collect=0.0, teardown=0.0)
+    none = assumed_overheads(startup=0.0, collect=0.0, teardown=0.0)
     pool = PoolShape(machine_type=MACHINE, workers=4, cores=PoolCores(cores=64, parallel=0.99, transfer=0.1))
-    way = schedule_builds((), types=[MACHINE] * 6, overheads=none)
+    way = schedule_builds((), types=[MACHINE] * 6, assumptions=none)
     way = dataclasses.replace(way, worker_seconds=(36000.0,) * 6, seconds=36000.0)
     for spot, limits in (((), (60, 100)), (("--spot",), (60, 100))):
         options = parser.parse_args(("run", "--provider", "aws", "--all", *spot))

@@ -13,9 +13,6 @@ COST = Path(__file__).parents[3] / "docs" / "explanation" / "cost.md"
 def test_the_table_of_assumptions_can_be_read() -> None:
     assumptions = Assumptions.read()
     assert 0.05 <= assumptions.warm <= 0.3
-    assert assumptions.overheads.startup == assumptions.startup
-    assert assumptions.overheads.collect == assumptions.collect
-    assert assumptions.overheads.teardown == assumptions.teardown
 
 
 def test_the_plan_assumes_the_compile_of_the_page_about_costs() -> None:

@@ -12,19 +12,19 @@ from kiln.fleet import plan_status_output
 from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.costs import recorded_run_cost, workers_cost
 from kiln.fleet.fleet_run_settings import FleetRunConfig
-from kiln.fleet.plan import FleetLimits, WorkerOverheads, plan_fleet, schedule_builds
+from kiln.fleet.plan import FleetLimits, plan_fleet, schedule_builds
 from kiln.fleet.run_event_loop import Supervisor
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet_run import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import ControllerCharge, RunCost
-from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates
+from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, assumed_overheads, estimates
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.job_estimate import JobEstimate
 
-OVERHEADS = WorkerOverheads(startup=240.0, collect=60.0, teardown=30.0, packages=2.0)
+OVERHEADS = assumed_overheads(startup=240.0, collect=60.0, teardown=30.0, packages=2.0)
 PRICED = dataclasses.replace(MACHINE, disk_hourly=0.02, address_hourly=0.005, egress=0.09)
 
 
@@ -54,7 +54,7 @@ def executed(configs: tuple[JobEstimate, ...], store: Any = None, **more: Any) -
 def test_the_first_forecast_is_the_plan_and_the_last_is_what_was_paid(count: int, warm: float, groups: int) -> None:
     configs = estimates(count, hours=3, warm=warm, groups=groups)
     selection = plan_fleet(
-        {PRICED: configs}, overheads=OVERHEADS, bounds=FleetLimits(workers=3), optimize="time"
+        {PRICED: configs}, assumptions=OVERHEADS, bounds=FleetLimits(workers=3), optimize="time"
     ).selection
     observer, supervisor = executed(configs, max_workers=selection.worker_count)
     first, last = observer.costs[0], observer.costs[-1]
@@ -73,7 +73,7 @@ def test_the_first_forecast_is_the_plan_and_the_last_is_what_was_paid(count: int
 
 def test_a_worker_that_is_requested_later_is_charged_from_then_on() -> None:
     configs = estimates(8, hours=3, warm=0.2, groups=1)
-    way = schedule_builds(configs, types=[PRICED] * 4, overheads=OVERHEADS, cache=PRICED)
+    way = schedule_builds(configs, types=[PRICED] * 4, assumptions=OVERHEADS, cache=PRICED)
     observer, _ = executed(configs, max_workers=4, cache=PRICED)
     assert observer.costs[0].expected == pytest.approx(way.cost, rel=0.02)
     assert observer.costs[-1].spent == pytest.approx(way.cost - 8 * 2 * 0.09, rel=0.02)

@@ -56,7 +56,7 @@ def test_each_config_goes_to_a_host_that_holds_it_and_no_host_is_idle() -> None:
     first, *rest = estimates(7, hours=1, warm=0.5, groups=7)
     jobs = [dataclasses.replace(first, size=JobSize(gpus=1)), *rest]
     kinds = dict.fromkeys(types_of_existing_hosts([BIG, *SMALL_HOSTS], UNKNOWN), jobs)
-    made = plan_fleet(kinds, overheads=SOME, bounds=FleetLimits(workers=4), optimize="time")
+    made = plan_fleet(kinds, assumptions=SOME, bounds=FleetLimits(workers=4), optimize="time")
     types = {job.config: job.type for job in made.estimates}
     assert types["config00"] == "static-64cores-256memory-1gpus"
     assert sorted(kind.type for kind in made.selection.worker_types) == [

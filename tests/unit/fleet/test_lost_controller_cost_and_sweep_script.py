@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.fleet.lost_controller_cost_and_sweep_script import greatest_cost_text, sweep_timer_script
-from kiln.fleet.plan import WorkerOverheads, schedule_builds
-from tests.fleets import MACHINE, estimates
+from kiln.fleet.plan import schedule_builds
+from tests.fleets import MACHINE, assumed_overheads, estimates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def test_a_plan_states_the_greatest_cost_after_the_controller_is_gone_for_good(provider: str, words: str) -> None:
     machine_type = dataclasses.replace(MACHINE, provider=provider)
     way = schedule_builds(
-        estimates(2), types=[machine_type] * 2, overheads=WorkerOverheads(startup=1, collect=1, teardown=1)
+        estimates(2), types=[machine_type] * 2, assumptions=assumed_overheads(startup=1, collect=1, teardown=1)
     )
     assert words in greatest_cost_text(way)
     dearer = dataclasses.replace(machine_type, disk_hourly=0.1)

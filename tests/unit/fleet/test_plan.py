@@ -9,22 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.errors import FleetLimit, UsageError
-from kiln.fleet.plan import (
-    FleetLimits,
-    PoolShape,
-    WorkerOverheads,
-    plan_fleet,
-    schedule_builds,
-    worker_cost,
-    worker_counts_to_compare,
-)
+from kiln.fleet.plan import FleetLimits, PoolShape, plan_fleet, schedule_builds, worker_cost, worker_counts_to_compare
 from kiln.model.job_estimate import JobEstimate, JobSize
 from kiln.scheduling.queue_simulation import Placement
 from kiln.scheduling.shared_compile_pool_simulation import PoolCores
-from tests.fleets import HOUR, MACHINE, estimates
+from tests.fleets import HOUR, MACHINE, assumed_overheads, estimates
 
-FREE = WorkerOverheads(startup=0.0, collect=0.0, teardown=0.0)
-SOME = WorkerOverheads(startup=240.0, collect=60.0, teardown=30.0)
+FREE = assumed_overheads(startup=0.0, collect=0.0, teardown=0.0)
+SOME = assumed_overheads(startup=240.0, collect=60.0, teardown=30.0)
 
 
 def placements(
@@ -35,7 +27,7 @@ def placements(
 
 def test_leaders_come_first_then_followers_on_the_machine_that_compiled() -> None:
     configs = estimates(6, hours=1, warm=0.25, groups=2)
-    way = schedule_builds(configs, types=[MACHINE] * 2, overheads=FREE)
+    way = schedule_builds(configs, types=[MACHINE] * 2, assumptions=FREE)
     assert way.placements == (
         placements("config00", 0, 0, 1, group="cuda0"),
         placements("config01", 1, 0, 1, group="cuda1"),
@@ -55,7 +47,7 @@ POOL = PoolShape(machine_type=MACHINE, workers=4, cores=PoolCores(cores=64, para
 def test_a_pool_is_planned_beside_the_same_machines_without_it() -> None:
     clients, alone = estimates(6, hours=6, warm=0.2, groups=2), estimates(6, hours=3, warm=0.2, groups=2)
     bounds = FleetLimits(workers=6)
-    both = plan_fleet({SMALL: clients}, overheads=SOME, bounds=bounds, optimize="time", pool=POOL, alone=alone)
+    both = plan_fleet({SMALL: clients}, assumptions=SOME, bounds=bounds, optimize="time", pool=POOL, alone=alone)
     way, without = both.selection, both.without_pool
     assert without is not None
     assert (way.pool, way.cache, way.machine_type) == (POOL, MACHINE, SMALL)
@@ -77,10 +69,10 @@ def test_a_pool_is_planned_beside_the_same_machines_without_it() -> None:
 def test_the_cost_of_a_pool_is_within_the_budget_and_needs_prices() -> None:
     jobs, bounds = estimates(2), FleetLimits(workers=2, cost=5.0)
     with pytest.raises(FleetLimit, match=r"within 5\.00 EUR"):
-        plan_fleet({SMALL: jobs}, overheads=SOME, bounds=bounds, pool=POOL, alone=jobs)
+        plan_fleet({SMALL: jobs}, assumptions=SOME, bounds=bounds, pool=POOL, alone=jobs)
     unknown = dataclasses.replace(POOL, machine_type=dataclasses.replace(MACHINE, is_priced=False))
     with pytest.raises(UsageError, match="--budget cannot be planned"):
-        plan_fleet({SMALL: jobs}, overheads=SOME, bounds=bounds, pool=unknown, alone=jobs)
+        plan_fleet({SMALL: jobs}, assumptions=SOME, bounds=bounds, pool=unknown, alone=jobs)
 
 
 def test_configs_that_share_nothing_go_the_longest_first() -> None:
@@ -88,7 +80,7 @@ def test_configs_that_share_nothing_go_the_longest_first() -> None:
     configs = [
         JobEstimate(config=name, group="cpu", cold=time * HOUR, warm=time * HOUR) for name, time in hours.items()
     ]
-    way = schedule_builds(configs, types=[MACHINE] * 2, overheads=FREE)
+    way = schedule_builds(configs, types=[MACHINE] * 2, assumptions=FREE)
     assert {config.config: config.worker for config in way.placements} == {
         "a": 0,
         "b": 1,
@@ -102,30 +94,30 @@ def test_configs_that_share_nothing_go_the_longest_first() -> None:
 
 def test_a_machine_is_paid_for_from_its_request_to_its_end_not_for_the_others() -> None:
     configs = estimates(3, hours=1)
-    way = schedule_builds(configs, types=[MACHINE] * 2, overheads=SOME)
+    way = schedule_builds(configs, types=[MACHINE] * 2, assumptions=SOME)
     assert way.worker_seconds == (240 + 2 * HOUR + 60 + 30, 240 + HOUR + 60 + 30)
     assert way.seconds == 240 + 2 * HOUR + 60 + 30
 
 
 def test_a_second_machine_repeats_a_compile_only_where_that_is_sooner() -> None:
     few, many = estimates(2, hours=1, warm=0.2, groups=1), estimates(10, hours=1, warm=0.2, groups=1)
-    assert schedule_builds(few, types=[MACHINE] * 2, overheads=SOME).worker_count == 2
-    assert schedule_builds(many, types=[MACHINE] * 4, overheads=SOME).seconds < 2 * HOUR
+    assert schedule_builds(few, types=[MACHINE] * 2, assumptions=SOME).worker_count == 2
+    assert schedule_builds(many, types=[MACHINE] * 4, assumptions=SOME).seconds < 2 * HOUR
     quick = estimates(2, hours=1, warm=0.01, groups=1)
-    assert schedule_builds(quick, types=[MACHINE] * 2, overheads=SOME).worker_count == 1
+    assert schedule_builds(quick, types=[MACHINE] * 2, assumptions=SOME).worker_count == 1
 
 
 def test_with_a_cache_patient_followers_wait_for_the_leader_and_run_anywhere() -> None:
     configs = estimates(5, hours=1, warm=0.2, groups=1)
-    way = schedule_builds(configs, types=[MACHINE] * 4, overheads=FREE, cache=MACHINE)
+    way = schedule_builds(configs, types=[MACHINE] * 4, assumptions=FREE, cache=MACHINE)
     assert [config.start for config in way.placements] == [0.0, HOUR, HOUR, HOUR, HOUR]
     assert way.worker_count == 4
-    eager = schedule_builds(configs, types=[MACHINE] * 4, overheads=FREE, cache=MACHINE, wait_for_cold=False)
+    eager = schedule_builds(configs, types=[MACHINE] * 4, assumptions=FREE, cache=MACHINE, wait_for_cold=False)
     assert [config.start for config in eager.placements] == [0.0, 0.0, 0.0, 0.0, HOUR]
 
 
 def test_the_fastest_asks_for_no_machine_that_saves_no_time() -> None:
-    made = plan_fleet({MACHINE: estimates(15)}, overheads=SOME, bounds=FleetLimits(workers=14), optimize="time")
+    made = plan_fleet({MACHINE: estimates(15)}, assumptions=SOME, bounds=FleetLimits(workers=14), optimize="time")
     assert made.selection is made.fastest
     assert made.fastest.worker_count == 8
     assert made.cheapest.worker_count == 1
@@ -133,7 +125,7 @@ def test_the_fastest_asks_for_no_machine_that_saves_no_time() -> None:
 
 
 def test_the_cheapest_is_the_cheapest_that_is_in_time() -> None:
-    made = plan_fleet({MACHINE: estimates(15)}, overheads=SOME, bounds=FleetLimits(workers=20, seconds=10 * HOUR))
+    made = plan_fleet({MACHINE: estimates(15)}, assumptions=SOME, bounds=FleetLimits(workers=20, seconds=10 * HOUR))
     assert made.selection is made.cheapest
     assert made.cheapest.worker_count == 5
 
@@ -142,13 +134,13 @@ def test_a_dearer_type_is_taken_where_it_is_worth_it() -> None:
     big = dataclasses.replace(MACHINE, type="compute-64", cores=64, hourly=1.6)
     assert (
         plan_fleet(
-            {MACHINE: estimates(4)}, overheads=SOME, bounds=FleetLimits(workers=4), optimize="time"
+            {MACHINE: estimates(4)}, assumptions=SOME, bounds=FleetLimits(workers=4), optimize="time"
         ).selection.worker_count
         == 4
     )
     made = plan_fleet(
         {MACHINE: estimates(4), big: estimates(4, hours=0.9)},
-        overheads=SOME,
+        assumptions=SOME,
         bounds=FleetLimits(workers=4),
         optimize="cost",
     )
@@ -157,16 +149,16 @@ def test_a_dearer_type_is_taken_where_it_is_worth_it() -> None:
 
 def test_limits_that_nothing_meets_are_told_with_what_would() -> None:
     with pytest.raises(FleetLimit) as beyond:
-        plan_fleet({MACHINE: estimates(4)}, overheads=SOME, bounds=FleetLimits(workers=2, cost=1.0, seconds=HOUR))
+        plan_fleet({MACHINE: estimates(4)}, assumptions=SOME, bounds=FleetLimits(workers=2, cost=1.0, seconds=HOUR))
     assert "1.00 EUR and 1.0 h" in beyond.value.what
     assert "the cheapest costs 9.6" in beyond.value.why
 
 
 def test_nothing_to_build_or_nowhere_to_build_is_refused() -> None:
     with pytest.raises(UsageError):
-        plan_fleet({MACHINE: ()}, overheads=SOME, bounds=FleetLimits(workers=1))
+        plan_fleet({MACHINE: ()}, assumptions=SOME, bounds=FleetLimits(workers=1))
     with pytest.raises(UsageError):
-        plan_fleet({MACHINE: estimates(1)}, overheads=SOME, bounds=FleetLimits(workers=0))
+        plan_fleet({MACHINE: estimates(1)}, assumptions=SOME, bounds=FleetLimits(workers=0))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +191,7 @@ def test_every_config_is_placed_once_and_no_machine_does_two_at_a_time(
     way = schedule_builds(
         all_works,
         types=[MACHINE] * workers,
-        overheads=SOME,
+        assumptions=SOME,
         cache=MACHINE if cache else None,
         wait_for_cold=wait_for_cold,
     )
@@ -216,23 +208,25 @@ def test_a_type_that_is_too_small_for_a_config_is_not_planned() -> None:
     big = dataclasses.replace(MACHINE, type="compute-64", cores=64, memory=256.0, hourly=9.0)
     small, *rest = estimates(4)
     large = dataclasses.replace(small, size=JobSize(memory=128.0))
-    made = plan_fleet({MACHINE: [large, *rest], big: [large, *rest]}, overheads=SOME, bounds=FleetLimits(workers=2))
+    made = plan_fleet({MACHINE: [large, *rest], big: [large, *rest]}, assumptions=SOME, bounds=FleetLimits(workers=2))
     types = {job.config: job.type for job in made.estimates}
     assert types == {"config00": "compute-64", **{job.config: "compute-16" for job in rest}}, "though it is dearer"
     bounds = FleetLimits(workers=1)
     assert (
-        plan_fleet({MACHINE: [large, *rest], big: [large, *rest]}, overheads=SOME, bounds=bounds).selection.worker_count
+        plan_fleet(
+            {MACHINE: [large, *rest], big: [large, *rest]}, assumptions=SOME, bounds=bounds
+        ).selection.worker_count
         == 1
     )
     with pytest.raises(UsageError, match="no machine type is large enough for config00") as refused:
-        plan_fleet({MACHINE: [large, *rest]}, overheads=SOME, bounds=FleetLimits(workers=2))
+        plan_fleet({MACHINE: [large, *rest]}, assumptions=SOME, bounds=FleetLimits(workers=2))
     assert "it needs 128 GB of memory, and compute-16 has 16 cores, 64 GB of memory" in refused.value.why
 
 
 def test_a_spot_worker_without_a_price_is_not_planned_at_the_full_one() -> None:
     unpriced = dataclasses.replace(MACHINE, provider="aws", spot_hourly=None, region="us-east-1")
     with pytest.raises(UsageError, match=r"no spot price of made-up\.16 in us-east-1 is known") as refused:
-        plan_fleet({unpriced: estimates(2)}, overheads=SOME, bounds=FleetLimits(workers=1), spot=True)
+        plan_fleet({unpriced: estimates(2)}, assumptions=SOME, bounds=FleetLimits(workers=1), spot=True)
     assert "describe-spot-price-history" in refused.value.hint
 
 
@@ -241,16 +235,18 @@ def test_a_cache_without_a_price_is_not_planned_within_a_budget() -> None:
     configs = {MACHINE: estimates(4, hours=1, warm=0.5, groups=1)}
     unpriced = dataclasses.replace(MACHINE, type="small", name="small", hourly=0.0, is_priced=False)
     with pytest.raises(UsageError, match="the price of small is unknown, so --budget cannot be planned"):
-        plan_fleet(configs, overheads=FREE, bounds=FleetLimits(workers=2, cost=5.0), cache=unpriced, optimize="time")
-    way = plan_fleet(configs, overheads=FREE, bounds=FleetLimits(workers=2), cache=unpriced, optimize="time").selection
+        plan_fleet(configs, assumptions=FREE, bounds=FleetLimits(workers=2, cost=5.0), cache=unpriced, optimize="time")
+    way = plan_fleet(
+        configs, assumptions=FREE, bounds=FleetLimits(workers=2), cache=unpriced, optimize="time"
+    ).selection
     assert (way.cache, way.is_priced) == (unpriced, False)
 
 
 def test_disks_addresses_and_collected_packages_are_part_of_the_cost() -> None:
     charged = dataclasses.replace(MACHINE, disk_hourly=0.1, address_hourly=0.05, egress=0.5)
-    plain = schedule_builds(estimates(2), types=[MACHINE] * 1, overheads=SOME)
-    overheads = dataclasses.replace(SOME, packages=3.0)
-    way = schedule_builds(estimates(2), types=[charged] * 1, overheads=overheads)
+    plain = schedule_builds(estimates(2), types=[MACHINE] * 1, assumptions=SOME)
+    assumptions = dataclasses.replace(SOME, packages=3.0)
+    way = schedule_builds(estimates(2), types=[charged] * 1, assumptions=assumptions)
     assert way.cost == pytest.approx(plain.cost + 0.15 * way.seconds / HOUR + 2 * 3 * 0.5)
 
 
@@ -264,7 +260,7 @@ def test_each_group_gets_the_cheapest_type_that_holds_it_and_stays_together() ->
         JobEstimate(config="gpu", group="gpu", cold=HOUR, warm=HOUR, size=JobSize(gpus=1)),
     ]
     kinds = {MACHINE: configs, big: configs, gpu: configs}
-    made = plan_fleet(kinds, overheads=SOME, bounds=FleetLimits(workers=4), optimize="cost")
+    made = plan_fleet(kinds, assumptions=SOME, bounds=FleetLimits(workers=4), optimize="cost")
     types = {job.config: job.type for job in made.estimates}
     assert {types[job.config] for job in configs if job.group == "cuda0"} == {"big"}, "they share a compile"
     assert {types[job.config] for job in configs if job.group == "cuda1"} == {"gpu"}, "nothing is cheaper"
@@ -276,17 +272,17 @@ def test_each_group_gets_the_cheapest_type_that_holds_it_and_stays_together() ->
         for kind, seconds in zip(way.worker_types, way.worker_seconds, strict=True)
     )
     assert way.cost == pytest.approx(charged)
-    quick = plan_fleet(kinds, overheads=SOME, bounds=FleetLimits(workers=4), optimize="time").selection
+    quick = plan_fleet(kinds, assumptions=SOME, bounds=FleetLimits(workers=4), optimize="time").selection
     assert (quick.seconds < way.seconds, quick.worker_count > way.worker_count) == (True, True)
     with pytest.raises(UsageError, match="need workers of 2 machine types, and --workers is 1"):
-        plan_fleet(kinds, overheads=SOME, bounds=FleetLimits(workers=1))
+        plan_fleet(kinds, assumptions=SOME, bounds=FleetLimits(workers=1))
 
 
 def test_a_group_that_no_type_holds_is_split() -> None:
     gpu = dataclasses.replace(MACHINE, type="gpu", cores=4, memory=16.0, gpus=1)
     one, two = estimates(2, hours=1, warm=0.25, groups=1)
     configs = [dataclasses.replace(one, size=JobSize(cores=16)), dataclasses.replace(two, size=JobSize(gpus=1))]
-    made = plan_fleet({MACHINE: configs, gpu: configs}, overheads=SOME, bounds=FleetLimits(workers=2))
+    made = plan_fleet({MACHINE: configs, gpu: configs}, assumptions=SOME, bounds=FleetLimits(workers=2))
     assert [job.type for job in made.estimates] == ["compute-16", "gpu"]
     assert [each.cold for each in made.selection.placements] == [True, True], "no disk has the compile of both"
 
@@ -295,7 +291,7 @@ def test_a_type_has_no_more_workers_than_the_provider_has_machines() -> None:
     few = dataclasses.replace(MACHINE, limit=2)
     assert (
         plan_fleet(
-            {few: estimates(6)}, overheads=SOME, bounds=FleetLimits(workers=6), optimize="time"
+            {few: estimates(6)}, assumptions=SOME, bounds=FleetLimits(workers=6), optimize="time"
         ).selection.worker_count
         == 2
     )
@@ -303,7 +299,7 @@ def test_a_type_has_no_more_workers_than_the_provider_has_machines() -> None:
 
 def test_a_scheduler_s_warm_builds_wait_for_the_cold_one() -> None:
     configs = estimates(4, hours=1, warm=0.25, groups=1)
-    way = schedule_builds(configs, types=[MACHINE] * 4, overheads=FREE, dependent=True)
+    way = schedule_builds(configs, types=[MACHINE] * 4, assumptions=FREE, dependent=True)
     assert [(each.cold, each.start, each.seconds) for each in way.placements] == [
         (True, 0.0, HOUR),
         *[(False, HOUR, HOUR / 4)] * 3,

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from kiln.fleet import plan_status_output
-from kiln.fleet.plan import FleetLimits, PoolShape, WorkerOverheads, WorkerTestPlan, plan_fleet
+from kiln.fleet.plan import FleetLimits, PoolShape, WorkerTestPlan, plan_fleet
 from kiln.model.fleet_run import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.job_estimate import JobEstimate, JobSize
 from kiln.model.run import RunCost
 from kiln.scheduling.estimates import DEFAULT
 from kiln.scheduling.shared_compile_pool_simulation import PoolCores
-from tests.fleets import HOUR, MACHINE, estimates
+from tests.fleets import HOUR, MACHINE, assumed_overheads, estimates
 
-OVERHEADS = WorkerOverheads(startup=240.0, collect=60.0, teardown=30.0)
+OVERHEADS = assumed_overheads(startup=240.0, collect=60.0, teardown=30.0)
 RUN = FleetRun(
     id="r1",
     provider="aws",
@@ -43,7 +43,7 @@ def test_a_plan_shows_the_schedule_the_cost_and_the_alternatives() -> None:
     text = plan_status_output.plan_as_text(
         plan_fleet(
             {MACHINE: estimates(4, warm=0.2, groups=2)},
-            overheads=OVERHEADS,
+            assumptions=OVERHEADS,
             bounds=FleetLimits(workers=2),
             cache=MACHINE,
         )
@@ -63,14 +63,16 @@ def test_a_plan_shows_the_schedule_the_cost_and_the_alternatives() -> None:
 def test_a_plan_of_machines_that_cost_nothing_says_so() -> None:
     kind = dataclasses.replace(MACHINE, provider="static", hourly=0.0, spot_hourly=0.0, source="machines that you have")
     jobs = [dataclasses.replace(job, source=DEFAULT) for job in estimates(2)]
-    text = plan_status_output.plan_as_text(plan_fleet({kind: jobs}, overheads=OVERHEADS, bounds=FleetLimits(workers=2)))
+    text = plan_status_output.plan_as_text(
+        plan_fleet({kind: jobs}, assumptions=OVERHEADS, bounds=FleetLimits(workers=2))
+    )
     assert "price   nothing: machines that you have\n" in text
     assert "times   2 of 2 configs were never built: times with '?' are assumed" in text
 
 
 def test_a_plan_with_spot_workers_shows_the_source_of_their_price() -> None:
     kind = dataclasses.replace(MACHINE, spot_source="my spot history", spot_date="2026-11-22")
-    spot = plan_fleet({kind: estimates(2)}, overheads=OVERHEADS, bounds=FleetLimits(workers=2), spot=True)
+    spot = plan_fleet({kind: estimates(2)}, assumptions=OVERHEADS, bounds=FleetLimits(workers=2), spot=True)
     text = plan_status_output.plan_as_text(spot)
     assert "0.3 EUR an hour for made-up.16 (spot): my spot history, 2026-11-22" in text
     assert "made up for tests" not in text
@@ -83,7 +85,7 @@ def test_a_plan_shows_what_configs_need_and_the_time_limits_that_are_too_short()
     def lines_of(*jobs: JobEstimate) -> list[str]:
         bounds = FleetLimits(workers=2)
         return plan_status_output.plan_as_text(
-            plan_fleet({MACHINE: jobs}, overheads=OVERHEADS, bounds=bounds)
+            plan_fleet({MACHINE: jobs}, assumptions=OVERHEADS, bounds=bounds)
         ).splitlines()
 
     lines = lines_of(sized, plain)
@@ -98,7 +100,7 @@ def test_a_plan_shows_what_configs_need_and_the_time_limits_that_are_too_short()
 
 def test_a_plan_as_json_has_all_its_arrangements() -> None:
     data = plan_status_output.plan_as_json(
-        plan_fleet({MACHINE: estimates(2)}, overheads=OVERHEADS, bounds=FleetLimits(workers=2))
+        plan_fleet({MACHINE: estimates(2)}, assumptions=OVERHEADS, bounds=FleetLimits(workers=2))
     )
     assert json.loads(json.dumps(data)) == json.loads(json.dumps(data))
     assert len(data["chosen"]["placements"]) == len(data["estimates"]) == 2
@@ -109,7 +111,7 @@ def test_a_plan_as_json_has_all_its_arrangements() -> None:
 def test_the_end_and_the_cost_of_a_plan_have_its_tests_in_them() -> None:
     def planned(tests: WorkerTestPlan | None) -> tuple[dict[str, Any], str]:
         bounds = FleetLimits(workers=2, tests=tests)
-        way = plan_fleet({MACHINE: estimates(2)}, overheads=OVERHEADS, bounds=bounds, optimize="time")
+        way = plan_fleet({MACHINE: estimates(2)}, assumptions=OVERHEADS, bounds=bounds, optimize="time")
         data = plan_status_output.plan_as_json(way)
         assert data["chosen"]["seconds"] == way.selection.seconds
         (line,) = (line for line in plan_status_output.plan_as_text(way).splitlines() if line.startswith("end "))
@@ -127,7 +129,7 @@ def test_the_end_and_the_cost_of_a_plan_have_its_tests_in_them() -> None:
 def test_a_plan_with_a_pool_says_what_it_assumes_and_compares() -> None:
     pool = PoolShape(machine_type=MACHINE, workers=3, cores=PoolCores(cores=48, parallel=0.99, transfer=0.1))
     jobs = estimates(4, warm=0.2, groups=2)
-    both = plan_fleet({MACHINE: jobs}, overheads=OVERHEADS, bounds=FleetLimits(workers=2), pool=pool, alone=jobs)
+    both = plan_fleet({MACHINE: jobs}, assumptions=OVERHEADS, bounds=FleetLimits(workers=2), pool=pool, alone=jobs)
     lines = plan_status_output.plan_as_text(both).splitlines()
     assert sum("3 + server, compute-16 (made-up.16)" in line for line in lines) == 3, "all but that without the pool"
     assert [line.split()[2] for line in lines if line.startswith("no pool  ")] == ["2"], "a third one saves no time"

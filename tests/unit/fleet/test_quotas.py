@@ -10,14 +10,14 @@ import pytest
 from kiln.errors import FleetLimit
 from kiln.fleet import quotas
 from kiln.fleet.fallback_offers import ON_DEMAND, offers_in_request_order
-from kiln.fleet.plan import FleetLimits, FleetPlan, WorkerOverheads, WorkerTestPlan, plan_fleet, schedule_builds
+from kiln.fleet.plan import FleetLimits, FleetPlan, WorkerTestPlan, plan_fleet, schedule_builds
 from kiln.fleet.plan_status_output import plan_as_json, plan_as_text
 from kiln.fleet.quotas import Quota
-from tests.fleets import MACHINE, estimates
+from tests.fleets import MACHINE, assumed_overheads, estimates
 from tests.playbook_programs import load
 
 AWS, OPENSTACK = load("library/kiln_aws_quota.py"), load("library/kiln_openstack_quota.py")
-OVERHEADS = WorkerOverheads(startup=240.0, collect=60.0, teardown=30.0)
+OVERHEADS = assumed_overheads(startup=240.0, collect=60.0, teardown=30.0)
 BOUNDS = FleetLimits(workers=4)
 
 
@@ -27,7 +27,7 @@ def cores(limit: float, used: float = 0.0, **counted: bool) -> Quota:
 
 def planned(bounds: FleetLimits) -> FleetPlan:
     """Return the plan of four configs on machines of 16 cores."""
-    return plan_fleet({MACHINE: estimates(4)}, overheads=OVERHEADS, bounds=bounds, optimize="time")
+    return plan_fleet({MACHINE: estimates(4)}, assumptions=OVERHEADS, bounds=bounds, optimize="time")
 
 
 def test_a_plan_has_as_many_workers_as_the_quota_leaves_free() -> None:
@@ -58,7 +58,7 @@ def test_where_not_one_worker_fits_the_error_says_what_to_request() -> None:
 
 
 def test_a_quota_counts_spot_machines_or_those_on_demand_and_the_cache_is_on_demand() -> None:
-    arrange = functools.partial(schedule_builds, estimates(2), types=[MACHINE] * 2, overheads=OVERHEADS)
+    arrange = functools.partial(schedule_builds, estimates(2), types=[MACHINE] * 2, assumptions=OVERHEADS)
     machines = quotas.machines_of_arrangement(arrange(spot=True, cache=MACHINE))
     assert [cores(0, spot=spot).units_needed_by(machines) for spot in (True, False)] == [32, 16]
     assert [cores(0, gpu=gpu).units_needed_by(machines) for gpu in (True, False)] == [0, 48]
@@ -110,7 +110,7 @@ def plan_of_spot_workers(*limits: Quota) -> FleetPlan:
     """Return the plan of four configs on spot machines of 16 cores."""
 
     def planned(bounds: FleetLimits) -> FleetPlan:
-        return plan_fleet({MACHINE: estimates(4)}, overheads=OVERHEADS, bounds=bounds, optimize="time", spot=True)
+        return plan_fleet({MACHINE: estimates(4)}, assumptions=OVERHEADS, bounds=bounds, optimize="time", spot=True)
 
     return quotas.plan_within_quotas(limits, planned, BOUNDS)
 

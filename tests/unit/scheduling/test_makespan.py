@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from kiln.fleet.plan import WorkerOverheads, schedule_builds
-from tests.fleets import HOUR, MACHINE, estimates, lower_bound
+from kiln.fleet.plan import schedule_builds
+from tests.fleets import HOUR, MACHINE, assumed_overheads, estimates, lower_bound
 
-FREE = WorkerOverheads(startup=0.0, collect=0.0, teardown=0.0)
+FREE = assumed_overheads(startup=0.0, collect=0.0, teardown=0.0)
 
 
 @pytest.mark.parametrize("warm", [0.05, 0.1, 0.2])
@@ -21,7 +21,7 @@ def test_a_schedule_is_within_a_tenth_of_the_lower_bound(configs: int, workers: 
     jobs = estimates(configs, hours=3, warm=warm, groups=groups)
     sizes = [len(range(group, configs, groups)) for group in range(groups)]
     least = lower_bound(3 * HOUR, 3 * warm * HOUR, sizes, workers)
-    seconds = schedule_builds(jobs, types=[MACHINE] * workers, overheads=FREE).seconds
+    seconds = schedule_builds(jobs, types=[MACHINE] * workers, assumptions=FREE).seconds
     assert least <= seconds * (1 + 1e-6)
     assert seconds <= 1.1001 * least
 
