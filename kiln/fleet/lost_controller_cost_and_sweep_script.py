@@ -20,9 +20,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=@+-]+")
 def greatest_cost_text(way: WorkerArrangement) -> str:
     """Describe the greatest cost of an arrangement after the controller is gone for good."""
     machine_type, hours = way.machine_type, LEASE / 3600
-    cache = 0.0 if way.cache is None else way.cache.hourly_price(spot=False)
-    pool = 0.0 if way.pool is None else way.pool.workers * way.pool.machine_type.hourly_price(spot=way.spot)
-    total = (sum(kind.hourly_price(spot=way.spot) for kind in way.worker_types) + cache + pool) * hours
+    total = sum(kind.hourly_price(spot=spot) for kind, spot in way.machines) * hours
     most = f"{total:.2f} {machine_type.currency} at most" if way.is_priced else "as much as they do in that time"
     if machine_type.provider in FREE:
         return "nothing is charged for these workers"

@@ -71,16 +71,22 @@ class WorkerArrangement:
         return tuple(dict.fromkeys((self.machine_type, *self.worker_types)))
 
     @property
+    def machines(self) -> list[tuple[MachineType, bool]]:
+        """All machines at once, those that build first, and whether each is spot."""
+        machines = [(kind, self.spot) for kind in self.worker_types]
+        machines += [] if self.cache is None else [(self.cache, False)]
+        machines += [] if self.pool is None else [(self.pool.machine_type, self.spot)] * self.pool.workers
+        return machines
+
+    @property
     def is_priced(self) -> bool:
         """True when the prices of all machine types are known."""
-        others = (*((self.cache,) if self.cache else ()), *((self.pool.machine_type,) if self.pool else ()))
-        return all(kind.is_priced for kind in (*self.worker_types, *others))
+        return all(kind.is_priced for kind, _ in self.machines)
 
     @property
     def total_machine_seconds(self) -> float:
         """The time of all machines together, those that do not build included."""
-        others = (0 if self.cache is None else 1) + (0 if self.pool is None else self.pool.workers)
-        return sum(self.worker_seconds) + others * self.seconds
+        return sum(self.worker_seconds) + (len(self.machines) - self.worker_count) * self.seconds
 
     @property
     def cost_text(self) -> str:

@@ -66,8 +66,7 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
         "without_cache": optional_arrangement_as_json(plan.without_cache),
         "without_quotas": optional_arrangement_as_json(plan.without_quotas),
         "quotas": [
-            {**to_json(quota), "needed": quota.units_needed_by(quotas.machines_of_arrangement(plan.selection))}
-            for quota in plan.bounds.quotas
+            {**to_json(quota), "needed": quota.units_needed_by(plan.selection.machines)} for quota in plan.bounds.quotas
         ],
         "quota_warnings": [text.removeprefix("quota").strip() for text in _quota_warnings(plan, terms)],
         "bounds": to_json(plan.bounds),
@@ -230,11 +229,7 @@ def _extra_charges_text(kind: MachineType) -> str:
 
 def status_as_text(runs: Sequence[FleetRun], costs: Mapping[str, RunCost]) -> str:
     """Return the status of fleet runs, the latest first: each with its workers and jobs, and its cost."""
-    return (
-        "\n\n".join(_run_status_text(run, costs.get(run.id)) for run in runs)
-        if runs
-        else "the ledger has no fleet runs"
-    )
+    return "\n\n".join(_run_status_text(run, costs.get(run.id)) for run in runs) or "the ledger has no fleet runs"
 
 
 def ledger_damage_note(backups: Sequence[Path]) -> str:

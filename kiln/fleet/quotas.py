@@ -54,17 +54,9 @@ class Quota:
         )
 
 
-def machines_of_arrangement(way: WorkerArrangement) -> list[tuple[MachineType, bool]]:
-    """Return all machines of an arrangement at once, and whether each is spot."""
-    machines = [(kind, way.spot) for kind in way.worker_types]
-    machines += [] if way.cache is None else [(way.cache, False)]
-    machines += [] if way.pool is None else [(way.pool.machine_type, way.spot)] * way.pool.workers
-    return machines
-
-
 def fits_quotas(quotas: Iterable[Quota], way: WorkerArrangement) -> bool:
     """Return whether an arrangement stays within quotas."""
-    machines = machines_of_arrangement(way)
+    machines = way.machines
     return all(quota.units_needed_by(machines) <= quota.free_units for quota in quotas)
 
 
@@ -85,7 +77,7 @@ def plan_within_quotas(
             planned(plan.bounds), without_quotas=None if fits_quotas(quotas, whole.selection) else whole.selection
         )
     except FleetLimit as error:
-        needed = machines_of_arrangement(whole.cheapest)
+        needed = whole.cheapest.machines
         requests = [text for quota in quotas if (text := quota_request_text(quota, needed))]
         raise FleetLimit(
             "no arrangement builds these configs within the quotas of the account",
@@ -96,7 +88,7 @@ def plan_within_quotas(
 
 def quota_use_lines(quotas: Iterable[Quota], way: WorkerArrangement) -> Iterator[str]:
     """Yield what an arrangement needs of the quotas."""
-    machines = machines_of_arrangement(way)
+    machines = way.machines
     for quota in quotas:
         need, unit = quota.units_needed_by(machines), UNITS[quota.measure]
         if need:
@@ -112,11 +104,11 @@ def quota_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]] = ()) -> I
     which is the first of each: all workers of that type may be replaced.
     """
     way, wanted, tests = plan.selection, plan.without_quotas, plan.bounds.tests
-    machines = machines_of_arrangement(way)
+    machines = way.machines
     wishes: list[tuple[str, list[tuple[MachineType, bool]]]] = []
     if wanted is not None:
         what = f"limits this plan to {way.worker_count} workers; for {wanted.worker_count}"
-        wishes.append((what, machines_of_arrangement(wanted)))
+        wishes.append((what, wanted.machines))
     for first, *others in offers:
         planned, count = (first.machine_type, way.spot), way.worker_types.count(first.machine_type)
         for kind, spot in dict.fromkeys((offer.machine_type, offer.spot) for offer in others):

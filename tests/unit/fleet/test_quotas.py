@@ -59,7 +59,7 @@ def test_where_not_one_worker_fits_the_error_says_what_to_request() -> None:
 
 def test_a_quota_counts_spot_machines_or_those_on_demand_and_the_cache_is_on_demand() -> None:
     arrange = functools.partial(schedule_builds, estimates(2), types=[MACHINE] * 2, assumptions=OVERHEADS)
-    machines = quotas.machines_of_arrangement(arrange(spot=True, cache=MACHINE))
+    machines = arrange(spot=True, cache=MACHINE).machines
     assert [cores(0, spot=spot).units_needed_by(machines) for spot in (True, False)] == [32, 16]
     assert [cores(0, gpu=gpu).units_needed_by(machines) for gpu in (True, False)] == [0, 48]
     graphics = dataclasses.replace(MACHINE, gpus=1)
