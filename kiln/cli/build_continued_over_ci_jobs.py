@@ -85,9 +85,10 @@ def hand_over_to_next_job(
     After a notice no more is handed on than can be packed and uploaded before the machine's end.
     """
     if options.notice is not None:
+        from kiln import files
         from kiln.job.budget_monitor import termination_time_in_notice, transferable_bytes
 
-        end = termination_time_in_notice(options.notice)
+        end = termination_time_in_notice(files.text_or_empty(options.notice))
         chain.bound = chain.bound if end is None else min(chain.bound, transferable_bytes(end - time.time()))
     error, notes = chain.hand_over_to_next_job(report, errors)
     print_notes(notes)

@@ -26,6 +26,7 @@ from kiln.fleet.executor_shared_state import NO_CONNECTION, SSH_SECONDS
 from kiln.fleet.fleet_run_settings import CACHE, POOL
 from kiln.fleet.log_stream import LogStream, job_state_and_result
 from kiln.fleet.playbook_runner import NOT_ENDED, read_json_object
+from kiln.job.budget_monitor import termination_time_in_notice
 from kiln.store import bazel_variables_of_compile_scripts, executor_credentials_encoding
 
 if TYPE_CHECKING:
@@ -90,18 +91,10 @@ def report_service_health(session: PlaybookSession, command: WatchService) -> No
     while session.must_still_follow(worker):
         result = session.ssh(worker, f"systemctl is-active --quiet {unit} || exit; cat {NOTICE} 2>/dev/null || true")
         session.events.put(Heartbeat(worker=worker) if result.ok else WorkerUnreachable(worker=worker))
-        at = reclaim_time(result.stdout) if result.ok else None
+        at = termination_time_in_notice(result.stdout) if result.ok else None
         if at is not None:
             session.report_reclaim(worker, at)
         session.stopped.wait(session.site.poll)
-
-
-def reclaim_time(text: str) -> float | None:
-    """Return when a worker is taken back, by its record of the provider's notice; None without one."""
-    try:
-        return float(json.loads(text)["at"])
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def query_jobs_of_worker(session: PlaybookSession, command: QueryJobs) -> Event:

@@ -43,11 +43,11 @@ def least_reserve_seconds(budget: float) -> float:
     return min(LEAST, SHARE * budget)
 
 
-def termination_time_in_notice(notice: Path) -> float | None:
+def termination_time_in_notice(text: str) -> float | None:
     """Return the time of a machine's end, in seconds since the epoch, by a notice ``{"at": N}``; None without one."""
     try:
-        return float(json.loads(notice.read_text(encoding="utf-8"))["at"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return float(json.loads(text)["at"])
+    except (ValueError, KeyError, TypeError):
         return None
 
 
@@ -118,7 +118,8 @@ class BudgetMonitor:
     def stop_reason(self, now: float, before: int) -> str:
         """Return why the build is to stop now, empty while it may go on; ``before`` is the count of actions then."""
         limit, deadline, notice = self.options.action_limit, self.options.deadline, self.options.notice
-        if notice is not None and (end := termination_time_in_notice(notice)) is not None:
+        end = None if notice is None else termination_time_in_notice(files.text_or_empty(notice))
+        if end is not None:
             return f"the machine is taken back in {duration(max(0.0, end - now))}"
         if limit is not None and (done := cached_action_count(self.cache) - before) >= limit:
             return f"{done} actions of Bazel are finished, and --budget allows {limit}"

@@ -68,7 +68,7 @@ def test_a_build_is_told_when_its_worker_ends_and_one_that_cannot_be_continued_i
     (tmp_path / "victim").write_text("of another user")
     (jobs / "config" / "notice").symlink_to(tmp_path / "victim")
     assert job.main(["save", "config", "1795249320"]) == 0
-    assert termination_time_in_notice(jobs / "config" / "notice") == 1795249320.0
+    assert termination_time_in_notice((jobs / "config" / "notice").read_text()) == 1795249320.0
     assert (stopped, (tmp_path / "victim").read_text()) == (["config"], "of another user")
     (jobs / "config" / "handover").symlink_to(tmp_path)
     assert job.main(["clear", "config"]) == 0
