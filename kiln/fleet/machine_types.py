@@ -6,6 +6,7 @@ Their prices are in `kiln.fleet.price_table`.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -98,10 +99,7 @@ def types_of_existing_hosts(hosts: Any, unknown: MachineType) -> list[MachineTyp
     """
     if not isinstance(hosts, list) or not all(isinstance(host, dict) for host in hosts) or not hosts:
         return [unknown]
-    counts: dict[MachineType, int] = {}
-    for host in hosts:
-        kind = _host_machine_type(host, unknown)
-        counts[kind] = counts.get(kind, 0) + 1
+    counts = Counter(_host_machine_type(host, unknown) for host in hosts)
     return [dataclasses.replace(kind, limit=count) for kind, count in counts.items()]
 
 

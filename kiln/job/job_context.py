@@ -61,13 +61,8 @@ class JobContext:
     def compile_secrets(self) -> dict[str, str]:
         """The secret variables of the compile step, passed by environment alone; other engines pass none to scripts."""
         compiles = not (self.uses_other_engine or self.job.options.rehearsal)
-        return (
-            {}
-            if not compiles
-            else {
-                name: os.environ[name] for name in bazel_variables_of_compile_scripts.secret_variable_names(os.environ)
-            }
-        )
+        names = bazel_variables_of_compile_scripts.secret_variable_names(os.environ) if compiles else ()
+        return {name: os.environ[name] for name in names}
 
     @property
     def caller_script_variables(self) -> dict[str, str]:

@@ -189,16 +189,14 @@ def _accept_package(
 
 def _copy_and_hash(source: IO[bytes], target: Path | None) -> str:
     """Copy a file while it is read, where there is a target, and return its hash."""
+    if target is None:
+        return files.open_file_sha256(source)
     digest = hashlib.sha256()
-    with contextlib.ExitStack() as stack:
-        sink = None
-        if target is not None:
-            stack.enter_context(files.full_disk_as_kiln_error(target.parent))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            sink = stack.enter_context(target.open("xb"))
-        for chunk in files.read_chunks(source):
-            digest.update(chunk)
-            if sink is not None:
+    with files.full_disk_as_kiln_error(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as sink:
+            for chunk in files.read_chunks(source):
+                digest.update(chunk)
                 sink.write(chunk)
     return digest.hexdigest()
 

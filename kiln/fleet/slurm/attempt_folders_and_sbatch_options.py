@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -150,9 +149,7 @@ class AttemptFolder:
     @property
     def job_number(self) -> str:
         """Slurm's number of the job; empty when it was not submitted."""
-        with contextlib.suppress(OSError):
-            return (self.folder / "id").read_text(encoding="utf-8").strip()
-        return ""
+        return files.text_or_empty(self.folder / "id").strip()
 
     def store_job_number(self, number: str) -> None:
         """Store Slurm's number of the job."""
@@ -165,10 +162,7 @@ class AttemptFolder:
 
     def end_of_job_output(self) -> str:
         """Return the end of what Slurm and kiln have printed."""
-        texts = []
-        for name in ("slurm.out", "log"):
-            with contextlib.suppress(OSError):
-                texts.append((self.folder / name).read_text(encoding="utf-8", errors="replace")[-300:].strip())
+        texts = (files.text_or_empty(self.folder / name)[-300:].strip() for name in ("slurm.out", "log"))
         return "; ".join(filter(None, texts))
 
 

@@ -26,11 +26,7 @@ FREE = MachineType(
     cores=0,
     memory=0,
     disk=0,
-    hourly=0,
     spot_hourly=0,
-    currency="USD",
-    billed=1,
-    region="",
     source="an existing cluster",
     date="2026-11-22",
 )
