@@ -6,7 +6,6 @@ their environment, and secrets only there.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln.fleet import collect, provider_playbook_runs, worker_command_handlers
@@ -25,7 +24,7 @@ from kiln.fleet.executor_protocol import (
     TerminateWorker,
     WatchService,
 )
-from kiln.fleet.executor_shared_state import PlaybookSession
+from kiln.fleet.executor_shared_state import PlaybookSession, packages_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +42,7 @@ HANDLERS: Mapping[type, Handler] = {
     StartBuild: worker_command_handlers.start_build_on_worker,
     StopBuild: worker_command_handlers.stop_build,
     FollowBuild: worker_command_handlers.follow_build,
+    CollectResults: collect.collect_build_results,
     RenewLease: worker_command_handlers.renew_lease,
     ProbeWorkers: provider_playbook_runs.probe_workers,
     TerminateWorker: provider_playbook_runs.terminate_worker,
@@ -53,9 +53,7 @@ HANDLERS: Mapping[type, Handler] = {
 class AnsibleExecutor(CommandThreads):
     """Executes commands on real machines; see `kiln.fleet.executor_protocol.WorkerExecutor`."""
 
-    def __init__(self, site: PlaybookSite, *, keep: KeepPackages) -> None:
+    def __init__(self, site: PlaybookSite, *, keep: KeepPackages = packages_in_place) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
-        self.session = PlaybookSession.from_site(site)
-        super().__init__(
-            self.session, site.folder, {**HANDLERS, CollectResults: partial(collect.collect_build_results, keep=keep)}
-        )
+        self.session = PlaybookSession.from_site(site, keep=keep)
+        super().__init__(self.session, site.folder, HANDLERS)

@@ -30,13 +30,8 @@ NO_TRANSFER = re.compile(r"rsync ended with exit code (10|12|30|35|255)\b")  # o
 DISK_FULL = "DISK FULL"  # in the message of the module that fetches packages
 
 
-def collect_build_results(
-    session: PlaybookSession,
-    request: CollectResults,
-    *,
-    keep: KeepPackages,
-) -> Event:
-    """Fetch and check a build's results, and hand its packages to ``keep``.
+def collect_build_results(session: PlaybookSession, request: CollectResults) -> Event:
+    """Fetch and check a build's results, and hand its packages to the session's ``keep``.
 
     Raises:
         DiskFull: when the disk of this computer has no space for them.
@@ -51,7 +46,7 @@ def collect_build_results(
         if NO_TRANSFER.search(reason):
             return CommandUndelivered(command=request, reason=reason)
         return CollectFailed(worker=worker, config=config, reason=reason, corrupt="HASH MISMATCH" in reason)
-    event = check_and_keep_results(session.site.folder / "collected" / worker / config, request, keep=keep)
+    event = check_and_keep_results(session.site.folder / "collected" / worker / config, request, keep=session.keep)
     if isinstance(event, ResultsCollected) and event.packages:
         unfinished_build_transfer.remove_handover(session, config)
     return event

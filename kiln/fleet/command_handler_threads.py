@@ -24,7 +24,7 @@ from kiln.fleet.executor_protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from kiln.fleet.executor_protocol import Command, Event
@@ -40,10 +40,10 @@ class CommandThreads:
     ``folder`` is the run's, on the disk that a command may find full.
     """
 
-    def __init__(self, session: EventSession, folder: Path, handlers: dict[type, Handler]) -> None:
+    def __init__(self, session: EventSession, folder: Path, handlers: Mapping[type, Handler]) -> None:
         self._session = session
         self._folder = folder
-        self.handlers = handlers
+        self.handlers = {**handlers}
         self._latest = self._shift = 0.0
 
     def now(self) -> float:

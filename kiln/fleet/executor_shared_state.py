@@ -17,8 +17,9 @@ from kiln.fleet.playbook_runner import PlaybookRunner, ssh_config_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kiln.fleet.executor_protocol import Event
+    from kiln.fleet.executor_protocol import Event, KeepPackages
     from kiln.fleet.playbook_runner import PlaybookSite
+    from kiln.model.build_results import PackageReport
 
 LOGGER = logging.getLogger(__name__)
 
@@ -27,13 +28,18 @@ SSH_SECONDS = 60.0  # for one command on a worker
 NO_CONNECTION = frozenset({255, process_runner.TIMED_OUT})  # exit codes of ssh itself, not of the command on the worker
 
 
+def packages_in_place(_config: str, packages: Sequence[PackageReport]) -> tuple[PackageReport, ...]:
+    """Return the collected packages of a config, which stay where they are."""
+    return tuple(packages)
+
+
 @dataclass(slots=True, kw_only=True)
 class EventSession:
     """The events of an executor, and what its threads share.
 
     ``abandoned`` are the workers that are being terminated, ``reclaimed`` those of whose notice the supervisor knows,
-    ``configs`` the config of each worker. ``stopped`` is set
-    by the tear-down. ``notes`` are those that the user has seen.
+    ``configs`` the config of each worker. ``stopped`` is set by the tear-down. ``notes`` are those that the user has
+    seen. ``keep`` moves the collected packages of a config to the folder of finished packages.
     """
 
     events: queue.Queue[Event] = field(default_factory=queue.Queue)
@@ -42,6 +48,7 @@ class EventSession:
     reclaimed: set[str] = field(default_factory=set)
     stopped: threading.Event = field(default_factory=threading.Event)
     notes: set[str] = field(default_factory=set)
+    keep: KeepPackages = packages_in_place
 
     def must_still_follow(self, worker: str) -> bool:
         """Return whether a worker is still to be followed."""
@@ -106,9 +113,9 @@ class PlaybookSession(EventSession):
                     self.provider_lock.release()
 
     @classmethod
-    def from_site(cls, site: PlaybookSite) -> PlaybookSession:
+    def from_site(cls, site: PlaybookSite, *, keep: KeepPackages = packages_in_place) -> PlaybookSession:
         """Return a new session of a site."""
-        return cls(site=site, playbooks=PlaybookRunner(site))
+        return cls(site=site, playbooks=PlaybookRunner(site), keep=keep)
 
     def send_files_to_worker(self, worker: str, paths: Sequence[str], target: str) -> process_runner.ProcessResult:
         """Copy files to a folder of the builds' user on a worker, with their paths after ``/./``."""

@@ -8,6 +8,7 @@ from kiln import files
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, TeardownIncomplete, UsageError
 from kiln.fleet import local_processes_of_killed_run, unrecorded_run_recovery
 from kiln.fleet.ansible_executor import RESERVE, AnsibleExecutor
+from kiln.fleet.executor_shared_state import packages_in_place
 from kiln.fleet.playbook_runner import PlaybookRunner, is_removal_confirmed, removal_failure_reason
 from kiln.fleet.provider_playbook_runs import CREDENTIALS
 from kiln.fleet.run_event_loop import Supervisor
@@ -32,7 +33,7 @@ def execute_fleet_run(
     site: PlaybookSite | SlurmSite,
     recorder: RunRecorder,
     *,
-    keep: KeepPackages = lambda _, packages: tuple(packages),
+    keep: KeepPackages = packages_in_place,
     executor: WorkerExecutor | None = None,
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build the configs of a run; return the state of every config, and the errors of those that failed.

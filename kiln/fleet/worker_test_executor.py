@@ -119,7 +119,7 @@ class WorkerTestExecutor(AnsibleExecutor):
 
     def __init__(self, site: PlaybookSite, tested: PackagesToTest) -> None:
         """``tested`` are the packages of all configs."""
-        super().__init__(site, keep=lambda _, packages: tuple(packages))
+        super().__init__(site)
         self.tested = tested
         self.handlers |= {
             StartBuild: self._report_tests_started,

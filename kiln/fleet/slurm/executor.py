@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln.fleet.command_handler_threads import CommandThreads
@@ -44,6 +43,7 @@ HANDLERS: Mapping[type, Handler] = {
     QueryJobs: follow_and_collect.query_jobs_of_run,
     StartBuild: submit.submit_build_job,
     FollowBuild: follow_and_collect.follow_build,
+    CollectResults: follow_and_collect.fetch_results,
     RenewLease: lambda _, command: LeaseRenewed(worker=command.worker),  # a job lives without its controller
     ProbeWorkers: job_removal_and_listing.probe_slurm,
     TerminateWorker: job_removal_and_listing.cancel_jobs_of_worker,
@@ -77,12 +77,8 @@ class SlurmExecutor(CommandThreads):
     def __init__(self, site: SlurmSite, *, keep: KeepPackages) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
         client = SlurmClient(program_environment(site.environment), interval=QUERIES * site.poll)
-        self.session = SlurmSession(site=site, client=client)
-        super().__init__(
-            self.session,
-            site.folder,
-            {**HANDLERS, CollectResults: partial(follow_and_collect.fetch_results, keep=keep)},
-        )
+        self.session = SlurmSession(site=site, client=client, keep=keep)
+        super().__init__(self.session, site.folder, HANDLERS)
 
     def submit(self, command: Command) -> None:
         """Execute a command in its own thread; a job that depends on another waits for that one's number."""

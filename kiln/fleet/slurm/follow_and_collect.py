@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kiln.fleet.executor_protocol import CollectResults, Event, FollowBuild, KeepPackages, QueryJobs
+    from kiln.fleet.executor_protocol import CollectResults, Event, FollowBuild, QueryJobs
     from kiln.fleet.slurm.client import QueuedJob
     from kiln.fleet.slurm.executor import SlurmSession
 
@@ -160,13 +160,8 @@ class BuildFollower:
             self._session.events.put(QueuedBuildStarted(worker=worker, config=config, at=started))
 
 
-def fetch_results(
-    session: SlurmSession,
-    request: CollectResults,
-    *,
-    keep: KeepPackages,
-) -> Event:
-    """Copy a build's results from the shared folder, check them, and hand the packages to ``keep``.
+def fetch_results(session: SlurmSession, request: CollectResults) -> Event:
+    """Copy a build's results from the shared folder, check them, and hand the packages to the session's ``keep``.
 
     Raises:
         DiskFull: when the disk of this computer has no space for them.
@@ -183,7 +178,7 @@ def fetch_results(
     if reason := session.reasons.get(config, ""):
         log = target / "log"
         return ResultsCollected(worker=worker, config=config, reason=reason, log=log if log.is_file() else None)
-    event = collect.check_and_keep_results(target, request, keep=keep)
+    event = collect.check_and_keep_results(target, request, keep=session.keep)
     files.remove(target / "packages")  # they are in the channel
     return event
 

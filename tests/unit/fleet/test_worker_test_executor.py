@@ -78,7 +78,7 @@ class Session:
 
 
 def executor(tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch) -> WorkerTestExecutor:
-    monkeypatch.setattr(PlaybookSession, "from_site", lambda _: session)
+    monkeypatch.setattr(PlaybookSession, "from_site", lambda *_, **__: session)
     channel = tmp_path / "channel"
     (channel / "linux-64").mkdir(parents=True, exist_ok=True)
     path = channel / "linux-64" / "one.conda"
