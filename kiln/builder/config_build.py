@@ -200,7 +200,7 @@ class ConfigBuilder:
             return None
         (report,) = reports
         with self.reporter.step(f"take {output.name}") as display:
-            display.mark_reused()
+            display.reused = True
             display.add_note(report["tests"]["notes"][-1])
             (placed,) = self.channel.add([(self.job.channel / output.subdir / name, output.subdir)])
         return {**report, "artifact": {**report["artifact"], "path": str(placed.relative_to(self.job.folder))}}

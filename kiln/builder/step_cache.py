@@ -78,7 +78,7 @@ class StepCache:
                 else self._reusable_result(key)
             )
             if result is not None:
-                step.mark_reused()
+                step.reused = True
                 if result.outdated:
                     step.add_note(OUTDATED)
                 return result

@@ -130,17 +130,15 @@ class PlaybookEvents:
 
 
 class PlaybookRunner:
-    """Runs the playbooks of one site, several at a time, and can stop them all."""
+    """Runs the playbooks of one site, several at a time, and can stop them all.
 
-    def __init__(self, site: PlaybookSite, *, slots: int | None = None) -> None:
-        """``slots`` playbooks of single workers run at a time, by default as many as take half of the memory here.
+    As many playbooks of single workers run at a time as take half of the memory here. Those of the provider do not wait
+    for a slot: they are few, and what they end costs money.
+    """
 
-        Those of the provider do not wait for a slot: they are few, and what they end costs money.
-        """
+    def __init__(self, site: PlaybookSite) -> None:
         self.site = site
-        self._slots = threading.Semaphore(
-            playbook_slots_for_memory(MachineResources.of_this_machine().memory) if slots is None else slots
-        )
+        self._slots = threading.Semaphore(playbook_slots_for_memory(MachineResources.of_this_machine().memory))
         self._running: dict[int, int] = {}
         self._number = itertools.count(1)
         self._lock = threading.Lock()

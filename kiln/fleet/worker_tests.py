@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.errors import KilnError
-    from kiln.fleet.executor_protocol import WorkerExecutor
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.fleet.worker_test_executor import PackagesToTest
@@ -46,7 +45,7 @@ class WorkerTestInputs:
 
 
 def run_tests_on_worker(
-    tests: WorkerTestInputs, ledger: FleetLedger, observer: RunObserver, *, executor: WorkerExecutor | None = None
+    tests: WorkerTestInputs, ledger: FleetLedger, observer: RunObserver
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Test the packages of all configs on a worker, and terminate it, however that ends.
 
@@ -61,9 +60,8 @@ def run_tests_on_worker(
         keys={config_of_job(job.config): job.key for job in run_config.estimates},
         previous=run_config.previous_run,
     )
-    report, errors = fleet.execute_fleet_run(
-        run_config, tests.site, recorder, executor=executor or WorkerTestExecutor(tests.site, tests.tested)
-    )
+    executor = WorkerTestExecutor(tests.site, tests.tested)
+    report, errors = fleet.execute_fleet_run(run_config, tests.site, recorder, executor=executor)
     return recorder.combined_run_report(report), {config_of_job(job): error for job, error in errors.items()}
 
 

@@ -45,7 +45,7 @@ def parse_message(line: str) -> dict[str, Any] | None:
 
 
 class ReportedStep:
-    """A running step."""
+    """A running step; ``reused`` is set when an earlier run's result is used."""
 
     def __init__(self) -> None:
         self.reused = False
@@ -55,10 +55,6 @@ class ReportedStep:
     def add_note(self, text: str) -> None:
         """Add a note, which is shown below the step and in the report."""
         self.notes.append(text)
-
-    def mark_reused(self) -> None:
-        """Record that an earlier run's result is used."""
-        self.reused = True
 
     def pass_on_line(self, text: str) -> None:
         """Pass on a line of the step's output."""

@@ -91,7 +91,8 @@ def test_a_limited_number_of_workers_is_prepared_at_a_time_and_the_provider_does
         return SimpleNamespace(ok=True, tail="")
 
     monkeypatch.setattr("kiln.fleet.playbook_runner.process_runner.run", run)
-    runner = PlaybookRunner(site(tmp_path), slots=2)
+    monkeypatch.setattr("kiln.fleet.playbook_runner.playbook_slots_for_memory", lambda _: 2)
+    runner = PlaybookRunner(site(tmp_path))
     preparations = [
         threading.Thread(
             target=runner.run_playbook, args=("prepare.yml",), kwargs={"worker": f"f-{number}"}, daemon=True

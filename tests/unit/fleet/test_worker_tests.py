@@ -71,7 +71,9 @@ def simulation(tests: WorkerTestInputs, **faults: Any) -> Simulation:
 def execute(
     tests: WorkerTestInputs, ledger: FleetLedger, executor: Simulation
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
-    return worker_tests.run_tests_on_worker(tests, ledger, NullObserver(), executor=executor)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_tests, "WorkerTestExecutor", lambda *_: executor)
+        return worker_tests.run_tests_on_worker(tests, ledger, NullObserver())
 
 
 def begun(executor: Simulation) -> list[str]:

@@ -39,7 +39,7 @@ def test_a_build_cannot_speak_for_its_process(capsys: pytest.CaptureFixture[str]
 def test_steps_are_reported_from_start_to_end_and_collected(capsys: pytest.CaptureFixture[str]) -> None:
     voice = StepReporter()
     with voice.step("fetch") as step:
-        step.mark_reused()
+        step.reused = True
         step.add_note("n")
     with pytest.raises(ZeroDivisionError), voice.step("make"):
         raise ZeroDivisionError
