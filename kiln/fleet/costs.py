@@ -192,7 +192,6 @@ def _simulate_remaining_builds(
 def _names_of_requestable_workers(
     run_config: FleetRunConfig, inventory: Inventory, queue: BuildQueue, max_workers: int
 ) -> dict[MachineType, list[str]]:
-    """Return the names of the workers that may still be requested, by their machine types."""
     names: dict[MachineType, list[str]] = {}
     more = max_workers - len(inventory.alive_builders)
     existing = [queue.worker_machine_type(worker.name) for worker in inventory.alive_builders]

@@ -81,6 +81,5 @@ loginctl enable-linger
 
 
 def _quote_for_systemd(text: str) -> str:
-    """Return a word quoted for a systemd unit."""
     text = text.replace("%", "%%")
     return text if _PLAIN.fullmatch(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -113,7 +113,6 @@ def _compile_groups(tables: Tables) -> list[tuple[str, ...]]:
 
 
 def _types_that_fit_all(tables: Tables, names: Sequence[str]) -> list[MachineType]:
-    """Return the types that hold all of some configs."""
     return [kind for kind, jobs in tables.items() if all(jobs[name].size.fits(kind) for name in names)]
 
 

@@ -131,7 +131,6 @@ class MachineAudit:
         return is_known and machine is not None and machine.ended and machine.id == worker.record.id
 
     def _terminate_unwanted(self, action: MachineAction) -> None:
-        """Terminate a machine that no worker needs."""
         machine = action.machine
         assert machine is not None, "only machines are terminated"
         record = self._unwanted_machine_record(machine)

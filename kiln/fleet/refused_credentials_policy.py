@@ -49,7 +49,6 @@ class CredentialRefusals:
         return f"{worker} does not answer, and {refusal}, so it is unknown whether it exists: waiting; {RENEWAL}"
 
     def _record_first_refusal(self) -> None:
-        """Record the time of the first refusal."""
         self._since = self.state.executor.now() if self._since is None else self._since
 
     def on_credentials_refused(self, worker: Worker, reason: str) -> bool:

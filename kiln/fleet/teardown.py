@@ -78,7 +78,6 @@ class TearDownPhase:
         return fresh and isinstance(self.state.stop, CredentialsRefused)
 
     def _wait_for_collections(self) -> None:
-        """Wait for a while for the collections that are running."""
         executor = self.state.executor
         until = executor.now() + COLLECTING
         while self._is_collecting() and executor.now() < until:

@@ -71,7 +71,6 @@ def prepare_worker(session: PlaybookSession, command: PrepareWorker) -> Event:
 
 
 def _failed_playbook_event(command: PrepareWorker | StartBuild, result: PlaybookResult) -> Event:
-    """Return the event of a command whose playbook failed."""
     reason = result.failure_reason(command.worker)
     is_reached = command.worker not in result.unreachable and reason != NOT_ENDED
     return _failed_command_event(command, reason, is_reached=is_reached)

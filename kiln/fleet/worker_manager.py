@@ -142,7 +142,6 @@ class WorkerManager:
             self._report_to_waiting_configs(f"workers were lost together again; the next are requested {moment}")
 
     def _offers_of_awaited_types(self) -> list[Offer]:
-        """Return the offers of the machine types that configs wait for."""
         queue, types = self.state.queue, self.state.run_config.max_workers_by_type
         pairs = zip(types, self._offers, strict=True)
         return [offer for kind, offers in pairs if queue.has_work(kind.type) for offer in offers]

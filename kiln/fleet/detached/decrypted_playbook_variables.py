@@ -172,7 +172,6 @@ def _template_words(value: Any) -> Iterator[str]:
 
 
 def _is_host_at_address(host: Any, place: tuple[str, int] | None) -> bool:
-    """Return whether an existing host is reached at an address and a port."""
     if place is None or not isinstance(host, dict):
         return False
     return (host.get("address"), str(host.get("port", 22))) == (place[0], str(place[1]))
