@@ -169,7 +169,7 @@ def schedule_builds(
     queue = BuildQueue(estimates, cache=cache is not None, wait_for_cold=wait_for_cold, dependent=dependent)
     names = [kind.type for kind in types]
     if pool is None:
-        placements = tuple(simulate_queue(queue, len(types), startup=assumptions.startup, types=names))
+        placements = tuple(simulate_queue(queue, names, startup=assumptions.startup))
     else:
         cores = [kind.cores for kind in types]
         placements = shared_compile_pool_simulation.simulate_builds_in_pool(

@@ -34,7 +34,7 @@ def order_configs_for_build(
     }
     return tuple(
         dataclasses.replace(waiting[placement.config], cold=shared and placement.cold)
-        for placement in simulate_queue(queue_of_configs(waiting.values(), shared=shared), 1)
+        for placement in simulate_queue(queue_of_configs(waiting.values(), shared=shared), [""])
     )
 
 
@@ -53,5 +53,5 @@ def total_build_seconds(configs: Iterable[ConfigRun], jobs: int, *, shared: bool
     configs = tuple(configs)
     if any(config.estimate is None for config in configs):
         return None
-    placements = simulate_queue(queue_of_configs(configs, shared=shared), jobs)
+    placements = simulate_queue(queue_of_configs(configs, shared=shared), [""] * jobs)
     return max((placement.start + placement.seconds for placement in placements), default=0.0)

@@ -24,15 +24,13 @@ class Placement:
     cold: bool
 
 
-def simulate_queue(
-    queue: BuildQueue, workers: int, *, startup: float = 0.0, types: Sequence[str] = ()
-) -> Iterator[Placement]:
-    """Yield the placements of all configs; each of up to ``workers`` workers is ready ``startup`` after its request.
+def simulate_queue(queue: BuildQueue, types: Sequence[str], *, startup: float = 0.0) -> Iterator[Placement]:
+    """Yield the placements of all configs; each worker is ready ``startup`` after its request.
 
-    ``types`` are the machine types of the workers, if the queue distinguishes them.
+    There are up to as many workers as ``types``, their machine types, which are empty if the queue has none.
     """
     new: dict[str, list[int]] = {}  # the workers that were not requested yet
-    for worker, machine_type in enumerate(types or [""] * workers):
+    for worker, machine_type in enumerate(types):
         queue.set_worker_machine_type(str(worker), machine_type)
         new.setdefault(machine_type, []).append(worker)
     idle: list[int] = []
