@@ -231,7 +231,7 @@ def selection_and_run_to_resume(
 ) -> tuple[FleetConfigSelection, FleetRun | None]:
     """Return the selected configs, and the run to resume, whose configs are among them."""
     from kiln.fleet import run_and_removal as fleet
-    from kiln.fleet.build_and_test_recorders import config_of_job
+    from kiln.fleet.run_recorders import config_of_job
 
     selection = select_configs(options, feedstock)
     previous = fleet.run_to_resume(ledger.fleet_runs(), provider=options.provider, key=selection.all[0].inputs.shared)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kiln.errors import KilnError
-    from kiln.fleet.build_and_test_recorders import RunRecorder
     from kiln.fleet.plan import WorkerTestPlan
+    from kiln.fleet.run_recorders import RunRecorder
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet_run import FleetRun, Offer
@@ -196,7 +196,7 @@ def build_and_test(
     observer: RunObserver,
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build, unless all configs are ``cached``, then test; return the report of both, and the errors of configs."""
-    from kiln.fleet.build_and_test_recorders import BuildBeforeTestsRecorder, RunRecorder
+    from kiln.fleet.run_recorders import BuildBeforeTestsRecorder, RunRecorder
 
     if build is None:
         assert stage is not None, "there is something to build or to test"

@@ -20,9 +20,9 @@ from kiln.scheduling.queue import BuildQueue
 
 if TYPE_CHECKING:
     from kiln.errors import KilnError
-    from kiln.fleet.build_and_test_recorders import RunRecorder
     from kiln.fleet.executor_protocol import Command, WorkerExecutor
     from kiln.fleet.fleet_run_settings import FleetRunConfig
+    from kiln.fleet.run_recorders import RunRecorder
     from kiln.model.job_estimate import JobEstimate
     from kiln.model.run import RunCost
 

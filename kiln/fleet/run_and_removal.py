@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kiln.errors import KilnError
-    from kiln.fleet.build_and_test_recorders import RunRecorder
     from kiln.fleet.executor_protocol import KeepPackages, WorkerExecutor
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.playbook_runner import PlaybookResult, PlaybookSite
+    from kiln.fleet.run_recorders import RunRecorder
     from kiln.model.fleet_run import FleetRun
     from kiln.model.run import MatrixReport
 

@@ -14,8 +14,8 @@ from kiln.fleet.worker_manager import WorkerManager
 from kiln.model.fleet_run import WorkerState
 
 if TYPE_CHECKING:
-    from kiln.fleet.build_and_test_recorders import RunRecorder
     from kiln.fleet.fleet_run_settings import FleetRunConfig
+    from kiln.fleet.run_recorders import RunRecorder
     from kiln.fleet.worker_and_job_inventory import Worker
     from kiln.model.run import ConfigState, MatrixReport
 

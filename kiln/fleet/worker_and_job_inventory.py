@@ -17,8 +17,8 @@ from kiln.model.fleet_run import GONE, JobRecord, JobState, WorkerRecord, Worker
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
-    from kiln.fleet.build_and_test_recorders import RunRecorder
     from kiln.fleet.fleet_run_settings import FleetRunConfig
+    from kiln.fleet.run_recorders import RunRecorder
     from kiln.model.fleet_run import FleetRun, Offer
     from kiln.model.job_estimate import JobEstimate
 

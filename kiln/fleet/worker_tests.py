@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import WorkersLost
 from kiln.fleet import run_and_removal as fleet
-from kiln.fleet.build_and_test_recorders import WorkerTestRecorder, config_of_job
+from kiln.fleet.run_recorders import WorkerTestRecorder, config_of_job
 from kiln.fleet.worker_test_executor import SUFFIX, ConfigTestResult, WorkerTestExecutor, stored_test_result
 from kiln.model.fleet_run import JobState
 from kiln.model.job_estimate import JobEstimate, JobSize

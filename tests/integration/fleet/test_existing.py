@@ -17,7 +17,7 @@ from kiln.errors import (
     UnsupportedPython,
     UsageError,
 )
-from kiln.fleet.build_and_test_recorders import PENDING
+from kiln.fleet.run_recorders import PENDING
 from kiln.model.fleet_run import JobState
 from kiln.model.run import ConfigState
 from tests.integration.fleet.helpers import (

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.errors import KilnError
-    from kiln.fleet.build_and_test_recorders import RunRecorder
     from kiln.fleet.fleet_run_settings import FleetRunConfig
+    from kiln.fleet.run_recorders import RunRecorder
     from kiln.model.run import MatrixReport
 
 ROOT = Path(__file__).parents[3]

@@ -18,10 +18,10 @@ from kiln.cli.fleet_planning import priced_machine_types
 from kiln.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
 from kiln.fleet import costs, worker_tests
 from kiln.fleet import run_and_removal as fleet
-from kiln.fleet.build_and_test_recorders import PENDING, RunRecorder
 from kiln.fleet.executor_protocol import Event, ResultsCollected, StartBuild
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.playbook_runner import PlaybookSite
+from kiln.fleet.run_recorders import PENDING, RunRecorder
 from kiln.fleet.worker_test_executor import SUFFIX
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.build_results import Artifact, PackageReport, TestReport, TestVerdict

@@ -9,11 +9,11 @@ import pytest
 
 from kiln.errors import FleetLimit
 from kiln.fleet import plan_status_output
-from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.costs import recorded_run_cost, workers_cost
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.plan import FleetLimits, plan_fleet, schedule_builds
 from kiln.fleet.run_event_loop import Supervisor
+from kiln.fleet.run_recorders import RunRecorder
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet_run import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.model.run import ControllerCharge, RunCost

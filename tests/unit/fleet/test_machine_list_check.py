@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.executor_protocol import ProbeWorkers, TerminateWorker
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.machine_list_check import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
 from kiln.fleet.reconcile import ListedMachine
 from kiln.fleet.run_event_loop import Supervisor
+from kiln.fleet.run_recorders import RunRecorder
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet_run import WorkerState
 from kiln.model.run import ConfigState

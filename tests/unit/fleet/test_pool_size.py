@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.errors import ProvisionRefused, WorkersLost
-from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.executor_protocol import (
     PrepareWorker,
     ProvisionWorkers,
@@ -21,6 +20,7 @@ from kiln.fleet.executor_protocol import (
 )
 from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type, recorded_pool_type_and_size
 from kiln.fleet.run_event_loop import Supervisor
+from kiln.fleet.run_recorders import RunRecorder
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet_run import WorkerState
 from kiln.model.run import ConfigState

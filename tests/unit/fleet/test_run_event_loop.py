@@ -23,7 +23,6 @@ from kiln.errors import (
     TeardownIncomplete,
     WorkersLost,
 )
-from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.costs import workers_cost
 from kiln.fleet.executor_protocol import (
     BuildFinished,
@@ -44,6 +43,7 @@ from kiln.fleet.executor_protocol import (
 )
 from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type
 from kiln.fleet.run_event_loop import Supervisor
+from kiln.fleet.run_recorders import RunRecorder
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet_run import FleetRun, JobRecord, JobState, Offer, WorkerState
 from kiln.model.job_estimate import JobSize

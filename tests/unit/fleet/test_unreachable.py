@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kiln.errors import MachinesUnknown
-from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.fleet_run_settings import FleetRunConfig
 from kiln.fleet.run_event_loop import Supervisor
+from kiln.fleet.run_recorders import RunRecorder
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates, null_recorder
 

@@ -14,9 +14,9 @@ from kiln.container.owner_labels import OwnerProcess
 from kiln.errors import AlreadyRunning, MachinesUnknown
 from kiln.fleet import run_and_removal as fleet
 from kiln.fleet import unrecorded_run_recovery
-from kiln.fleet.build_and_test_recorders import RunRecorder
 from kiln.fleet.playbook_runner import PlaybookResult
 from kiln.fleet.run_event_loop import Supervisor
+from kiln.fleet.run_recorders import RunRecorder
 from kiln.fleet.unrecorded_run_recovery import (
     FILE,
     count_machines_of_unrecorded_runs,
