@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import print_error
 from kiln.cli.build_arguments import add_arguments
-from kiln.cli.run_view_choice_and_printing import print_line, print_notes
+from kiln.cli.run_view_choice_and_printing import print_folded, print_line, print_notes
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     from kiln.cli.config_selection import selected_configs
     from kiln.cli.failed_run_error_text import failed_run_error
     from kiln.cli.run_options_from_arguments import run_options
-    from kiln.cli.run_view_choice_and_printing import print_folded
     from kiln.run.plan import plan_as_text
 
     if options.from_step is not None and options.rebuild:

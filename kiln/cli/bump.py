@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli.commands_in_hints import make_pasteable
 from kiln.cli.environment_filters import git_and_pip_environment
-from kiln.cli.run_view_choice_and_printing import print_notes
+from kiln.cli.run_view_choice_and_printing import command_steps_view, print_notes
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ def run(options: argparse.Namespace, root: Path) -> int:
 def version_bump_plan(feedstock: Feedstock, version: str) -> BumpPlan:
     """Return the plan for a version, and show the progress of its downloads."""
     from kiln import bump
-    from kiln.cli.run_view_choice_and_printing import command_steps_view
 
     view = command_steps_view()
 

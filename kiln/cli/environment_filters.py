@@ -7,6 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from kiln.errors import MissingTool, UsageError
 from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
@@ -88,7 +89,6 @@ def git_output(root: Path, environment: Mapping[str, str], *arguments: str, hint
         UsageError: if git fails.
     """
     from kiln import process_runner
-    from kiln.errors import UsageError
 
     result = process_runner.capture(("git", *arguments), env=environment, cwd=root, timeout=60)
     if not result.ok:
@@ -98,8 +98,6 @@ def git_output(root: Path, environment: Mapping[str, str], *arguments: str, hint
 
 def git_output_or_empty(root: Path, environment: Mapping[str, str], *arguments: str) -> str:
     """Return the output of git in a folder; empty without git, or if it fails."""
-    from kiln.errors import MissingTool, UsageError
-
     with contextlib.suppress(MissingTool, UsageError):
         return git_output(root, environment, *arguments)
     return ""

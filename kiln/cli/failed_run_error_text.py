@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln.cli import top_parser
 from kiln.errors import AlreadyRunning, BuildFailed, KilnError, error_class_of_exit_code
 
 if TYPE_CHECKING:
@@ -58,8 +59,6 @@ def _first_config_names(configs: Sequence[ConfigRun]) -> str:
 
 def _command_prefix(words: Sequence[str]) -> tuple[str, ...]:
     """Return the first words of the command line that this process was started with."""
-    from kiln.cli import top_parser
-
     top, _ = top_parser().parse_known_args(words)
     elsewhere = top.root.absolute() != Path.cwd()
     if top.called:

@@ -46,8 +46,10 @@ from kiln.cli.fleet_run_folder_and_variables import (
     run_folder,
     worker_build_options,
 )
+from kiln.cli.run_view_choice_and_printing import run_view_of_configs
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
+from kiln.model.run import ConfigRun, ConfigState
 
 if TYPE_CHECKING:
     import argparse
@@ -62,7 +64,6 @@ if TYPE_CHECKING:
     from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.fleet_run import FleetRun, Offer
-    from kiln.model.run import ConfigRun
     from kiln.store.configs_built_on_workers import RemoteConfig
 
 __all__ = ["add_arguments", "run"]
@@ -150,7 +151,6 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
     Raises:
         UsageError: when no config is selected.
     """
-    from kiln.model.run import ConfigRun, ConfigState
     from kiln.run import recipe_support
     from kiln.store import configs_built_on_workers
 
@@ -180,7 +180,6 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
 def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Build configs on many workers, and return the exit code of what failed."""
     from kiln import files, process_runner, signals
-    from kiln.cli.run_view_choice_and_printing import run_view_of_configs
     from kiln.fleet import run_and_removal as fleet
     from kiln.fleet.slurm.client import PROGRAMS as SLURM_PROGRAMS
     from kiln.ledger.fleet import FleetLedger

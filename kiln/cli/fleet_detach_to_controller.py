@@ -21,6 +21,7 @@ from kiln.cli.fleet_controller_type_and_charge import (
     controller_type_row,
 )
 from kiln.cli.fleet_planning import priced_controller_type
+from kiln.cli.fleet_prices import user_price_table_path
 from kiln.cli.fleet_run_folder_and_variables import (
     ANSIBLE,
     PACKAGE_ROOT,
@@ -158,7 +159,6 @@ def controller_settings(
     options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[str], *, run: str, key: str
 ) -> ControllerSettings:
     """Return what the controller gets: arguments, variables and files; no token for publishing among them."""
-    from kiln.cli.fleet_prices import user_price_table_path
     from kiln.fleet.detached import decrypted_playbook_variables, settings_sent_to_controller
     from kiln.fleet.detached.settings_sent_to_controller import HOME, ControllerSettings
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kiln.cli.commands_in_hints import make_pasteable
 from kiln.cli.environment_filters import container_client_variables
 from kiln.cli.fleet_detached_runs import fleet_action_command, run_key_and_feedstock
+from kiln.name_rules import escaped_for_terminal
 
 if TYPE_CHECKING:
     import argparse
@@ -38,8 +39,6 @@ def show_run_or_config_log(options: argparse.Namespace, root: Path) -> int:
 
 def print_untrusted_text(text: str) -> None:
     """Print lines of a build or of a controller; on a terminal they cannot move, hide or change what it shows."""
-    from kiln.name_rules import escaped_for_terminal
-
     print(escaped_for_terminal(text))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from kiln import __version__
 from kiln.cli import fleet_package_tests, run_options_from_arguments
 from kiln.console.text import count_text
 from kiln.model.fleet_run import GONE
@@ -133,8 +134,6 @@ def print_untested_configs_note(stage: GpuTestStage | None, cached: Iterable[Con
 
 def report_of_cached_configs(cached: Sequence[ConfigRun]) -> MatrixReport:
     """Return the report of a run that builds nothing, and has not begun."""
-    from kiln import __version__
-
     return MatrixReport(
         run=0,
         command="",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -22,11 +23,10 @@ from kiln.cli.fleet_run_folder_and_variables import (
     worker_build_variables,
 )
 from kiln.cli.fleet_run_terms_from_options import comma_separated_words
-from kiln.console.text import duration_seconds
-from kiln.errors import FleetLimit, UsageError
+from kiln.console.text import cost_text, duration, duration_seconds, table
+from kiln.errors import BuildFailed, FleetLimit, UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
@@ -47,7 +47,6 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     """Test the packages of the selected configs on a worker; return the exit code of what failed."""
     from kiln import files, process_runner, signals
     from kiln.cli.run_view_choice_and_printing import run_view_of_configs
-    from kiln.errors import BuildFailed
     from kiln.fleet import costs, worker_tests
     from kiln.ledger.fleet import FleetLedger
 
@@ -305,10 +304,10 @@ def worker_offers(options: argparse.Namespace, kinds: Sequence[MachineType]) -> 
 
 def gpu_worker_offers(options: argparse.Namespace) -> tuple[Offer, ...]:
     """Return the offers of the worker of ``--gpu-tests``: those of --gpu-type, or of the cheapest type with a GPU."""
-    from argparse import Namespace
-
     types = comma_separated_words(options, "gpu_type")
-    return worker_offers(options, worker_machine_types(Namespace(**{**vars(options), "gpu": True, "types": types})))
+    return worker_offers(
+        options, worker_machine_types(argparse.Namespace(**{**vars(options), "gpu": True, "types": types}))
+    )
 
 
 def plan_of_tests(options: argparse.Namespace, names: Sequence[str], kind: MachineType) -> WorkerTestPlan:
@@ -331,9 +330,6 @@ def results_of_tests_as_json(
 
 def table_of_test_results(results: Sequence[ConfigTestResult], cost: RunCost | None) -> str:
     """Return the results as a table: a line for each config, with its packages, tests and GPU; then the cost."""
-    from kiln.console.text import cost_text, duration
-    from kiln.console.text import table as aligned
-
     rows = [
         (
             result.config,
@@ -346,5 +342,5 @@ def table_of_test_results(results: Sequence[ConfigTestResult], cost: RunCost | N
         )
         for result in results
     ]
-    text = aligned(("config", "", "packages", "tests", "time", "GPU, or reason"), rows, right=(2, 3, 4))
+    text = table(("config", "", "packages", "tests", "time", "GPU, or reason"), rows, right=(2, 3, 4))
     return text if cost is None else f"{text}\n\ncost {cost_text(cost)}"

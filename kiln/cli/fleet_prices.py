@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kiln.cli.fleet_run_folder_and_variables import ANSIBLE, playbook_variable_text
+from kiln.console.text import table
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,8 +67,6 @@ def sorted_provider_prices(prices: Iterable[Price], provider: str | None) -> lis
 
 def prices_as_table(prices: Iterable[Price]) -> str:
     """Return prices as a table."""
-    from kiln.console.text import table
-
     rows = [
         (
             *(price.provider, price.region, price.kind, price.name, f"{price.price:g}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -93,8 +94,6 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
     Raises:
         UsageError: when the option would have no effect.
     """
-    import os
-
     from kiln import expand
     from kiln.run import bazel_remote_executor_secrets_and_refusals
 

@@ -12,6 +12,7 @@ from kiln.cli.fleet_prices import price_region
 from kiln.cli.fleet_run_folder_and_variables import playbook_variable_text
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
+from kiln.fleet.lost_controller_cost_and_sweep_script import LIFETIME
 
 if TYPE_CHECKING:
     import argparse
@@ -134,8 +135,6 @@ def worker_lifetime(options: argparse.Namespace, plan: FleetPlan) -> float:
     Raises:
         UsageError: when the playbooks' variable ``kiln_lifetime`` is too short for a build.
     """
-    from kiln.fleet.lost_controller_cost_and_sweep_script import LIFETIME
-
     text = playbook_variable_text("kiln_lifetime", options.vars)
     if not text:
         return max(LIFETIME, 2 * plan.selection.seconds)

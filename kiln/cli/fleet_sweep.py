@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_slurm_options_and_jobs
 from kiln.cli.fleet_run_folder_and_variables import PACKAGE_ROOT, playbook_site, provider_variables_without_secrets
-from kiln.console.text import duration_seconds
+from kiln.console.text import duration_seconds, table
 from kiln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,8 +76,6 @@ def confirm_termination(workers: Sequence[Mapping[str, Any]]) -> bool:
 
 def worker_table(workers: Iterable[Mapping[str, Any]]) -> str:
     """Return a table of workers, a line for each: its user, run, name, type and state."""
-    from kiln.console.text import table
-
     rows = sorted(
         tuple(str(worker[key]) for key in ("account_user", "run", "name", "type", "state")) for worker in workers
     )

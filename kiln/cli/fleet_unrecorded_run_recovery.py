@@ -6,8 +6,10 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from kiln.cli.fleet_planning import priced_machine_types
 from kiln.cli.fleet_run_folder_and_variables import artifact_layout, playbook_site
 from kiln.cli.fleet_run_terms_from_options import CLOUDS
+from kiln.cli.fleet_slurm_options_and_jobs import SLURM
 from kiln.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ def recover_or_end_unrecorded_runs(
         TeardownIncomplete: when workers of such a run remain.
         AlreadyRunning: when another computer has started workers for the same builds.
     """
-    from kiln.cli.fleet_planning import priced_machine_types
-    from kiln.cli.fleet_slurm_options_and_jobs import SLURM
     from kiln.fleet import run_and_removal as fleet
     from kiln.fleet import unrecorded_run_recovery
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.cli import common_arguments
-from kiln.cli.run_view_choice_and_printing import print_line
+from kiln.cli.run_view_choice_and_printing import command_steps_view, print_line
+from kiln.errors import MissingTool
 
 if TYPE_CHECKING:
     import argparse
@@ -132,7 +133,6 @@ def _make_container_image(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
-    from kiln.cli import run_view_choice_and_printing
     from kiln.container import image_inspection_and_pull
     from kiln.image import slim_image, slim_image_programs
 
@@ -146,7 +146,7 @@ def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
         debian=tuple(options.extra),
         cuda=options.cuda,
     )
-    steps = run_view_choice_and_printing.command_steps_view()
+    steps = command_steps_view()
     result = slim_image.make_slim_image(
         request,
         options.output,
@@ -181,7 +181,6 @@ def _print_slim_image(image: SlimImage, *, as_json: bool) -> None:
 
 def _required_container_engine(name: str | None) -> Engine:
     from kiln.container.engine import choose_engine
-    from kiln.errors import MissingTool
 
     choice = choose_engine(name, env=os.environ, executable=os.environ.get("DOCKER_EXECUTABLE") or None)
     if choice.engine is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kiln.cli import pinning_selection
 from kiln.cli.commands_in_hints import make_pasteable
 from kiln.cli.environment_filters import git_output
-from kiln.cli.run_view_choice_and_printing import print_notes
+from kiln.cli.run_view_choice_and_printing import print_notes, terminal_width
 from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate, UnsupportedPython, UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +89,6 @@ def matrix_text_and_note(
     ``or_existing`` takes the configs in .ci_support when the recipe cannot be expanded, unless no pinning would help.
     """
     from kiln import expand, feedstock_folder_check
-    from kiln.cli.run_view_choice_and_printing import terminal_width
 
     feedstock, note = feedstock_folder_check.load(root), ""
     try:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from kiln import masking
 from kiln.cli.environment_filters import git_output_or_empty, variables_passed_to_builds
 from kiln.cli.run_view_choice_and_printing import print_line, print_notes
-from kiln.errors import BrokenPackage, UsageError
+from kiln.errors import BrokenPackage, UsageError, did_you_mean
+from kiln.name_rules import PLATFORMS
 
 KEYLESS = "sigstore"  # the word for --attest that is not the path of a key
 SHORTEST = 12  # characters; shorter values occur in many files by chance
@@ -118,9 +119,6 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def parse_untested_platforms(subdirs: list[str]) -> tuple[str, ...]:
     """Return the platforms whose packages may be untested; raise UsageError for other names."""
-    from kiln.errors import did_you_mean
-    from kiln.name_rules import PLATFORMS
-
     for subdir in subdirs:
         if subdir not in PLATFORMS:
             raise UsageError(

@@ -7,7 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import option_value_parsers
+from kiln import masking
+from kiln.cli import option_value_parsers, top_parser
 from kiln.cli.current_ci_run_urls import repository_and_run_urls
 from kiln.cli.environment_filters import (
     conda_forge_build_variables,
@@ -100,16 +101,12 @@ def _arguments_named_as_fields(record: type[RunOptions | BuildOptions], options:
 
 def masked_command_line() -> str:
     """Return the command of this process, as a report has it."""
-    from kiln import masking
-
     return masking.masked(command_as_typed(sys.argv[1:]))
 
 
 def command_as_typed(words: Sequence[str]) -> str:
     """Return the command as the user typed it, without the words that an entry script adds."""
     import shlex
-
-    from kiln.cli import top_parser
 
     if "--called" not in words[:1]:
         return shlex.join(("kiln", *words))

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from kiln.cli.masked_and_escaped_streams import unescaped_stream
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -26,7 +28,6 @@ def run_view_for_stream(
 
     ``verbosity`` is the value of a `kiln.console.Verbosity`.
     """
-    from kiln.cli.masked_and_escaped_streams import unescaped_stream
     from kiln.console.github import GitHubView
     from kiln.console.live import LiveView
     from kiln.console.plain import PlainView, Verbosity
@@ -52,7 +53,6 @@ def run_view_of_configs(feedstock: Feedstock, configs: Sequence[str]) -> GitHubV
 
 def command_steps_view() -> CommandStepsView:
     """Return the view of a command's steps on standard error."""
-    from kiln.cli.masked_and_escaped_streams import unescaped_stream
     from kiln.console.command_steps import CommandStepsView
 
     return CommandStepsView(

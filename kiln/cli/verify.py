@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.cli import common_arguments
 from kiln.cli.run_view_choice_and_printing import print_notes
+from kiln.errors import BrokenPackage, ProvenanceBroken, UsageError
+from kiln.name_rules import is_channel_subdir
 
 NAME_SIGNER = "; --require-attestation SIGNER names a signer"
 LONGEST = 1000  # characters of a fact that are shown
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from kiln.errors import ProvenanceBroken
     from kiln.provenance.attestation_check import AttestedFacts
     from kiln.provenance.attestation_summary import ListedAttestation
     from kiln.provenance.hash_chain import ChainedRecord
@@ -95,7 +96,6 @@ class VerifiedPackage:
 def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     """Return the verified record of a package, and the verified facts."""
     from kiln import files
-    from kiln.errors import ProvenanceBroken, UsageError
     from kiln.provenance import slsa
     from kiln.publish.channel_file_reader import channel_reader
     from kiln.publish.channel_provenance import CHAIN
@@ -146,8 +146,6 @@ def chain_has_record(chain: bytes, own: Mapping[str, str]) -> bool:
 
 def unverified_error(package: Path, channel: str, notes: Sequence[str], *, has_records: bool) -> ProvenanceBroken:
     """Return the error for a package of which nothing could be verified."""
-    from kiln.errors import ProvenanceBroken
-
     if notes:
         return ProvenanceBroken(
             f"{package.name} has attestations, of which none was verified, and no record in {channel}",
@@ -167,7 +165,6 @@ def verify_chain_record(
 ) -> tuple[ChainedRecord, tuple[str, ...]]:
     """Return the record of a package in the channel's chain, and the verified facts."""
     from kiln.conda_package.reader import read_info_json_object
-    from kiln.name_rules import is_channel_subdir
     from kiln.provenance import record_check, ssh_signatures
     from kiln.publish.channel_provenance import BILL, CYCLONEDX
 
@@ -196,7 +193,6 @@ def verify_attestations(
         ProvenanceBroken: when no required signer does, or the attestations that the index names are missing.
     """
     from kiln import channel_url_credentials
-    from kiln.errors import ProvenanceBroken
     from kiln.provenance import attestation_check, attestation_summary
 
     required = common_arguments.trusted_attestation_signers(options, options.require_attestation)
@@ -241,8 +237,6 @@ def require_same_record_as_attested(chained: Mapping[str, Any], signed: Mapping[
     Raises:
         ProvenanceBroken: when they differ.
     """
-    from kiln.errors import ProvenanceBroken
-
     if "config" not in signed:
         return ()
     if wrong := sorted(key for key in signed.keys() | chained.keys() if signed.get(key) != chained.get(key)):
@@ -257,8 +251,6 @@ def read_attestation_sidecar(package: Path, channel: str, read: Callable[[str], 
     file there cannot sign for another.
     """
     from kiln.conda_package.reader import read_info_json_object
-    from kiln.errors import BrokenPackage
-    from kiln.name_rules import is_channel_subdir
     from kiln.publish.attestation_sidecars import download_sidecar
     from kiln.repodata.index_reading import index_from_repodata
 
