@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-class MaskedStream:
-    """A text stream that masks secrets in what is written to the stream below."""
+class FilteredStream:
+    """A text stream that passes all text through a function before it reaches the stream ``below``."""
 
-    def __init__(self, below: IO[str]) -> None:
-        self._below = below
+    def __init__(self, below: IO[str], change: Callable[[str], str]) -> None:
+        self.below, self.change = below, change
 
     def write(self, text: str) -> int:
         """Write a text and return its length."""
-        self._below.write(masking.current_mask().mask_secrets_only(text))
+        self.below.write(self.change(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -33,32 +33,19 @@ class MaskedStream:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._below, name)
-
-
-class EscapingStream:
-    """A text stream that escapes characters which could move, hide or reorder text on a terminal."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self.unchanged = stream
-
-    def write(self, text: str) -> int:
-        """Write text."""
-        return self.unchanged.write(escaped_for_terminal(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.unchanged, name)
+        return getattr(self.below, name)
 
 
 def unescaped_stream(stream: IO[str]) -> IO[str]:
     """Return the stream below, for views that move the cursor and escape other programs' text themselves."""
-    return cast("IO[str]", getattr(stream, "unchanged", stream))
+    is_escaping = getattr(stream, "change", None) is escaped_for_terminal
+    return cast("FilteredStream", stream).below if is_escaping else stream
 
 
 @contextlib.contextmanager
 def escaped_output() -> Iterator[None]:
     """Escape control characters in everything printed in the block; recipes, channels and builds are untrusted."""
-    with _replaced_output(EscapingStream):
+    with _filtered_output(escaped_for_terminal):
         yield
 
 
@@ -68,15 +55,15 @@ def masked_output(environment: Mapping[str, str], arguments: Sequence[str]) -> I
     masking.register_secrets(masking.secrets_of_environment(environment))
     masking.register_secrets(secret for word in arguments for secret in masking.secrets_in_urls(word))
     hide_command_line_secrets(sys.orig_argv)
-    with _replaced_output(MaskedStream):
+    with _filtered_output(lambda text: masking.current_mask().mask_secrets_only(text)):
         yield
 
 
 @contextlib.contextmanager
-def _replaced_output(kind: Callable[[IO[str]], MaskedStream | EscapingStream]) -> Iterator[None]:
-    """Put a stream of a kind before standard output and standard error, where they exist."""
+def _filtered_output(change: Callable[[str], str]) -> Iterator[None]:
+    """Pass all text through a function before standard output and standard error, where they exist."""
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast("TextIO", stream and kind(stream)) for stream in streams)
+    sys.stdout, sys.stderr = (cast("TextIO", stream and FilteredStream(stream, change)) for stream in streams)
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln import masking
 from kiln.cli.masked_and_escaped_streams import (
-    MaskedStream,
+    FilteredStream,
     escaped_output,
     masked_output,
     print_masked_traceback,
@@ -32,8 +32,8 @@ def test_secrets_of_the_environment_and_of_arguments_are_masked(monkeypatch: pyt
     assert sys.stdout is stream
 
 
-def test_a_masked_stream_is_otherwise_the_stream_below() -> None:
-    stream = MaskedStream(io.StringIO("text"))
+def test_a_filtered_stream_is_otherwise_the_stream_below() -> None:
+    stream = FilteredStream(io.StringIO("text"), str.upper)
     assert stream.write("abc") == 3
     assert stream.closed is False
 
@@ -42,6 +42,7 @@ def test_control_characters_are_escaped_except_for_views(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
     with escaped_output():
         print("a\x1b[2Jb\u202ec")
+        sys.stdout.writelines(["d\x1b[2Je"])
         assert unescaped_stream(sys.stdout) is stream
     assert "\x1b" not in stream.getvalue()
     assert "\u202e" not in stream.getvalue()
