@@ -216,7 +216,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
             build_stage = functools.partial(fleet.execute_fleet_run, run_config, site, keep=keep)
         view = run_view_of_configs(feedstock, [config.config for config in selection.all])
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
-            observer, key = lost_terminal.TerminalLossTolerantView(view), selection.all[0].inputs.shared
+            observer, key = lost_terminal.terminal_loss_tolerant_view(view), selection.all[0].inputs.shared
             report, errors = fleet_gpu_tests.build_and_test(
                 stage, build_stage, selection.cached, previous, key=key, ledger=ledger, observer=observer
             )

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
         view = run_view_of_configs(feedstock, tuple(tests.tested.packages))
         with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
             report, errors = worker_tests.run_tests_on_worker(
-                tests, ledger, lost_terminal.TerminalLossTolerantView(view)
+                tests, ledger, lost_terminal.terminal_loss_tolerant_view(view)
             )
         fleet = ledger.fleet_run(tests.run_config.id)
     results = worker_tests.results_of_all_configs(tests, report, errors)

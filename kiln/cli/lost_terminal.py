@@ -6,16 +6,14 @@ import contextlib
 import errno
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kiln import signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kiln.model.bazel_progress_and_report import Progress
     from kiln.model.observer import RunObserver
-    from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 LOST = frozenset({errno.EIO, errno.EPIPE, errno.ENXIO})  # of a terminal, or of a program that read the output
 
@@ -48,44 +46,31 @@ def _is_terminal(descriptor: int) -> bool:
         return False
 
 
-class TerminalLossTolerantView:
+class _TerminalLossTolerantView:
     """An observer that shows a run in a view as long as its output has a reader."""
 
     def __init__(self, view: RunObserver) -> None:
         self._view = view
         self._is_lost = False
 
-    def run_began(self, report: MatrixReport) -> None:
-        """Show that a run begins."""
-        self._show_unless_lost(lambda: self._view.run_began(report))
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Return a method of the view that does nothing once the view is lost."""
+        show = getattr(self._view, name)
 
-    def config_changed(self, config: ConfigRun) -> None:
-        """Show a config's new state."""
-        self._show_unless_lost(lambda: self._view.config_changed(config))
+        def show_unless_lost(*event: object) -> None:
+            if self._is_lost:
+                return
+            try:
+                show(*event)
+            except OSError as error:
+                if error.errno not in LOST:
+                    raise
+                self._is_lost = True
+                redirect_to_dev_null([2])
 
-    def output_line_received(self, config: str, step: str, line: str) -> None:
-        """Show a line of output."""
-        self._show_unless_lost(lambda: self._view.output_line_received(config, step, line))
+        return show_unless_lost
 
-    def compile_progress_changed(self, config: str, progress: Progress) -> None:
-        """Show the progress of a compile."""
-        self._show_unless_lost(lambda: self._view.compile_progress_changed(config, progress))
 
-    def run_cost_changed(self, cost: RunCost) -> None:
-        """Show the cost."""
-        self._show_unless_lost(lambda: self._view.run_cost_changed(cost))
-
-    def run_ended(self, report: MatrixReport) -> None:
-        """Show that the run is over."""
-        self._show_unless_lost(lambda: self._view.run_ended(report))
-
-    def _show_unless_lost(self, action: Callable[[], None]) -> None:
-        if self._is_lost:
-            return
-        try:
-            action()
-        except OSError as error:
-            if error.errno not in LOST:
-                raise
-            self._is_lost = True
-            redirect_to_dev_null([2])
+def terminal_loss_tolerant_view(view: RunObserver) -> RunObserver:
+    """Return an observer that shows a run in a view as long as its output has a reader."""
+    return cast("RunObserver", _TerminalLossTolerantView(view))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kiln.cli.lost_terminal import TerminalLossTolerantView
+from kiln.cli.lost_terminal import terminal_loss_tolerant_view
 
 RUN = """
 import signal, sys
@@ -64,7 +64,7 @@ def test_a_view_that_cannot_write_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("kiln.cli.lost_terminal.redirect_to_dev_null", silenced.append)
     for number in (errno.EIO, errno.EPIPE):
         view = View(OSError(number, "gone"))
-        observer = TerminalLossTolerantView(view)  # type: ignore[arg-type]
+        observer = terminal_loss_tolerant_view(view)  # type: ignore[arg-type]
         for _ in range(2):
             observer.output_line_received("a", "b", "c")
         assert view.calls == 1
@@ -74,4 +74,4 @@ def test_a_view_that_cannot_write_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 def test_another_error_of_a_view_is_not_hidden() -> None:
     view: Any = SimpleNamespace(run_ended=lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
     with pytest.raises(OSError, match="full"):
-        TerminalLossTolerantView(view).run_ended(None)  # type: ignore[arg-type]
+        terminal_loss_tolerant_view(view).run_ended(None)  # type: ignore[arg-type]
