@@ -34,22 +34,18 @@ _CONTROL = {"\r": "r", "\a": "a", "\b": "b", "\f": "f", "\v": "v", "\x1b": "[eE]
 
 
 class EscapedForms:
-    """The forms of one secret: ``trigger`` is in each text that ``pattern`` matches; empty where no text surely is.
+    """The forms of one secret, or of one of its lines, whose single characters are escaped.
+
+    ``trigger`` is in each text that ``pattern`` matches; empty where no text surely is.
 
     A plain class: every command imports this module, and making a dataclass or a named tuple takes a millisecond.
     """
 
     __slots__ = ("pattern", "trigger")
 
-    def __init__(self, *, trigger: str, pattern: re.Pattern[str]) -> None:
-        self.trigger, self.pattern = trigger, pattern
-
-
-def escaped_forms(secret: str) -> EscapedForms:
-    """Return the forms of one secret, or of one of its lines, whose single characters are escaped."""
-    return EscapedForms(
-        trigger=unescaped_part(secret), pattern=re.compile(_whole_word_pattern(secret, escaped_pattern(secret)))
-    )
+    def __init__(self, secret: str) -> None:
+        self.trigger = unescaped_part(secret)
+        self.pattern = re.compile(_whole_word_pattern(secret, escaped_pattern(secret)))
 
 
 def unescaped_part(secret: str) -> str:

@@ -106,7 +106,7 @@ class Mask:
     @functools.cached_property
     def _escaped_forms(self) -> tuple[EscapedForms, ...]:
         parts = (part for secret in self.secrets for part in (secret, secret.strip(), *maskable_lines(secret)))
-        return tuple(map(forms.escaped_forms, dict.fromkeys(parts)))
+        return tuple(map(forms.EscapedForms, dict.fromkeys(parts)))
 
     @functools.cached_property
     def _complete_encoded_forms(self) -> tuple[str, ...]:

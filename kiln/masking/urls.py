@@ -80,19 +80,12 @@ def secrets_in_urls(text: str) -> tuple[str, ...]:
 
 def mask_spans(text: str, places: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> str:
     """Return a text with spans masked; those that touch or overlap become one."""
-    parts, at = [], 0
-    for start, end in merged_spans(places):
-        parts += [text[at:start], MASKED]
-        at = end
-    return "".join((*parts, text[at:])) if parts else text
-
-
-def merged_spans(places: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return spans in order, without overlaps."""
-    result: list[tuple[int, int]] = []
+    parts: list[str] = []
+    at = 0
     for start, end in sorted(places):
-        if result and start <= result[-1][1]:
-            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        if parts and start <= at:
+            at = max(at, end)
         elif start < end:
-            result.append((start, end))
-    return result
+            parts += [text[at:start], MASKED]
+            at = end
+    return "".join((*parts, text[at:])) if parts else text
