@@ -6,7 +6,6 @@ The table ``system_package_advice.csv`` has the names in the archives of Debian,
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,13 +23,12 @@ INSTALL = {"apt": "sudo apt install", "dnf": "sudo dnf install", "brew": "brew i
 
 def os_release() -> dict[str, str]:
     """Return the values of this machine's os-release file; empty if it does not exist."""
-    texts = map(files.text_or_empty, (Path("/etc/os-release"), Path("/usr/lib/os-release")))
-    return parse_os_release(next(filter(None, texts), ""))
+    import platform  # slow to import, and rarely needed
 
-
-def parse_os_release(os_release: str) -> dict[str, str]:
-    """Return the values of an os-release file."""
-    return dict(re.findall(r"^(\w+)=[\"']?([^\"'\n]*)[\"']?$", os_release, re.MULTILINE))
+    try:
+        return platform.freedesktop_os_release()
+    except (OSError, UnicodeDecodeError):
+        return {}
 
 
 def package_manager(release: Mapping[str, str] | None = None, platform: str = sys.platform) -> str | None:

@@ -12,9 +12,9 @@ from kiln.errors import MissingTool
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEBIAN = 'PRETTY_NAME="Debian GNU/Linux forky/sid"\nID=debian\n'
-MINT = 'NAME="Linux Mint"\nID=linuxmint\nID_LIKE="ubuntu debian"\n'
-ROCKY = "ID='rocky'\nID_LIKE=\"rhel centos fedora\"\n"
+DEBIAN = {"PRETTY_NAME": "Debian GNU/Linux forky/sid", "ID": "debian"}
+MINT = {"NAME": "Linux Mint", "ID": "linuxmint", "ID_LIKE": "ubuntu debian"}
+ROCKY = {"ID": "rocky", "ID_LIKE": "rhel centos fedora"}
 
 
 @pytest.mark.parametrize(
@@ -22,20 +22,15 @@ ROCKY = "ID='rocky'\nID_LIKE=\"rhel centos fedora\"\n"
     [
         (DEBIAN, "linux", "sudo apt install openssh-client"),
         (MINT, "linux", "sudo apt install openssh-client"),
-        ("ID=fedora\n", "linux", "sudo dnf install openssh"),
+        ({"ID": "fedora"}, "linux", "sudo dnf install openssh"),
         (ROCKY, "linux", "sudo dnf install openssh"),
-        ("", "darwin", "brew install openssh"),
-        ("ID=arch\n", "linux", "install it with this system's package manager (Debian's package is openssh-client)"),
-        ("", "linux", "install it with this system's package manager (Debian's package is openssh-client)"),
+        ({}, "darwin", "brew install openssh"),
+        ({"ID": "arch"}, "linux", "install it with this system's package manager (Debian's package is openssh-client)"),
+        ({}, "linux", "install it with this system's package manager (Debian's package is openssh-client)"),
     ],
 )
-def test_the_command_is_that_of_the_system(release: str, platform: str, hint: str) -> None:
-    assert (
-        system_package_advice.installation_advice(
-            "ssh-keygen", system_package_advice.parse_os_release(release), platform
-        )
-        == hint
-    )
+def test_the_command_is_that_of_the_system(release: dict[str, str], platform: str, hint: str) -> None:
+    assert system_package_advice.installation_advice("ssh-keygen", release, platform) == hint
 
 
 def test_a_program_without_a_known_package_has_no_advice() -> None:

@@ -8,7 +8,6 @@ from kiln.image.apt_sources import (
     packages_not_found,
     sources_from_index_targets,
 )
-from kiln.system_package_advice import parse_os_release
 
 TARGETS = """\
 http://mirror.example/debian/ bookworm main Debian
@@ -19,7 +18,7 @@ http://mirror.example/debian/ bookworm-backports main Debian
 http://vendor.example/linux/ bookworm stable Vendor
 http://node.example/ nodistro main .
 """
-OS_RELEASE = parse_os_release('PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_CODENAME=bookworm\nID=debian\n')
+OS_RELEASE = {"PRETTY_NAME": "Debian GNU/Linux 12 (bookworm)", "VERSION_CODENAME": "bookworm", "ID": "debian"}
 
 
 def test_debians_own_sources_are_taken_and_nobody_elses() -> None:
