@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from kiln.model.matrix_config import BuildConfig
     from kiln.run.options import RunOptions
     from kiln.run.plan_inputs import RunInputs
-    from kiln.run.resource_check import ResourceShare
     from kiln.store.layout import ArtifactLayout
 
 
@@ -54,7 +53,7 @@ class RunPlan:
     jobs_of: Mapping[str, ConfigJob]
     seconds: float | None
     disk: int
-    share: ResourceShare
+    share: MachineResources
     notes: tuple[str, ...]
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     compiles: bool = False
@@ -98,13 +97,7 @@ def make_run_plan(
     disk = 0
     if waiting:
         disk = resource_check.require_memory_and_disk(
-            tuple(config.config for config in waiting),
-            options,
-            run_inputs.share,
-            ledger=ledger,
-            layout=layout,
-            rehearsals=run_inputs.rehearsals,
-            caches=set(run_inputs.caches.values()),
+            tuple(config.config for config in waiting), run_inputs, ledger=ledger, layout=layout
         )
     return RunPlan(
         options=options,

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from kiln.operating_system.machine_resources import MachineResources
     from kiln.run.container_engine_and_image_choice import BuildLocation
     from kiln.run.options import RunOptions
-    from kiln.run.resource_check import ResourceShare
     from kiln.store.build_cache import InputHashes
 
 
@@ -57,7 +56,7 @@ class RunInputs:
     rehearsals: Mapping[str, RehearsalInputs]
     inputs: Mapping[str, InputHashes]
     caches: Mapping[str, str]
-    share: ResourceShare
+    share: MachineResources
     notes: tuple[str, ...]
 
     @property

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.console.text import count_text
 from kiln.errors import OutOfMemory, UsageError
+from kiln.operating_system.machine_resources import MachineResources
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from kiln.builder.rehearsal_config_and_inputs import RehearsalInputs
     from kiln.ledger import Ledger
-    from kiln.operating_system.machine_resources import MachineResources
-    from kiln.run.options import RunOptions
+    from kiln.run.plan_inputs import RunInputs
     from kiln.store.layout import ArtifactLayout
 
 SPARED = 0.9  # of the machine's memory, the rest is the system's
@@ -23,18 +22,10 @@ LEAST_DISK = 500_000_000  # bytes for each job, without earlier runs
 MARGIN = 1.25  # over a config's earlier use
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceShare:
-    """The resources of each of several parallel builds: cores, bytes of memory."""
-
-    cores: int
-    memory: int
-
-
 def divide_resources_among_jobs(
     resources: MachineResources, *, jobs: int, cores: int | None, memory: int | None
-) -> ResourceShare:
-    """Divide a machine among jobs; ``cores`` and ``memory`` are requested for each.
+) -> MachineResources:
+    """Divide a machine among jobs, and return the part of each; ``cores`` and ``memory`` are requested for each.
 
     Raises:
         UsageError: when there are more jobs than cores, or zero of something is requested.
@@ -63,12 +54,12 @@ def divide_resources_among_jobs(
             why=f"this machine has {files.human_readable_size(resources.memory)}",
             hint=f"-j {fitting}" if fitting else f"--memory {files.human_readable_size(resources.memory)}",
         )
-    return ResourceShare(
+    return MachineResources(
         cores=cores or max(1, resources.cores // jobs), memory=memory or int(SPARED * resources.memory / jobs)
     )
 
 
-def require_memory_of_earlier_builds(peaks: Mapping[str, int], share: ResourceShare, *, jobs: int) -> None:
+def require_memory_of_earlier_builds(peaks: Mapping[str, int], share: MachineResources, *, jobs: int) -> None:
     """Refuse configs that used more memory before than each job may use now.
 
     Raises:
@@ -90,33 +81,29 @@ def estimated_disk_use(used: Mapping[str, int], configs: tuple[str, ...], *, job
 
 
 def require_memory_and_disk(
-    configs: tuple[str, ...],
-    options: RunOptions,
-    share: ResourceShare,
-    *,
-    ledger: Ledger,
-    layout: ArtifactLayout,
-    rehearsals: Mapping[str, RehearsalInputs],
-    caches: Collection[str],
+    configs: tuple[str, ...], run_inputs: RunInputs, *, ledger: Ledger, layout: ArtifactLayout
 ) -> int:
     """Require enough memory and disk for these configs; return the bytes of disk that the run takes.
 
-    ``caches`` are the keys of the compile caches that the run uses: others are removed when the disk is full.
+    Compile caches that the run does not use are removed when the disk is full.
 
     Raises:
         OutOfMemory: with the largest config.
         DiskFull: with the needed and the free space.
     """
+    options = run_inputs.options
     peaks = ledger.last_build_peak_memory_by_config(rehearsal=options.build.rehearsal)
     require_memory_of_earlier_builds(
-        {config: peaks[config] for config in configs if config in peaks}, share, jobs=options.jobs
+        {config: peaks[config] for config in configs if config in peaks}, run_inputs.share, jobs=options.jobs
     )
     if options.build.rehearsal:
-        return _require_rehearsal_disk(layout, {config: rehearsals[config] for config in configs}, options.jobs)
+        return _require_rehearsal_disk(
+            layout, {config: run_inputs.rehearsals[config] for config in configs}, options.jobs
+        )
     used = ledger.last_build_disk_use()
     disk = estimated_disk_use(used, configs, jobs=options.jobs)
     if options.fetch:
-        layout.compile_caches.remove_caches_to_free_space(disk, keep=set(caches))
+        layout.compile_caches.remove_caches_to_free_space(disk, keep=set(run_inputs.caches.values()))
     files.require_disk_space(layout.root, disk, for_what=f"building {options.jobs} at a time")
     return disk
 

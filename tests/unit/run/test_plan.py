@@ -8,10 +8,10 @@ import pytest
 
 from kiln.job.job_descriptions import BuildOptions
 from kiln.model.run import ConfigRun, ConfigState
+from kiln.operating_system.machine_resources import MachineResources
 from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, SourceFile, StandIn
 from kiln.run.options import RunOptions
 from kiln.run.plan import RunPlan, plan_as_text
-from kiln.run.resource_check import ResourceShare
 
 
 def a_plan(*, estimate: float | None, **more: Any) -> RunPlan:
@@ -25,7 +25,7 @@ def a_plan(*, estimate: float | None, **more: Any) -> RunPlan:
         "jobs_of": {},
         "seconds": estimate,
         "disk": 500_000_000,
-        "share": ResourceShare(cores=8, memory=16 * 10**9),
+        "share": MachineResources(cores=8, memory=16 * 10**9),
         "notes": (),
     }
     return RunPlan(**{**fixed, **more})

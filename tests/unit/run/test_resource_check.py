@@ -8,7 +8,6 @@ from kiln.errors import OutOfMemory, UsageError
 from kiln.operating_system.machine_resources import MachineResources
 from kiln.run.resource_check import (
     LEAST_DISK,
-    ResourceShare,
     divide_resources_among_jobs,
     estimated_disk_use,
     require_memory_of_earlier_builds,
@@ -19,10 +18,10 @@ MACHINE = MachineResources(cores=8, memory=20 * GB)
 
 
 def test_jobs_share_cores_and_memory_and_the_system_keeps_some() -> None:
-    assert divide_resources_among_jobs(MACHINE, jobs=2, cores=None, memory=None) == ResourceShare(
+    assert divide_resources_among_jobs(MACHINE, jobs=2, cores=None, memory=None) == MachineResources(
         cores=4, memory=9 * GB
     )
-    assert divide_resources_among_jobs(MACHINE, jobs=3, cores=2, memory=GB) == ResourceShare(cores=2, memory=GB)
+    assert divide_resources_among_jobs(MACHINE, jobs=3, cores=2, memory=GB) == MachineResources(cores=2, memory=GB)
 
 
 def test_more_jobs_than_cores_are_refused() -> None:
@@ -46,7 +45,7 @@ def test_more_memory_than_there_is_is_refused() -> None:
 
 
 def test_a_config_that_used_more_memory_before_is_refused() -> None:
-    item = ResourceShare(cores=1, memory=4 * GB)
+    item = MachineResources(cores=1, memory=4 * GB)
     require_memory_of_earlier_builds({"a": 4 * GB}, item, jobs=2)
     require_memory_of_earlier_builds({}, item, jobs=2)
     with pytest.raises(OutOfMemory, match=r"b used 5\.0 GB of memory"):
