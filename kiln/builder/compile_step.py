@@ -15,6 +15,7 @@ from kiln.builder.job_main import remove_folders_on_failure
 from kiln.errors import BuildFailed, SystemFault
 from kiln.executor import network_isolation
 from kiln.model.build_and_test_steps import StagedFiles
+from kiln.recipe_script_launch_commands import export_lines
 from kiln.store import bazel_variables_of_compile_scripts
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class CompileStepRunner:
             bazel_variables_of_compile_scripts.EVENTS: str(events),
             bazel_variables_of_compile_scripts.PROFILE: str(profile),
         }
-        text = bazel_variables_of_compile_scripts.shell_export_lines({**job.compile, **variables})
+        text = "".join(f"{line}\n" for line in export_lines({**job.compile, **variables}))
         watcher = (
             interrupt_script.interrupt_bazel_lines(job.folder / interrupt_script.NAME) if job.options.has_budget else ""
         )

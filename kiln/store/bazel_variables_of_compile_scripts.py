@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from typing import TYPE_CHECKING
 
 from kiln.store import executor_credentials_encoding
@@ -17,11 +16,6 @@ CPUS, MEMORY, DISTDIR, CACHE_KEY = "BAZEL_CPUS", "BAZEL_MEMORY_MB", "BAZEL_DISTD
 PROFILE, EXECUTOR, CREDENTIALS = "BAZEL_PROFILE", "BAZEL_REMOTE_EXECUTOR", "BAZEL_REMOTE_CREDENTIALS"
 JOBS, FALLBACK = "BAZEL_REMOTE_JOBS", "BAZEL_REMOTE_FALLBACK"
 SECRETS = (REMOTE_CACHE, EXECUTOR, CREDENTIALS)  # addresses may contain a password
-
-
-def shell_export_lines(variables: Mapping[str, str]) -> str:
-    """Return the shell lines that set a compile step's variables."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
 
 
 def secret_variable_names(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
