@@ -6,6 +6,7 @@ CI rely on them.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,11 @@ PROCESSES = 16_384  # threads count; a JVM along with a compiler for each core h
 
 # The start of a run's processes; `-m` would import the package, and this module with it, a first time.
 MAIN = "import sys; from kiln.{module} import main; main(*sys.argv[1:])"
+
+
+def module_command(module: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command that runs the ``main`` of one of kiln's modules by this Python."""
+    return (sys.executable, "-c", MAIN.format(module=module), *arguments)
 
 
 def conda_forge_variables(

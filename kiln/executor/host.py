@@ -85,12 +85,7 @@ class HostExecutor:
 
     def job_command(self, job_file: Path) -> tuple[str, ...]:
         """Return the command that runs a job file."""
-        return (
-            sys.executable,
-            "-c",
-            conda_forge_variables_and_paths.MAIN.format(module="builder.job_main"),
-            str(job_file),
-        )
+        return conda_forge_variables_and_paths.module_command("builder.job_main", str(job_file))
 
     def run_program(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:  # noqa: ARG002
         """Run a program to its end.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-import sys
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, process_runner
@@ -64,9 +63,8 @@ def prepare_build_script(job: ConfigJob, planned: RunPlan, show: Callable[[str],
         elif message["kind"] == "result":
             result.update(message)
 
-    words = (sys.executable, "-c", conda_forge_variables_and_paths.MAIN.format(module="run.config_build_process_main"))
     result_of_process = process_runner.run(
-        words,
+        conda_forge_variables_and_paths.module_command("run.config_build_process_main"),
         env=planned.options.client,
         cwd=conda_forge_variables_and_paths.PACKAGE_ROOT,
         on_line=show_or_store_message,

@@ -8,7 +8,6 @@ import os
 import platform
 import queue
 import signal
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -140,11 +139,7 @@ class MatrixRun:
         config = job.config
         try:
             result = process_runner.run(
-                (
-                    sys.executable,
-                    "-c",
-                    conda_forge_variables_and_paths.MAIN.format(module="run.config_build_process_main"),
-                ),
+                conda_forge_variables_and_paths.module_command("run.config_build_process_main"),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
                 secrets=tuple(
