@@ -204,28 +204,19 @@ class ConfigBuild:
 
     def build_process_result(self, outcome: ProcessOutcome) -> dict[str, Any]:
         """Return the result of the build process, or the packages of another engine."""
-        result = (
-            None
-            if self.task.uses_other_engine
-            else untrusted_build_results.read_build_result(self.task.folder, build_job_writer.RESULT)
-        )
-        if result is not None:
-            return result
-        succeeded = self.task.uses_other_engine and outcome.error is None
-        tested = not self.task.rendered.config.is_cross
-        packages = (
-            conda_build_setup_and_results.built_package_reports(self.task.folder, self.task.job.config, tested=tested)
-            if succeeded
-            else []
-        )
-        if succeeded and not packages:
-            job = self.task.job
+        task, job = self.task, self.task.job
+        nothing: dict[str, Any] = {"steps": [], "error": None, "packages": []}
+        if not task.uses_other_engine:
+            return untrusted_build_results.read_build_result(task.folder, build_job_writer.RESULT) or nothing
+        if outcome.error is not None:
+            return nothing
+        tested = not task.rendered.config.is_cross
+        packages = conda_build_setup_and_results.built_package_reports(task.folder, job.config, tested=tested)
+        if not packages:
             raise BuildFailed(f"{job.options.engine} succeeded, but made no package", hint=f"read {job.log}")
         for package in packages:
-            secret_leaks.require_no_secrets(
-                self.task.folder / package["artifact"]["path"], self.task.caller_script_variables
-            )
-        return {"steps": [], "error": None, "packages": packages}
+            secret_leaks.require_no_secrets(task.folder / package["artifact"]["path"], task.caller_script_variables)
+        return {**nothing, "packages": packages}
 
     def publish_to_channel(
         self, packages: list[dict[str, Any]], seconds: float, *, outdated: bool

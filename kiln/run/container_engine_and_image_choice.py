@@ -111,17 +111,14 @@ def _digest_of_image_pulled_if_needed(
     name: str, platform: str, options: RunOptions, engine: Engine, on_line: Callable[[str], None] | None
 ) -> str:
     described = image_inspection_and_pull.inspect_image(engine, name)
-    if described is not None and image_inspection_and_pull.platform_in_description(described) in {platform, ""}:
-        return image_inspection_and_pull.digest_in_description(described)
     if described is not None:
-        image_inspection_and_pull.refuse_local_image_of_other_platform(
-            name, image_inspection_and_pull.platform_in_description(described), platform
-        )
-    return (
-        image_inspection_and_pull.pull_image(engine, name, platform=platform, on_line=on_line)
-        if options.fetch
-        else "unknown"
-    )
+        local = image_inspection_and_pull.platform_in_description(described)
+        if local in {platform, ""}:
+            return image_inspection_and_pull.digest_in_description(described)
+        image_inspection_and_pull.refuse_local_image_of_other_platform(name, local, platform)
+    if not options.fetch:
+        return "unknown"
+    return image_inspection_and_pull.pull_image(engine, name, platform=platform, on_line=on_line)
 
 
 def _options_with_base_image(options: RunOptions, engine: Engine) -> tuple[RunOptions, tuple[str, ...]]:

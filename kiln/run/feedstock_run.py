@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln import expand, limits, render
+from kiln import expand, files, limits, render
 from kiln.ledger import Ledger
 from kiln.run import recipe_support
 from kiln.run.plan import make_run_plan
@@ -40,7 +40,8 @@ def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> froze
 
     A meta.yaml names them in ``build/script_env``, a recipe.yaml in the ``secrets`` of a script.
     """
-    if not any(key in _recipe_text(feedstock) for key in ("script_env", "secrets")):
+    recipe = "\n".join(map(files.text_or_empty, (feedstock.meta, feedstock.recipe_v1)))
+    if not any(key in recipe for key in ("script_env", "secrets")):
         return frozenset()
     from kiln.build.script_variables import config_caller_variable_names as of  # most recipes have none
 
@@ -49,12 +50,6 @@ def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> froze
             name for config in configs for name in of(render.render(feedstock, expand.read_config(feedstock, config)))
         )
     )
-
-
-def _recipe_text(feedstock: Feedstock) -> str:
-    """Return the text of the recipe, in either format."""
-    files = (file for file in (feedstock.meta, feedstock.recipe_v1) if file.is_file())
-    return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
 def build_planned_configs(

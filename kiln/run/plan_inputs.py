@@ -92,14 +92,12 @@ def look_up_run_inputs(
     if choice.engine is None:
         buildable_platforms.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=False)
     image_platforms = buildable_platforms.image_platforms(feedstock, configs)
+    on_image_line = on_line and (lambda line: on_line(f"image: {line}"))
     places, notes = container_engine_and_image_choice.choose_build_locations(
-        [(config, image_platforms[config.name]) for config in configs],
-        options,
-        choice.engine,
-        on_line and (lambda line: on_line(f"image: {line}")),
+        [(config, image_platforms[config.name]) for config in configs], options, choice.engine, on_image_line
     )
     places, notes_on_packages = yum_requirements.add_packages_to_images(
-        feedstock, places, options, choice.engine, on_line and (lambda line: on_line(f"image: {line}"))
+        feedstock, places, options, choice.engine, on_image_line
     )
     rehearsals, notes_on_rehearsals = (
         _look_up_rehearsal_inputs(feedstock, configs, options, machine, on_line) if rehearsal else ({}, ())
