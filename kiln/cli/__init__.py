@@ -185,17 +185,9 @@ def apply_limits_from_environment(environment: Mapping[str, str]) -> AbstractCon
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; print errors, with secrets masked."""
-    from kiln.cli.masked_and_escaped_streams import masked_output
+    from kiln.cli.masked_and_escaped_streams import escaped_output, masked_output
 
-    with masked_output(os.environ, arguments):
-        return run_command_line(arguments)
-
-
-def run_command_line(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit code; print errors."""
-    from kiln.cli.masked_and_escaped_streams import escaped_output
-
-    with escaped_output():
+    with masked_output(os.environ, arguments), escaped_output():
         try:
             return dispatch(arguments)
         except SystemExit as end:  # argparse's --help and --version

@@ -98,22 +98,25 @@ def combination_result(versions: dict[str, str], *, here: bool) -> DoctorResult:
         UsageError: for an invalid version or GPU.
     """
     from kiln.compat.combination import combination_from_options as combination_of
-    from kiln.compat.combination_verdict import judge_combination
 
     gpus = [versions.pop(name) for name in ("gpu", "cc") if name in versions]
     combination = combination_of({**versions, **({"gpu": ",".join(gpus)} if gpus else {})})
-    return judge_combination(fill_unset_from_machine(combination) if here else combination)
+    return judge_combination(combination, here=here)
 
 
-def fill_unset_from_machine(combination: Combination) -> Combination:
-    """Return a combination with unset properties of the machine filled in from this machine."""
-    import dataclasses
+def judge_combination(combination: Combination, *, here: bool) -> DoctorResult:
+    """Return the result for a combination; with ``here``, this machine's properties fill in those that are unset."""
+    from kiln.compat import combination_verdict
 
-    from kiln.compat import machine_facts
+    if here:
+        import dataclasses
 
-    facts = machine_facts.probe_machine(os.environ).runtime_combination()
-    values = {name: getattr(facts, name) for name in MACHINE if getattr(combination, name) in (None, ())}
-    return dataclasses.replace(combination, **values)
+        from kiln.compat import machine_facts
+
+        facts = machine_facts.probe_machine(os.environ).runtime_combination()
+        values = {name: getattr(facts, name) for name in MACHINE if getattr(combination, name) in (None, ())}
+        combination = dataclasses.replace(combination, **values)
+    return combination_verdict.judge_combination(combination)
 
 
 def print_config_results(root: Path, options: argparse.Namespace) -> int:
@@ -128,15 +131,12 @@ def print_config_results(root: Path, options: argparse.Namespace) -> int:
 
 def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[DoctorResult]:
     """Return the results for a config, one for each of its Pythons."""
-    from kiln.compat.combination_verdict import judge_combination
     from kiln.run import tensorflow_and_cuda_version_check
 
     combinations = tensorflow_and_cuda_version_check.version_combinations_of_config(feedstock, name)
     if not combinations:
         return [tensorflow_and_cuda_version_check.result_for_config_outside_tables(feedstock, name)]
-    return [
-        judge_combination(fill_unset_from_machine(combination) if here else combination) for combination in combinations
-    ]
+    return [judge_combination(combination, here=here) for combination in combinations]
 
 
 def show_machine_and_runnable_versions(root: Path, *, as_json: bool) -> int:

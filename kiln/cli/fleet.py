@@ -264,9 +264,8 @@ def start_detached_run(options: argparse.Namespace, feedstock: Feedstock) -> int
         fleet_run_terms_from_options.run_terms_of_plan(options, plan)
         with files.held_lock_file(layout.lock_file("fleet-detach")):  # of two at once, the second has to see the first
             fleet_unrecorded_run_recovery.require_no_run_of_same_build(options, feedstock, selection.configs, ledger)
-            quotas = fleet_account_quota_lookup.account_quotas(
-                options, feedstock
-            )  # of which another run would have a part
+            # another run would have a part of these
+            quotas = fleet_account_quota_lookup.account_quotas(options, feedstock)
             plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
             print_quota_warnings(plan, fleet_run_terms_from_options.offers_by_type(options, plan).values())
             fleet_detach_to_controller.check_credential_expiry(options, plan, begins=True)
@@ -309,9 +308,8 @@ def plan_run_config_and_site(
         if options.pool is None and (pool := recorded_pool_type_and_size(previous)) is not None:
             options.pool_type, options.pool = pool
         require_known_machine_types(options, previous)
-    quotas = (
-        () if previous is not None else fleet_account_quota_lookup.account_quotas(options, feedstock)
-    )  # it has workers already
+    # a resumed run has workers already
+    quotas = () if previous is not None else fleet_account_quota_lookup.account_quotas(options, feedstock)
     plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
     offers = {} if is_slurm else fleet_run_terms_from_options.offers_by_type(options, plan)
     print_quota_warnings(plan, offers.values())

@@ -88,10 +88,8 @@ class ConfigBuild:
     def build_unless_finished(self) -> dict[str, Any]:
         """Build the config while holding its lock, unless another run has finished it."""
         job, folder = self.task.job, self.task.folder
-        lock = (
-            self.hold_config_lock() if job.options.debug is None else contextlib.nullcontext()
-        )  # --debug: the caller holds it
-        with lock:
+        # --debug: the caller holds the lock
+        with self.hold_config_lock() if job.options.debug is None else contextlib.nullcontext():
             kill_orphans_in_folder(folder)
             try:
                 return self.result_of_other_run() or self.build_and_publish()

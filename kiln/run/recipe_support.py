@@ -35,11 +35,9 @@ def require_supported_recipe(feedstock: Feedstock, configs: Iterable[str], *, en
         raise UsageError(
             f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {OWN_ENGINE}"
         )
-    from kiln.run.unsupported_recipe_yaml_keys import (
-        check_keys_and_find_stagings,
-    )  # it imports the whole reader of recipe.yaml
+    from kiln.run import unsupported_recipe_yaml_keys  # it imports the whole reader of recipe.yaml
 
-    places = limits.run_bounded(lambda: check_keys_and_find_stagings(feedstock))
+    places = limits.run_bounded(lambda: unsupported_recipe_yaml_keys.check_keys_and_find_stagings(feedstock))
     for config in configs if places else ():
         _require_independent_stagings(render.render(feedstock, expand.read_config(feedstock, config)), places)
 

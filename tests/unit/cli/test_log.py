@@ -85,7 +85,7 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(
     log = root / "build_artifacts" / "logs" / "0002" / f"{CONFIG}.log"
     log.unlink()
     log.symlink_to(secret)
-    assert cli.run_command_line(["-C", str(root), "log", CONFIG]) == NotWritable.exit_code
+    assert cli.run(["-C", str(root), "log", CONFIG]) == NotWritable.exit_code
     assert "secret\n" not in capsys.readouterr().out
 
 
