@@ -57,14 +57,9 @@ class ChannelCredentials:
         """Return whether a URL is in the channel."""
         return f"{url}/".startswith(f"{self.bare.rstrip('/')}/")
 
-    @property
-    def authorization_header(self) -> dict[str, str]:
-        """The header of HTTP's basic authentication (RFC 7617)."""
-        return {} if self.user is None else basic_auth_header(self.user)
-
 
 def basic_auth_header(user: str) -> dict[str, str]:
-    """Return the header of HTTP's basic authentication for the ``USER:PASSWORD`` of a URL, in which both are quoted."""
+    """Return the header of basic authentication (RFC 7617) for a URL's ``USER:PASSWORD``, in which both are quoted."""
     pair = ":".join(_user_and_password(user)).encode()
     return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
 
@@ -110,7 +105,7 @@ def request_headers(url: str) -> dict[str, str]:
 
 def _longest_channel_header(matches: Iterable[ChannelCredentials]) -> dict[str, str]:
     entry = max(matches, key=lambda entry: len(entry.bare), default=None)
-    return {} if entry is None else entry.authorization_header
+    return {} if entry is None or entry.user is None else basic_auth_header(entry.user)
 
 
 def url_with_token(url: str) -> str:

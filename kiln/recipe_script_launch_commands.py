@@ -51,7 +51,8 @@ def script_run_lines(script: Script, recipe_folder: Path) -> tuple[str, ...]:
 
 
 def _script_commands(script: Script, recipe_folder: Path) -> tuple[str, ...]:
-    interpreter = script.interpreter or interpreter_of_file(script.file)
+    suffix = PurePosixPath(script.file or "").suffix.lower()
+    interpreter = script.interpreter or SUFFIXES.get(suffix, "bash")
     command = shlex.join(script.program.split()) if script.program else COMMANDS[interpreter]
     if script.file is not None:
         return (f"{command} {shlex.quote(str(recipe_folder / script.file))}",)
@@ -64,8 +65,3 @@ def _script_commands(script: Script, recipe_folder: Path) -> tuple[str, ...]:
         f"{command} {_INLINE}",
         "\n".join(lines_without_shell_trace((f"rm {_INLINE}",))),
     )
-
-
-def interpreter_of_file(file: str | None) -> str:
-    """Return the interpreter of a script's file, by its suffix: bash for any other."""
-    return SUFFIXES.get(PurePosixPath(file or "").suffix.lower(), "bash")

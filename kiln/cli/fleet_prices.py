@@ -79,8 +79,7 @@ def prices_as_table(prices: Iterable[Price]) -> str:
 
 def user_price_table_path(environment: Mapping[str, str]) -> Path:
     """Return the path of the user's table of prices."""
-    folder = environment.get("XDG_CONFIG_HOME")
-    return (Path(folder) if folder else Path.home() / ".config") / "kiln" / "prices.csv"
+    return Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "kiln" / "prices.csv"
 
 
 def merged_price_table(path: Path | None, environment: Mapping[str, str]) -> tuple[Price, ...]:

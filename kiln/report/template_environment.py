@@ -63,7 +63,7 @@ def _jinja_environment() -> Environment:
         "duration": duration,
         "short_duration": short_duration,
         "size": files.human_readable_size,
-        "moment": _utc_time_text,
+        "moment": lambda seconds: time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)),
         "kind": lambda state: state.name.lower().replace("_", "-"),
         "tail": end_of_log,
         "href": jinja2.pass_context(lambda page, path: _relative_link(path, page["folder"])),
@@ -106,10 +106,6 @@ def _reason_text(text: str) -> str:
         for line in text.splitlines()
     ]
     return cut_to_width("\n".join(lines), LONGEST)
-
-
-def _utc_time_text(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def _relative_link(path: Path, folder: Path) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kiln.errors import KilnError
     from kiln.model.ci_job_chain import HandoverArchive
     from kiln.model.feedstock import Feedstock
-    from kiln.model.run import ConfigRun, MatrixReport
+    from kiln.model.run import MatrixReport
     from kiln.run.plan import RunPlan
     from kiln.store.layout import ArtifactLayout
 
@@ -165,7 +165,8 @@ class ContinuedBuild:
         Return the error of a job that was stopped, or made no progress, None for others; and notes.
         """
         (config,) = report.configs
-        steps = finished_step_titles(config)
+        finished = (step.title for step in config.steps if not step.failed and step.title != "render")
+        steps = tuple(dict.fromkeys(finished))
         if config.state in {ConfigState.DONE, ConfigState.CACHED}:
             packages = tuple((package.artifact.path.name, package.artifact.sha256) for package in config.packages)
             self._write_handover_record(ChainState.FINISHED, report, steps, packages=packages)
@@ -263,11 +264,6 @@ def _unreadable_files_note(entries: Sequence[tuple[str, str]]) -> tuple[str, ...
     more = f" and {len(entries) - SHOWN} more" if len(entries) > SHOWN else ""
     what = f"{count_text(len(entries), 'file')} could not be read, and are not handed on"
     return (f"{what}: {examples}{more}; a step that needs one runs again",)
-
-
-def finished_step_titles(config: ConfigRun) -> tuple[str, ...]:
-    """Return the titles of a config's finished steps."""
-    return tuple(dict.fromkeys(step.title for step in config.steps if not step.failed and step.title != "render"))
 
 
 def recipe_uses_compile_cache(feedstock: Feedstock) -> bool:
