@@ -92,7 +92,6 @@ def _budget_fields(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _arguments_named_as_fields(record: type[RunOptions | BuildOptions], options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that have the names of a record's fields."""
     import dataclasses
 
     fields = {field.name for field in dataclasses.fields(record)}

@@ -120,10 +120,8 @@ def _disable_legacy_commands(text: str) -> str:
 
 
 def _escape_command_data(text: str) -> str:
-    """Return the escaped text of a command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _escape_command_property(text: str) -> str:
-    """Return an escaped property of a command."""
     return _escape_command_data(text).replace(":", "%3A").replace(",", "%2C")

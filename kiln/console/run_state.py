@@ -142,7 +142,6 @@ class RunState:
 
 
 def _actual_or_estimated_seconds(config: ConfigRun) -> float | None:
-    """Return the seconds that a config took, or its estimate."""
     if config.state in GOOD and config.started and config.finished:
         return config.finished - config.started
     return config.estimate

@@ -79,7 +79,6 @@ def refuse_ineffective_remote_options(
 
 
 def _recipe_reads_executor_variable(recipe: Path) -> bool:
-    """Return whether a script of the recipe has the variable's name."""
     for path in sorted(recipe.iterdir()):
         if path.is_file():
             with path.open("rb") as file:

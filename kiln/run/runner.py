@@ -123,7 +123,6 @@ class MatrixRun:
             self._process_config_event(*self.events.get())
 
     def _start_config(self, estimate: JobEstimate) -> None:
-        """Start the process of a config."""
         name = estimate.config
         self.queue.begin_build(name, estimate, time.time())
         cold = self.queue.is_running_build_cold(name) if self.plan.compiles else self.configs[name].cold
@@ -168,7 +167,6 @@ class MatrixRun:
             self._apply_process_message(config, config_run, message)
 
     def _apply_process_message(self, config: str, config_run: RunningConfig, message: Mapping[str, Any]) -> None:
-        """Handle a message of a config's process."""
         match message["kind"]:
             case "hello":
                 config_run.pid = message["pid"]

@@ -117,7 +117,6 @@ def compiled_cuda_capabilities(recipe: Path, cuda: str) -> tuple[str, ...]:
 
 
 def _cuda_and_compiler_architectures(settings: configparser.ConfigParser, section: str) -> set[int] | None:
-    """Return the architectures that a CUDA and its compiler both accept."""
     numbers = _architectures_in_section(settings, section)
     compiler = settings.get(section, "compiler", fallback="")
     by_compiler = _architectures_in_section(settings, f"compiler {compiler}")
