@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,11 +41,13 @@ def answer_completion_request() -> None:
 
 def parser_for_command_line(line: str) -> argparse.ArgumentParser:
     """Return the parser for an unfinished command line; only its own command is imported."""
-    words = _unfinished_line_words(line)
-    program, rest = (Path(words[0]).name, words[1:]) if words else ("kiln", [])
-    if program == "build-locally.py":
-        parser, _ = cli.command_parser_and_module("build", program)
-        return _add_config_completion(parser, Path(words[0]).absolute().parent)
+    from argcomplete.lexers import split_line
+
+    _, last, _, words, _ = split_line(line)
+    program, *rest = (*words, last)
+    if Path(program).name == "build-locally.py":
+        parser, _ = cli.command_parser_and_module("build", "build-locally.py")
+        return _add_config_completion(parser, Path(program).absolute().parent)
     top = cli.Parser(prog="kiln")
     top.add_argument("-C", dest="root", metavar="DIR", type=Path, default=Path())
     top.add_argument("--version", action="store_true")
@@ -62,14 +63,6 @@ def parser_for_command_line(line: str) -> argparse.ArgumentParser:
             typed, parents=[_add_config_completion(parser, root)], add_help=False, help=cli.COMMANDS[typed]
         )
     return top
-
-
-def _unfinished_line_words(line: str) -> list[str]:
-    """Return the words of an unfinished line, which may end in an open quote."""
-    for end in ("", '"', "'"):
-        with suppress(ValueError):
-            return shlex.split(line + end)
-    return line.split()
 
 
 def _add_config_completion(parser: cli.Parser, root: Path) -> cli.Parser:
