@@ -132,7 +132,7 @@ def execute_plan(
     )
     try:
         with signals.termination_as_interrupt(), observer:
-            report, errors = feedstock_run.build_planned_configs(feedstock, plan, observer)
+            report, errors = feedstock_run.build_planned_configs(plan, observer)
     except KeyboardInterrupt:
         if options.junit:
             write_junit(recorded_run(feedstock, None), options.junit)

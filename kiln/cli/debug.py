@@ -47,4 +47,4 @@ def run_debug_shell(options: argparse.Namespace, feedstock: Feedstock) -> int:
         return 0
     terminal = {name: os.environ[name] for name in TERMINAL_VARIABLES if name in os.environ}
     with signals.termination_as_interrupt():
-        return open_shell(feedstock, plan, terminal=terminal if sys.stdin.isatty() else None, show=print_line)
+        return open_shell(plan, terminal=terminal if sys.stdin.isatty() else None, show=print_line)

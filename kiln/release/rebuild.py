@@ -13,7 +13,6 @@ from kiln.release.package_byte_differences import described_differences, feedsto
 from kiln.run import feedstock_run
 from kiln.run.config_build_process_main import ConfigBuild, config_build_error
 from kiln.store import build_cache
-from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,7 +82,7 @@ def rebuild_and_compare(
     planned = feedstock_run.plan_run(feedstock, options, machine)
     if image is not None and planned.image != image:
         raise ProvenanceBroken(f"the image is {planned.image} now, and was {image}", hint="fetch the former image")
-    build = ConfigBuild.from_job(rebuild_job(planned, feedstock))
+    build = ConfigBuild.from_job(rebuild_job(planned))
     folder = build.task.folder
     with build_cache.hold_lock(build.task.lock_file, while_true=lambda: False):
         kill_orphans_in_folder(folder)
@@ -103,13 +102,13 @@ def rebuild_and_compare(
     raise NotReproduced(f"{package.name} was not reproduced", why=f"these differ:{lines}", hint=hint)
 
 
-def rebuild_job(planned: RunPlan, feedstock: Feedstock) -> ConfigJob:
+def rebuild_job(planned: RunPlan) -> ConfigJob:
     """Return the one job of a plan, with a separate log, and without reused packages.
 
     A cold build makes every package itself; under another key it finds no compile in a cache.
     """
     ((config, job),) = planned.jobs_of.items()
-    log = str(ArtifactLayout.for_feedstock(feedstock).safe_path("logs", f"rebuild-{config}.log"))
+    log = str(planned.layout.safe_path("logs", f"rebuild-{config}.log"))
     return dataclasses.replace(
         job,
         log=log,

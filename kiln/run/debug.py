@@ -16,22 +16,18 @@ from kiln.errors import BuildFailed
 from kiln.executor import conda_build_setup_and_results, conda_forge_variables_and_paths
 from kiln.job.messages import MARK, error_from_json, parse_message
 from kiln.run.config_build_process_main import ConfigBuild
-from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kiln.job.job_descriptions import ConfigJob
-    from kiln.model.feedstock import Feedstock
     from kiln.run.plan import RunPlan
 
 # An interactive shell on a terminal; else one that reads its commands.
 SHELL = '. "$1"; if [ -t 0 ]; then exec bash --norc -i; else exec bash -s; fi'
 
 
-def open_debug_shell(
-    feedstock: Feedstock, planned: RunPlan, *, terminal: Mapping[str, str] | None, show: Callable[[str], None]
-) -> int:
+def open_debug_shell(planned: RunPlan, *, terminal: Mapping[str, str] | None, show: Callable[[str], None]) -> int:
     """Prepare an output of the plan's one config, open a shell there, and return the shell's exit code.
 
     ``terminal`` are the variables of the terminal at standard input, None without one. ``show`` gets the progress of
@@ -41,8 +37,7 @@ def open_debug_shell(
         KilnError: the errors of a build.
     """
     ((config, planned_job),) = planned.jobs_of.items()
-    layout = ArtifactLayout.for_feedstock(feedstock)
-    log = layout.safe_path("logs", "debug", f"{config}.log")
+    log = planned.layout.safe_path("logs", "debug", f"{config}.log")
     job = dataclasses.replace(planned_job, log=str(log), parent=os.getpid())
     entry = ConfigBuild.from_job(job)
     with entry.hold_config_lock():  # until the shell ends, so that no other run removes the prepared files

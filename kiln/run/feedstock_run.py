@@ -52,9 +52,7 @@ def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> froze
     )
 
 
-def build_planned_configs(
-    feedstock: Feedstock, planned: RunPlan, watcher: RunObserver
-) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+def build_planned_configs(planned: RunPlan, watcher: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build a plan; return the report, and the errors of failed configs.
 
     Raises:
@@ -62,17 +60,13 @@ def build_planned_configs(
     """
     from kiln.run.runner import MatrixRun
 
-    build_options = planned.options.build
-    layout = ArtifactLayout.for_feedstock(
-        feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache
-    )
-    with Ledger(layout.ledger) as ledger:
-        run = MatrixRun(planned, ledger=ledger, layout=layout, watcher=watcher)
+    with Ledger(planned.layout.ledger) as ledger:
+        run = MatrixRun(planned, ledger=ledger, watcher=watcher)
         try:
             return run.execute(), run.errors
         finally:
             if used := {job.cache_key for job in planned.jobs_of.values()}:
-                layout.compile_caches.trim_to_size(planned.options.cache_bound, keep=used)
+                planned.layout.compile_caches.trim_to_size(planned.options.cache_bound, keep=used)
 
 
 def last_config_states(feedstock: Feedstock, *, rehearsal: bool) -> Mapping[str, ConfigState]:

@@ -46,6 +46,7 @@ class RunPlan:
     """
 
     options: RunOptions
+    layout: ArtifactLayout
     cores: int
     container: str
     image: str | None
@@ -101,6 +102,7 @@ def make_run_plan(
         )
     return RunPlan(
         options=options,
+        layout=layout,
         cores=resources.cores,
         container=run_inputs.container_engine_name,
         image=container_engine_and_image_choice.image_names_for_report(run_inputs.places),

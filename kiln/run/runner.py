@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from kiln.model.job_estimate import JobEstimate
     from kiln.model.observer import RunObserver
     from kiln.run.plan import RunPlan
-    from kiln.store.layout import ArtifactLayout
 
 RESERVE = 1 << 20  # bytes of disk, to record that it is full
 STOP_TIMEOUT = 30.0  # seconds for a stopped config to clean up
@@ -51,10 +50,10 @@ class RunningConfig:
 class MatrixRun:
     """A run of a plan: this thread alone decides, records and reports; other threads only read from the processes."""
 
-    def __init__(self, plan: RunPlan, *, ledger: Ledger, layout: ArtifactLayout, watcher: RunObserver) -> None:
+    def __init__(self, plan: RunPlan, *, ledger: Ledger, watcher: RunObserver) -> None:
         self.plan = plan
         self.ledger = ledger
-        self.layout = layout
+        self.layout = plan.layout
         self.watcher = watcher
         self.events: queue.Queue[tuple[str, str | process_runner.ProcessResult | KilnError]] = queue.Queue()
         self.running: dict[str, RunningConfig] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from kiln.operating_system.machine_resources import MachineResources
 from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, SourceFile, StandIn
 from kiln.run.options import RunOptions
 from kiln.run.plan import RunPlan, plan_as_text
+from kiln.store.layout import ArtifactLayout
 
 
 def a_plan(*, estimate: float | None, **more: Any) -> RunPlan:
     waiting = ConfigRun(config="a", state=ConfigState.WAITING, group="cpu", cold=True, estimate=estimate)
     fixed = {
         "options": RunOptions(configs=("a",), command="kiln build a", build=BuildOptions()),
+        "layout": ArtifactLayout(root=Path("build_artifacts")),
         "cores": 8,
         "container": "docker",
         "image": None,

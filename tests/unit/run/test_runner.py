@@ -24,11 +24,10 @@ DONE = tuple(ConfigRun(config=name, group=name, state=ConfigState.DONE) for name
 def run(monkeypatch: pytest.MonkeyPatch) -> MatrixRun:
     """Return a run of two configs that have finished, and are not in the index yet."""
     monkeypatch.setattr(local_build_order, "queue_of_configs", lambda *_, **__: None)
-    plan = SimpleNamespace(waiting=(), compiles=False, configs=DONE)
+    plan = SimpleNamespace(waiting=(), compiles=False, configs=DONE, layout=SimpleNamespace())
     ledger = SimpleNamespace(update_config=lambda *_: None)
     watcher = SimpleNamespace(config_changed=lambda _: None)
-    anything: Any = SimpleNamespace()
-    run = MatrixRun(cast("RunPlan", plan), ledger=cast("Any", ledger), layout=anything, watcher=cast("Any", watcher))
+    run = MatrixRun(cast("RunPlan", plan), ledger=cast("Any", ledger), watcher=cast("Any", watcher))
     run.unindexed = ["a", "b"]
     return run
 
