@@ -5,12 +5,8 @@ libarchive, with which conda-build unpacks, goes by the content alone: a plain t
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # conda-build's decompressible_exts (conda_build/utils.py): the ending of a file's name decides whether it is unpacked.
 ARCHIVES = (

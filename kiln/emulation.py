@@ -10,13 +10,12 @@ import platform
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from kiln import files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Literal
 
 REGISTRY = Path("/proc/sys/fs/binfmt_misc")
 EMULATORS = ("CROSSCOMPILING_EMULATOR", "CMAKE_CROSSCOMPILING_EMULATOR")  # keys that conda-forge adds to a variant

@@ -12,13 +12,11 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from kiln.errors import AlreadyRunning, DiskFull, NotWritable, SystemFault
+from kiln.errors import AlreadyRunning, DiskFull, KilnError, NotWritable, SystemFault
 from kiln.operating_system import file_locks, file_operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from kiln.errors import KilnError
 
 _REFUSED = ".refused"
 _PART = ".part"

@@ -6,13 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln.cli.run_view_choice_and_printing import print_notes
-from kiln.errors import UsageError
+from kiln.errors import KilnError, UsageError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from kiln.errors import KilnError
     from kiln.model.feedstock import Feedstock
     from kiln.model.run import MatrixReport
     from kiln.run.ci_job_handover import ContinuedBuild

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.cli import build_arguments, common_arguments, option_value_parsers
 from kiln.fleet import lost_controller_cost_and_sweep_script
 
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
 
     from kiln.fleet.plan import WorkerArrangement
 

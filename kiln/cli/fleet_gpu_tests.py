@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from kiln import __version__
 from kiln.cli import fleet_package_tests, run_options_from_arguments
 from kiln.console.text import count_text
-from kiln.model.fleet_run import GONE
-from kiln.model.run import GOOD, MatrixReport
+from kiln.model.fleet_run import GONE, FleetRun, Offer
+from kiln.model.run import GOOD, ConfigRun, MatrixReport
 
 if TYPE_CHECKING:
     import argparse
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from kiln.fleet.run_recorders import RunRecorder
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
-    from kiln.model.fleet_run import FleetRun, Offer
     from kiln.model.observer import RunObserver
-    from kiln.model.run import ConfigRun
     from kiln.store.configs_built_on_workers import RemoteConfig
 
     # The builds of a run; see `kiln.fleet.run_and_removal.execute_fleet_run`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.cli import fleet_slurm_options_and_jobs
 from kiln.cli.fleet_run_folder_and_variables import PACKAGE_ROOT, playbook_site, provider_variables_without_secrets
@@ -14,7 +14,6 @@ from kiln.errors import UsageError
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
     from kiln.model.feedstock import Feedstock
 

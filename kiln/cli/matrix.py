@@ -8,7 +8,7 @@ import sys
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.cli import pinning_selection
 from kiln.cli.commands_in_hints import make_pasteable
@@ -19,7 +19,6 @@ from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate,
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
     from kiln.model.matrix_config import BuildConfig
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from kiln.cli import option_value_parsers
 from kiln.errors import PinningNeeded, UsageError
@@ -14,7 +14,6 @@ from kiln.operating_system import users
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-    from typing import TypeVar
 
     from kiln.expand import KeyWithoutValue
     from kiln.expand.pinning_package import Pinning

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-from kiln.model.run import OPEN, ConfigState
-
-if TYPE_CHECKING:
-    from kiln.model.run import ConfigRun, RunCost
+from kiln.model.run import OPEN, ConfigRun, ConfigState, RunCost
 
 _WEEK = 6 * 86400.0  # seconds in which the name of a day is unambiguous
 

@@ -12,14 +12,13 @@ import time
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
-from kiln.console.live_frame_layout import frame_lines
+from kiln.console.live_frame_layout import Line, frame_lines
 from kiln.console.plain import failure_lines
 from kiln.console.run_state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kiln.console.live_frame_layout import Line
     from kiln.model.bazel_progress_and_report import Progress
     from kiln.model.run import ConfigRun, MatrixReport, RunCost
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from kiln.console.expected_time_text import expected_config_period_text, time_of_day_text
 from kiln.console.progress_text import ORDER, SIGNS, state_count_text
 from kiln.console.text import cost_text, duration, elapsed_text, fit_name_to_width, fit_to_width
-from kiln.model.run import BAD, GOOD, ConfigState
+from kiln.model.run import BAD, GOOD, ConfigRun, ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kiln.console.run_state import RunState
-    from kiln.model.run import ConfigRun
 
 Span = tuple[str, str]  # text and its style: the parameters of SGR, such as "32", or nothing
 Line = tuple[Span, ...]

@@ -11,13 +11,12 @@ from kiln.console.expected_time_text import expected_config_period_text, expecte
 from kiln.console.progress_text import SIGNS, state_count_text
 from kiln.console.run_state import RunState
 from kiln.console.text import cost_text, duration, sanitized_line, unindented_terminal_line
-from kiln.model.run import ConfigState
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from kiln.model.bazel_progress_and_report import Progress
-    from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 _SHIFT = 900.0  # seconds by which an end has to be later or earlier to be printed; or a tenth of what remains
 

@@ -6,13 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kiln.console.text import duration, unindented_terminal_line
-from kiln.model.run import ConfigState
+from kiln.model.run import ConfigRun, ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kiln.model.bazel_progress_and_report import Progress
-    from kiln.model.run import ConfigRun
 
 PARTS = 10  # approximate number of lines for a compile
 # Each state has a sign, so that color is never the only distinction.

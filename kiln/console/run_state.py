@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from kiln.console.progress_text import ProgressLineSelector, progress_text
 from kiln.console.text import line_as_terminal_shows, unindented_terminal_line
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.run import BAD, GOOD, OPEN, ConfigState
+from kiln.model.run import BAD, GOOD, OPEN, ConfigRun, ConfigState, MatrixReport, RunCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kiln.model.bazel_progress_and_report import Progress
-    from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 TAIL = 20  # stored lines of each step, shown if it fails
 # Build scripts run under `set -x`: the trace has each variable of the environment twice, and then the recipe's script.

@@ -11,7 +11,7 @@ import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from kiln.errors import KilnError
 from kiln.limits import rendering_limit_errors
@@ -19,7 +19,6 @@ from kiln.limits.rendering_limit_errors import BoundedRunState, OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import NoReturn
 
 assert sys.platform != "win32", "Windows has no forks"
 

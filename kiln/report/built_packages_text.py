@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING
 
 from kiln import files
 from kiln.console.text import duration, table, wrapped_lines
-from kiln.model.build_results import TestVerdict
-from kiln.model.run import GOOD
+from kiln.model.build_results import PackageReport, TestVerdict
+from kiln.model.run import GOOD, ConfigRun, MatrixReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
-
-    from kiln.model.build_results import PackageReport
-    from kiln.model.run import ConfigRun, MatrixReport
 
 SPEC = "tensorflow"  # the package of its rehearsal's install command; of others it is the last package
 _HEADER: tuple[str, ...] = ("package", "version", "build string", "size", "built", "tests", "tested")

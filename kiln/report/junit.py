@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from kiln.console.text import sanitized_line, unindented_terminal_line
-from kiln.model.build_results import TestVerdict
-from kiln.model.run import BAD, ConfigState
+from kiln.model.build_results import PackageReport, TestVerdict
+from kiln.model.run import BAD, ConfigRun, ConfigState, MatrixReport
 from kiln.report import totals
 from kiln.report.tail import end_of_log
-
-if TYPE_CHECKING:
-    from kiln.model.build_results import PackageReport
-    from kiln.model.run import ConfigRun, MatrixReport
 
 
 def as_junit(report: MatrixReport, now: float) -> str:

@@ -6,12 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.model.run import BAD, GOOD, ConfigState
+from kiln.model.run import BAD, GOOD, ConfigRun, ConfigState, MatrixReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from kiln.model.run import ConfigRun, MatrixReport
 
 SLOWER, SECONDS = 1.2, 10.0  # a build is slower from this factor on, and from these seconds
 DECIDED = GOOD | BAD

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.model.run import ConfigState
+from kiln.model.run import ConfigState, MatrixReport, RunCost
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from kiln.model.run import MatrixReport, RunCost
 
 
 def report_as_json(report: MatrixReport) -> dict[str, Any]:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
-from kiln.model.run import ConfigState
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.report import totals
-
-if TYPE_CHECKING:
-    from kiln.model.run import ConfigRun, MatrixReport
 
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 _TICKS = 10  # approximate maximum

@@ -6,14 +6,11 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.model.build_results import TestVerdict
-from kiln.model.run import BAD, GOOD, OPEN, ConfigState
+from kiln.model.build_results import PackageReport, TestVerdict
+from kiln.model.run import BAD, GOOD, OPEN, ConfigRun, ConfigState, MatrixReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from kiln.model.build_results import PackageReport
-    from kiln.model.run import ConfigRun, MatrixReport
 
 TEST_STEP = "test "  # the title of a test's step begins with it
 

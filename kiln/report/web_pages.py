@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kiln import __version__, files
 from kiln.console.expected_time_text import expected_config_period_text, time_of_day_text
 from kiln.console.progress_text import state_count_text
-from kiln.model.run import BAD
+from kiln.model.run import BAD, MatrixReport, RunCost
 from kiln.report import template_environment, totals
 from kiln.report.built_packages_text import SPEC
 from kiln.report.grid import lay_out_grid
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from kiln.model.run import MatrixReport, RunCost
     from kiln.variants.varying_keys import Variants
 
 TAILS = 24  # number of failed configs with the end of their log; the others have a link

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from kiln import files
 from kiln.bazel.disk_caches import cache_entries, cached_action_count
 from kiln.console.text import count_text, duration
-from kiln.errors import BrokenHandover, BudgetSpent, NoProgress
-from kiln.model.ci_job_chain import ChainLink, ChainState, HandoverRecord
-from kiln.model.run import ConfigState
+from kiln.errors import BrokenHandover, BudgetSpent, KilnError, NoProgress
+from kiln.model.ci_job_chain import ChainLink, ChainState, HandoverArchive, HandoverRecord
+from kiln.model.run import ConfigState, MatrixReport
 from kiln.run.options import HOST
 from kiln.store import build_cache, unfinished_build_handover
 
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.errors import KilnError
-    from kiln.model.ci_job_chain import HandoverArchive
     from kiln.model.feedstock import Feedstock
-    from kiln.model.run import MatrixReport
     from kiln.run.plan import RunPlan
     from kiln.store.layout import ArtifactLayout
 

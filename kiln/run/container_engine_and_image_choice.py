@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING
 from kiln import emulation
 from kiln.container import engine as container_engine
 from kiln.container import image_inspection_and_pull
-from kiln.container.engine import EngineChoice
+from kiln.container.engine import Engine, EngineChoice
 from kiln.errors import UsageError
 from kiln.model.rattler_build_settings import OWN_ENGINE
-from kiln.run.options import HOST
+from kiln.run.options import HOST, RunOptions
 from kiln.store.shared_compile_caches import toolchain_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from kiln.container.engine import Engine
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.matrix_config import BuildConfig
-    from kiln.run.options import RunOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln import expand, files, limits, render
 from kiln.ledger import Ledger
 from kiln.run import recipe_support
-from kiln.run.plan import make_run_plan
+from kiln.run.plan import RunPlan, make_run_plan
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from kiln.model.observer import RunObserver
     from kiln.model.run import ConfigState, MatrixReport
     from kiln.run.options import RunOptions
-    from kiln.run.plan import RunPlan
 
 
 def plan_run(

@@ -19,7 +19,7 @@ from kiln.run import (
     plan_inputs,
     resource_check,
 )
-from kiln.run.options import HOST
+from kiln.run.options import HOST, RunOptions
 from kiln.scheduling import local_build_order
 from kiln.store import build_cache
 from kiln.store.shared_compile_caches import compile_group
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from kiln.ledger import Ledger
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
-    from kiln.run.options import RunOptions
     from kiln.run.plan_inputs import RunInputs
     from kiln.store.layout import ArtifactLayout
 

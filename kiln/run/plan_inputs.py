@@ -20,7 +20,7 @@ from kiln.run import (
     tensorflow_and_cuda_version_check,
     yum_requirements,
 )
-from kiln.run.options import HOST
+from kiln.run.options import HOST, RunOptions
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
 from kiln.store.shared_compile_caches import compile_cache_name
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from kiln.model.rendered import RenderedConfig
     from kiln.operating_system.machine_resources import MachineResources
     from kiln.run.container_engine_and_image_choice import BuildLocation
-    from kiln.run.options import RunOptions
     from kiln.store.build_cache import InputHashes
 
 

@@ -17,7 +17,7 @@ from kiln import __version__, files, process_runner
 from kiln.errors import BuildFailed, DiskFull, KilnError
 from kiln.executor import conda_forge_variables_and_paths
 from kiln.job.messages import MARK, error_from_json, parse_message
-from kiln.ledger import run_record_json_columns
+from kiln.ledger import Ledger, run_record_json_columns
 from kiln.model.build_results import PackageReport, StepReport
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from kiln.operating_system import machine_resources
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kiln.job.job_descriptions import ConfigJob
-    from kiln.ledger import Ledger
     from kiln.model.job_estimate import JobEstimate
     from kiln.model.observer import RunObserver
     from kiln.run.plan import RunPlan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault, did_you_mean, raise_all
 from kiln.recipe_script_launch_commands import COMMANDS
@@ -14,7 +14,6 @@ from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from kiln.model.feedstock import Feedstock
     from kiln.model.source_position import Place

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln import system_package_advice
-from kiln.errors import RecipeFault, UsageError, combined_error, raise_all
+from kiln.errors import KilnError, RecipeFault, UsageError, combined_error, raise_all
 from kiln.model.source_position import Place
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kiln.container.engine import Engine
-    from kiln.errors import KilnError
     from kiln.model.feedstock import Feedstock
     from kiln.run.container_engine_and_image_choice import BuildLocation
     from kiln.run.options import RunOptions
