@@ -153,13 +153,8 @@ def record_cached_as_passed(stage: GpuTestStage | None, cached: Sequence[ConfigR
     names = {entry.config for entry in cached}
     if report is None or all(entry.state in GOOD for entry in report.configs if entry.config in names):
         return
-    ledger.end_run(
-        ledger.begin_run(
-            dataclasses.replace(
-                report_of_cached_configs(cached), command=run_options_from_arguments.masked_command_line()
-            )
-        )
-    )
+    command = run_options_from_arguments.masked_command_line()
+    ledger.end_run(ledger.begin_run(dataclasses.replace(report_of_cached_configs(cached), command=command)))
 
 
 def resumable_run_or_tear_down(

@@ -11,7 +11,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.name_rules import HIDDEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from kiln.model.run import RunCost
 
@@ -91,17 +91,11 @@ def table(
         )
         return "  ".join(texts).rstrip()
 
-    def wrapped_row_lines(row: Sequence[str]) -> Iterator[str]:
+    lines = [aligned_line(header), aligned_line(["-" * width for width in widths])]
+    for row in rows:
         parts = [wrapped_lines(text, width) for text, width in zip(row, widths, strict=True)]
-        yield from (aligned_line(items) for items in zip_longest(*parts, fillvalue=""))
-
-    return "\n".join(
-        [
-            aligned_line(header),
-            aligned_line(["-" * width for width in widths]),
-            *(item for row in rows for item in wrapped_row_lines(row)),
-        ]
-    )
+        lines += [aligned_line(items) for items in zip_longest(*parts, fillvalue="")]
+    return "\n".join(lines)
 
 
 def _fitted_widths(widths: Sequence[int], least: Sequence[int], width: int) -> list[int]:

@@ -32,15 +32,12 @@ def render_page(template: str, folder: Path, **values: Any) -> str:
     from markupsafe import Markup
 
     style = (HERE / "page.css").read_text(encoding="utf-8")
-    return (
-        _jinja_environment()
-        .get_template(template)
-        .render(
-            **values,
-            folder=folder,
-            style=Markup(style),  # noqa: S704 - a trusted file of this package
-            style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        )
+    page = _jinja_environment().get_template(template)
+    return page.render(
+        **values,
+        folder=folder,
+        style=Markup(style),  # noqa: S704 - a trusted file of this package
+        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )
 
 
