@@ -314,11 +314,8 @@ def _start_process(
             **new_group_arguments(),  # which can be killed as a whole
         )
     except (FileNotFoundError, PermissionError) as error:
-        hint = (
-            system_package_advice.installation_advice(Path(program).name)
-            if isinstance(error, FileNotFoundError)
-            else ""
-        )
+        is_missing = isinstance(error, FileNotFoundError)
+        hint = system_package_advice.installation_advice(Path(program).name) if is_missing else ""
         raise MissingTool(f"cannot start {program!r}", why=error.strerror or str(error), hint=hint) from error
 
 

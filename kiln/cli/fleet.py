@@ -119,15 +119,12 @@ def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
         tests = fleet_gpu_tests.gpu_test_plan(stage, selection.cached, configs)
         quotas = fleet_account_quota_lookup.account_quotas(options, feedstock)
         plan = fleet_plan_of_configs(options, feedstock, configs, ledger, tests, quotas)
-    if options.provider == fleet_slurm_options_and_jobs.SLURM:
+    is_slurm = options.provider == fleet_slurm_options_and_jobs.SLURM
+    if is_slurm:
         plan = plan_with_job_sizes(plan, config_resource_needs(feedstock, [config.config for config in configs]))
     if options.detach:
         fleet_detach_to_controller.check_credential_expiry(options, plan, begins=False)
-    terms = (
-        None
-        if options.provider == fleet_slurm_options_and_jobs.SLURM
-        else fleet_run_terms_from_options.run_terms_of_plan(options, plan)
-    )
+    terms = None if is_slurm else fleet_run_terms_from_options.run_terms_of_plan(options, plan)
     print(
         json.dumps(plan_status_output.plan_as_json(plan, terms), indent=2)
         if options.json

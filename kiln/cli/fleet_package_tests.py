@@ -252,11 +252,9 @@ def worker_machine_types(options: argparse.Namespace) -> list[MachineType]:
         raise UsageError(what, hint=hint)
     if options.provider == "openstack" and options.action != "plan":
         _require_gpu_image(options)
-    return (
-        having
-        if options.types
-        else [min(having, key=lambda kind: (not kind.gpus, not kind.is_priced, kind.hourly_price(spot=False)))]
-    )
+    if options.types:
+        return having
+    return [min(having, key=lambda kind: (not kind.gpus, not kind.is_priced, kind.hourly_price(spot=False)))]
 
 
 def _require_gpu_image(options: argparse.Namespace) -> None:

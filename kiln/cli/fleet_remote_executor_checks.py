@@ -79,13 +79,10 @@ def executor_secret_variables(options: argparse.Namespace, environment: Mapping[
     """
     from kiln.run import bazel_remote_executor_secrets_and_refusals
 
-    return (
-        bazel_remote_executor_secrets_and_refusals.remote_secret_variables(
-            _executor_run_options(options, environment, ())
-        )
-        if has_remote_executor(options, environment)
-        else {}
-    )
+    if not has_remote_executor(options, environment):
+        return {}
+    run_options = _executor_run_options(options, environment, ())
+    return bazel_remote_executor_secrets_and_refusals.remote_secret_variables(run_options)
 
 
 def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options: argparse.Namespace) -> None:

@@ -66,11 +66,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
                 variant_file = pinning_selection.run_with_pinning(options, root, lambda file: file)
             except PinningNeeded as error:
                 variant_file, notes = None, pinning_selection.unfetched_pinning_notes(root, error)
-            earlier = (
-                pinning_selection.pinning_file_by_name(options.was, options.pinning_channel)
-                if options.was
-                else variant_file
-            )
+            earlier = variant_file
+            if options.was:
+                earlier = pinning_selection.pinning_file_by_name(options.was, options.pinning_channel)
             if earlier is None and not options.no_pinning:
                 notes += pinning_selection.keys_without_value_notes(before, f" at {options.diff}")
             trees = MatrixSource(root=before, pinning=earlier), MatrixSource(root=root, pinning=variant_file)

@@ -81,11 +81,9 @@ def parse_credentials_setting(text: str) -> Path | str | None:
     """Return the value of BAZEL_REMOTE_CREDENTIALS: a folder, or what a fleet has made of one; None if empty."""
     from kiln.store import executor_credentials_encoding
 
-    return (
-        (text if executor_credentials_encoding.is_encoded_credentials(text) else parse_credentials_folder(text))
-        if text
-        else None
-    )
+    if not text:
+        return None
+    return text if executor_credentials_encoding.is_encoded_credentials(text) else parse_credentials_folder(text)
 
 
 def parse_mirror_url(url: str) -> str | None:

@@ -203,12 +203,9 @@ def verify_attestations(
             raise ProvenanceBroken(f"{options.package.name} has no attestation in {channel}", hint=hint)
         return None, (), ()
     anybody = attestation_check.TrustedSigner(root=attestation_check.read_trusted_root(options.trusted_root))
-    url = (
-        channel_url_credentials.url_without_credentials(options.target_channel)
-        if getattr(options, "target_channel", None)
-        else channel_url_without_credentials(channel)
-    )
-    facts: dict[str, Any] = {**own, "channel": url}
+    url = channel if "://" in channel else Path(channel).absolute().as_uri()
+    target = getattr(options, "target_channel", None) or url
+    facts: dict[str, Any] = {**own, "channel": channel_url_credentials.url_without_credentials(target)}
     signers = required or (anybody,)
     try:
         attested = attestation_check.verified_attestation_facts(sidecar, **facts, signers=signers)
@@ -266,17 +263,6 @@ def read_attestation_sidecar(package: Path, channel: str, read: Callable[[str], 
     if named is None:
         return read(f"{subdir}/{package.name}.sigs")
     return download_sidecar(f"{channel.rstrip('/')}/{subdir}/{package.name}", named)
-
-
-def channel_url_without_credentials(channel: str) -> str:
-    """Return the URL of a channel or a folder, without credentials."""
-    from kiln import channel_url_credentials
-
-    return (
-        channel_url_credentials.url_without_credentials(channel)
-        if "://" in channel
-        else Path(channel).absolute().as_uri()
-    )
 
 
 def record_from_attestation(attested: AttestedFacts | None, own: Mapping[str, str]) -> dict[str, Any]:

@@ -246,11 +246,9 @@ def _input_hashes_of_configs(
 
     Other engines skip such tests.
     """
-    emulated = (
-        buildable_platforms.configs_with_emulated_tests(feedstock, configs, in_container=in_container)
-        if engine == OWN_ENGINE
-        else frozenset()
-    )
+    emulated: frozenset[str] = frozenset()
+    if engine == OWN_ENGINE:
+        emulated = buildable_platforms.configs_with_emulated_tests(feedstock, configs, in_container=in_container)
     recipe = build_cache.recipe_digest(feedstock)
     return {
         config: build_cache.input_hashes(

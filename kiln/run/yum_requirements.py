@@ -123,9 +123,8 @@ def _derive_image_with_packages(
         place, image=derived.tag, digest=derived.key, origin=f"{place.pinned_image} with {' '.join(names)}"
     )
     if not options.fetch:
-        return location, "" if derived_image.derived_image_exists(
-            engine, derived
-        ) else f"{FILE} would be installed: {', '.join(names)}"
+        exists = derived_image.derived_image_exists(engine, derived)
+        return location, "" if exists else f"{FILE} would be installed: {', '.join(names)}"
     refusal = derived_image.provide_derived_image(engine, derived, on_line=on_line)
     if refusal is None:
         return location, ""
