@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.cli import build, config_selection
+from kiln.cli.environment_filters import variables_of_names
 from kiln.cli.run_options_from_arguments import run_options
 from kiln.cli.run_view_choice_and_printing import print_line
 from kiln.errors import UsageError
@@ -45,6 +46,6 @@ def run_debug_shell(options: argparse.Namespace, feedstock: Feedstock) -> int:
     if options.dry_run:
         print(plan_as_text(plan))
         return 0
-    terminal = {name: os.environ[name] for name in TERMINAL_VARIABLES if name in os.environ}
+    terminal = variables_of_names(os.environ, TERMINAL_VARIABLES)
     with signals.termination_as_interrupt():
         return open_shell(plan, terminal=terminal if sys.stdin.isatty() else None, show=print_line)

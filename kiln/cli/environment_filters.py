@@ -12,7 +12,7 @@ from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kiln.job.host_environment_and_python import HostMachine
@@ -68,9 +68,14 @@ def host_machine_from_options(options: argparse.Namespace) -> HostMachine:
     )
 
 
+def variables_of_names(environment: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Return the variables of these names that an environment has."""
+    return {name: environment[name] for name in names if name in environment}
+
+
 def variables_passed_to_builds(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a build may see."""
-    return {name: environment[name] for name in PASSED_ON if name in environment}
+    return variables_of_names(environment, PASSED_ON)
 
 
 def git_and_pip_environment(environment: Mapping[str, str], *more: str) -> dict[str, str]:
@@ -78,7 +83,7 @@ def git_and_pip_environment(environment: Mapping[str, str], *more: str) -> dict[
     return {
         **variables_passed_to_builds(environment),
         **pip_variables(environment),
-        **{name: environment[name] for name in more if name in environment},
+        **variables_of_names(environment, more),
     }
 
 

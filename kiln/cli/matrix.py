@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.cli import pinning_selection
 from kiln.cli.commands_in_hints import make_pasteable
-from kiln.cli.environment_filters import git_output
+from kiln.cli.environment_filters import git_output, variables_of_names
 from kiln.cli.run_view_choice_and_printing import print_notes, terminal_width
 from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate, UnsupportedPython, UsageError
 
@@ -161,7 +161,7 @@ def extracted_git_revision(root: Path, revision: str) -> Iterator[Path]:
 
     with tempfile.TemporaryDirectory(prefix="kiln-matrix-") as folder:
         archive, tree = Path(folder, "tree.tar"), Path(folder, "tree")
-        git = partial(git_output, root, {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ})
+        git = partial(git_output, root, variables_of_names(os.environ, ("PATH", "HOME")))
         commit = git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
         names = [name for name in git("ls-tree", "--name-only", commit).splitlines() if name in _TREE]
         if "recipe" not in names:

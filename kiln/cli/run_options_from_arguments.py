@@ -14,6 +14,7 @@ from kiln.cli.environment_filters import (
     conda_forge_build_variables,
     container_client_variables,
     pip_variables,
+    variables_of_names,
 )
 
 if TYPE_CHECKING:
@@ -27,22 +28,16 @@ if TYPE_CHECKING:
 
 def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tuple[str, ...]) -> RunOptions:
     """Return the options of a run over configs; the arguments that set a field have its name."""
-    from kiln import expand, masking
+    from kiln import expand
     from kiln.job.job_descriptions import BuildOptions
     from kiln.run import feedstock_run
     from kiln.run.options import RunOptions, parse_docker_run_arguments
 
     environment = os.environ
-    secrets = {
-        name: environment[name]
-        for name in feedstock_run.caller_variable_names(feedstock, configs)
-        if name in environment
-    }
-    named = {
-        name: environment[name] for name in expand.ci_secret_names(feedstock.conda_forge_yml) if name in environment
-    }
-    masking.register_secrets(masking.secrets_of_script_variables({**secrets, **named}))
-    for name in masking.unmaskable_variable_names({**secrets, **named}):
+    secrets = variables_of_names(environment, feedstock_run.caller_variable_names(feedstock, configs))
+    masked = {**secrets, **variables_of_names(environment, expand.ci_secret_names(feedstock.conda_forge_yml))}
+    masking.register_secrets(masking.secrets_of_script_variables(masked))
+    for name in masking.unmaskable_variable_names(masked):
         print(f"note: the value of {name} is too short to be masked in logs", file=sys.stderr)
     arguments = _arguments_named_as_fields(RunOptions, options)
     executable, run_arguments = (environment.get(name) for name in ("DOCKER_EXECUTABLE", "CONDA_FORGE_DOCKER_RUN_ARGS"))
