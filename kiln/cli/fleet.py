@@ -183,9 +183,8 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.report.run_report_as_json import report_as_json
 
     layout = artifact_layout(feedstock)
-    for program in (
-        SLURM_PROGRAMS if options.provider == fleet_slurm_options_and_jobs.SLURM else fleet_package_tests.PROGRAMS
-    ):
+    is_slurm = options.provider == fleet_slurm_options_and_jobs.SLURM
+    for program in SLURM_PROGRAMS if is_slurm else fleet_package_tests.PROGRAMS:
         process_runner.find_program(program, env=os.environ)
     if options.detach:
         return start_detached_run(options, feedstock)

@@ -250,10 +250,8 @@ def end_controller(
                 print(make_pasteable(text, feedstock.root), file=sys.stderr)
                 return error
         attach_key.remove_run_key(folder)
-    print(
-        fleet_controller_type_and_charge.controller_end_text(key, is_alive=alive, is_removed=site is not None),
-        file=sys.stderr,
-    )
+    text = fleet_controller_type_and_charge.controller_end_text(key, is_alive=alive, is_removed=site is not None)
+    print(text, file=sys.stderr)
     return None
 
 

@@ -73,15 +73,12 @@ def _platform_errors(
 ) -> dict[str, UnsupportedPlatform]:
     builds = render.build_platforms(feedstock, {config.platform for config in configs})
     here = container_subdir() if containers and not rehearsal else machine_subdir()
-    return {
-        config.name: fault
-        for config in configs
-        if (
-            fault := _config_platform_error(
-                config, builds[config.platform], here, rehearsal=rehearsal, containers=containers
-            )
-        )
-    }
+    errors = {}
+    for config in configs:
+        build = builds[config.platform]
+        if error := _config_platform_error(config, build, here, rehearsal=rehearsal, containers=containers):
+            errors[config.name] = error
+    return errors
 
 
 def _config_platform_error(

@@ -210,11 +210,8 @@ class ContinuedBuild:
         size = unfinished_build_handover.total_size(results)
         notes: tuple[str, ...] = ()
         if size > self.bound // 2:
-            results, size, notes = (
-                [],
-                0,
-                (f"finished steps have {files.human_readable_size(size)}, and are not handed on",),
-            )
+            notes = (f"finished steps have {files.human_readable_size(size)}, and are not handed on",)
+            results, size = [], 0
         actions, left_out = unfinished_build_handover.newest_cache_entries(
             self._compile_cache_folder, self.bound - size
         )

@@ -124,11 +124,8 @@ def _options_with_base_image(options: RunOptions, engine: Engine) -> tuple[RunOp
     from kiln.image.build_container_image import SUITE, base_image_tag
 
     base = base_image_tag(SUITE)
-    if (
-        not options.build.rehearsal
-        or options.image is not None
-        or image_inspection_and_pull.inspect_image(engine, base) is None
-    ):
+    is_possible = options.build.rehearsal and options.image is None
+    if not is_possible or image_inspection_and_pull.inspect_image(engine, base) is None:
         return options, ()
     note = f"rehearsing in {base}, which is present (DOCKER_IMAGE names another)"
     return dataclasses.replace(options, image=base), (note,)
