@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
+    from kiln.model.feedstock import Feedstock
     from kiln.publish.stores.store_publication import StoreTarget
     from kiln.publish.transaction import PublicationTarget
     from kiln.release.provenance_creation import AttestationSettings, Attester
@@ -96,14 +97,15 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.publish.targets import parse_target, require_store_target
     from kiln.store.layout import ArtifactLayout
 
-    journals = ArtifactLayout.for_feedstock(Feedstock(root=root.absolute())).safe_path("publications")
+    feedstock = Feedstock(root=root.absolute())
+    journals = ArtifactLayout.for_feedstock(feedstock).safe_path("publications")
     channel = parse_target(
         options.to,
         os.environ,
         journals=journals,
         staging=options.staging,
         reading=options.url,
-        subdirs=() if options.abort or options.yank or options.reindex else feedstock_platforms(root),
+        subdirs=() if options.abort or options.yank or options.reindex else feedstock_platforms(feedstock),
     )
     with signals.termination_as_interrupt():
         if options.abort:
@@ -127,14 +129,11 @@ def parse_untested_platforms(subdirs: list[str]) -> tuple[str, ...]:
     return tuple(subdirs)
 
 
-def feedstock_platforms(root: Path) -> frozenset[str]:
+def feedstock_platforms(feedstock: Feedstock) -> frozenset[str]:
     """Return the platforms of a feedstock's configs."""
     from kiln import expand
-    from kiln.model.feedstock import Feedstock
 
-    feedstock = Feedstock(root=root.absolute())
-    names = feedstock.config_names
-    return frozenset(config.platform for config in expand.read_configs(feedstock, names))
+    return frozenset(config.platform for config in expand.read_configs(feedstock, feedstock.config_names))
 
 
 def publish_finished_packages(channel: PublicationTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:

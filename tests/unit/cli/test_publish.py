@@ -10,6 +10,7 @@ import pytest
 
 from kiln.cli import publish
 from kiln.errors import UsageError
+from kiln.model.feedstock import Feedstock
 from kiln.publish.targets import parse_target, require_store_target
 from tests.feedstocks import written
 from tests.packages import release_package
@@ -74,5 +75,5 @@ def test_the_platforms_of_a_release_are_those_of_its_configs(tmp_path: Path) -> 
     feedstock.config_folder.mkdir()
     for name in ("linux_64_", "linux_aarch64_"):
         (feedstock.config_folder / f"{name}.yaml").write_text(f"target_platform:\n- {name[:-1].replace('_', '-')}\n")
-    assert publish.feedstock_platforms(tmp_path) == {"linux-64", "linux-aarch64"}
-    assert publish.feedstock_platforms(tmp_path / "elsewhere") == frozenset()
+    assert publish.feedstock_platforms(feedstock) == {"linux-64", "linux-aarch64"}
+    assert publish.feedstock_platforms(Feedstock(root=tmp_path / "elsewhere")) == frozenset()
