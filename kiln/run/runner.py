@@ -135,13 +135,12 @@ class MatrixRun:
         """Run a config's process and queue its lines; the last event is its result or error."""
         config = job.config
         try:
+            secrets = bazel_variables_of_compile_scripts.with_secrets_inside_credentials(self.plan.secrets)
             result = process_runner.run(
                 conda_forge_variables_and_paths.module_command("run.config_build_process_main"),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
-                secrets=tuple(
-                    bazel_variables_of_compile_scripts.with_secrets_inside_credentials(self.plan.secrets).values()
-                ),
+                secrets=tuple(secrets.values()),
                 cwd=conda_forge_variables_and_paths.PACKAGE_ROOT,
                 on_line=lambda line: self.events.put((config, line)),
                 own=MARK,
@@ -176,12 +175,10 @@ class MatrixRun:
             case "progress":
                 self.watcher.compile_progress_changed(config, run_record_json_columns.progress_from_json(message))
             case "done":
-                step = run_record_json_columns.record_from_json(
-                    StepReport, {name: value for name, value in message.items() if name != "kind"}
-                )
-                self._record_config_state(
-                    dataclasses.replace(self.configs[config], steps=(*self.configs[config].steps, step))
-                )
+                fields = {name: value for name, value in message.items() if name != "kind"}
+                step = run_record_json_columns.record_from_json(StepReport, fields)
+                steps = (*self.configs[config].steps, step)
+                self._record_config_state(dataclasses.replace(self.configs[config], steps=steps))
             case "result":
                 config_run.result = dict(message)
 
@@ -224,9 +221,8 @@ class MatrixRun:
         except KilnError as error:
             for config in configs:
                 self.errors[config] = error
-                self._record_config_state(
-                    dataclasses.replace(self.configs[config], state=ConfigState.FAILED, reason=error.what)
-                )
+                failed = dataclasses.replace(self.configs[config], state=ConfigState.FAILED, reason=error.what)
+                self._record_config_state(failed)
 
     def _record_config_state(self, config: ConfigRun) -> None:
         self.configs[config.config] = config
