@@ -16,7 +16,7 @@ from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test import manylinux_tagging, wheel_install_test
 from kiln.package_test.wheel_name import WheelName, require_wheel_for_python
 from kiln.serialization import to_json
-from kiln.store import shared_compile_caches
+from kiln.variants.cuda_version import compile_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +48,7 @@ class WheelCollector:
         (path_kept,) = kept_wheel.paths
         wheel = WheelName.from_path(path_kept)
         test_result = self._test_wheel(wheel, kept_wheel)
-        group = shared_compile_caches.compile_group(self.config)
+        group = compile_group(self.config)
         identity = {"name": wheel.name, "version": wheel.version, "build_string": wheel.tags}
         return file_report_json(kept_wheel, test_result, self.step.builder.job, **identity, subdir=f"wheels/{group}")
 

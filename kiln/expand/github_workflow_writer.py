@@ -17,7 +17,7 @@ from kiln.expand.actions_settings import GITHUB, ActionsSettings
 from kiln.expand.ci_support_update_and_drift import unified_diff_lines
 from kiln.expand.workflow_text import MARKER
 from kiln.lazy_pattern import lazy_pattern
-from kiln.variants.cuda_version import cuda_version_of_config
+from kiln.variants.cuda_version import compile_group
 from kiln.variants.varying_keys import config_labels
 
 if TYPE_CHECKING:
@@ -183,10 +183,10 @@ def workflow_jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings
             free=settings.free_disk_space_mode(config.platform),
             swap=settings.swap_size(config.platform),
             keep=settings.stores_packages_as_artifact(config.platform)
-            or bool(settings.gpu_runner_label(_compile_group_of_config(config)) or settings.publication),
-            group=_compile_group_of_config(config),
-            links=settings.chain_job_count(_compile_group_of_config(config)),
-            gpu=settings.gpu_runner_label(_compile_group_of_config(config)),
+            or bool(settings.gpu_runner_label(compile_group(config)) or settings.publication),
+            group=compile_group(config),
+            links=settings.chain_job_count(compile_group(config)),
+            gpu=settings.gpu_runner_label(compile_group(config)),
         )
         for config in hosted_configs
     ]
@@ -196,10 +196,3 @@ def _runner_label(config: BuildConfig, hosted: str, default_label: str) -> str:
     """Return the label of a config's runner: the variant's, else the default; ``hosted`` is GitHub's own runner."""
     label = config.variant.get("github_actions_labels", (default_label,))[0]
     return hosted if label == "hosted" else label
-
-
-def _compile_group_of_config(config: BuildConfig) -> str:
-    """Return the configs that share a compile: ``cpu``, or ``cuda12.9``, with a platform other than linux-64."""
-    cuda = cuda_version_of_config(config)
-    group = "cpu" if cuda is None else f"cuda{cuda}"
-    return group if config.platform == "linux-64" else f"{group}-{config.platform}"

@@ -22,7 +22,7 @@ from kiln.run import (
 from kiln.run.options import HOST, RunOptions
 from kiln.scheduling import local_build_order
 from kiln.store import build_cache
-from kiln.store.shared_compile_caches import compile_group
+from kiln.variants.cuda_version import compile_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -10,7 +10,7 @@ from kiln.ledger import Ledger
 from kiln.serialization import to_json
 from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
-from kiln.store.shared_compile_caches import compile_group
+from kiln.variants.cuda_version import compile_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

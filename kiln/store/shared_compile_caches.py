@@ -1,4 +1,4 @@
-"""The caches that configs' compiles share: their groups and keys."""
+"""The caches that configs' compiles share: their keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.store.digests import json_digest
-from kiln.variants.cuda_version import cuda_version_of_config
 
 if TYPE_CHECKING:
     from kiln.model.matrix_config import BuildConfig
@@ -17,15 +16,7 @@ if TYPE_CHECKING:
 # counts instead of its name, and the channels.
 PYTHONS = frozenset({"python", "python_impl", "python_min", "is_python_min", "numpy", "interpreter"})
 ELSEWHERE = frozenset({"docker_image", "channel_sources", "channel_targets", "build_number_decrement"})
-UNNAMED = "linux-64"  # the platform that is not in a group's name
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "ld", "as", "nvcc", "bazel")
-
-
-def compile_group(config: BuildConfig) -> str:
-    """Return the group that shares a config's compile: its CUDA version, or ``cpu``, and its platform."""
-    cuda = cuda_version_of_config(config)
-    group = "cpu" if cuda is None else f"cuda{cuda}"
-    return group if config.platform == UNNAMED else f"{group}-{config.platform}"
 
 
 def compile_cache_name(config: BuildConfig, *, where: str) -> str:

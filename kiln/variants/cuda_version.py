@@ -1,4 +1,4 @@
-"""The CUDA version of a config."""
+"""The CUDA version of a config, and the configs that share a compile by it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def cuda_version_of_config(config: BuildConfig) -> str | None:
     """Return the CUDA version of a config, such as ``12.9``, or None."""
     version = config.variant.get("cuda_compiler_version", ("None",))[0]
     return None if version == "None" else version
+
+
+def compile_group(config: BuildConfig) -> str:
+    """Return the group that shares a config's compile: ``cpu``, or ``cuda12.9``, with any platform but linux-64."""
+    cuda = cuda_version_of_config(config)
+    group = "cpu" if cuda is None else f"cuda{cuda}"
+    return group if config.platform == "linux-64" else f"{group}-{config.platform}"
 
 
 def cuda_arch_of_config(config: BuildConfig) -> str:

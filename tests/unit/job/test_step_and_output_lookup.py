@@ -6,7 +6,7 @@ import dataclasses
 
 from kiln.model.matrix_config import BuildConfig
 from kiln.model.rendered import Output, RenderedConfig, Source, Staging
-from kiln.store.shared_compile_caches import compile_group
+from kiln.variants.cuda_version import compile_group
 
 CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={})
 
