@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.convert.specs import LOOSE, strict_match_spec
 from kiln.matchspec_notation import with_version_wildcard
-from kiln.recipe_v1.requirement import OpenPin, canonical_spec
+from kiln.recipe_v1.requirement import canonical_spec
+
+if TYPE_CHECKING:
+    from kiln.model.rendered import Pin
 
 Values = Mapping[str, Any]
 
@@ -66,10 +69,11 @@ def normalized_spec(spec: str, section: str) -> str:
         return words
 
 
-def pin_as_text(pin: OpenPin) -> str:
+def pin_as_text(pin: Pin) -> str:
     """Return an open pin as text."""
     kind = "pin_subpackage" if pin.subpackage else "pin_compatible"
-    bounds = "exact" if pin.exact else f"{pin.lower or ''} to {pin.upper or ''}"
+    lower, upper = pin.lower or pin.min_pin or "", pin.upper or pin.max_pin or ""
+    bounds = "exact" if pin.exact else f"{lower} to {upper}"
     return f"{kind} {pin.name.lower()} {bounds} {pin.build or ''}".rstrip()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.convert import keys
@@ -18,9 +19,8 @@ from kiln.convert.comparable_package import (
 from kiln.convert.package_tests import IMPLICIT
 from kiln.convert.specs import EXPORTING_LANGUAGES
 from kiln.matchspec_notation import with_version_wildcard
-from kiln.model.rendered import RUN_EXPORTS
+from kiln.model.rendered import RUN_EXPORTS, Pin
 from kiln.recipe.recipe import script_text
-from kiln.recipe_v1.requirement import OpenPin
 from kiln.render.output_settings import item_texts
 from kiln.render.render import evaluated_recipe, render
 from kiln.render.unresolved_pins import pin_run_as_build_bounds
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
-    from kiln.model.rendered import Output, Pin, RenderedConfig, Script, Staging
+    from kiln.model.rendered import Output, RenderedConfig, Script, Staging
     from kiln.recipe.metadata import Metadata
 
 _ALWAYS_SET = frozenset({"target_platform", "build_platform"})  # variables that each build has
@@ -151,7 +151,7 @@ def _with_pin_run_as_build(spec: str, bounds: Mapping[str, Any], placed: set[str
     if spec not in bounds or spec in EXPORTING_LANGUAGES or spec not in placed:
         return spec
     lower, upper = pin_run_as_build_bounds(bounds[spec])
-    return pin_as_text(OpenPin(name=spec, subpackage=False, lower=lower, upper=upper))
+    return pin_as_text(Pin(name=spec, subpackage=False, min_pin=lower, max_pin=upper))
 
 
 def _open_pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
@@ -162,15 +162,7 @@ def _open_pin_as_text(given: Pin, spec: str, package: Metadata) -> str:
         isinstance(version, str) and words == with_version_wildcard(f"{given.name} {version}").split()[1:]
     ):
         words = []
-    pin = OpenPin(
-        name=given.name,
-        subpackage=given.subpackage,
-        exact=given.exact,
-        lower=given.lower or given.min_pin,
-        upper=given.upper or given.max_pin,
-        build=" ".join(words),
-    )
-    return pin_as_text(pin)
+    return pin_as_text(replace(given, build=" ".join(words)))
 
 
 def _test_section_values(package: Metadata, system: str) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from kiln.convert.comparable_package import (
 from kiln.convert.expressions import BUILD_NAMES
 from kiln.convert.package_tests import PIP_CHECK
 from kiln.matchspec_notation import with_version_wildcard
+from kiln.model.rendered import Pin
 from kiln.recipe_v1.hash_inputs_and_build_strings import SECTIONS, BuildIdentities, requirements_and_run_exports
 from kiln.recipe_v1.node_evaluation import rendered_text
-from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import RecipePackages
 from kiln.render.v1 import cached_recipe_v1, variant_space_of_config
 from kiln.yamltext import PlacedText
@@ -57,9 +57,7 @@ def packages_of_recipe_yaml(feedstock: Feedstock, config: BuildConfig, build_pla
 def _comparable_package(package: PackageAtVariant, identity: BuildIdentity, *, several: bool) -> ComparablePackage:
     sections = package.sections
     build = sections["build"]
-    pinned = {
-        spec.name for spec in requirements_and_run_exports(package) if isinstance(spec, OpenPin) and spec.subpackage
-    }
+    pinned = {spec.name for spec in requirements_and_run_exports(package) if isinstance(spec, Pin) and spec.subpackage}
     down = build.get("variant", {}).get("down_prioritize_variant")
     values: dict[str, Any] = {
         "package/version": package.version,
@@ -130,7 +128,7 @@ def _comparable_specs(given: Sequence[Any], section: str, package: PackageAtVari
 
 
 def _comparable_spec(given: Any, section: str, package: PackageAtVariant) -> str:
-    if isinstance(given, OpenPin):
+    if isinstance(given, Pin):
         return pin_as_text(given)
     text = str(given)
     bare = " " not in text and section in {"build", "host"}

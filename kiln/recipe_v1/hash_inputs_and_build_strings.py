@@ -11,11 +11,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kiln.model.rendered import Pin
 from kiln.recipe_v1.compiled_expression import compile_template, is_template
 from kiln.recipe_v1.filters_and_tests import short_version_without_dots
 from kiln.recipe_v1.minijinja_value_operations import printed_text
 from kiln.recipe_v1.node_evaluation import compile_scalar, evaluate_scalar
-from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.scope import VariantScope
 from kiln.yamltext.text_with_typed_value import typed_variant_value
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kiln.recipe_v1.recipe import PackageAtVariant
+    from kiln.recipe_v1.requirement import Requirement
     from kiln.yamltext import PlacedText
 
 # The languages that show in a build string, in this order, and how many parts of their versions.
@@ -88,12 +89,12 @@ def exactly_pinned_output_names(package: PackageAtVariant) -> list[str]:
     pins = (
         item
         for item in requirements_and_run_exports(package)
-        if isinstance(item, OpenPin) and item.subpackage and item.exact
+        if isinstance(item, Pin) and item.subpackage and item.exact
     )
     return list(dict.fromkeys(pin.name for pin in pins if pin.name != package.name))
 
 
-def requirements_and_run_exports(package: PackageAtVariant) -> Iterator[str | OpenPin]:
+def requirements_and_run_exports(package: PackageAtVariant) -> Iterator[Requirement]:
     """Yield the requirements of a package, and its run exports."""
     setting = package.sections.get("requirements", {})
     for section in SECTIONS:

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import lru_cache
 
+from kiln.model.rendered import Pin
 from kiln.version_spec import require_safe_to_parse
 
 _PIN_KINDS = frozenset({"pin_subpackage", "pin_compatible"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenPin:
-    """A ``pin_subpackage`` or ``pin_compatible``: the bounds of a version that is known later."""
-
-    name: str
-    subpackage: bool
-    exact: bool = False
-    lower: str | None = None
-    upper: str | None = None
-    build: str | None = None
-
-
-Requirement = str | OpenPin
+Requirement = str | Pin
 
 
 def parse_requirement(given: str) -> Requirement:
@@ -32,7 +20,7 @@ def parse_requirement(given: str) -> Requirement:
     Raises:
         ValueError: it is neither a match spec nor a pin.
     """
-    return _parse_open_pin(given) if given.lstrip().startswith("{") else canonical_spec(given)
+    return _parse_pin(given) if given.lstrip().startswith("{") else canonical_spec(given)
 
 
 @lru_cache(maxsize=8192)
@@ -56,21 +44,30 @@ def canonical_spec(spec: str) -> str:
     return f"{text} * {given.build}" if bracket else text
 
 
-def _parse_open_pin(given: str) -> OpenPin:
+def _parse_pin(given: str) -> Pin:
+    """Return a pin; a bound of x's says how many parts of the version count, any other is a version itself."""
     try:
         ((kind, fields),) = json.loads(given).items()
     except (ValueError, AttributeError) as error:
         raise ValueError("a pin stands alone in its requirement") from error
     if kind not in _PIN_KINDS or not isinstance(fields, dict) or "name" not in fields:
         raise ValueError("it is neither a match spec nor a pin")
-    return OpenPin(
+    lower, upper = fields.get("lower_bound"), fields.get("upper_bound")
+    return Pin(
         name=str(fields["name"]).lower(),
         subpackage=kind == "pin_subpackage",
+        min_pin=lower if _is_component_pattern(lower) else None,
+        max_pin=upper if _is_component_pattern(upper) else None,
+        lower=None if _is_component_pattern(lower) else lower,
+        upper=None if _is_component_pattern(upper) else upper,
         exact=bool(fields.get("exact")),
-        lower=fields.get("lower_bound"),
-        upper=fields.get("upper_bound"),
+        by_engine=kind == "pin_compatible",
         build=fields.get("build"),
     )
+
+
+def _is_component_pattern(bound: str | None) -> bool:
+    return bound is not None and set(bound) <= {"x", "."}
 
 
 def name_of_bare_requirement(given: Requirement) -> str:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.output_build_settings import BuildSettings, LinkingSettings, PrefixSettings, PythonSettings
-from kiln.model.rendered import TEST_MODULES, OutputTest, Requirements, Script, Source, Staging
+from kiln.model.rendered import TEST_MODULES, OutputTest, Pin, Requirements, Script, Source, Staging
 from kiln.model.source_position import Place
 from kiln.name_rules import MAX_LENGTH, invalid_name_reason
 from kiln.recipe_v1.node_evaluation import RECIPE
 from kiln.recipe_v1.recipe import requirement_versions_from_variant
-from kiln.recipe_v1.requirement import OpenPin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -124,7 +123,7 @@ def _staging_output(
 
 def spec_texts(given: Sequence[Requirement]) -> tuple[str, ...]:
     """Return requirements as text; an open pin is the bare name, as it is in a recipe of conda-build."""
-    return tuple(item.name if isinstance(item, OpenPin) else item for item in given)
+    return tuple(item.name if isinstance(item, Pin) else item for item in given)
 
 
 def script_secret_names(script: Mapping[str, Any] | None) -> tuple[str, ...]:

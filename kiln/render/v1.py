@@ -11,7 +11,6 @@ from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe_v1.hash_inputs_and_build_strings import BuildIdentities
 from kiln.recipe_v1.node_evaluation import RECIPE
 from kiln.recipe_v1.recipe import RecipeV1, requirement_versions_from_variant
-from kiln.recipe_v1.requirement import OpenPin
 from kiln.recipe_v1.variant_exploration import RecipePackages
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.render.rendered_parts_from_meta_yaml import about_field_value, steps_with_network
@@ -185,29 +184,7 @@ def _open_pins(
         **{f"tests/{number}": test.get("requirements", {}).get("run", ()) for number, test in enumerate(given)},
     }
     for field, entries in fields.items():
-        yield from (
-            (field, index, _pin_of_open_pin(item)) for index, item in enumerate(entries) if isinstance(item, OpenPin)
-        )
-
-
-def _pin_of_open_pin(given: OpenPin) -> Pin:
-    """Return a pin; a bound of x's says how many parts of the version count, any other is a version itself."""
-    lower, upper = given.lower, given.upper
-    return Pin(
-        name=given.name,
-        subpackage=given.subpackage,
-        min_pin=lower if _is_component_pattern(lower) else None,
-        max_pin=upper if _is_component_pattern(upper) else None,
-        lower=None if _is_component_pattern(lower) else lower,
-        upper=None if _is_component_pattern(upper) else upper,
-        exact=given.exact,
-        by_engine=not given.subpackage,
-        build=given.build,
-    )
-
-
-def _is_component_pattern(bound: str | None) -> bool:
-    return bound is not None and set(bound) <= {"x", "."}
+        yield from ((field, index, item) for index, item in enumerate(entries) if isinstance(item, Pin))
 
 
 def _down_priority_features(package: PackageAtVariant) -> tuple[str, ...]:

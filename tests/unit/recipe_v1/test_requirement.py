@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.recipe_v1.requirement import OpenPin, canonical_spec, name_of_bare_requirement, parse_requirement
+from kiln.model.rendered import Pin
+from kiln.recipe_v1.requirement import canonical_spec, name_of_bare_requirement, parse_requirement
 
 
 @pytest.mark.parametrize(
@@ -57,11 +58,11 @@ def test_what_is_no_match_spec_is_refused(given: str, why: str) -> None:
 
 
 def test_a_pin_stays_open() -> None:
-    assert parse_requirement('{"pin_subpackage":{"name":"A","upper_bound":"x.x"}}') == OpenPin(
-        name="a", subpackage=True, upper="x.x"
+    assert parse_requirement('{"pin_subpackage":{"name":"A","upper_bound":"x.x"}}') == Pin(
+        name="a", subpackage=True, min_pin=None, max_pin="x.x"
     )
-    assert parse_requirement('{"pin_compatible":{"name":"a","exact":true}}') == OpenPin(
-        name="a", subpackage=False, exact=True
+    assert parse_requirement('{"pin_compatible":{"name":"a","exact":true}}') == Pin(
+        name="a", subpackage=False, min_pin=None, max_pin=None, exact=True, by_engine=True
     )
 
 
