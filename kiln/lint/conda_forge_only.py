@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
@@ -128,27 +129,22 @@ def _git_remote_url(subject: LintedFeedstock) -> str:
     return urls.get("upstream") or urls.get("origin") or ""
 
 
-RULES = (
-    lint_rule("CF-003", no_configs, "run kiln rerender", conda_forge=True),
-    lint_rule("CF-004", empty_variant_file, "remove the file", conda_forge=True),
-    lint_rule(
-        "CF-005",
-        additional_workflows,
-        "remove the workflow: conda-forge's services are for building packages",
-        conda_forge=True,
-    ),
-    hint_rule(
-        "CF-006",
-        overridden_pins,
-        "require the package without a version, or set it in the variant file",
-        conda_forge=True,
-    ),
-    hint_rule("CF-007", replaced_azure_variables, "use the setting", conda_forge=True),
-    lint_rule("CF-013", mismatched_feedstock_name, "set feedstock-name in the extra section", conda_forge=True),
-    lint_rule("FC-001", repeated_settings, "keep one of them", conda_forge=True),
-    lint_rule("R-036", repeated_recipe_keys, "keep one of them", conda_forge=True),
-    hint_rule("R-037", repeated_recipe_keys, "keep one of them", conda_forge=True),
-    *python_rules.RULES,
-    *macos_rules.RULES,
-    *conda_forge_yml_rules.WORKFLOW_RULES,
+RULES = tuple(
+    replace(rule, conda_forge=True)
+    for rule in (
+        lint_rule("CF-003", no_configs, "run kiln rerender"),
+        lint_rule("CF-004", empty_variant_file, "remove the file"),
+        lint_rule(
+            "CF-005", additional_workflows, "remove the workflow: conda-forge's services are for building packages"
+        ),
+        hint_rule("CF-006", overridden_pins, "require the package without a version, or set it in the variant file"),
+        hint_rule("CF-007", replaced_azure_variables, "use the setting"),
+        lint_rule("CF-013", mismatched_feedstock_name, "set feedstock-name in the extra section"),
+        lint_rule("FC-001", repeated_settings, "keep one of them"),
+        lint_rule("R-036", repeated_recipe_keys, "keep one of them"),
+        hint_rule("R-037", repeated_recipe_keys, "keep one of them"),
+        *python_rules.RULES,
+        *macos_rules.RULES,
+        *conda_forge_yml_rules.WORKFLOW_RULES,
+    )
 )

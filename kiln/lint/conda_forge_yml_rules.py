@@ -160,15 +160,8 @@ def ineffective_partition_resizing(subject: LintedFeedstock) -> Iterator[Problem
 
 
 WORKFLOW_RULES = (
-    lint_rule(
-        "CF-009",
-        contradictory_platform_conditions,
-        "name the systems of the platforms, or one of both",
-        conda_forge=True,
-    ),
-    lint_rule("CF-010", overlapping_conditions, "make the conditions exclude each other", conda_forge=True),
-    lint_rule("CF-011", paths_shared_with_windows, "add os: or platform:", conda_forge=True),
-    lint_rule(
-        "CF-012", ineffective_partition_resizing, "add 'os: win' and 'provider: github_actions'", conda_forge=True
-    ),
+    lint_rule("CF-009", contradictory_platform_conditions, "name the systems of the platforms, or one of both"),
+    lint_rule("CF-010", overlapping_conditions, "make the conditions exclude each other"),
+    lint_rule("CF-011", paths_shared_with_windows, "add os: or platform:"),
+    lint_rule("CF-012", ineffective_partition_resizing, "add 'os: win' and 'provider: github_actions'"),
 )

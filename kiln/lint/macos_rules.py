@@ -110,12 +110,9 @@ def _is_older_version(version: str, other: str) -> bool:
 
 
 RULES = (
-    lint_rule("RC-000", deprecated_deployment_target, f"write {_STDLIB} for macOS", conda_forge=True),
+    lint_rule("RC-000", deprecated_deployment_target, f"write {_STDLIB} for macOS"),
     lint_rule(
-        "RC-001",
-        macos_minimum_below_baseline,
-        "remove the value, or add a selector for the system that it is for",
-        conda_forge=True,
+        "RC-001", macos_minimum_below_baseline, "remove the value, or add a selector for the system that it is for"
     ),
-    lint_rule("CBC-001", macos_sdk_below_minimum, f"raise {_SDK}, or remove it", conda_forge=True),
+    lint_rule("CBC-001", macos_sdk_below_minimum, f"raise {_SDK}, or remove it"),
 )
