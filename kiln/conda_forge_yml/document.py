@@ -70,7 +70,7 @@ def setting_uses(path: Path) -> list[SettingUse]:
     """
     values, placed = read_document(path).value, _values_with_places(path)
     entries = []
-    for names, _, _ in leaf_settings(values):
+    for names, _ in leaf_settings(values):
         setting, at = setting_definition_of_path(names), place_of_key_path(placed, path.name, *names)
         used_by, effect = (setting.used_by, setting.effect) if setting else (UsedBy.NONE, "not a setting")
         use = SettingUse(".".join(names), at.file, at.line, at.column, used_by.value, effect)

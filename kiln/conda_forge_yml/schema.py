@@ -86,13 +86,12 @@ class SettingDefinition(NamedTuple):
 
 
 class SettingFault(NamedTuple):
-    """An invalid setting: the keys that lead to it, the text that stands there, the description, the cure.
+    """An invalid setting: the keys that lead to it, the description, the cure.
 
     ``unknown`` if the key is not in the schema, ``misspelled`` if it is besides almost one that is.
     """
 
     path: tuple[str, ...]
-    node: Any
     text: str
     cure: str
     unknown: bool = False
@@ -138,27 +137,27 @@ def deprecated_settings(settings: Any, path: tuple[str, ...] = ()) -> Iterator[S
         here = (*path, str(key))
         setting = setting_definitions().get(".".join(here))
         if setting and setting.replacement and value is not None:
-            yield SettingFault(here, key, f"{'.'.join(here)} is deprecated", f"use {setting.replacement}")
+            yield SettingFault(here, f"{'.'.join(here)} is deprecated", f"use {setting.replacement}")
         yield from deprecated_settings(value, here)
 
 
 def settings_without_use(settings: Any) -> Iterator[SettingFault]:
     """Yield the settings of a file that concern builds, and that kiln has no use for, with the reason."""
-    for path, key, value in leaf_settings(settings):
+    for path, value in leaf_settings(settings):
         setting = setting_definition_of_path(path)
         if setting is not None and setting.used_by is UsedBy.NONE and value is not None:
-            yield SettingFault(path, key, f"{'.'.join(path)} has no effect in kiln", setting.effect)
+            yield SettingFault(path, f"{'.'.join(path)} has no effect in kiln", setting.effect)
 
 
-def leaf_settings(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yield the settings of a file that the table knows and that contain no other known one: path, key and value."""
+def leaf_settings(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the settings of a file that the table knows and that contain no other known one: path and value."""
     for key, value in settings.items() if isinstance(settings, dict) else ():
         here = (*path, str(key))
         inner = isinstance(value, dict) and any(name.startswith(f"{'.'.join(here)}.") for name in setting_definitions())
         if inner:
             yield from leaf_settings(value, here)
         else:
-            yield here, key, value
+            yield here, value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +185,7 @@ class SchemaCheck:
                 "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
             )
             text = f"{name or 'conda-forge.yml'} is {description}, expected {expected}"
-            yield SettingFault(path, value, text, _suggested_value(value, alternatives))
+            yield SettingFault(path, text, _suggested_value(value, alternatives))
         if not isinstance(value, dict):
             return
         known = [
@@ -202,7 +201,7 @@ class SchemaCheck:
             slip = did_you_mean(str(key), known, similarity=_SLIP)
             if refuses or ("open" in alternatives and self.strict and slip):
                 cure, text = did_you_mean(str(key), known) if refuses else slip, f"unknown setting {'.'.join(here)!r}"
-                yield SettingFault(here, key, text, cure, unknown=True, misspelled=bool(slip))
+                yield SettingFault(here, text, cure, unknown=True, misspelled=bool(slip))
 
     def _matches_type(self, value: Any, alternative: str) -> bool:
         if alternative in _MAPPINGS:

@@ -12,20 +12,16 @@ TABLE = Path(__file__).with_name("ci_limits.csv")
 
 
 class CiLimit(NamedTuple):
-    """A limit of a service: its value, the unit with the meaning, and the page that says so."""
+    """A limit of a service: its value, and the unit with the meaning."""
 
     value: int
     unit: str
-    source: str
 
 
 @cache
 def all_limits() -> dict[tuple[str, str], CiLimit]:
     """Return all limits by service and name."""
-    return {
-        (row["service"], row["limit"]): CiLimit(int(row["value"]), row["unit"], row["source"])
-        for row in files.csv_rows(TABLE)
-    }
+    return {(row["service"], row["limit"]): CiLimit(int(row["value"]), row["unit"]) for row in files.csv_rows(TABLE)}
 
 
 def limit_of_service(service: str, name: str) -> CiLimit:

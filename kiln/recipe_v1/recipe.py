@@ -192,10 +192,10 @@ class RecipeV1:
         """The number of packages, before any is skipped."""
         return len(self.entries) if self.has_outputs else 1
 
-    def recipe_name_and_version_at(self, package: PackageAtVariant) -> tuple[str, str]:
-        """Return the name and version of the recipe as a whole, at the variant of one of its packages."""
+    def recipe_name_at(self, package: PackageAtVariant) -> str:
+        """Return the name of the recipe as a whole, at the variant of one of its packages."""
         named = section_field_evaluators.PACKAGE(self.root.get("recipe"), package.scope) if self.has_outputs else {}
-        return named.get("name") or package.name, named.get("version") or package.version
+        return named.get("name") or package.name
 
     # -- evaluation -----------------------------------------------------------------------------------------
 

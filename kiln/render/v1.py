@@ -67,7 +67,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
         outputs.setdefault((output.name, output.version, output.build_string, output.subdir), output)
     return RenderedConfig(
         config=config,
-        name=recipe.recipe_name_and_version_at(packages[0])[0] if packages else "",
+        name=recipe.recipe_name_at(packages[0]) if packages else "",
         stagings=stagings,
         outputs=tuple(outputs.values()),
         network=steps_with_network(packages[0].sections.get("extra")) if packages else (),
