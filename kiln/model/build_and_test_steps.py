@@ -26,54 +26,52 @@ class FetchedSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildStep:
-    """The build of one package.
+class EngineStep:
+    """A step that the engine carries out.
 
-    ``recipe`` is the engine's fully evaluated recipe, ``folder`` its work folder. ``index`` are the fields that the
-    package's index.json needs besides those of the engine, ``edits`` the changes of its other metadata. ``environment``
-    are the variables that the engine's process needs besides the run's, ``pins`` the bounds of versions that the engine
-    solves, by field of the output. ``settings`` are conda-forge.yml's, ``platforms`` those of its config.
-    ``packed`` are patterns of the files in ``recipe_folder`` that the package gets for its tests. ``fetched`` are the
-    sources that kiln fetches for the engine, each with the position of its entry in the recipe, which has no address.
-    ``archives`` are those that the engine fetches, unless it cannot unpack them.
+    ``recipe`` is the engine's fully evaluated recipe, ``folder`` its work folder. ``environment`` are variables that
+    the engine's process needs besides the run's. ``settings`` are conda-forge.yml's, ``platforms`` those of its config.
+    ``fetched`` are the sources that kiln fetches for the engine, each with the position of its entry in the recipe,
+    which has no address. ``archives`` are those that the engine fetches, unless it cannot unpack them.
     """
 
-    output: Output
     recipe: Mapping[str, Any]
     folder: Path
     channels: tuple[str, ...]
     environment: Mapping[str, str]
     platforms: BuildPlatforms = field(default_factory=BuildPlatforms)
-    index: Mapping[str, Any]
-    edits: Mapping[str, Any] = field(default_factory=dict)
-    pins: tuple[tuple[str, Pin], ...] = ()
     settings: PackageSettings = field(default_factory=PackageSettings)
-    recipe_folder: Path | None = None
-    packed: tuple[str, ...] = ()
     fetched: tuple[FetchedSource, ...] = ()
     archives: tuple[FetchedSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompileStep:
+class BuildStep(EngineStep):
+    """The build of one package.
+
+    ``index`` are the fields that the package's index.json needs besides those of the engine, ``edits`` the changes of
+    its other metadata, ``pins`` the bounds of versions that the engine solves, by field of the output. ``packed`` are
+    patterns of the files in ``recipe_folder`` that the package gets for its tests.
+    """
+
+    output: Output
+    index: Mapping[str, Any]
+    edits: Mapping[str, Any] = field(default_factory=dict)
+    pins: tuple[tuple[str, Pin], ...] = ()
+    recipe_folder: Path | None = None
+    packed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileStep(EngineStep):
     """A build step that outputs share, in whose work directory, or a copy of it, their scripts then run.
 
-    ``title`` is its name in the run. ``recipe``, ``folder``, ``channels``, ``environment``, ``platforms``,
-    ``settings``, ``fetched`` and ``archives`` are as in a BuildStep; the package that the engine makes of it is empty
-    and discarded. ``secrets`` are names of variables whose values the engine passes to the script; they are in no file
-    and no log.
+    ``title`` is its name in the run. The package that the engine makes of it is empty and discarded. ``secrets`` are
+    names of variables whose values the engine passes to the script; they are in no file and no log.
     """
 
     title: str
-    recipe: Mapping[str, Any]
-    folder: Path
-    channels: tuple[str, ...]
-    environment: Mapping[str, str]
-    platforms: BuildPlatforms = field(default_factory=BuildPlatforms)
-    settings: PackageSettings = field(default_factory=PackageSettings)
     secrets: tuple[str, ...] = ()
-    fetched: tuple[FetchedSource, ...] = ()
-    archives: tuple[FetchedSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
