@@ -18,6 +18,7 @@ from kiln.render.render import recipe_of_config
 from kiln.serialization import mapping_or_empty, mappings_in_list
 from kiln.template.python_expression import ExpressionError, compile_expression
 from kiln.template.selectors import selector_holds
+from kiln.variants.files import as_list
 from kiln.variants.space import Variant
 
 if TYPE_CHECKING:
@@ -211,12 +212,10 @@ def _build_number(value: Any) -> int | None:
 
 
 def _source_view(entry: Mapping[str, Any]) -> SourceView:
-    url = entry.get("url") or []
-    urls = url if isinstance(url, list) else [url]
     keys = ("git_rev", "git_tag", "git_branch", "hg_tag", "svn_rev")
     revision = next((entry[key] for key in keys if entry.get(key)), "")
     return SourceView(
-        urls=tuple(str(item) for item in urls if item),
+        urls=tuple(str(item) for item in as_list(entry.get("url")) if item),
         hashes=tuple((key, str(entry[key])) for key in HASHES if entry.get(key)),
         git=str(entry.get("git_url") or ""),
         other=str(entry.get("hg_url") or entry.get("svn_url") or ""),

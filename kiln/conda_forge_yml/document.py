@@ -194,7 +194,7 @@ def _is_refused_fault(fault: SettingFault) -> bool:
     if fault.unknown:
         return fault.misspelled
     setting = setting_definition_of_path(fault.path)
-    return setting is not None and setting.used_by.is_part_of_kiln
+    return setting is not None and setting.used_by not in {UsedBy.NONE, UsedBy.OTHERS}
 
 
 def _fault_errors(path: Path, faults: Iterable[SettingFault]) -> list[RecipeFault]:

@@ -67,11 +67,6 @@ class UsedBy(str, Enum):
     NONE = "none"
     OTHERS = "others"
 
-    @property
-    def is_part_of_kiln(self) -> bool:
-        """True for a part of kiln."""
-        return self not in {UsedBy.NONE, UsedBy.OTHERS}
-
 
 class SettingDefinition(NamedTuple):
     """The types of a setting, what replaces a deprecated one, which part of kiln uses it, and its effect there.

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.linted_feedstock import VARIANT_FILES
-from kiln.lint.located_yaml import branch_items, list_or_empty, read_values
+from kiln.lint.located_yaml import branch_items, read_values
 from kiln.lint.rule_model import Problem, lint_rule
 from kiln.serialization import mapping_or_empty
 from kiln.template.python_expression import ExpressionError, evaluate_expression
+from kiln.variants.files import as_list
 from kiln.versions import version_or_none
 from kiln.yamltext import place_of_key_path, read_text
 
@@ -98,9 +99,7 @@ def macos_sdk_below_minimum(subject: LintedFeedstock) -> Iterator[Problem]:
 def _versions_of_key(values: dict[Any, Any], key: str) -> list[str]:
     """Return the versions of a key, of two the lower first: those of x86-64 and of arm64; without it the baseline."""
     value = values.get(key, [BASELINE, BASELINE])
-    versions = [
-        str(item) for item in (list_or_empty(value) if isinstance(value, list) else [value]) if item is not None
-    ]
+    versions = [str(item) for item in as_list(value) if item is not None]
     return versions[::-1] if len(versions) == 2 and _is_older_version(versions[1], versions[0]) else versions
 
 

@@ -13,6 +13,7 @@ from kiln.model.source_position import Place
 from kiln.recipe.key_faults import recipe_keys
 from kiln.recipe_v1.section_field_evaluators import SINGLE
 from kiln.serialization import mapping_or_empty
+from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -167,9 +168,7 @@ def missing_hash(subject: LintedFeedstock) -> Iterator[Problem]:
 def old_pypi_url(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield downloads from the former address of PyPI."""
     for source in subject.recipe.sources:
-        value = source.get("url")
-        urls = [value] if isinstance(value, str) else list_or_empty(value)
-        for url in urls:
+        for url in as_list(source.get("url")):
             if isinstance(url, str) and url.startswith(FORMER_INDEX):
                 yield Problem(text="the URL has PyPI's former address", at=subject.recipe.place_of(url))
 

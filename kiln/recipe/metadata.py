@@ -167,11 +167,6 @@ class Metadata:
                 return [*specs, *(spec for spec in extra if spec.strip() and spec.split()[0] not in names)]
         return specs
 
-    @cached_property
-    def has_host_section(self) -> bool:
-        """True when there is a ``host`` section, apart from ``build``."""
-        return bool(self.requirements_of_section("host")) or "host" in self.requirements
-
     # -- text --------------------------------------------------------------------------------------------------
 
     @property
@@ -308,7 +303,7 @@ class Metadata:
         return "_".join([head, *rest])
 
     def _default_build_string(self) -> str:
-        section = "host" if self.has_host_section else "build"
+        section = "host" if self.requirements_of_section("host") or "host" in self.requirements else "build"
         pinned = list(self.requirements.get(section, ()))
         pinned_names = {spec_package_name(spec) for spec in pinned}
         run_names = {spec_package_name(spec) for spec in self.requirements.get("run", ())}

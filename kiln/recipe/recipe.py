@@ -20,6 +20,7 @@ from kiln.recipe.template_functions import NAMES, OF_SOURCE, VARYING, pin_functi
 from kiln.recipe.used_variant_keys import UsedKeySearch, keys_in_batch_script, keys_in_shell_script
 from kiln.template.namespace import Namespace, RestrictedOs
 from kiln.template.selectors import BoundedDict, apply_selectors_again
+from kiln.variants.files import as_list
 from kiln.versions import version_or_none
 from kiln.yamltext import read_text
 
@@ -145,8 +146,7 @@ class Recipe:
     @staticmethod
     def output_entries(values: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the entries of the ``outputs`` section."""
-        outputs = values.get("outputs") or []
-        return [outputs] if isinstance(outputs, dict) else list(outputs)
+        return as_list(values.get("outputs") or None)
 
     # -- rendering ------------------------------------------------------------------------------------------
 

@@ -237,9 +237,7 @@ def steps_with_network(extra: Any) -> tuple[str, ...]:
 
 def recipe_sources(top: Metadata) -> tuple[Source, ...]:
     """Return the entries of the ``source`` section."""
-    value = top.values.get("source") or []
-    entries = [value] if isinstance(value, dict) else list(value)
-    return tuple(_source_from_entry(entry) for entry in entries if entry)
+    return tuple(_source_from_entry(entry) for entry in as_list(top.values.get("source")) if entry)
 
 
 def _source_from_entry(entry: Mapping[str, Any]) -> Source:
