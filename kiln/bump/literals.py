@@ -110,7 +110,6 @@ def _key_value_literals(clear: str) -> Iterator[Literal]:
 
 
 def _constant_span_and_quote(match: re.Match[str], offset: int) -> tuple[int, int, str]:
-    """Return the start and the end of a constant's text, and its quote."""
     name = match.lastgroup or ""
     return offset + match.start(name), offset + match.end(name), {"double": '"', "single": "'"}.get(name, "")
 

@@ -198,7 +198,6 @@ def _is_refused_fault(fault: SettingFault) -> bool:
 
 
 def _fault_errors(path: Path, faults: Iterable[SettingFault]) -> list[RecipeFault]:
-    """Return faults as errors, with their places."""
     faults = list(faults)
     placed = _values_with_places(path) if faults else {}
     return [
@@ -208,7 +207,6 @@ def _fault_errors(path: Path, faults: Iterable[SettingFault]) -> list[RecipeFaul
 
 
 def _values_with_places(path: Path) -> Any:
-    """Return the file's values as texts with their places."""
     return parse_document(
         _text_or_empty_without_file(path), path.name, ScalarInterpretation.PLACED, may_repeat=lambda _: True
     ).value

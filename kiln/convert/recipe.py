@@ -126,7 +126,6 @@ class RecipeConverter:
         return [literal_text_part(has[0])] if has else []
 
     def _top_level_script(self, build: DictPart) -> RecipePart | None:
-        """Return the script of the recipe's top level."""
         variables, lines = build.values_of_key("script_env"), build.values_of_key("script")
         own = not all(map(is_empty_part, lines))
         lines = lines if own else self._default_script()

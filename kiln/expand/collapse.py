@@ -154,7 +154,6 @@ def _columns_used_by_packages(packages: PlatformPackages, all_columns: Columns) 
 
 
 def _needs_raised_macos_versions(space: Space) -> bool:
-    """Return whether macOS's versions need to be raised."""
     target = space.dimension("target_platform")
     systems = () if target is None else target.values("target_platform")
     return any(subdir.startswith("osx") for subdir in systems) and space.dimension(_STDLIB) is not None

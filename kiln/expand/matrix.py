@@ -149,7 +149,6 @@ class _MatrixExpansion:
         return Platform(system=job.system, arch=job.arch, environ=dict(self.environ))
 
     def _platform_packages(self, job: PlatformJob, platform: Platform, space: Space) -> PlatformPackages:
-        """Return the packages of one platform."""
         if not isinstance(self.recipe, RecipeTemplate):
             from kiln.recipe_v1.variant_exploration import packages_with_variant_subspaces
 

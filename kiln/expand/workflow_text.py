@@ -118,7 +118,6 @@ def _needs_succeeded_condition(needs: Sequence[str], *, chained_parts: Collectio
 
 
 def _called_workflows_with_chains(parts: Sequence[Sequence[WorkflowJob]]) -> list[str]:
-    """Return the names of the called workflows that have chains of jobs."""
     return [f"build-{number}" for number, part in enumerate(parts[1:], 2) if CHAIN in _build_job_names(part)]
 
 
@@ -169,7 +168,6 @@ def _require_allowed_workflow_sizes(written: Mapping[str, str]) -> None:
 
 
 def _build_job_names(jobs: Sequence[WorkflowJob]) -> list[str]:
-    """Return the names of the jobs that build."""
     return [name for name, links in (("build", 1), (CHAIN, 2)) if any(min(job.links, 2) == links for job in jobs)]
 
 

@@ -28,7 +28,6 @@ _NAMES = {"unix": True, "osx": True, "linux": False, "win": False}
 
 
 def _variant_files_on_macos(subject: LintedFeedstock) -> Iterator[tuple[str, dict[Any, Any]]]:
-    """Yield the variant files of the recipe with their values for macOS."""
     for name in VARIANT_FILES:
         path = subject.feedstock.recipe / name
         if not path.is_file():

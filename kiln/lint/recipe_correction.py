@@ -80,7 +80,6 @@ def _normalized_values(recipe: LintedRecipe) -> Any:
 
 
 def _text_with_rule_corrected(recipe: LintedRecipe, rule: str, text: str, messages: Sequence[LintMessage]) -> str:
-    """Return the text with the corrections of one rule."""
     lines = _LINE.findall(text)
     if rule in LINE_FIXES:
         for number in {message.at.line for message in messages}:

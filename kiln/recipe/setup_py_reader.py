@@ -101,7 +101,6 @@ class _SetupScriptReader:
         self.complete = self.complete and self._calls
 
     def _forget_all_arguments(self) -> None:
-        """Make all arguments unknown."""
         self.values, self.unknown, self.complete = {}, {}, False
 
     def _read_statements(self, statements: Iterable[ast.stmt]) -> None:
@@ -246,7 +245,6 @@ def _is_text_literal(node: ast.expr) -> bool:
 
 
 def _is_script_folder(node: ast.expr) -> bool:
-    """Return whether an expression is the folder of the script."""
     words = re.findall(r"\w+", ast.unparse(node))
     return {"dirname", "__file__"} <= set(words) <= WORDS_OF_SCRIPT_FOLDER and words.count("dirname") == 1
 

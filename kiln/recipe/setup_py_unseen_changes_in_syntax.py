@@ -104,7 +104,6 @@ def _is_called_at_top_level(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> b
 
 
 def _is_setup_argument(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Return whether a name is an argument of ``setup``."""
     argument = parents[node]
     call = parents[argument] if isinstance(argument, ast.keyword) else None
     return isinstance(call, ast.Call) and name_or_attribute(call.func) == "setup"

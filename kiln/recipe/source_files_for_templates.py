@@ -96,7 +96,6 @@ class SourceFiles:
         return git_repository.revision_variables(repository, revision, self.recipe.parent)
 
     def _text_in_source(self, entry: Mapping[str, Any], name: str) -> str | None:
-        """Return the text of a file in a source."""
         if entry.get("url"):
             return self._text_in_url_source(entry, name)
         if entry.get("git_url"):

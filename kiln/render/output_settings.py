@@ -138,7 +138,6 @@ def _link_script_files(package: Metadata) -> dict[str, str]:
 
 
 def _exists_in_recipe_folder(package: Metadata, name: str) -> bool:
-    """Return whether a file of the recipe's folder has this name."""
     source = package.recipe.source
     path = source.path.parent / name
     return path.is_file() and path.resolve().is_relative_to(source.folder)

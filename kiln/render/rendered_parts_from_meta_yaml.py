@@ -177,7 +177,6 @@ def output_tests(package: Metadata) -> tuple[OutputTest, ...]:
 
 
 def _import_language(package: str) -> str:
-    """Return the language of a package's imports, by its name."""
     return _LANGUAGES.get(package.partition("-")[0], "python") if "-" in package else "python"
 
 

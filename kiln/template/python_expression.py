@@ -123,7 +123,6 @@ def evaluate_expression(text: str, lookup: Lookup) -> Any:
 
 
 def _node_evaluator(node: ast.expr) -> Step:
-    """Return the closure that evaluates a node."""
     maker = _EVALUATOR_BY_NODE_TYPE.get(type(node))
     if maker is None:
         raise OperationNotAllowed(f"{type(node).__name__} is not allowed in a selector")

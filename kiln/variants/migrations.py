@@ -77,7 +77,6 @@ def apply_migrations(spec: Spec, migrations: Sequence[VariantFile], platform: Pl
 def _timestamp_and_values(
     migration: VariantFile, platform: Platform, known: frozenset[str]
 ) -> tuple[float, dict[str, Any]]:
-    """Return a migration's time stamp and the values that it changes on a platform."""
     document = migration.document_for_platform(platform, known)
     values = without_empty_values(document.value)
     stamp = values.pop("migrator_ts", "-1.0")

@@ -91,7 +91,6 @@ class Dimension:
 
     @cached_property
     def _value_lengths(self) -> dict[str, set[int]]:
-        """The lengths of the values of each key."""
         return {key: set(map(len, indexes)) for key, indexes in self._row_indexes_by_value.items()}
 
 

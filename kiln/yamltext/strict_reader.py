@@ -309,7 +309,6 @@ class _DocumentBuilder:
 
 
 def _problem_hint(problem: str) -> str:
-    """Return the hint for a problem that the parser reports."""
     if "\\t" in problem or "tab" in problem:
         return "indent with spaces; YAML allows no tabs there"
     if problem.startswith("duplicate"):
