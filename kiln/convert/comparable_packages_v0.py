@@ -124,9 +124,7 @@ def _script_as_lines(script: Script) -> tuple[str, ...]:
 def _requirement_values(package: Metadata, output: Output, bounds: Mapping[str, Any]) -> dict[str, Any]:
     pins = {(field, index): pin for field, index, pin in output.pins if not pin.spec}  # pin_run_as_build is read below
     needs = output.requirements
-    sections: dict[str, Sequence[str]] = {
-        "build": needs.build, "host": needs.host, "run": needs.run, "run_constrained": needs.run_constrained
-    }  # fmt: skip
+    sections: dict[str, Sequence[str]] = {section: getattr(needs, section) for section in keys.REQUIREMENTS}
     sections |= {f"run_exports/{kind}": given for kind, given in output.run_exports.items()}
     result: dict[str, Any] = {}
     for section, given in sections.items():

@@ -35,12 +35,7 @@ MOST_KEPT = 10_000
 
 def config_file_text(config: BuildConfig) -> str:
     """Return the text of a config's file, byte for byte as conda-smithy writes it."""
-    data: dict[str, Any] = dict(config.variant)
-    if config.zip_keys:
-        data["zip_keys"] = config.zip_keys
-    if config.pin_run_as_build:
-        data["pin_run_as_build"] = config.pin_run_as_build
-    return ci_support_text(data)
+    return ci_support_text({**config.variant, **config.settings})
 
 
 def read_config(feedstock: Feedstock, config: str) -> BuildConfig:

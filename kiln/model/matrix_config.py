@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +25,12 @@ class BuildConfig:
     pin_run_as_build: Mapping[str, Mapping[str, str] | str]
     image: str | None = None
     build_platform: str = ""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of its file besides the variant, by their names there; none that are empty."""
+        settings = {"zip_keys": self.zip_keys, "pin_run_as_build": self.pin_run_as_build}
+        return {name: value for name, value in settings.items() if value}
 
     @property
     def is_cross(self) -> bool:

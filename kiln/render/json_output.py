@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiln.recipe.requirement_texts import SECTIONS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
@@ -17,7 +19,6 @@ def as_plain_data(rendered: RenderedConfig) -> list[dict[str, Any]]:
 
 
 def _output_as_plain_data(output: Output) -> dict[str, Any]:
-    needs = output.requirements
     # An empty key of the recipe is None to conda-build, and so here.
     exports: Any = {
         kind: _list_or_single_text(output, f"run_exports/{kind}", specs) or None
@@ -32,12 +33,7 @@ def _output_as_plain_data(output: Output) -> dict[str, Any]:
         "build": output.build_string,
         "subdir": output.subdir,
         "noarch": True if "noarch" in output.single else None if "noarch_python" in output.single else output.noarch,
-        "requirements": {
-            "build": list(needs.build),
-            "host": list(needs.host),
-            "run": list(needs.run),
-            "run_constrained": list(needs.run_constrained),
-        },
+        "requirements": {section: list(getattr(output.requirements, section)) for section in SECTIONS},
         "track_features": list(output.track_features),
         "run_exports": exports,
         "test": {

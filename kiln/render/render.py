@@ -100,7 +100,8 @@ def recipe_of_config(feedstock: Feedstock, config: BuildConfig) -> Recipe:
     keys = frozenset[str]().union(*(file.keys for file in files))
     alone = keys.union(platform.default_variant(), _OWN_KEYS) >= config.variant.keys()
     source = _shared_recipe_source(feedstock, keys.union(config.variant), alone=alone)
-    own = VariantSource(name=f".ci_support/{config.name}.yaml", values=_variant_values_of_config(config))
+    values = {**{key: list(items) for key, items in config.variant.items()}, **config.settings}
+    own = VariantSource(name=f".ci_support/{config.name}.yaml", values=values)
     sources = [*(file.source_for_platform(platform, source.known) for file in files), own]
     defaults = VariantSource(name="defaults", values=platform.default_variant())
     space = space_narrowed_to_sources(combine_sources([defaults, *sources]), [source.values for source in sources])
@@ -126,15 +127,6 @@ def build_platforms(feedstock: Feedstock, platforms: Iterable[str]) -> dict[str,
         builds = settings.get(_BUILD) if isinstance(settings, dict) else None
     chosen = builds if isinstance(builds, dict) else {}
     return {name: str(chosen.get(name.replace("-", "_")) or name).replace("_", "-") for name in platforms}
-
-
-def _variant_values_of_config(config: BuildConfig) -> dict[str, object]:
-    values: dict[str, object] = {key: list(items) for key, items in config.variant.items()}
-    if config.zip_keys:
-        values["zip_keys"] = [list(group) for group in config.zip_keys]
-    if config.pin_run_as_build:
-        values["pin_run_as_build"] = dict(config.pin_run_as_build)
-    return values
 
 
 def _shared_recipe_source(feedstock: Feedstock, known: frozenset[str], *, alone: bool) -> RecipeTemplate:

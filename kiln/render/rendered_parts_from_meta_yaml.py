@@ -11,7 +11,7 @@ from kiln.model.output_build_settings import BuildSettings
 from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Script, Source, Staging
 from kiln.name_rules import is_channel_subdir
 from kiln.recipe.engine_unsupported_values import CONTENT_HASHES, FURTHER_HASHES
-from kiln.recipe.requirement_texts import requirements_by_section, with_variant_versions
+from kiln.recipe.requirement_texts import SECTIONS, requirements_by_section, with_variant_versions
 from kiln.render.output_settings import (
     build_settings,
     included_files,
@@ -49,12 +49,8 @@ def mapping_section(package: Metadata, section: str) -> Mapping[str, Any]:
 
 def requirements_from_sections(value: Mapping[str, list[str]]) -> Requirements:
     """Return the requirements by the four sections of packages."""
-    return Requirements(
-        build=tuple(value.get("build", ())),
-        host=tuple(value.get("host", ())),
-        run=tuple(value.get("run", ())),
-        run_constrained=tuple(value.get("run_constrained", ())),
-    )
+    sections: dict[str, Any] = {section: tuple(value.get(section, ())) for section in SECTIONS}
+    return Requirements(**sections)
 
 
 def output_from_package(
