@@ -74,9 +74,9 @@ def _first_condition(part: RecipePart) -> str | None:
     return part.guards[0].text if part.guards else None
 
 
-def conditional_list(parts: list[RecipePart]) -> ListPart | None:
-    """Return a key's values as one list with conditions; None where there is nothing."""
-    items = grouped_by_condition(flattened_items_with_conditions(parts))
+def conditional_list(parts: list[RecipePart], items: Iterable[RecipePart] | None = None) -> ListPart | None:
+    """Return a key's values, or converted ``items`` of them, as a list with conditions; None where there is nothing."""
+    items = grouped_by_condition(flattened_items_with_conditions(parts) if items is None else items)
     if not items:
         return None
     above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]

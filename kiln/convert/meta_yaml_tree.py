@@ -16,6 +16,7 @@ from kiln.convert.recipe_yaml_expression_composition import (
     unparenthesized,
 )
 from kiln.convert.statements import CLOSE, OPEN
+from kiln.yamltext.text_with_typed_value import NULLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, KeysView
@@ -205,7 +206,7 @@ class _TreeBuilder:
                 range(first + block, min(last + (not block), len(self._lines))), outer, block=block
             )
         guards = guards_without(self._line_of_node(node).guards, outer)
-        null = node.style is None and node.value in {"~", "null", "Null", "NULL", ""}
+        null = node.style is None and node.value in NULLS
         return ScalarPart(
             number=self._line_number(node),
             guards=guards,

@@ -28,7 +28,7 @@ from kiln.convert.recipe_yaml_expression_composition import (
 from kiln.convert.sections import SectionConverter, require_no_conditions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Sequence
     from typing import TypeVar
 
     from kiln.convert.recipe_lines_with_conditions import ExpandedRecipe
@@ -152,9 +152,7 @@ class RecipeConverter:
         self._sections.convert_requirements(tree.values_of_key("requirements"), package)
         package.add(("tests",), self._attempt(lambda: self._tests.convert(tree.values_of_key("test"), implicit=True)))
         package.add(("about",), self._sections.convert_about(unconditional_section(tree, "about")))
-        return _ordered_sections_with_comments(
-            package, {"build": build, "requirements": tree.values_of_key("requirements")}
-        )
+        return _ordered_sections_with_comments(package, build, tree.values_of_key("requirements"))
 
     # -- outputs --------------------------------------------------------------------------------------------
 
@@ -191,7 +189,7 @@ class RecipeConverter:
         parts.extend(
             self._convert_output(element, name, staging, None if shares_about else whole_about) for element in entries
         )
-        pairs = _ordered_sections_with_comments(top, {"build": build})
+        pairs = _ordered_sections_with_comments(top, build)
         about = [pair for pair in pairs if pair[0] == "about"]
         return [
             *(pair for pair in pairs if pair[0] != "about"),
@@ -223,8 +221,8 @@ class RecipeConverter:
         self._sections.convert_requirements(requirements, result)
         for key in ("ignore_run_exports", "ignore_run_exports_from"):
             result.add(keys.LISTS[key], conditional_list(build.values_of_key(key)))
-        given = {"build": build, "requirements": self._tree.values_of_key("requirements")}
-        return DictPart(pairs=_ordered_sections_with_comments(result, given), above=[_ABOVE_STAGING])
+        pairs = _ordered_sections_with_comments(result, build, self._tree.values_of_key("requirements"))
+        return DictPart(pairs=pairs, above=[_ABOVE_STAGING])
 
     def _with_compile_keys_in_env(self, script: RecipePart, identity: DictPart, build: DictPart) -> RecipePart:
         """Return the script of a compile with the keys that it reads, which it would only have if they were counted."""
@@ -275,8 +273,8 @@ class RecipeConverter:
         tests = tree.values_of_key("test") if is_top else entry.values_of_key("test")
         package.add(("tests",), self._attempt(lambda: self._tests.convert(tests, implicit=is_top)))
         package.add(("about",), self._output_about_section(entry, about, is_top=is_top))
-        given = {"build": build, "requirements": entry.values_of_key("requirements")}
-        return DictPart(pairs=_ordered_sections_with_comments(package, given), above=entry.above)
+        pairs = _ordered_sections_with_comments(package, build, entry.values_of_key("requirements"))
+        return DictPart(pairs=pairs, above=entry.above)
 
     def _inherit_from_staging_section(self, staging: DictPart) -> DictPart:
         named = staging.pairs[0][1]
@@ -384,14 +382,14 @@ _REQUIREMENTS = ("build", "host", "run", "run_constraints", "run_exports", "igno
 _ORDER = ("package", "recipe", "staging", "inherit", "source", "build", "requirements", "tests", "about")
 
 
-def _ordered_sections_with_comments(package: DictPart, given: Mapping[str, object]) -> list[tuple[str, RecipePart]]:
+def _ordered_sections_with_comments(
+    package: DictPart, build: DictPart, requirements: Sequence[RecipePart] = ()
+) -> list[tuple[str, RecipePart]]:
     """Return the sections in their usual order, with the comments of the sections that they come from."""
+    origins = {"build": [build], "requirements": requirements}
     for name, part in package.pairs:
-        source = given.get(name)
-        parts = source if isinstance(source, list) else [source]
-        above = [comment for element in parts if isinstance(element, RecipePart) for comment in element.above]
-        if name in given and isinstance(part, DictPart):
-            part.above = [*above, *part.above]
-        if name == "requirements" and isinstance(part, DictPart):
-            part.pairs.sort(key=lambda pair: _REQUIREMENTS.index(pair[0]))
+        if isinstance(part, DictPart):
+            part.above = [*(comment for origin in origins.get(name, ()) for comment in origin.above), *part.above]
+            if name == "requirements":
+                part.pairs.sort(key=lambda pair: _REQUIREMENTS.index(pair[0]))
     return sorted(package.pairs, key=lambda pair: _ORDER.index(pair[0]))

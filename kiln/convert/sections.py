@@ -12,7 +12,6 @@ from kiln.convert.conditional_parts import (
     conditional_list_or_text,
     conditional_text,
     flattened_items_with_conditions,
-    grouped_by_condition,
     is_empty_part,
     literal_text_part,
     require_unconditional,
@@ -238,9 +237,7 @@ class SectionConverter:
 
     def _converted_items(self, parts: list[RecipePart], convert: Callable[[RecipePart], RecipePart]) -> ListPart | None:
         tried = [self.try_conversion(partial(convert, item)) for item in flattened_items_with_conditions(parts)]
-        items = [item for item in tried if item is not None]
-        above = [comment for part in parts if isinstance(part, ListPart) for comment in part.above]
-        return ListPart(items=grouped_by_condition(items), above=above) if items else None
+        return conditional_list(parts, (item for item in tried if item is not None))
 
     def convert_about(self, given: DictPart) -> DictPart | None:
         """Convert an about section."""
