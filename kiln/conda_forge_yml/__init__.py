@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-from kiln.conda_forge_yml.document import (
-    NAME,
-    WORKFLOW,
-    SettingUse,
-    TypedSettings,
-    no_effect_notes,
-    read_document,
-    setting_uses,
-)
+from kiln.conda_forge_yml.document import WORKFLOW, TypedSettings, no_effect_notes, read_document, setting_uses
 
-__all__ = ["NAME", "WORKFLOW", "SettingUse", "TypedSettings", "no_effect_notes", "read_document", "setting_uses"]
+__all__ = ["WORKFLOW", "TypedSettings", "no_effect_notes", "read_document", "setting_uses"]

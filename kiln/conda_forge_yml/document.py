@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from kiln.model.source_position import Place
 
-NAME = "conda-forge.yml"
 WORKFLOW = "workflow_settings"  # the section of values for systems, platforms or CI services
 _DECIDES_PACKAGES = frozenset({UsedBy.MATRIX, UsedBy.BUILD})
 _CHECK = SchemaCheck(strict=True, numerals=True)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from kiln.convert.feedstock import Conversion, convert, write_conversion
-from kiln.convert.proof import Difference, Proof
+from kiln.convert.proof import Difference
 
-__all__ = ["Conversion", "Difference", "Proof", "convert", "write_conversion"]
+__all__ = ["Conversion", "Difference", "convert", "write_conversion"]

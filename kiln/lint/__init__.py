@@ -21,16 +21,7 @@ from kiln.yamltext import read_text
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
-__all__ = [
-    "RULES",
-    "LintMessage",
-    "Rule",
-    "Severity",
-    "check",
-    "is_shellcheck_enabled",
-    "recipe_files",
-    "rules_of_organization",
-]
+__all__ = ["RULES", "LintMessage", "check", "is_shellcheck_enabled", "recipe_files"]
 
 RULES: tuple[Rule, ...] = (
     *recipe_validity_rules.RULES,
