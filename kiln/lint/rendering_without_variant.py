@@ -17,6 +17,7 @@ from kiln.errors import KilnError
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.located_yaml import typed_scalar
 from kiln.recipe.template_functions import DATETIME, TIME
+from kiln.recipe_v1.filters_and_tests import short_version_without_dots
 from kiln.template.sandboxed_jinja import StepLimitedEnvironment, Template
 from kiln.template.selectors import SelectedText
 from kiln.yamltext import PlacedText
@@ -178,5 +179,4 @@ def _yaml_value_of_context(text: str) -> Any:
 def _version_to_buildstring(version: Any) -> str:
     if isinstance(version, jinja2.Undefined):
         return f"{version._undefined_name}_version_to_build_string"  # noqa: SLF001 - it has no public name
-    parts = [*(str(version).split() or [""])[0].split("."), "", ""]
-    return parts[0] + parts[1]
+    return short_version_without_dots((str(version).split() or [""])[0], 2)

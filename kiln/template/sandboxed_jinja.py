@@ -132,11 +132,6 @@ class StepLimitedEnvironment(ImmutableSandboxedEnvironment):
             piece = self._compiled[text] = CompiledTemplatePiece(text, self)
         return piece
 
-    def compile_tree(self, tree: nodes.Template) -> jinja2.Template:
-        """Return the template of a syntax tree, after changing the tree to spend its budget."""
-        insert_step_counting(tree)
-        return jinja2.Template.from_code(self, self.compile(tree, filename=_FILE), self.globals)
-
     def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
         """Raise an error for what the sandbox does not allow, instead of returning an undefined value."""
         raise SecurityError(f"the attribute {attribute!r} of {type(obj).__name__} may not be used")
@@ -156,11 +151,9 @@ class CompiledTemplatePiece:
         names = [(name.name, name.ctx) for name in tree.find_all(nodes.Name)]
         self.loads = frozenset(name for name, use in names if use == "load")
         self.sets = frozenset(name for name, use in names if use != "load")
-        self.template = environment.compile_tree(tree)
-
-    def render(self, context: Context) -> str:
-        """Return the piece's text; names that it sets stay in the context."""
-        return "".join(self.template.root_render_func(context))
+        insert_step_counting(tree)
+        code = environment.compile(tree, filename=_FILE)
+        self.template = jinja2.Template.from_code(environment, code, environment.globals)
 
 
 class Template:
@@ -239,7 +232,7 @@ class Template:
     def _render_piece(self, start: int, piece: CompiledTemplatePiece, context: Context) -> str:
         self._record_place_of_line(start + 1)
         try:
-            return piece.render(context)
+            return "".join(piece.template.root_render_func(context))  # names that it sets stay in the context
         except KilnError as error:
             at = error.at or self._place_of_error(error, start, piece)
             raise type(error)(error.what, at=at, why=error.why, hint=error.hint) from error
