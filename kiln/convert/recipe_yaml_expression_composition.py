@@ -59,11 +59,8 @@ def literal_expression(value: Any) -> ExpressionText:
 
 def conditional_expression(test: ExpressionText, yes: ExpressionText, other: ExpressionText | None) -> ExpressionText:
     """Return the expression that is one value where a test holds, and else another or nothing."""
-    if other is None:
-        return ExpressionText(f"{yes.text_at_precedence(OR)} if {test.text_at_precedence(OR)}", CHOICE)
-    return ExpressionText(
-        f"{yes.text_at_precedence(OR)} if {test.text_at_precedence(OR)} else {other.text_at_precedence(CHOICE)}", CHOICE
-    )
+    text = f"{yes.text_at_precedence(OR)} if {test.text_at_precedence(OR)}"
+    return ExpressionText(text if other is None else f"{text} else {other.text_at_precedence(CHOICE)}", CHOICE)
 
 
 def and_expression(one: ExpressionText, other: ExpressionText) -> ExpressionText:

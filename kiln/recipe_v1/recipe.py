@@ -315,10 +315,8 @@ class RecipeV1:
                 raise node_error(node, "inherit has no 'from'", hint="the name of a staging output")
         named = node.get("from") if isinstance(node, dict) else node
         name = rendered_text(named, scope)
-        exports = (
-            not isinstance(node, dict)
-            or section_field_evaluators.evaluate_flag(node.get("run_exports", _YES), scope) is not False
-        )
+        flag = node.get("run_exports") if isinstance(node, dict) else None
+        exports = flag is None or section_field_evaluators.evaluate_flag(flag, scope) is not False
         for other in self.root["outputs"]:
             if "staging" in other and rendered_text(_name_of_staging(other), scope) == name:
                 return self._evaluated_staging(name, other, scope, run_exports=exports)
@@ -345,9 +343,6 @@ class RecipeV1:
             own=own | required,
             run_exports=run_exports,
         )
-
-
-_YES = PlacedText("true", 0, 0, plain=True)
 
 
 def _key_node(node: Mapping[str, Any], name: str) -> Any:
