@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from kiln.model.source_position import Place
     from kiln.recipe.recipe import Recipe
     from kiln.recipe.used_variant_keys import RecipeTextRegions
     from kiln.template.namespace import Namespace
@@ -154,6 +155,10 @@ class Metadata:
     def is_output(self) -> bool:
         """True when the package is an output with a name other than the recipe's."""
         return bool(self.parent) and self.parent != self.name
+
+    def place_of_section(self, section: str) -> Place:
+        """Return the place of the package's section: in an output, that of all outputs."""
+        return self.recipe.place_of_section("outputs" if self.is_output else section)
 
     def requirements_of_section(self, section: str) -> list[str]:
         """Return the requirements of a section; for the recipe itself, also those of the output of the same name."""

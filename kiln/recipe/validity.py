@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from kiln.model.source_position import Place
     from kiln.recipe.metadata import Metadata
     from kiln.recipe.recipe import Recipe
 
@@ -29,30 +28,24 @@ def require_valid_package(package: Metadata, values: Mapping[str, Any]) -> None:
         RecipeFault: with the section of the recipe that is at fault.
     """
     if not package.name:
-        raise RecipeFault(
-            "a package has no name", at=_place_of_section(package, "package"), hint="name: of package or output"
-        )
+        at = package.place_of_section("package")
+        raise RecipeFault("a package has no name", at=at, hint="name: of package or output")
     if not package.version or package.version.startswith("."):
         what = f"{package.name} has {f'the version {package.version!r}' if package.version else 'no version'}"
-        raise RecipeFault(what, at=_place_of_section(package, "package"), hint="version: of package or output")
+        raise RecipeFault(what, at=package.place_of_section("package"), hint="version: of package or output")
     if package.noarch and str(package.noarch) not in _NOARCH:
         what = f"{package.name}: noarch is {str(package.noarch)[:40]!r}"
-        raise RecipeFault(what, at=_place_of_section(package, "build"), hint="python or generic")
+        raise RecipeFault(what, at=package.place_of_section("build"), hint="python or generic")
     for section in SECTIONS:
         if None in _written_requirements(package, values, section):
             what = f"{package.name}: requirements/{section} has an empty item"
-            raise RecipeFault(what, at=_place_of_section(package, "requirements"))
+            raise RecipeFault(what, at=package.place_of_section("requirements"))
         for spec in package.requirements.get(section, ()):
             if fault := matchspec_notation.invalid_spec_reason(_IGNORED.sub("", spec)) or _self_requirement_reason(
                 package, section, spec
             ):
                 what = f"{package.name}: {spec[:80]!r} in requirements/{section}"
-                raise RecipeFault(what, at=_place_of_section(package, "requirements"), why=fault)
-
-
-def _place_of_section(package: Metadata, section: str) -> Place:
-    """Return the place of a package's section: in an output, that of all outputs."""
-    return package.recipe.place_of_section("outputs" if package.is_output else section)
+                raise RecipeFault(what, at=package.place_of_section("requirements"), why=fault)
 
 
 def _written_requirements(package: Metadata, values: Mapping[str, Any], section: str) -> list[object]:
@@ -71,7 +64,7 @@ def undefined_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
             key="package/version",
             known=True,
             what=f"{package.name} has the version 'None'",
-            at=_place_of_section(package, "package"),
+            at=package.place_of_section("package"),
             why="the template gives it no value",
             hint="write the version into the recipe",
         )

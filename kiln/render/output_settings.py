@@ -131,7 +131,7 @@ def _link_script_files(package: Metadata) -> dict[str, str]:
         elif named and not _exists_in_recipe_folder(package, f"{named or usual}.bat"):
             raise RecipeFault(
                 f"{package.name}: build/{kind} names {file}, which is not in the recipe",
-                at=package.recipe.place_of_section("outputs" if package.is_output else "build"),
+                at=package.place_of_section("build"),
                 hint="give the file's name without its ending",
             )
     return scripts

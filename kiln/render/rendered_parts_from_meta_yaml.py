@@ -43,7 +43,7 @@ def mapping_section(package: Metadata, section: str) -> Mapping[str, Any]:
     value = package.values.get(section) or {}
     if not isinstance(value, dict):
         what = f"{package.name}: the section {section!r} is not a mapping"
-        raise RecipeFault(what, at=package.recipe.place_of_section("outputs" if package.is_output else section))
+        raise RecipeFault(what, at=package.place_of_section(section))
     return value
 
 
