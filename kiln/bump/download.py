@@ -63,9 +63,9 @@ def _hashes_of_download(
 ) -> tuple[Mapping[str, str], str]:
     """Return the hashes of a download by algorithm, and a note."""
     algorithms = tuple(dict.fromkeys(algorithm for _, algorithm in download.hashes))
-    if download.urls:
-        return _hashes_from_first_working_url(download.urls, algorithms, folder, env, progress)
-    if download.git:
+    if download.source.urls:
+        return _hashes_from_first_working_url(download.source.urls, algorithms, folder, env, progress)
+    if download.source.git:
         return _commit_of_revision(download, folder, env)
     return {}, f"{download.display_name} is not looked up: kiln asks git repositories alone"
 
@@ -106,15 +106,15 @@ def _commit_of_revision(
     download: SourceDownload, folder: Path, env: Mapping[str, str]
 ) -> tuple[Mapping[str, str], str]:
     """Return the commit of a repository's tag or branch."""
-    tag = f"refs/tags/{download.revision}"
-    order = (f"{tag}^{{}}", tag, f"refs/heads/{download.revision}")  # first the commit of an annotated tag
+    tag = f"refs/tags/{download.source.revision}"
+    order = (f"{tag}^{{}}", tag, f"refs/heads/{download.source.revision}")  # first the commit of an annotated tag
     try:
-        commits = list_git_references(download.git, order, folder, env=env)
+        commits = list_git_references(download.source.git, order, folder, env=env)
     except MissingTool as error:
         raise DownloadFailed(f"{download.display_name} cannot be looked up", why=error.what, hint=error.hint) from error
     if commit := next((commits[name] for name in order if name in commits), ""):
         return {"commit": commit}, ""
-    if COMMIT.fullmatch(download.revision) and not download.hashes:
+    if COMMIT.fullmatch(download.source.revision) and not download.hashes:
         return {}, f"{download.display_name}: a commit is not looked up"
     why = "the repository has no such tag or branch"
     raise DownloadFailed(

@@ -7,41 +7,38 @@ out is replaced by a mark, and where the mark comes out, there belongs the hash.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln.bump.literals import HASHES, Literal, place_of_offset
-from kiln.bump.recipe_views import sources_of_views, views_with_values
+from kiln.bump.recipe_views import SourceView, sources_of_views, views_with_values
 from kiln.errors import RecipeFault, raise_all
 from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kiln.bump.recipe_views import RecipeText, SourceView, Views
+    from kiln.bump.recipe_views import RecipeText, Views
 
 COMMIT = lazy_pattern(r"[0-9a-f]{7,40}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceDownload:
-    """A file to download, by the first of its ``urls`` that works, or a revision of a repository to look up.
+    """A source to download, by the first of its URLs that works, or to look up by its revision in its repository.
 
     ``hashes`` are the literals that hold its hashes, with their algorithms; the algorithm ``commit`` is the commit of a
-    revision. ``other`` is a repository that is not looked up: Mercurial's or Subversion's.
+    revision. Only repositories of git are looked up, not Mercurial's or Subversion's.
     """
 
-    urls: tuple[str, ...] = ()
-    git: str = ""
-    revision: str = ""
-    other: str = ""
+    source: SourceView
     hashes: tuple[tuple[Literal, str], ...] = ()
 
     @property
     def display_name(self) -> str:
         """The name in messages."""
-        repository = self.git or self.other
-        return f"{repository} at {self.revision}" if repository else self.urls[0]
+        repository = self.source.git or self.source.other
+        return f"{repository} at {self.source.revision}" if repository else self.source.urls[0]
 
 
 def source_changes(
@@ -60,7 +57,7 @@ def source_changes(
     new = views_with_values(recipe, {**edits, **marks})
     _require_used_hashes(recipe, marks, (*old, *new))
     former = {(source.identity, source.hashes) for source in sources_of_views(old)}
-    downloads: dict[tuple[tuple[str, ...], str, str, str], dict[tuple[Literal, str], None]] = defaultdict(dict)
+    downloads: dict[SourceView, dict[tuple[Literal, str], None]] = defaultdict(dict)
     unchanged: dict[str, None] = {}
     pins: dict[SourceDownload, None] = {}
     for source in sources_of_views(new):
@@ -71,11 +68,9 @@ def source_changes(
             unchanged.update({source.display_name: None} if pin is None else {})
             pins.update({pin: None} if pin is not None else {})
         else:
-            downloads[source.identity].update(dict.fromkeys(_hash_literals_of_source(recipe, source, by_mark)))
-    files = tuple(
-        SourceDownload(urls=urls, git=git, revision=revision, other=other, hashes=tuple(hashes))
-        for (urls, git, revision, other), hashes in downloads.items()
-    )
+            hashes = _hash_literals_of_source(recipe, source, by_mark)
+            downloads[replace(source, hashes=(), commit="")].update(dict.fromkeys(hashes))
+    files = tuple(SourceDownload(source=source, hashes=tuple(hashes)) for source, hashes in downloads.items())
     return files, tuple(unchanged), tuple(pins)
 
 
@@ -84,8 +79,10 @@ def _commit_pin(recipe: RecipeText, source: SourceView) -> SourceDownload | None
     literals = [literal for literal in recipe.literals if literal.alone and literal.text == source.revision]
     if not (source.git and literals and COMMIT.fullmatch(source.revision)):
         return None
-    hashes = tuple((literal, "commit") for literal in literals)
-    return SourceDownload(git=source.git, revision=source.revision, hashes=hashes)
+    return SourceDownload(
+        source=SourceView(git=source.git, revision=source.revision),
+        hashes=tuple((literal, "commit") for literal in literals),
+    )
 
 
 def _hash_literals(recipe: RecipeText, views: Views) -> list[Literal]:

@@ -197,7 +197,7 @@ def new_pinned_commits(
             unchanged.append(pin.display_name)
     if unchanged and not (values or plan.downloads):
         at = place_of_offset(plan.file, plan.text, plan.pins[0].hashes[0][0].start)
-        why = f"no tag of version {plan.old} is at the commit {plan.pins[0].revision}"
+        why = f"no tag of version {plan.old} is at the commit {plan.pins[0].source.revision}"
         hint = "change the revision by hand, or write a tag with {{ version }}"
         raise RecipeFault("no source depends on the version", at=at, why=why, hint=hint)
     return values, tuple(unchanged)
@@ -205,17 +205,17 @@ def new_pinned_commits(
 
 def _new_pinned_commit(pin: SourceDownload, plan: BumpPlan, folder: Path, env: Mapping[str, str]) -> str:
     """Return the commit of the tag that is named like the old version's; empty if no tag of that is at the commit."""
-    names = list_git_references(pin.git, (f"{_TAG}*",), folder, env=env)
+    names = list_git_references(pin.source.git, (f"{_TAG}*",), folder, env=env)
     tags = {name: names.get(f"{name}^{{}}", commit) for name, commit in names.items() if not name.endswith("^{}")}
     for name, commit in tags.items():
         match = version_pattern(plan.old).search(name, len(_TAG))
-        if match is None or not commit.startswith(pin.revision):
+        if match is None or not commit.startswith(pin.source.revision):
             continue
         separators = set(re.findall("[._-]", match[0])) or {"."}
         new = f"{name[: match.start()]}{plan.new.replace('.', separators.pop())}{name[match.end() :]}"
         if new in tags:
             return tags[new]
-        what = f"{pin.git} has no tag {new.removeprefix(_TAG)}"
+        what = f"{pin.source.git} has no tag {new.removeprefix(_TAG)}"
         why = f"the recipe has the commit of {name.removeprefix(_TAG)}"
         raise DownloadFailed(what, why=why, hint="check the version, and upstream's tags")
     return ""

@@ -165,7 +165,7 @@ def test_a_real_feedstock_is_bumped_up_to_its_downloads(case: Path, tmp_path: Pa
     assert {number % 50 for number in plan.numbers[1]} == {0}
     assert bool(plan.downloads) is (name not in PINNED)
     assert bool(plan.pins) is (name in PINNED)
-    assert all("77" in download.urls[0] and download.hashes for download in plan.downloads)
+    assert all("77" in download.source.urls[0] and download.hashes for download in plan.downloads)
     hashes = {literal for download in plan.downloads for literal, _ in download.hashes}
     assert all(re.fullmatch("[0-9a-f]{64}", literal.text) for literal in hashes)
     lines = [line for line in changed_lines(plan).values() if not re.search(r"77|number|build", line)]

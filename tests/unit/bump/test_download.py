@@ -11,6 +11,7 @@ import pytest
 from kiln import source_download
 from kiln.bump import download
 from kiln.bump.literals import Literal
+from kiln.bump.recipe_views import SourceView
 from kiln.bump.source_hash_literals import SourceDownload
 from kiln.errors import DownloadFailed
 from tests.bumping import ignored
@@ -23,7 +24,7 @@ HASH = Literal(start=0, end=3, text="old", key="sha256")
 
 
 def digests(folder: Path, *urls: str) -> tuple[dict[Literal, str], tuple[str, ...]]:
-    item = SourceDownload(urls=urls, hashes=((HASH, "sha256"),))
+    item = SourceDownload(source=SourceView(urls=urls), hashes=((HASH, "sha256"),))
     return download.hashes_of_downloads([item], folder, env={}, on_file=ignored)
 
 
@@ -82,13 +83,12 @@ def test_a_tag_is_looked_up_with_its_commit(tmp_path: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD")
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     entry = Literal(start=0, end=40, text="0" * 40, key="expected_commit")
-    tag = SourceDownload(git="../up", revision="v2.0", hashes=((entry, "commit"),))
+    tag = SourceDownload(source=SourceView(git="../up", revision="v2.0"), hashes=((entry, "commit"),))
     (tmp_path / "recipe").mkdir()
     assert download.hashes_of_downloads([tag], tmp_path / "recipe", env=env, on_file=ignored) == ({entry: commit}, ())
-    missing = SourceDownload(git=repository.as_uri(), revision="v3.0")
+    missing = SourceDownload(source=SourceView(git=repository.as_uri(), revision="v3.0"))
     with pytest.raises(DownloadFailed, match=r"at v3\.0 does not exist\n  why: the repository has no such tag"):
         download.hashes_of_downloads([missing], tmp_path, env=env, on_file=ignored)
+    program = SourceDownload(source=SourceView(git="ext::sh -c true", revision="v1"))
     with pytest.raises(DownloadFailed, match="cannot be reached"):
-        download.hashes_of_downloads(
-            [SourceDownload(git="ext::sh -c true", revision="v1")], tmp_path, env=env, on_file=ignored
-        )
+        download.hashes_of_downloads([program], tmp_path, env=env, on_file=ignored)
