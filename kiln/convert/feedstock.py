@@ -78,15 +78,14 @@ def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterab
     old = _packages_by_config(configs, lambda config: packages_of_meta_yaml(feedstock, config))
     meta, forge = read_text(feedstock.meta, META), _conda_forge_yml_with_build_tool(feedstock)
     facts = replace(_feedstock_facts(feedstock, configs, old), leave_out=frozenset(leave_out))
-    keys, rounds = HashKeysToUseOrIgnore(), 0
+    rounds = 0
     while True:
         rounds += 1
-        facts = replace(facts, use_keys=_with_sorted_values(keys.use), ignore_keys=_with_sorted_values(keys.ignore))
         text = limits.run_bounded(partial(recipe_yaml_text, meta, facts))
         proof = _prove_conversion(feedstock, text, forge, configs, old, pinning)
         if not proof.needed or rounds == _ROUNDS:
             return Conversion(recipe=text, forge=forge, proof=proof)
-        keys |= proof.needed
+        facts = replace(facts, hash_keys=facts.hash_keys | proof.needed)
 
 
 def write_conversion(feedstock: Feedstock, conversion: Conversion) -> None:
@@ -115,10 +114,6 @@ def _configs_to_compare(feedstock: Feedstock, pinning: Path | None) -> Sequence[
     if not names:
         raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them, or give a pinning with -e")
     return expand.read_configs(feedstock, names)
-
-
-def _with_sorted_values(keys: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(sorted(values)) for name, values in keys.items()}
 
 
 def _conda_forge_yml_with_build_tool(feedstock: Feedstock) -> str:

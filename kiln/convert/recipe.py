@@ -133,11 +133,11 @@ class RecipeConverter:
 
     def _add_hash_keys(self, name: str, package: DictPart) -> None:
         """Add the keys that the rendering of the package needs for an equal hash."""
-        for key, names in (("use_keys", self._facts.use_keys), ("ignore_keys", self._facts.ignore_keys)):
+        hash_keys = self._facts.hash_keys
+        for key, names in (("use_keys", hash_keys.use), ("ignore_keys", hash_keys.ignore)):
             if name in names:
-                package.add(
-                    ("build", "variant", key), ListPart(items=[literal_text_part(element) for element in names[name]])
-                )
+                items: list[RecipePart] = [literal_text_part(element) for element in sorted(names[name])]
+                package.add(("build", "variant", key), ListPart(items=items))
 
     # -- one package ----------------------------------------------------------------------------------------
 

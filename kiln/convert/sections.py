@@ -17,6 +17,7 @@ from kiln.convert.conditional_parts import (
     require_unconditional,
 )
 from kiln.convert.meta_yaml_tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart
+from kiln.convert.proof import HashKeysToUseOrIgnore
 from kiln.convert.recipe_yaml_expression_composition import ExpressionText, conjunction, negation, unparenthesized
 from kiln.model.rendered import RUN_EXPORTS
 
@@ -40,17 +41,16 @@ class FeedstockFacts:
 
     ``always`` are the keys that every config has, ``values`` all values of each key, ``files`` the names of the files
     in the recipe's folder, ``run_pins`` the variant's ``pin_run_as_build``. ``top_is_package``: the top level is a
-    package in addition to its outputs. ``use_keys`` and ``ignore_keys`` are, by output, keys to count, or not to count,
-    in hashes. ``leave_out`` are keys without equivalent that may be lost, ``compile_keys`` keys that the script of a
-    compile reads, and variables of the package (``PKG_NAME``).
+    package in addition to its outputs. ``hash_keys`` are, by output, keys to count, or not to count, in hashes.
+    ``leave_out`` are keys without equivalent that may be lost, ``compile_keys`` keys that the script of a compile
+    reads, and variables of the package (``PKG_NAME``).
     """
 
     always: frozenset[str]
     values: Mapping[str, frozenset[str]]
     files: frozenset[str]
     top_is_package: bool = False
-    use_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    ignore_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hash_keys: HashKeysToUseOrIgnore = field(default_factory=HashKeysToUseOrIgnore)
     run_pins: Mapping[str, Mapping[str, str] | str] = field(default_factory=dict)
     leave_out: frozenset[str] = frozenset()
     compile_keys: tuple[str, ...] = ()

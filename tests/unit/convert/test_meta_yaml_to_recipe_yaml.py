@@ -10,6 +10,7 @@ import yaml
 from kiln.convert.conditional_parts import IfThenElsePart
 from kiln.convert.meta_yaml_to_recipe_yaml import recipe_yaml_text, serialize_recipe, yaml_scalar_text
 from kiln.convert.meta_yaml_tree import DictPart, ListPart, ScalarPart
+from kiln.convert.proof import HashKeysToUseOrIgnore
 from kiln.convert.sections import FeedstockFacts
 from kiln.errors import ConversionRefused
 from tests.unit.convert.feedstocks import CONVERSIONS
@@ -87,7 +88,8 @@ def test_tests_of_the_folder_run_on_their_platforms() -> None:
 
 
 def test_keys_for_the_hash_are_added() -> None:
-    result = body("build:\n  number: 1\n", use_keys={"a": ("cuda",)}, ignore_keys={"a": ("python",)})
+    keys = HashKeysToUseOrIgnore(use={"a": frozenset({"cuda"})}, ignore={"a": frozenset({"python"})})
+    result = body("build:\n  number: 1\n", hash_keys=keys)
     assert "variant:\n    use_keys:\n      - cuda\n    ignore_keys:\n      - python\n" in result
 
 
