@@ -199,15 +199,12 @@ class RecipeV1:
 
     # -- evaluation -----------------------------------------------------------------------------------------
 
-    def package_at_variant(
-        self, index: int, variant: Mapping[str, Any], target: str, build: str, *, words: bool = False
-    ) -> PackageAtVariant:
-        """Return one package at a variant; of a skipped one, only ``build`` is evaluated. ``words``: see the scope.
+    def package_at_variant(self, index: int, scope: VariantScope) -> PackageAtVariant:
+        """Return one package at a variant, of its scope; of a skipped one, only ``build`` is evaluated.
 
         Raises:
             KilnError: the recipe cannot be evaluated there, with the line.
         """
-        scope = self.scope_at_variant(variant, target, build, words=words)
         if self.has_outputs:
             return self._evaluate_output(self.entries[index], scope)
         return self._evaluate_single_package(scope)
@@ -215,7 +212,7 @@ class RecipeV1:
     def scope_at_variant(
         self, variant: Mapping[str, Any], target: str, build: str, *, words: bool = False
     ) -> VariantScope:
-        """Return the scope of a variant, with the recipe's context evaluated.
+        """Return the scope of a variant, with the recipe's context evaluated; ``words`` is as in it.
 
         Raises:
             KilnError: the context cannot be evaluated there, with the line.

@@ -86,8 +86,8 @@ class RecipePackages:
                 why = f"the packages differ at more than {_MOST:,} combinations of keys"
                 hint = "zip keys that belong together with zip_keys"
                 raise RecipeFault("the matrix explodes", at=Place(file=RECIPE), why=why, hint=hint)
-            result = self._recipe.package_at_variant(index, variant, *self._platforms, words=self._words)
-            self._evaluated[key] = result
+            scope = self._recipe.scope_at_variant(variant, *self._platforms, words=self._words)
+            result = self._evaluated[key] = self._recipe.package_at_variant(index, scope)
         return result
 
     def _packages_divided_by_keys(self, index: int, space: Space, keys_of: KeysOfPackage) -> Iterator[PackageAtVariant]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.recipe_v1.recipe import PackageAtVariant
+    from kiln.recipe_v1.scope import VariantScope
 
 WIDE = {f"key{number}": [str(value) for value in range(10)] for number in range(30)}  # 10^30 combinations
 
@@ -25,9 +26,9 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counted: list[int] = []
     package = RecipeV1.package_at_variant
 
-    def counting(self: RecipeV1, index: int, *rest: object, words: bool) -> PackageAtVariant:
+    def counting(self: RecipeV1, index: int, scope: VariantScope) -> PackageAtVariant:
         counted.append(index)
-        return package(self, index, *rest, words=words)  # type: ignore[arg-type]  # passed on as they come
+        return package(self, index, scope)
 
     monkeypatch.setattr(RecipeV1, "package_at_variant", counting)
     return counted
