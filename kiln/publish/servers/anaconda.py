@@ -20,6 +20,7 @@ class Anaconda(Server):
     reading: ClassVar[str] = "https://conda.anaconda.org/{channel}"
     token_variable: ClassVar[str] = "ANACONDA_API_KEY"  # noqa: S105 - the variable's name
     token_header: ClassVar[tuple[str, str]] = ("Authorization", "token {}")
+    auth_probe: ClassVar[str] = "{url}/user"
     together: ClassVar[bool] = True
     sweeps: ClassVar[bool] = True
     moment: ClassVar[str] = (
@@ -54,11 +55,6 @@ class Anaconda(Server):
         """Delete a file of the owner's."""
         name, version, _ = parse_package_file_name(path)
         self.api.send_json_request("DELETE", f"{self.url}/dist/{self.channel}/{name}/{quote(version)}/{path}")
-
-    @property
-    def token_probe_url(self) -> str | None:
-        """The user whom the token belongs to."""
-        return f"{self.url}/user"
 
     def _label_of_channel(self, channel: str) -> str:
         return "main" if channel == self.channel else channel

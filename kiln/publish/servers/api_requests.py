@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln import http_client
+from kiln.files import read_chunks
 from kiln.http_client import HttpError
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROCESSING = 1800.0  # seconds for a server to answer a write: it may have gigabytes to read
-CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,6 @@ def _multipart_form_chunks(heads: Sequence[bytes], files: Sequence[Path], end: b
     for head, file in zip(heads, files, strict=True):
         yield head
         with file.open("rb") as content:
-            while chunk := content.read(CHUNK):
-                yield chunk
+            yield from read_chunks(content)
         yield b"\r\n"
     yield end

@@ -17,6 +17,7 @@ class Artifactory(Server):
     """An Artifactory server; a channel is a repository."""
 
     token_variable: ClassVar[str] = "ARTIFACTORY_TOKEN"  # noqa: S105 - the variable's name
+    auth_probe: ClassVar[str] = "{url}/{channel}/"
     moment: ClassVar[str] = (
         "packages are copied one by one, what others need first: readers have the old release or the new one"
     )
@@ -35,8 +36,3 @@ class Artifactory(Server):
     def delete(self, path: str, channel: str) -> None:
         """Delete a package."""
         self.api.send_json_request("DELETE", f"{self.url}/{channel}/{path}")
-
-    @property
-    def token_probe_url(self) -> str | None:
-        """The repository."""
-        return f"{self.url}/{self.channel}/"

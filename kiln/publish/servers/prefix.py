@@ -47,8 +47,3 @@ class PrefixDev(Server):
     def delete(self, path: str, channel: str) -> None:
         """Delete a package."""
         self.api.send_json_request("DELETE", f"{self.url}/api/v1/delete/{channel}/{path}")
-
-    @property
-    def token_probe_url(self) -> str | None:
-        """None: the library reports this server's status."""
-        return None

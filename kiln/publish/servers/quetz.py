@@ -25,6 +25,7 @@ class Quetz(Server):
     reading: ClassVar[str] = "{url}/get/{channel}"
     token_variable: ClassVar[str] = "QUETZ_API_KEY"  # noqa: S105 - the variable's name
     token_header: ClassVar[tuple[str, str]] = ("X-API-Key", "{}")
+    auth_probe: ClassVar[str] = "{url}/api/me"
     together: ClassVar[bool] = True
     moment: ClassVar[str] = "one request brings all packages; then the server replaces the index of each subdir in turn"
 
@@ -58,8 +59,3 @@ class Quetz(Server):
         self.api.send_json_request(
             "DELETE", f"{self.url}/api/channels/{channel}/packages/{parse_package_file_name(path)[0]}/versions/{path}"
         )
-
-    @property
-    def token_probe_url(self) -> str | None:
-        """The user whom the token belongs to."""
-        return f"{self.url}/api/me"

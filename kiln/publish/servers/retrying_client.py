@@ -84,7 +84,7 @@ class ServerClient:
     def package_hash(self, path: str, channel: str, listed: Mapping[str, str]) -> str | None:
         """Return the hash of a package that a channel has, also of one that is not in its index yet."""
         url = f"{self.server.channel_url(channel)}/{path}"
-        return listed[path] if path in listed else self._read_with_retries(lambda: remote_file_hash(url), url)
+        return listed[path] if path in listed else self._read_with_retries(remote_file_hash, url, None)
 
     def wait_for_index(self, channel: str, ready: Callable[[Mapping[str, str]], bool], failure: str) -> None:
         """Wait until the index of a channel has followed a change."""
@@ -102,15 +102,18 @@ class ServerClient:
 
     def _subdir_index_records(self, channel: str, subdir: str) -> dict[str, Any]:
         url = f"{self.server.channel_url(channel)}/{subdir}/repodata.json"
-        return self._read_with_retries(lambda: download_index_records(url), url)
+        return self._read_with_retries(download_index_records, url, {})
 
-    def _read_with_retries(self, read: Callable[[], T], url: str) -> T:
+    def _read_with_retries(self, read: Callable[[str], T], url: str, missing: T) -> T:
+        """Return what a function reads of a file, or ``missing`` if the file does not exist."""
         reason = ""
         for attempt in range(ATTEMPTS):
             self._pause_before_attempt(attempt)
             try:
-                return read()
+                return read(url)
             except HttpError as error:
+                if error.status == NOT_FOUND:
+                    return missing
                 reason = str(error)
         raise UploadFailed(f"{url} cannot be read", why=reason, hint="run the same command again")
 
@@ -120,29 +123,20 @@ class ServerClient:
 
 
 def download_index_records(url: str) -> dict[str, Any]:
-    """Return the records of one index, empty if the file does not exist; raise HttpError, also for half a file."""
+    """Return the records of one index; raise HttpError, also for half a file."""
     try:
         with http_client.send_request(url) as response:
             value = json.loads(read_stream_within_limits(response, url, http_client.content_length(response)))
         return {**value.get("packages", {}), **value.get("packages.conda", {})}
-    except HttpError as error:
-        if error.status == NOT_FOUND:
-            return {}
-        raise
     except (AttributeError, TypeError, RecursionError) as error:
         raise HttpError(str(error) or type(error).__name__) from error
 
 
-def remote_file_hash(url: str) -> str | None:
-    """Return the SHA-256 of a file, None if it does not exist; raise HttpError, also for half a file."""
-    try:
-        with http_client.send_request(url) as response:
-            sha256 = files.open_file_sha256(response)
-            cut_off = bool(response.length)  # the rest of the announced size
-    except HttpError as error:
-        if error.status == NOT_FOUND:
-            return None
-        raise
+def remote_file_hash(url: str) -> str:
+    """Return the SHA-256 of a file; raise HttpError, also for half a file."""
+    with http_client.send_request(url) as response:
+        sha256 = files.open_file_sha256(response)
+        cut_off = bool(response.length)  # the rest of the announced size
     if cut_off:
         raise HttpError(f"{url} was cut off")
     return sha256

@@ -46,12 +46,15 @@ class Server(abc.ABC):
     ``trusts_jobs`` says whether the identity of a CI job takes the place of a stored token (trusted publishing).
     ``default_url`` is the URL of a public server, ``reading`` the pattern of a channel's URL for clients,
     ``token_variable`` the environment variable of the token (rattler-build's name), and ``token_header`` its header.
+    ``auth_probe`` is the pattern of a URL whose status says whether the server accepts the token; empty where uploads
+    report a status.
     """
 
     default_url: ClassVar[str] = ""
     reading: ClassVar[str] = "{url}/{channel}"
     token_variable: ClassVar[str]
     token_header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer {}")
+    auth_probe: ClassVar[str] = ""
     together: ClassVar[bool] = False
     sweeps: ClassVar[bool] = False
     takes_attestations: ClassVar[bool] = False
@@ -101,19 +104,14 @@ class Server(abc.ABC):
     def delete(self, path: str, channel: str) -> None:
         """Delete a package that this publication uploaded."""
 
-    @property
-    @abc.abstractmethod
-    def token_probe_url(self) -> str | None:
-        """A URL whose status says whether the server accepts the token; None where uploads report a status."""
-
     def _upload_failure_status(self, message: str) -> int | None:
         """Return the status behind a failed upload: the library's, or the server's answer about the token."""
         if match := _STATUS.search(message):
             return int(match[1])
-        if self.token_probe_url is None:
+        if not self.auth_probe:
             return None
         try:
-            self.api.send_json_request("GET", self.token_probe_url)
+            self.api.send_json_request("GET", self.auth_probe.format(url=self.url, channel=self.channel))
         except HttpError as error:
             return error.status
         return None
