@@ -193,30 +193,19 @@ class Ledger(Database):
         """
         from kiln.ledger import run_record_json_columns
 
-        row = self._fetch_row(
-            "SELECT id, command, started, finished, owner, detail FROM run WHERE id = coalesce(?, id)"
-            " ORDER BY id DESC LIMIT 1",
-            run,
-        )
+        columns = ", ".join(run_record_json_columns.RUN_COLUMNS)
+        query = f"SELECT {columns}, owner FROM run WHERE id = coalesce(?, id) ORDER BY id DESC LIMIT 1"  # noqa: S608 - constants
+        row = self._fetch_row(query, run)
         if row is None:
             return None
-        number, command, started, finished, owner, detail = row
+        number, _, _, finished, _, owner = row
         columns = ", ".join(run_record_json_columns.CONFIG_COLUMNS)
         query = f"SELECT {columns} FROM config_run WHERE run = ? ORDER BY position"  # noqa: S608 - constants
         killed = finished is None and not self._is_owner_process_alive(owner)
         rows = self._fetch_rows(query, number)
         with decoding_errors_as_damage():
             configs = tuple(run_record_json_columns.config_from_columns(row, killed=killed) for row in rows)
-            return run_record_json_columns.run_from_columns(
-                number, command, started, finished, json.loads(detail), configs
-            )
-
-    @retry_after_repair
-    def config_state_changes(self, run: int) -> tuple[tuple[str, ConfigState, float], ...]:
-        """Return every change of a run in order: the config, its new state, the time in seconds since the epoch."""
-        rows = self._fetch_rows("SELECT config, state, at FROM change WHERE run = ? ORDER BY id", run)
-        with decoding_errors_as_damage():
-            return tuple((config, ConfigState(state), at) for config, state, at in rows)
+            return run_record_json_columns.run_from_columns(row[:-1], configs)
 
     def latest_config_states(self, *, rehearsal: bool = False) -> dict[str, ConfigState]:
         """Return each config's state in the last run that held its lock, for rehearsals or for builds.

@@ -277,9 +277,7 @@ def _is_row_decodable(table: str, row: dict[str, Any]) -> bool:
             columns = [row[name] for name in run_record_json_columns.CONFIG_COLUMNS]
             run_record_json_columns.config_from_columns(columns, killed=False)
         elif table == "run":
-            run_record_json_columns.run_from_columns(
-                row["id"], row["command"], row["started"], row["finished"], detail, ()
-            )
+            run_record_json_columns.run_from_columns([row[name] for name in run_record_json_columns.RUN_COLUMNS], ())
         return isinstance(detail, dict)
     except UNREADABLE:
         return False

@@ -22,6 +22,7 @@ RESERVE = 4 << 20  # bytes that a run may store while the disk is full
 UNFINISHED = frozenset({JobState.REQUESTED, JobState.RUNNING, JobState.FINISHED})
 COLUMNS = ("id", "provider", "type", "started", "finished", "number", "key", "owner")
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM fleet"  # noqa: S608 - constants
+INSERT = f"INSERT OR REPLACE INTO fleet ({', '.join(COLUMNS)}) VALUES (:{', :'.join(COLUMNS)})"  # noqa: S608 - constants
 
 
 class FleetLedger(Ledger):
@@ -34,18 +35,9 @@ class FleetLedger(Ledger):
 
     def begin_fleet(self, run: FleetRun) -> None:
         """Store that a fleet run begins in this process, or is resumed, with the workers and jobs that it has."""
-        row = (
-            run.id,
-            run.provider,
-            run.type,
-            run.started,
-            run.finished,
-            str(OwnerProcess.of_this_process()),
-            run.number,
-            run.key,
-        )
+        row = {name: getattr(run, name) for name in COLUMNS[:-1]} | {"owner": str(OwnerProcess.of_this_process())}
         with self._write_transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO fleet VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            connection.execute(INSERT, row)
             # The file and its journal keep the space that this takes, so the states of workers can still be stored
             # when something else has filled the disk.
             connection.execute("CREATE TABLE reserve (bytes BLOB)")

@@ -32,6 +32,7 @@ CONFIG_FIELDS = (
     "earlier_seconds",
     "is_built",
 )
+RUN_COLUMNS = ("id", "command", "started", "finished", "detail")
 CONFIG_COLUMNS = ("config", "state", "started", "finished", "peak_memory", "detail")
 KINDS = (
     *(Artifact, CompileReport, ConfigRun, ConfigState, ControllerCharge, ExternalRepository),
@@ -45,16 +46,10 @@ def detail_column_json(record: MatrixReport | ConfigRun, names: Sequence[str]) -
     return json.dumps({name: to_json(getattr(record, name)) for name in names})
 
 
-def run_from_columns(
-    number: int,
-    command: str,
-    started: float,
-    finished: float | None,
-    detail: Mapping[str, Any],
-    configs: tuple[ConfigRun, ...],
-) -> MatrixReport:
-    """Return a run from its columns and its detail."""
-    columns = {"run": number, "command": command, "started": started, "finished": finished}
+def run_from_columns(row: Sequence[Any], configs: tuple[ConfigRun, ...]) -> MatrixReport:
+    """Return a run from its `RUN_COLUMNS`."""
+    columns = dict(zip(("run", *RUN_COLUMNS[1:]), row, strict=True))
+    detail = json.loads(columns.pop("detail"))
     return dataclasses.replace(record_from_json(MatrixReport, {**columns, **detail}), configs=configs)
 
 
