@@ -10,7 +10,6 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-from kiln import solve_and_install
 from kiln.compat import cuda_arch_of_machine, tables
 from kiln.errors import KilnError
 from kiln.install.solve_diagnosis import cuda_versions_to_try, is_newer_cuda
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from rattler import RepoDataRecord
 
-    from kiln.install.solve_diagnosis import TargetMachine
+    from kiln.install.solve_diagnosis import Solver, TargetMachine
 
     Solve = Callable[[Sequence[str], TargetMachine], RepoDataRecord | None]
 
@@ -30,14 +29,12 @@ _CPU = re.compile(r"(?:^|_)cpu(?:_|$|[^a-z])")
 
 
 def cpu_build_notes(
-    records: Iterable[RepoDataRecord],
-    specs: Sequence[str],
-    *,
-    channels: Sequence[str],
-    machine: TargetMachine,
-    priority: str = "strict",
+    records: Iterable[RepoDataRecord], specs: Sequence[str], solve: Solver, machine: TargetMachine
 ) -> tuple[str, ...]:
-    """Return a note with the cause if the first package of the specs with a build for the CPU has one for CUDA too."""
+    """Return a note with the cause if the first package of the specs with a build for the CPU has one for CUDA too.
+
+    ``solve`` is `kiln.solve_and_install.solve` with the channels and their priority.
+    """
     fallback = unrequested_cpu_build(records, specs) if machine.virtual_package_version("__cuda") is not None else None
     if fallback is None:
         return ()
@@ -45,7 +42,7 @@ def cpu_build_notes(
     def solve_for_cuda_build(specs: Sequence[str], on: TargetMachine) -> RepoDataRecord | None:
         """Return the package's build for CUDA that a solve would take; None for one for the CPU, or without any."""
         try:
-            solution = solve_and_install.solve(channels, specs, virtual_packages=on.virtual_packages, priority=priority)
+            solution = solve(specs, virtual_packages=on.virtual_packages)
         except KilnError:
             return None  # the packages to install are known; only their explanation is not
         named = (record for record in solution if record.name.normalized == fallback.name.normalized)

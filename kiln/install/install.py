@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln import files, folder_lock, solve_and_install
@@ -103,22 +104,13 @@ def plan_install(request: InstallRequest) -> InstallPlan:
     _require_prefix_or_new_folder(request.prefix)
     there = solve_and_install.installed_package_records(request.prefix)
     specs = (*request.specs, *previously_requested_specs(there, but=request.specs))
+    solve = partial(solve_and_install.solve, request.channels, priority=request.priority)
     try:
-        records = solve_and_install.solve(
-            request.channels,
-            specs,
-            virtual_packages=request.machine.virtual_packages,
-            installed=there,
-            priority=request.priority,
-        )
+        records = solve(specs, virtual_packages=request.machine.virtual_packages, installed=there)
     except SolveFailed as failure:
+        most = sys.maxsize if request.verbose else LINES
         raise explain_failed_solve(
-            failure,
-            specs,
-            channels=request.channels,
-            machine=request.machine,
-            priority=request.priority,
-            most=sys.maxsize if request.verbose else LINES,
+            failure, specs, solve, channels=request.channels, machine=request.machine, most=most
         ) from failure
     installation = InstallPlan(
         request=request,
@@ -127,13 +119,7 @@ def plan_install(request: InstallRequest) -> InstallPlan:
         changes=package_changes(there, records),
         exists=bool(there),
     )
-    notes = cpu_build_diagnosis.cpu_build_notes(
-        installation.packages_to_link,
-        specs,
-        channels=request.channels,
-        machine=request.machine,
-        priority=request.priority,
-    )
+    notes = cpu_build_diagnosis.cpu_build_notes(installation.packages_to_link, specs, solve, request.machine)
     return dataclasses.replace(installation, notes=notes)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kiln import solve_and_install
 from kiln.compat import cuda_arch_of_machine, tables, version_ranges
 from kiln.errors import SolveFailed, program_output_with_margin
 from kiln.matchspec_notation import package_name
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
     from kiln.virtual_packages import VirtualPackages
+
+    Solver = Callable[..., Sequence[RepoDataRecord]]
 
 ANY_GLIBC = "2.99"
 ELSEWHERE = (
@@ -59,18 +60,21 @@ class TargetMachine:
 def explain_failed_solve(
     failure: SolveFailed,
     specs: Sequence[str],
+    solve: Solver,
     *,
     channels: Sequence[str],
     machine: TargetMachine,
-    priority: str = "strict",
-    most: int = LINES,
+    most: int,
 ) -> SolveFailed:
-    """Return the error with its cause and a hint, followed by the start of the solver's own message."""
+    """Return the error with its cause and a hint, followed by the start of the solver's own message.
+
+    ``solve`` is `kiln.solve_and_install.solve` with the channels and their priority; ``most`` lines are shown.
+    """
 
     def solver_refusal(specs: Sequence[str], on: TargetMachine) -> str:
         """Return the solver's message; empty when it succeeds."""
         try:
-            solve_and_install.solve(channels, specs, virtual_packages=on.virtual_packages, priority=priority)
+            solve(specs, virtual_packages=on.virtual_packages)
         except SolveFailed as error:
             return error.why
         return ""
@@ -96,12 +100,8 @@ def explain_failed_solve(
         "__glibc", ANY_GLIBC
     )
     core = conflicting_specs(anything)
-    solve = partial(solve_and_install.solve, channels, virtual_packages=anything.virtual_packages, priority=priority)
-    versions = (
-        newest_package_versions(package_name(core[0]), partial(_newest_matching_version, solve))
-        if len(core) == 1
-        else ()
-    )
+    newest = partial(_newest_matching_version, partial(solve, virtual_packages=anything.virtual_packages))
+    versions = newest_package_versions(package_name(core[0]), newest) if len(core) == 1 else ()
     words = solver_refusal(core, anything) or failure.why
     return explained(*explain_conflicting_specs(core, channels, versions), words=words)
 
