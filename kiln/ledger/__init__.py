@@ -145,12 +145,12 @@ class Ledger(Database):
                     report.command,
                     report.started,
                     str(OwnerProcess.of_this_process()),
-                    run_record_json_columns.detail_column_json(report, run_record_json_columns.RUN_FIELDS),
+                    run_record_json_columns.detail_column_json(report),
                 ),
             )
             number = int(cursor.lastrowid or 0)
             for position, config in enumerate(report.configs):
-                detail = run_record_json_columns.detail_column_json(config, run_record_json_columns.CONFIG_FIELDS)
+                detail = run_record_json_columns.detail_column_json(config)
                 _write_config_row(connection, number, position, config, detail)
         return number
 
@@ -159,7 +159,7 @@ class Ledger(Database):
         from kiln.ledger import run_record_json_columns
 
         # Before other processes have to wait.
-        detail = run_record_json_columns.detail_column_json(config, run_record_json_columns.CONFIG_FIELDS)
+        detail = run_record_json_columns.detail_column_json(config)
         with self._write_transaction() as connection:
             query = "SELECT position FROM config_run WHERE run = ? AND config = ?"
             row = connection.execute(query, (run, config.config)).fetchone()

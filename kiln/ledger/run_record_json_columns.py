@@ -15,25 +15,11 @@ from kiln.serialization import from_json_values, to_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-RUN_FIELDS = (
-    *("machine", "cores", "jobs", "engine", "container", "image", "rehearsal"),
-    *("commit", "remote_url", "kiln_version", "ci_url"),
-    "cost",
-)
-CONFIG_FIELDS = (
-    "group",
-    "cold",
-    "worker",
-    "estimate",
-    "reason",
-    "log",
-    "steps",
-    "packages",
-    "earlier_seconds",
-    "is_built",
-)
 RUN_COLUMNS = ("id", "command", "started", "finished", "detail")
 CONFIG_COLUMNS = ("config", "state", "started", "finished", "peak_memory", "detail")
+# The fields without a column, which the detail has; configs have rows of their own.
+RUN_FIELDS = sorted({field.name for field in dataclasses.fields(MatrixReport)} - {"run", "configs", *RUN_COLUMNS})
+CONFIG_FIELDS = sorted({field.name for field in dataclasses.fields(ConfigRun)} - {*CONFIG_COLUMNS})
 KINDS = (
     *(Artifact, CompileReport, ConfigRun, ConfigState, ControllerCharge, ExternalRepository),
     *(PackageReport, ResolvedPackage, RunCost, StepReport, TestReport, TestVerdict),
@@ -41,8 +27,9 @@ KINDS = (
 Record = TypeVar("Record")
 
 
-def detail_column_json(record: MatrixReport | ConfigRun, names: Sequence[str]) -> str:
-    """Return the detail of a run or a config: its `RUN_FIELDS` or `CONFIG_FIELDS`, which have no column."""
+def detail_column_json(record: MatrixReport | ConfigRun) -> str:
+    """Return the detail of a run or a config: its `RUN_FIELDS` or `CONFIG_FIELDS`."""
+    names = RUN_FIELDS if isinstance(record, MatrixReport) else CONFIG_FIELDS
     return json.dumps({name: to_json(getattr(record, name)) for name in names})
 
 
