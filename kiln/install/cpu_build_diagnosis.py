@@ -118,7 +118,6 @@ def _note_on_driver(fallback: RepoDataRecord, specs: Sequence[str], machine: Tar
 
 
 def _cpu_build_note(fallback: RepoDataRecord, cause: str, remedy: str) -> str:
-    """Return the note on a build for the CPU, with the cause and the remedy."""
     build = f"{fallback.name.normalized} {_version_and_build(fallback)}"
     return f"{build} is a build for the CPU, and this machine has a driver for CUDA: {cause}; {remedy}"
 

@@ -268,7 +268,6 @@ def _copy_intact_rows(table: str, source: sqlite3.Connection, target: sqlite3.Co
 
 
 def _is_row_decodable(table: str, row: dict[str, Any]) -> bool:
-    """Return whether a row can be decoded."""
     from kiln.ledger import run_record_json_columns
 
     try:

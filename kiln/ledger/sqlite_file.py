@@ -89,7 +89,6 @@ class Database:
             raise LedgerFault(what, why=str(damage), hint="it was repaired; run the same command again") from damage
 
     def _create_tables(self, tables: str) -> None:
-        """Create more tables in the file."""
         if self._fetch_row("PRAGMA query_only") != (1,):
             with self._lock, convert_sqlite_errors(self.path):
                 self._open.executescript(f"BEGIN IMMEDIATE;{tables}COMMIT;")

@@ -226,7 +226,6 @@ class PackageAttestationCheck:
                 yield one
 
     def _is_publication_to_channel(self, statement: Statement) -> bool:
-        """Return whether a publication is one to this channel."""
         if self.channel is None or statement.channel == self.channel.rstrip("/"):
             return True
         where = statement.channel or "no channel"

@@ -112,7 +112,6 @@ def _normalized_project_name(name: str) -> str:
 
 
 def _component_of_repository(repository: ExternalRepository, *, evidence: tuple[str, ...] = ()) -> BundledComponent:
-    """Return a repository as a component."""
     version = _repository_version(repository)
     return BundledComponent(
         name=_git_project_name(repository.url) or repository.name,
@@ -132,7 +131,6 @@ def _bazel_module_source_url(repository: ExternalRepository) -> str:
 
 
 def _git_owner_name_and_revision(url: str) -> tuple[str, str, str]:
-    """Return owner, name and revision of an address at a Git host."""
     path = urlsplit(url).path
     match = _GIT_REFERENCE.fullmatch(path)
     if match is None:

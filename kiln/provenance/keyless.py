@@ -68,7 +68,6 @@ class KeylessSigner:
         return TrustedSigner(identity=workflow, issuer=issuer, root=root)
 
     def _identity_token(self, oidc: Any) -> Any:
-        """Return the identity of this job."""
         try:
             text = oidc.detect_credential()
             if text is not None:

@@ -106,7 +106,6 @@ def package_purl(package: ResolvedPackage) -> str:
 
 
 def _is_url_without_credentials(url: str) -> bool:
-    """Return whether an address is one without credentials."""
     return (
         len(url) <= LONGEST
         and url.isprintable()

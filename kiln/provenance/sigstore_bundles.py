@@ -134,7 +134,6 @@ def parse_bundle(value: Mapping[str, Any]) -> SigstoreBundle:
 
 
 def _key_hint_or_certificate(material: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the key's hint, or the certificate, of a bundle."""
     key, chain = material.get("publicKey"), material.get("x509CertificateChain")
     certificates = [material["certificate"]] if "certificate" in material else []
     chained = chain.get("certificates") if isinstance(chain, dict) else None

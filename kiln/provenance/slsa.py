@@ -134,7 +134,6 @@ def _input_description(item: Mapping[str, Any]) -> str:
 
 
 def _selected_fields_as_json(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return some fields of a record as JSON values."""
     fields: dict[str, Any] = json.loads(json.dumps({name: record.get(name) for name in names}))
     return fields
 

@@ -74,7 +74,6 @@ def _member_attributes(package: Path) -> dict[str, tuple[Any, ...]]:
 
 
 def _small_file_contents(package: Path, names: set[str]) -> dict[str, bytes]:
-    """Return the contents of some small files of a package."""
     if not names:
         return {}
     with reader.open_package_members(package) as members:

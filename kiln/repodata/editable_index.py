@@ -157,7 +157,6 @@ class SubdirIndex:
 
 
 def _with_files_removed_from_list(document: IndexDocument, key: str, removed: frozenset[str]) -> IndexDocument:
-    """Return a document without some files in the list at a key."""
     names = document.value.get(key) or []
     if removed.isdisjoint(names):
         return document
@@ -165,7 +164,6 @@ def _with_files_removed_from_list(document: IndexDocument, key: str, removed: fr
 
 
 def _with_files_added_to_list(document: IndexDocument, key: str, names: frozenset[str]) -> IndexDocument:
-    """Return a document with more files in the list at a key."""
     existing = document.value.get(key) or []
     if names <= set(existing):
         return document

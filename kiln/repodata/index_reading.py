@@ -93,7 +93,6 @@ def _updated_base_records(base: IndexDocument, offered: IndexDocument, removed: 
 
 
 def _is_same_file(record: Record, other: Record | None) -> bool:
-    """Return whether two records are of the same file."""
     return other is not None and all(record.get(key) == other.get(key) for key in ("sha256", "md5", "size"))
 
 

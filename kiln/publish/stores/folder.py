@@ -221,7 +221,6 @@ def _file_identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _next_generation_folder(index: Path) -> Path:
-    """Return the folder of the next generation."""
     return index / f"{1 + max((int(folder.name) for folder in index.glob('[0-9]*')), default=0):06d}"
 
 
