@@ -89,7 +89,7 @@ def probe_machine(env: Mapping[str, str]) -> MachineFacts:
     library, cuda = _libcuda_and_newest_cuda_versions(notes)
     engine, engine_gpus = _container_engine_and_gpu_support(env, notes)
     return MachineFacts(
-        system=_system_description(),
+        system=f"{system_package_advice.os_release().get('PRETTY_NAME', platform.system())}, {platform.machine()}",
         kernel=platform.release(),
         glibc=_glibc_version(),
         avx=_has_avx(PROCESSOR),
@@ -233,10 +233,6 @@ def _libcuda_and_newest_cuda_versions(notes: list[str]) -> tuple[str | None, str
 def _loaded_kernel_module_version(file: Path) -> str | None:
     match = _MODULE.search(files.text_or_empty(file))
     return match[1] if match else None
-
-
-def _system_description() -> str:
-    return f"{system_package_advice.os_release().get('PRETTY_NAME', platform.system())}, {platform.machine()}"
 
 
 def _glibc_version() -> str | None:

@@ -191,20 +191,15 @@ def open_package_members(
 def _errors_as_broken_package(package: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        if error.errno not in {None, errno.EINVAL}:  # a decoder's own, and that of an invalid offset
+    except (*_BROKEN, OSError) as error:
+        # None is a decoder's own, EINVAL that of an invalid offset.
+        if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
             raise
-        raise _broken_package_error(package, error) from error
-    except _BROKEN as error:
-        raise _broken_package_error(package, error) from error
-
-
-def _broken_package_error(package: Path, error: Exception) -> BrokenPackage:
-    return BrokenPackage(
-        f"{package} is not a .conda package",
-        why=str(error) or type(error).__name__,
-        hint="it is damaged or malicious: build it again, or download it from where it was published",
-    )
+        raise BrokenPackage(
+            f"{package} is not a .conda package",
+            why=str(error) or type(error).__name__,
+            hint="it is damaged or malicious: build it again, or download it from where it was published",
+        ) from error
 
 
 def _info_and_payload_members(file: zipfile.ZipFile, *, limit: int) -> Members:

@@ -63,20 +63,15 @@ def _copy_archive_with_mtime(source: IO[bytes], sink: IO[bytes], mtime: int, lev
             new.addfile(member, old.extractfile(member) if member.isreg() else None)
 
 
-def _open_zstd_tar_archive(compressed: bytes) -> tarfile.TarFile:
-    with zstd.open(io.BytesIO(compressed)) as stream:
-        plain = stream.read(LARGEST_INFO)
-    return tarfile.open(fileobj=io.BytesIO(plain))
-
-
 def _edit_info_archive(
     compressed: bytes,
     edit: Callable[[str, bytes], bytes | None],
     added: Mapping[str, InfoFile],
     mtime: int | None,
 ) -> bytes:
-    changed = io.BytesIO()
-    with _open_zstd_tar_archive(compressed) as old, tarfile.open(fileobj=changed, mode="w") as new:
+    with zstd.open(io.BytesIO(compressed)) as stream:
+        plain, changed = io.BytesIO(stream.read(LARGEST_INFO)), io.BytesIO()
+    with tarfile.open(fileobj=plain) as old, tarfile.open(fileobj=changed, mode="w") as new:
         for member in old:
             content = old.extractfile(member) if member.isreg() else None
             if mtime is not None:

@@ -189,7 +189,7 @@ def replace_damaged_file(path: Path, inode: int | None, why: str) -> None:
     with files.held_folder_lock(path.parent):
         if inode not in {None, path.stat().st_ino} or (inode is None and _is_database_intact(path)):
             return
-        backup = _unused_backup_path(path)
+        backup = next(name for name in _backup_paths(path) if not os.path.lexists(name))
         with files.atomic_replacement(path) as part:
             rows, configs = _copy_readable_records(path, part)
             files.link_or_copy(path, backup)
@@ -219,10 +219,6 @@ def _is_database_intact(path: Path) -> bool:
 def _may_access_folder(folder: Path, mode: int) -> bool:
     """Return whether this process may use a folder so; Windows does not tell effective users apart."""
     return os.access(folder, mode, effective_ids=os.access in os.supports_effective_ids)
-
-
-def _unused_backup_path(path: Path) -> Path:
-    return next(name for name in _backup_paths(path) if not os.path.lexists(name))
 
 
 def _backup_paths(path: Path) -> Iterator[Path]:

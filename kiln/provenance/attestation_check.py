@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import rattler_process
 from kiln.errors import ProvenanceBroken, UsageError
 from kiln.provenance.attestation_keys import PublicKey
-from kiln.provenance.sigstore_bundles import SigstoreBundle, parse_bundle, parse_sidecar
+from kiln.provenance.sigstore_bundles import SigstoreBundle, dsse_signed_bytes, parse_bundle, parse_sidecar
 from kiln.provenance.statements import PUBLISH, SLSA, Statement, parse_statement
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class PackageAttestationCheck:
             number = one.number + 1
             if one.bundle is None or one.statement is None:
                 self.reasons.append(f"attestation {number} is invalid: {one.fault}")
-            elif not key.has_signed(one.bundle.signed_content, one.bundle.signature):
+            elif not key.has_signed(dsse_signed_bytes(one.bundle.payload), one.bundle.signature):
                 claimed = one.bundle.claimed_signer
                 other = "" if claimed == f"the key {key.name}" else f"; it names {claimed}"
                 self.reasons.append(f"attestation {number} is not signed by this key{other}")

@@ -36,11 +36,6 @@ class SigstoreBundle:
     certificate: bytes = b""
 
     @property
-    def signed_content(self) -> bytes:
-        """The bytes that the signature is over."""
-        return dsse_signed_bytes(self.payload)
-
-    @property
     def claimed_signer(self) -> str:
         """The signer that the bundle names, which nothing has verified."""
         if not self.certificate:

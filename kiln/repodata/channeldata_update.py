@@ -42,7 +42,7 @@ def _channeldata_with_package(value: Mapping[str, Any], entry: IndexEntry) -> di
     packages = dict(value.get("packages") or {})
     existing = dict(packages.get(name) or {})
     exports = {version: dict(entry.run_exports)} if entry.run_exports else {}
-    is_newest = _is_newest_version(entry, existing)
+    is_newest = "version" not in existing or Version(version) > Version(str(existing["version"]))
     facts = {key: entry.record[key] for key in OF_THE_NEWEST if is_newest and entry.record.get(key)}
     packages[name] = {
         **existing,
@@ -53,10 +53,6 @@ def _channeldata_with_package(value: Mapping[str, Any], entry: IndexEntry) -> di
     }
     subdirs = _subdirs_including(value.get("subdirs"), entry.subdir)
     return {**value, "packages": {key: packages[key] for key in sorted(packages)}, "subdirs": subdirs}
-
-
-def _is_newest_version(entry: IndexEntry, existing: Mapping[str, Any]) -> bool:
-    return "version" not in existing or Version(str(entry.record["version"])) > Version(str(existing["version"]))
 
 
 def _subdirs_including(subdirs: Iterable[str] | None, new: str) -> list[str]:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     Reader = Callable[[str], bytes | None]
 
-PARSED = 12  # documents that are kept: those of two subdirs
+# A publication reads the same files before, during and after its checks; kept are the documents of two subdirs.
+_parse_index_document = functools.lru_cache(maxsize=12)(IndexDocument.parse)
 HINT = "index the channel again with the tool that wrote it, or publish into another channel"
 
 
@@ -114,12 +115,6 @@ def _read_index_document(name: str, file: str, read: Reader) -> IndexDocument | 
         return None if data is None else _parse_index_document(data)
     except FAULTS as error:
         raise BrokenIndex(f"the index of {name} in the channel cannot be read", why=f"{file}: {error}") from error
-
-
-@functools.lru_cache(maxsize=PARSED)
-def _parse_index_document(data: bytes) -> IndexDocument:
-    """Return the document in a file; a publication reads the same files before, during and after its checks."""
-    return IndexDocument.parse(data)
 
 
 def _run_exports_by_file(
