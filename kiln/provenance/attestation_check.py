@@ -153,6 +153,11 @@ class ParsedBundle:
             return cls(number=number, value=value, fault=str(error))
 
 
+def parsed_bundles(sidecar: bytes) -> list[ParsedBundle]:
+    """Return the bundles in a sidecar; raises ProvenanceBroken when it cannot be read."""
+    return [ParsedBundle.from_json(number, value) for number, value in enumerate(parse_sidecar(sidecar))]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageAttestationCheck:
     """The check of one package's bundles; ``reasons`` collects why some do not count."""
@@ -167,8 +172,7 @@ class PackageAttestationCheck:
     @classmethod
     def from_sidecar(cls, sidecar: bytes, *, file: str, sha256: str, channel: str | None) -> PackageAttestationCheck:
         """Return the check of the bundles in a sidecar; raises ProvenanceBroken when it cannot be read."""
-        bundles = [ParsedBundle.from_json(number, value) for number, value in enumerate(parse_sidecar(sidecar))]
-        return cls(sidecar=sidecar, bundles=bundles, file=file, sha256=sha256, channel=channel)
+        return cls(sidecar=sidecar, bundles=parsed_bundles(sidecar), file=file, sha256=sha256, channel=channel)
 
     def facts_attested_by_signer(self, signer: TrustedSigner) -> AttestedFacts | None:
         """Return what a signer attests, or None."""

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, ProvenanceBroken
-from kiln.provenance import sigstore_bundles, statements
+from kiln.provenance import attestation_check, sigstore_bundles, statements
 from kiln.publish import channel_file_reader
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.provenance import ReleaseAttestations
-    from kiln.provenance.statements import Statement
+    from kiln.provenance.attestation_check import ParsedBundle
     from kiln.publish.stores import Store
     from kiln.publish.stores.folder import FolderStore
     from kiln.repodata.index_entry import IndexEntry
@@ -123,12 +123,15 @@ def extract_own_publication_bundle(folder: FolderStore, path: str) -> Path | Non
     None where a key has signed it: servers that take attestations verify identities alone.
     """
     data = folder.read(f"{path}{ENDING}")
-    values = _bundles_or_empty_list(data) if data else []
-    own: dict[str, Any] = next((one for one in reversed(values) if _is_publication_bundle(one)), {})
-    if "certificate" not in own.get("verificationMaterial", {}):
+    publications = [
+        one.value
+        for one in _bundles_or_empty_list(data or b"")
+        if one.statement and one.statement.kind == statements.PUBLISH
+    ]
+    if not publications or "certificate" not in publications[-1]["verificationMaterial"]:
         return None
     bundle = f"{path}.sigstore.json"
-    folder.write(bundle, json.dumps(own).encode())
+    folder.write(bundle, json.dumps(publications[-1]).encode())
     return folder.root / bundle
 
 
@@ -180,43 +183,30 @@ def _require_readable_sidecar(data: bytes, path: str) -> None:
         ) from error
 
 
-def _bundles_about_file(data: bytes, file: str, sha256: str) -> list[dict[str, Any]]:
+def _bundles_about_file(data: bytes, file: str, sha256: str) -> list[Mapping[str, Any]]:
     """Return the bundles in a sidecar that can be read and are about a file."""
     return [
-        value
-        for value in _bundles_or_empty_list(data)
-        if (one := _statement_of_bundle(value)) and not one.subject_mismatch(file, sha256)
+        one.value
+        for one in _bundles_or_empty_list(data)
+        if one.statement and not one.statement.subject_mismatch(file, sha256)
     ]
 
 
 def _has_only_statements_about_file(data: bytes, file: str, sha256: str) -> bool:
     """Return whether the statements in a sidecar that can be read are about a file, and there is one."""
-    values = _bundles_or_empty_list(data)
-    return bool(values) and len(_bundles_about_file(data, file, sha256)) == len(values)
+    bundles = _bundles_or_empty_list(data)
+    return bool(bundles) and len(_bundles_about_file(data, file, sha256)) == len(bundles)
 
 
 def _is_subset_of_sidecar(data: bytes, whole: bytes | None) -> bool:
     """Return whether the valid bundles of a sidecar are all in another one."""
-    values = _bundles_or_empty_list(whole or b"")
-    return all(value in values for value in _bundles_or_empty_list(data) if _statement_of_bundle(value))
+    values = [one.value for one in _bundles_or_empty_list(whole or b"")]
+    return all(one.value in values for one in _bundles_or_empty_list(data) if one.statement)
 
 
-def _is_publication_bundle(value: Mapping[str, Any]) -> bool:
-    statement = _statement_of_bundle(value)
-    return statement is not None and statement.kind == statements.PUBLISH
-
-
-def _bundles_or_empty_list(data: bytes) -> list[dict[str, Any]]:
+def _bundles_or_empty_list(data: bytes) -> list[ParsedBundle]:
     """Return the bundles in a sidecar; none of an invalid one."""
     try:
-        return sigstore_bundles.parse_sidecar(data)
+        return attestation_check.parsed_bundles(data)
     except ProvenanceBroken:
         return []
-
-
-def _statement_of_bundle(value: Mapping[str, Any]) -> Statement | None:
-    """Return the statement in a bundle; None in an invalid one."""
-    try:
-        return statements.parse_statement(sigstore_bundles.parse_bundle(value).payload)
-    except ValueError:
-        return None
