@@ -153,7 +153,6 @@ def write_planned_files(folder: Path, planned: PlannedFiles) -> None:
 
 def _write_into_folder(folder: Path, planned: PlannedFiles) -> None:
     for name, text in planned.added.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         executable = name == SCRIPT or name.endswith(".sh")
         files.write_text(folder / name, text, mode=_EXECUTABLE if executable else None)
 

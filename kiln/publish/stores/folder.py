@@ -19,7 +19,6 @@ from kiln.publish.publication_order import index_file_write_order
 from kiln.repodata.index_document import PACKAGES, SHARDS
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
@@ -33,7 +32,7 @@ class FolderStore:
     """The files of a channel below ``root``."""
 
     root: Path
-    hashes: dict[str, tuple[os.stat_result, str]] = field(default_factory=dict, repr=False, compare=False)
+    hashes: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -87,8 +86,8 @@ class FolderStore:
         place = self.root / path
         if not place.is_file():
             return False
-        status, known_hash = self.hashes.get(path, (None, ""))
-        if status is None or _file_identity(status) != _file_identity(place.stat()):
+        stamp, known_hash = self.hashes.get(path, (None, ""))
+        if stamp != file_operations.file_content_stamp(place):
             known_hash = files.sha256(place)
         return known_hash == sha256
 
@@ -97,7 +96,7 @@ class FolderStore:
         place = self.safe_write_path(path)
         files.link_or_copy(file, place)
         if place.samefile(file):
-            self.hashes[path] = (place.stat(), sha256)
+            self.hashes[path] = (file_operations.file_content_stamp(place), sha256)
 
     def move(self, source: str, target: str) -> None:
         """Rename a file."""
@@ -213,11 +212,6 @@ def _replace_link(link: Path, destination: str) -> None:
     files.remove(part)
     part.symlink_to(destination)
     part.replace(link)
-
-
-def _file_identity(status: os.stat_result) -> tuple[int, int, int, int]:
-    """Return the values of a file's status that change when the file does."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _next_generation_folder(index: Path) -> Path:
