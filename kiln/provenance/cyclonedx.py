@@ -59,12 +59,7 @@ def bill_of_installed_packages(
     """
     components = [
         {
-            "type": "library",
-            "bom-ref": f"package/{package.name}",
-            "name": package.name,
-            "version": package.version,
-            "purl": package_purl(package),
-            **({"hashes": [{"alg": "SHA-256", "content": package.sha256}]} if package.sha256 else {}),
+            **_library(f"package/{package.name}", package.name, package.version, package_purl(package), package.sha256),
             **_license_field(licenses.get(package.name, "")),
             "properties": [{"name": "conda:build", "value": package.build}],
         }
@@ -113,15 +108,9 @@ def _license_field(text: str) -> dict[str, Any]:
 
 
 def _main_component(record: Provenance) -> dict[str, Any]:
-    return {
-        "type": "library",
-        "bom-ref": "package",
-        "name": record.name,
-        "version": record.version,
-        "purl": conda_purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda"),
-        "hashes": [{"alg": "SHA-256", "content": record.sha256}],
-        **_license_field(record.license),
-    }
+    purl = conda_purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda")
+    main = _library("package", record.name, record.version, purl, record.sha256)
+    return {**main, **_license_field(record.license)}
 
 
 def _license_file_component(file: LicenseFile, *, has_text: bool) -> dict[str, Any]:
@@ -153,14 +142,20 @@ def _library_component(
 ) -> dict[str, Any]:
     """Return a part with what is known of it; ``url`` is its package URL, ``properties`` are kiln's own."""
     return {
-        "type": "library",
-        "bom-ref": identity,
-        "name": part.name,
-        **({"version": part.version} if part.version else {}),
-        "purl": url,
-        **({"hashes": [{"alg": "SHA-256", "content": part.sha256}]} if part.sha256 else {}),
+        **_library(identity, part.name, part.version, url, part.sha256),
         **({"externalReferences": [{"type": "distribution", "url": part.url}]} if part.url else {}),
         "properties": [{"name": f"kiln:{name}", "value": value} for name, value in properties.items()],
+    }
+
+
+def _library(identity: str, name: str, version: str, purl: str, sha256: str = "") -> dict[str, Any]:
+    return {
+        "type": "library",
+        "bom-ref": identity,
+        "name": name,
+        **({"version": version} if version else {}),
+        "purl": purl,
+        **({"hashes": [{"alg": "SHA-256", "content": sha256}]} if sha256 else {}),
     }
 
 
@@ -168,11 +163,7 @@ def _requirement_component(name: str, spec: str) -> dict[str, Any]:
     """Return a run requirement; a solver chooses its version, unless only one build satisfies it."""
     version, build = parse_exact_spec(spec) or ("", "")
     return {
-        "type": "library",
-        "bom-ref": f"run/{name}",
-        "name": name,
-        **({"version": version} if version else {}),
-        "purl": conda_purl(name, version, build=build),
+        **_library(f"run/{name}", name, version, conda_purl(name, version, build=build)),
         "scope": "required",
         "properties": [{"name": "kiln:requirement", "value": spec}],
     }
