@@ -51,20 +51,14 @@ class FleetLedger(Ledger):
     def end_fleet(self, run: str) -> None:
         """Store that nothing of a fleet run remains: its workers are terminated, unfinished jobs are lost."""
         now, stored = time.time(), self.fleet_run(run)
-        workers = [
-            dataclasses.replace(worker, state=WorkerState.TERMINATED, terminated=worker.terminated or now)
-            for worker in (() if stored is None else stored.workers)
-            if worker.state not in GONE
-        ]
-        jobs = [
-            dataclasses.replace(job, state=JobState.LOST, reason=job.reason or "its worker was terminated")
-            for job in (() if stored is None else stored.jobs)
-            if job.state in UNFINISHED
-        ]
-        for worker in workers:
-            self.store_worker(run, worker)
-        for job in jobs:
-            self.store_job(run, job)
+        for worker in () if stored is None else stored.workers:
+            if worker.state not in GONE:
+                gone = dataclasses.replace(worker, state=WorkerState.TERMINATED, terminated=worker.terminated or now)
+                self.store_worker(run, gone)
+        for job in () if stored is None else stored.jobs:
+            if job.state in UNFINISHED:
+                reason = job.reason or "its worker was terminated"
+                self.store_job(run, dataclasses.replace(job, state=JobState.LOST, reason=reason))
         with self._write_transaction() as connection:
             connection.execute("UPDATE fleet SET finished = ? WHERE id = ?", (now, run))
 
