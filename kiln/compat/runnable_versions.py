@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
@@ -43,13 +44,9 @@ def cuda_verdicts(facts: MachineFacts) -> dict[str, Verdict]:
 
 def cuda_ranges_by_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, str]:
     """Return verdicts as ranges: ``works`` is ``12.9 to 12.0, 11.8``."""
-    runs: list[tuple[Verdict, list[str]]] = []
-    for cuda, verdict in verdicts.items():
-        if not runs or runs[-1][0] is not verdict:
-            runs.append((verdict, []))
-        runs[-1][1].append(cuda)
     texts: dict[str, list[str]] = {}
-    for verdict, cudas_of in runs:
-        text = cudas_of[0] if len(cudas_of) == 1 else f"{cudas_of[-1]} to {cudas_of[0]}"
+    for verdict, run in itertools.groupby(verdicts, key=verdicts.__getitem__):
+        cudas = list(run)
+        text = cudas[0] if len(cudas) == 1 else f"{cudas[-1]} to {cudas[0]}"
         texts.setdefault(verdict.value, []).append(text)
     return {verdict: ", ".join(parts) for verdict, parts in texts.items()}
