@@ -21,6 +21,7 @@ class Anaconda(Server):
     token_variable: ClassVar[str] = "ANACONDA_API_KEY"  # noqa: S105 - the variable's name
     token_header: ClassVar[tuple[str, str]] = ("Authorization", "token {}")
     auth_probe: ClassVar[str] = "{url}/user"
+    deletion: ClassVar[str] = "{url}/dist/{owner}/{name}/{version}/{path}"  # a file is the owner's, with all its labels
     together: ClassVar[bool] = True
     sweeps: ClassVar[bool] = True
     moment: ClassVar[str] = (
@@ -50,11 +51,6 @@ class Anaconda(Server):
         name, version, _ = parse_package_file_name(path)
         body = {"package": name, "version": version, "basename": path}
         self.api.send_json_request("DELETE", self._label_api_url(channel), body=body)
-
-    def delete(self, path: str, channel: str) -> None:  # noqa: ARG002 - a file is the owner's, with all of its labels
-        """Delete a file of the owner's."""
-        name, version, _ = parse_package_file_name(path)
-        self.api.send_json_request("DELETE", f"{self.url}/dist/{self.channel}/{name}/{quote(version)}/{path}")
 
     def _label_of_channel(self, channel: str) -> str:
         return "main" if channel == self.channel else channel

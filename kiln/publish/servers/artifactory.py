@@ -18,6 +18,7 @@ class Artifactory(Server):
 
     token_variable: ClassVar[str] = "ARTIFACTORY_TOKEN"  # noqa: S105 - the variable's name
     auth_probe: ClassVar[str] = "{url}/{channel}/"
+    deletion: ClassVar[str] = "{url}/{channel}/{path}"
     moment: ClassVar[str] = (
         "packages are copied one by one, what others need first: readers have the old release or the new one"
     )
@@ -32,7 +33,3 @@ class Artifactory(Server):
         for path in promotion.packages:
             target = quote(f"/{promotion.channel}/{path}")
             self.api.send_json_request("POST", f"{self.url}/api/copy/{promotion.staging}/{path}?to={target}")
-
-    def delete(self, path: str, channel: str) -> None:
-        """Delete a package."""
-        self.api.send_json_request("DELETE", f"{self.url}/{channel}/{path}")

@@ -21,6 +21,7 @@ class PrefixDev(Server):
     takes_attestations: ClassVar[bool] = True
     trusts_jobs: ClassVar[bool] = True
     token_variable: ClassVar[str] = "PREFIX_API_KEY"  # noqa: S105 - the variable's name
+    deletion: ClassVar[str] = "{url}/api/v1/delete/{channel}/{path}"
 
     def _upload_by_library(self, files: list[str], channel: str) -> None:
         from rattler_build.upload import upload_package_to_prefix as upload
@@ -43,7 +44,3 @@ class PrefixDev(Server):
                 )
             else:
                 self.upload(package, promotion.channel)
-
-    def delete(self, path: str, channel: str) -> None:
-        """Delete a package."""
-        self.api.send_json_request("DELETE", f"{self.url}/api/v1/delete/{channel}/{path}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kiln.http_client import HttpError
-from kiln.publish.servers.server import Promotion, Server, parse_package_file_name
+from kiln.publish.servers.server import Promotion, Server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +26,7 @@ class Quetz(Server):
     token_variable: ClassVar[str] = "QUETZ_API_KEY"  # noqa: S105 - the variable's name
     token_header: ClassVar[tuple[str, str]] = ("X-API-Key", "{}")
     auth_probe: ClassVar[str] = "{url}/api/me"
+    deletion: ClassVar[str] = "{url}/api/channels/{channel}/packages/{name}/versions/{path}"
     together: ClassVar[bool] = True
     moment: ClassVar[str] = "one request brings all packages; then the server replaces the index of each subdir in turn"
 
@@ -53,9 +54,3 @@ class Quetz(Server):
         except HttpError as error:
             if error.status != EXISTS:  # the index then says with which hash
                 raise
-
-    def delete(self, path: str, channel: str) -> None:
-        """Delete one version of a package."""
-        self.api.send_json_request(
-            "DELETE", f"{self.url}/api/channels/{channel}/packages/{parse_package_file_name(path)[0]}/versions/{path}"
-        )

@@ -10,6 +10,7 @@ import abc
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
 
 from kiln.http_client import HttpError
 from kiln.publish.servers.api_requests import ServerApi
@@ -47,7 +48,7 @@ class Server(abc.ABC):
     ``default_url`` is the URL of a public server, ``reading`` the pattern of a channel's URL for clients,
     ``token_variable`` the environment variable of the token (rattler-build's name), and ``token_header`` its header.
     ``auth_probe`` is the pattern of a URL whose status says whether the server accepts the token; empty where uploads
-    report a status.
+    report a status. ``deletion`` is the pattern of the URL of one package, where a request deletes it.
     """
 
     default_url: ClassVar[str] = ""
@@ -55,6 +56,7 @@ class Server(abc.ABC):
     token_variable: ClassVar[str]
     token_header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer {}")
     auth_probe: ClassVar[str] = ""
+    deletion: ClassVar[str]
     together: ClassVar[bool] = False
     sweeps: ClassVar[bool] = False
     takes_attestations: ClassVar[bool] = False
@@ -100,9 +102,11 @@ class Server(abc.ABC):
         """Remove a package from the channel's index; most servers list all that they have, so delete it."""
         self.delete(path, channel)
 
-    @abc.abstractmethod
     def delete(self, path: str, channel: str) -> None:
         """Delete a package that this publication uploaded."""
+        name, version, _ = parse_package_file_name(path)
+        place = {"owner": self.channel, "channel": channel, "name": name, "version": quote(version), "path": path}
+        self.api.send_json_request("DELETE", self.deletion.format(url=self.url, **place))
 
     def _upload_failure_status(self, message: str) -> int | None:
         """Return the status behind a failed upload: the library's, or the server's answer about the token."""
