@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from kiln.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
@@ -37,6 +37,11 @@ class S3Store:
 
     ``tags`` are the versions of the objects that were read, None for those that did not exist.
     """
+
+    notes: ClassVar[tuple[str, ...]] = (
+        "index files change one by one, in the order of need: readers have the old release or the new one",
+    )
+    changes_stepwise: ClassVar[bool] = True
 
     client: Any
     bucket: str
@@ -73,16 +78,6 @@ class S3Store:
     def name(self) -> str:
         """The URL of the channel."""
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A remark on readers while index files change."""
-        return ("index files change one by one, in the order of need: readers have the old release or the new one",)
-
-    @property
-    def changes_stepwise(self) -> bool:
-        """True: subdirs change one after the other."""
-        return True
 
     @contextlib.contextmanager
     def exclusive_lock(self) -> Iterator[None]:
