@@ -138,20 +138,14 @@ class Ledger(Database):
         from kiln.container.owner_labels import OwnerProcess
         from kiln.ledger import run_record_json_columns
 
+        detail = run_record_json_columns.detail_column_json(report)
+        row = (report.command, report.started, str(OwnerProcess.of_this_process()), detail)
+        details = [run_record_json_columns.detail_column_json(config) for config in report.configs]
         with self._write_transaction() as connection:
-            cursor = connection.execute(
-                "INSERT INTO run (command, started, owner, detail) VALUES (?, ?, ?, ?)",
-                (
-                    report.command,
-                    report.started,
-                    str(OwnerProcess.of_this_process()),
-                    run_record_json_columns.detail_column_json(report),
-                ),
-            )
-            number = int(cursor.lastrowid or 0)
+            query = "INSERT INTO run (command, started, owner, detail) VALUES (?, ?, ?, ?)"
+            number = int(connection.execute(query, row).lastrowid or 0)
             for position, config in enumerate(report.configs):
-                detail = run_record_json_columns.detail_column_json(config)
-                _write_config_row(connection, number, position, config, detail)
+                _write_config_row(connection, number, position, config, details[position])
         return number
 
     def update_config(self, run: int, config: ConfigRun) -> None:
