@@ -62,16 +62,14 @@ class RefusalReason:
 
 def refusal_reasons(release: Release) -> tuple[RefusalReason, ...]:
     """Return all reasons against a release; none when it may be published."""
-    result = [*_config_refusal_reasons(release), *_missing_package_refusal_reasons(release)]
+    reasons = [*_config_refusal_reasons(release), *_missing_package_refusal_reasons(release)]
     for candidate in release.candidates:
         name = candidate.artifact.path.name
-        reasons = _candidate_refusal_reasons(candidate, release)
-        result += [RefusalReason(kind=kind, about=name, what=what) for kind, what in reasons]
+        reasons += [(kind, name, what) for kind, what in _candidate_refusal_reasons(candidate, release)]
     links = _links_to_folders(release.candidates)
-    result += [
-        RefusalReason(kind=RefusalKind.FOLDER_LINK, about=name, what=what) for name, what, shared in links if shared
-    ]
-    return (*result, *_clobbered_path_reasons(release.candidates))
+    reasons += [(RefusalKind.FOLDER_LINK, name, what) for name, what, shared in links if shared]
+    reasons += _clobbered_path_reasons(release.candidates)
+    return tuple(RefusalReason(kind=kind, about=about, what=what) for kind, about, what in reasons)
 
 
 def require_releasable(release: Release) -> None:
@@ -98,25 +96,21 @@ def nonblocking_notes(release: Release) -> tuple[str, ...]:
     )
 
 
-def _config_refusal_reasons(release: Release) -> Iterator[RefusalReason]:
+def _config_refusal_reasons(release: Release) -> Iterator[tuple[RefusalKind, str, str]]:
     if not release.candidates:
-        yield RefusalReason(kind=RefusalKind.EMPTY, about="", what="no config of the matrix has built a package")
+        yield RefusalKind.EMPTY, "", "no config of the matrix has built a package"
     for config in sorted(release.partial - release.configs.keys()):
-        yield RefusalReason(
-            kind=RefusalKind.MISSING_CONFIG, about=config, what="--partial names it, but the matrix has no such config"
-        )
+        yield RefusalKind.MISSING_CONFIG, config, "--partial names it, but the matrix has no such config"
     for config, state in release.configs.items():
         if state in GOOD or config in release.partial:
             continue
         if state is None:
-            yield RefusalReason(kind=RefusalKind.MISSING_CONFIG, about=config, what="it was never built")
+            yield RefusalKind.MISSING_CONFIG, config, "it was never built"
         else:
-            yield RefusalReason(
-                kind=RefusalKind.FAILED_CONFIG, about=config, what=f"after its last run its state is {state.value!r}"
-            )
+            yield RefusalKind.FAILED_CONFIG, config, f"after its last run its state is {state.value!r}"
 
 
-def _missing_package_refusal_reasons(release: Release) -> Iterator[RefusalReason]:
+def _missing_package_refusal_reasons(release: Release) -> Iterator[tuple[RefusalKind, str, str]]:
     """Yield the packages that a finished config renders and has not built: the recipe may have changed since."""
     built = {f"{candidate.artifact.subdir}/{candidate.artifact.path.name}" for candidate in release.candidates}
     for config, paths in release.expected.items():
@@ -126,7 +120,7 @@ def _missing_package_refusal_reasons(release: Release) -> Iterator[RefusalReason
                 what = (
                     f"the config renders it, but its last run did not build it (did the recipe change since?): {name}"
                 )
-                yield RefusalReason(kind=RefusalKind.MISSING_PACKAGE, about=config, what=what)
+                yield RefusalKind.MISSING_PACKAGE, config, what
 
 
 def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> Iterator[tuple[RefusalKind, str]]:
@@ -232,7 +226,7 @@ def _normalized_spec(spec: str) -> str:
     return " ".join(conda_build_spec(strict_rattler_spec(spec)).split())
 
 
-def _clobbered_path_reasons(candidates: Iterable[Candidate]) -> Iterator[RefusalReason]:
+def _clobbered_path_reasons(candidates: Iterable[Candidate]) -> Iterator[tuple[RefusalKind, str, str]]:
     """Yield the files that several packages of one config would install: they may be installed together."""
     by_config: dict[str, list[Candidate]] = {}
     for candidate in candidates:
@@ -245,9 +239,7 @@ def _clobbered_path_reasons(candidates: Iterable[Candidate]) -> Iterator[Refusal
                 owners.setdefault(path, set()).add(candidate.artifact.name)
         shared = [(path, names) for path, names in sorted(owners.items()) if len(names) > 1]
         for path, names in shared[:10]:
-            yield RefusalReason(
-                kind=RefusalKind.SAME_PATH, about=config, what=f"{path} is in {' and '.join(sorted(names))}"
-            )
+            yield RefusalKind.SAME_PATH, config, f"{path} is in {' and '.join(sorted(names))}"
 
 
 def _links_to_folders(candidates: Iterable[Candidate]) -> list[tuple[str, str, bool]]:
