@@ -67,10 +67,8 @@ def _find_package_record(links: tuple[ChainedRecord, ...], package: Path, sha256
 
 
 def _verify_metadata(record: Mapping[str, Any], package: Path) -> str:
-    index, about = (
-        reader.read_info_json_object(package, "index.json"),
-        reader.read_info_json_object(package, "about.json"),
-    )
+    index = reader.read_info_json_object(package, "index.json")
+    about = reader.read_info_json_object(package, "about.json")
     extra = about.get("extra", {})
     if not isinstance(extra, dict):
         raise BrokenPackage(f"{package} has an about.json whose extra is not a JSON object")

@@ -30,11 +30,8 @@ def judge_cuda_and_driver(combination: Combination) -> Iterator[Finding]:
     combination = with_release_cuda_unless_given(combination)
     if combination.cuda is None or combination.driver is None:
         return
-    row, least, rule = (
-        tables.oldest_driver_row_for_cuda(combination.cuda),
-        tables.minor_compatibility_driver_row(combination.cuda),
-        "CUDA and driver",
-    )
+    row, rule = tables.oldest_driver_row_for_cuda(combination.cuda), "CUDA and driver"
+    least = tables.minor_compatibility_driver_row(combination.cuda)
     if row is None:
         yield unknown_finding(rule, f"no table has the driver of CUDA {combination.cuda}")
     elif is_at_least(combination.driver, row["driver"]):
@@ -79,10 +76,8 @@ def judge_driver_and_ptx(combination: Combination) -> Iterator[Finding]:
 def judge_driver_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Refuse a GPU that the driver's branch has dropped; a driver older than the GPU's first CUDA is unknown."""
     for gpu in combination.gpus if combination.driver else ():
-        first, final = (
-            tables.oldest_cuda_row_for_capability(capability_number(gpu.capability)),
-            tables.last_driver_row_for_capability(gpu.capability),
-        )
+        first = tables.oldest_cuda_row_for_capability(capability_number(gpu.capability))
+        final = tables.last_driver_row_for_capability(gpu.capability)
         row = tables.oldest_driver_row_for_cuda(first["first"]) if first else None
         assert combination.driver is not None, "checked above"
         if final is not None and version_numbers(combination.driver)[0] > version_numbers(final["driver"])[0]:

@@ -72,10 +72,8 @@ def _cuda_findings(combination: Combination) -> Iterator[Finding]:
 
 def _gpu_findings(combination: Combination) -> Iterator[Finding]:
     for gpu in combination.gpus:
-        rows, last = (
-            tables.cuda_rows_for_capability(capability_number(gpu.capability)),
-            tables.last_driver_row_for_capability(gpu.capability),
-        )
+        rows = tables.cuda_rows_for_capability(capability_number(gpu.capability))
+        last = tables.last_driver_row_for_capability(gpu.capability)
         if not rows:
             yield unknown_finding("GPU", f"no table has a CUDA that compiles for {gpu.text}")
             continue
