@@ -24,11 +24,7 @@ def described_differences(one: Path, other: Path) -> list[str]:
     paths = sorted(changed)[:MOST]
     texts = [_small_file_contents(package, set(paths)) for package in (one, other)]
     for name in paths:
-        place = (
-            described_content_difference(*(text.get(name) for text in texts))
-            if first[name][0] != second[name][0]
-            else ""
-        )
+        place = described_content_difference(*(text.get(name) for text in texts))
         lines.append(f"{name}: {_names_of_changed_attributes(first[name], second[name])}{place}")
     return sorted(lines)[:MOST] or ["only the compression: all files are identical"]
 

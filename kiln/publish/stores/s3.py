@@ -89,13 +89,11 @@ class S3Store:
                 yield
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")
-            kind = TokenRefused if code in REFUSED else UploadFailed
-            hint = (
-                "set AWS_ACCESS_KEY_ID, AWS_PROFILE, or another variable that boto3 reads"
-                if kind is TokenRefused
-                else AGAIN
-            )
-            raise kind(f"{self.name} refuses: {code}", why=str(error), hint=hint) from error
+            what, why = f"{self.name} refuses: {code}", str(error)
+            if code in REFUSED:
+                hint = "set AWS_ACCESS_KEY_ID, AWS_PROFILE, or another variable that boto3 reads"
+                raise TokenRefused(what, why=why, hint=hint) from error
+            raise UploadFailed(what, why=why, hint=AGAIN) from error
         except BotoCoreError as error:
             raise UploadFailed(f"{self.name} cannot be reached", why=str(error), hint=AGAIN) from error
 

@@ -46,17 +46,14 @@ class StoreTarget:
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on readers during a publication, and on packages that the index has at another URL."""
-        base_urls = (
-            (name, self.channel_index.subdir_packages(name).base_url) for name in self.channel_index.subdir_names()
+        subdirs = map(self.channel_index.subdir_packages, self.channel_index.subdir_names())
+        elsewhere = (
+            f"clients fetch the packages of {subdir.name} from {subdir.base_url}, as its index says: "
+            "copy the new ones there, too"
+            for subdir in subdirs
+            if subdir.base_url
         )
-        return (
-            *self.store.notes,
-            *(
-                f"clients fetch the packages of {name} from {url}, as its index says: copy the new ones there, too"
-                for name, url in base_urls
-                if url
-            ),
-        )
+        return (*self.store.notes, *elsewhere)
 
     @property
     def channel_index(self) -> ChannelIndex:
