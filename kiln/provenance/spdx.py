@@ -12,7 +12,7 @@ from kiln.provenance.resolved_package_reader import conda_purl, environment_desc
 from kiln.serialization import iso_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kiln.model.provenance import Provenance, ResolvedPackage
     from kiln.provenance.bundled_third_party_components import BundledComponent
@@ -29,9 +29,9 @@ def bill_of_materials(
     record: Provenance,
     *,
     home: str = "",
-    resolved: Iterable[ResolvedPackage] = (),
+    resolved: Sequence[ResolvedPackage] = (),
     licenses: Sequence[LicenseFile] = (),
-    bundled: Iterable[BundledComponent] = (),
+    bundled: Sequence[BundledComponent] = (),
 ) -> bytes:
     """Return the bill of a package: itself, sources, requirements, license files, components, and its environments.
 
@@ -41,30 +41,25 @@ def bill_of_materials(
     sources = [source_package(number, one) for number, one in enumerate(record.sources)]
     needs = [_requirement_package(name, spec) for name, spec in run_requirements(record).items()]
     tools = [
-        (
-            _RELATIONS[one.scope],
-            _environment_or_bundled_package(
-                f"{one.scope.capitalize()}-{number}", one, package_purl(one), environment_description(one)
-            ),
+        _environment_or_bundled_package(
+            f"{one.scope.capitalize()}-{number}", one, package_purl(one), environment_description(one)
         )
         for number, one in enumerate(resolved)
     ]
     parts = [
-        (
-            bool(part.evidence),
-            _environment_or_bundled_package(f"Component-{number}", part, part.purl, part.reason_for_listing),
-        )
+        _environment_or_bundled_package(f"Component-{number}", part, part.purl, part.reason_for_listing)
         for number, part in enumerate(bundled)
     ]
+    contained = [(item, bool(part.evidence)) for item, part in zip(parts, bundled, strict=True)]
     texts = [_license_file_entry(number, file) for number, file in enumerate(licenses)]
     relations = [
         ("SPDXRef-DOCUMENT", "DESCRIBES", main),
         *((main, "GENERATED_FROM", one["SPDXID"]) for one in sources),
         *((main, "DEPENDS_ON", need["SPDXID"]) for need in needs),
-        *((tool["SPDXID"], relation, main) for relation, tool in tools),
+        *((tool["SPDXID"], _RELATIONS[one.scope], main) for tool, one in zip(tools, resolved, strict=True)),
         *((text["SPDXID"], "METAFILE_OF", main) for text in texts),
-        *((main, "CONTAINS", part["SPDXID"]) for contained, part in parts if contained),
-        *((part["SPDXID"], "BUILD_DEPENDENCY_OF", main) for contained, part in parts if not contained),
+        *((main, "CONTAINS", part["SPDXID"]) for part, is_there in contained if is_there),
+        *((part["SPDXID"], "BUILD_DEPENDENCY_OF", main) for part, is_there in contained if not is_there),
     ]
     extracted = _extracted_license_texts(license_expression(record.license), licenses)
     document = {
@@ -74,7 +69,7 @@ def bill_of_materials(
         "name": record.file.removesuffix(".conda"),
         "documentNamespace": f"urn:sha256:{record.sha256}",
         "creationInfo": {"created": build_date(record), "creators": [f"Tool: kiln-{record.kiln}"]},
-        "packages": [_main_package(main, record, home), *sources, *needs, *(item for _, item in [*tools, *parts])],
+        "packages": [_main_package(main, record, home), *sources, *needs, *tools, *parts],
         "relationships": [
             {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
             for one, kind, other in relations
