@@ -76,12 +76,7 @@ def _read_package_record(package: Path) -> dict[str, Any]:
     digests = files.sha256_and_md5(package)
     with temporary_file_with_content(json.dumps(reader.read_info_json(package, "index.json")).encode()) as index:
         try:
-            record = PackageRecord.from_index_json(
-                index,
-                size=package.stat().st_size,
-                sha256=digests["sha256"],
-                md5=digests["md5"],
-            )
+            record = PackageRecord.from_index_json(index, size=package.stat().st_size, **digests)
         except Exception as error:  # panics of the library, too
             raise BrokenPackage(f"{package} has an index.json that no client can read", why=str(error)) from error
     values: dict[str, Any] = json.loads(record.to_json())
