@@ -52,11 +52,9 @@ def _cudnn_minor_version(combination: Combination) -> str:
     if combination.cudnn:
         return _minor_version(combination.cudnn)
     row = release_row(combination)
-    return (
-        _minor_version(row["cudnn"])
-        if row is not None and combination.cuda and versions_agree(row["cuda"], combination.cuda)
-        else ""
-    )
+    if row is None or not combination.cuda or not versions_agree(row["cuda"], combination.cuda):
+        return ""
+    return _minor_version(row["cudnn"])
 
 
 def _compiler_versions(combination: Combination) -> dict[str, str]:

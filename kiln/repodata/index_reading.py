@@ -122,11 +122,8 @@ def _run_exports_by_file(
 ) -> Mapping[str, Record]:
     """Return the run exports in records or shards; builders read those of other packages themselves."""
     records = subdir.repodata.records()
-    sharded = (
-        {}
-        if all("run_exports" in record for record in records.values())
-        else _run_exports_in_shards(name, listing, read)
-    )
+    is_complete = all("run_exports" in record for record in records.values())
+    sharded = {} if is_complete else _run_exports_in_shards(name, listing, read)
     exports = {file: record.get("run_exports", sharded.get(file)) for file, record in records.items()}
     return {file: {"run_exports": value} for file, value in exports.items() if isinstance(value, dict)}
 

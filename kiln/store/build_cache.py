@@ -108,7 +108,7 @@ def packages_of_finished_config(
 def packages_of_finished_configs(
     ledger: Ledger, layout: ArtifactLayout, inputs: Mapping[str, InputHashes]
 ) -> dict[str, tuple[PackageReport, ...]]:
-    """Return the packages of the configs that are finished; see `finished_packages`."""
+    """Return the packages of the configs that are finished; see `packages_of_finished_config`."""
     builds = {config: packages_of_finished_config(ledger, layout, each) for config, each in inputs.items()}
     return {config: packages for config, packages in builds.items() if packages is not None}
 

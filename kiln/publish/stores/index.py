@@ -90,11 +90,10 @@ class ChannelIndex:
         records: bytes | None = None,
     ) -> None:
         """Remove packages by an edit, then their records; step by step, what needs others goes first."""
-        entries = (
-            [entry for entry in self._visible_entries() if entry.path in paths] if self.store.changes_stepwise else []
-        )
-        for part in reversed(sorted_and_split_by_subdir(entries)):
-            self.edit_subdirs(functools.partial(_edited_subdir, edit, {entry.path for entry in part}))
+        if self.store.changes_stepwise:
+            entries = [entry for entry in self._visible_entries() if entry.path in paths]
+            for part in reversed(sorted_and_split_by_subdir(entries)):
+                self.edit_subdirs(functools.partial(_edited_subdir, edit, {entry.path for entry in part}))
         self.edit_subdirs(functools.partial(_edited_subdir, edit, paths), records)
 
     def edit_subdirs(
