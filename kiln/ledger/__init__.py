@@ -201,6 +201,13 @@ class Ledger(Database):
             configs = tuple(run_record_json_columns.config_from_columns(row, killed=killed) for row in rows)
             return run_record_json_columns.run_from_columns(row[:-1], configs)
 
+    @retry_after_repair
+    def config_state_changes(self, run: int) -> tuple[tuple[str, ConfigState, float], ...]:
+        """Return every change of a run in order: the config, its new state, the time in seconds since the epoch."""
+        rows = self._fetch_rows("SELECT config, state, at FROM change WHERE run = ? ORDER BY id", run)
+        with decoding_errors_as_damage():
+            return tuple((config, ConfigState(state), at) for config, state, at in rows)
+
     def latest_config_states(self, *, rehearsal: bool = False) -> dict[str, ConfigState]:
         """Return each config's state in the last run that held its lock, for rehearsals or for builds.
 

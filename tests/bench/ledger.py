@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from tests.bench.timing import ROOT
-from tests.ledger_changes import config_state_changes
 
 if TYPE_CHECKING:
     from tests.bench.timing import Row
@@ -28,8 +27,8 @@ def rows() -> list[Row]:
         with Ledger(place) as ledger:
             run = ledger.begin_run(report())
             took = written(place, run)
-        changes = config_state_changes(place, run)
-    kept = sum(ordered([state for config, state in changes if config == name]) for name in names())
+            changes = ledger.config_state_changes(run)
+    kept = sum(ordered([state for config, state, _ in changes if config == name]) for name in names())
     rate = WRITERS * CHANGES / took
     return [
         (f"ledger, changes from {WRITERS} writers", f"{rate:,.0f} /s", f"{LEAST:,} /s at least"),

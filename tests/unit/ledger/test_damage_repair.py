@@ -66,6 +66,7 @@ def read_configs(path: Path) -> None:
         ledger.stored_artifact(KEPT.path)
         for number in ledger.run_numbers():
             ledger.run_report(number)
+            ledger.config_state_changes(number)
         ledger.latest_config_states()
         ledger.last_build_seconds()
         ledger.last_build_peak_memory_by_config()
@@ -100,6 +101,7 @@ def test_of_a_file_with_a_damaged_page_the_rest_is_copied(path: Path, caplog: py
         "UPDATE step SET detail = X'FF00FF' WHERE key = 'k001'",
         "ALTER TABLE run RENAME COLUMN owner TO possessor",
         "ALTER TABLE config_run DROP COLUMN peak_memory",
+        "DROP TABLE change",
         "DROP TABLE artifact",
         "INSERT INTO job VALUES ('f', 'c', 1, '{')",
     ],

@@ -13,7 +13,6 @@ from kiln.ledger import schema
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet_run import JobState, WorkerState
 from kiln.model.run import ConfigState
-from tests.ledger_changes import config_state_changes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +82,7 @@ def check(path: Path) -> None:
         states = [config.state for config in report.configs]
         assert states == [ConfigState.CACHED, ConfigState.LOCKED, ConfigState.DONE]
         assert {(config.cold, config.worker) for config in report.configs} == {(True, "m-1")}
-        assert [state for _, state in config_state_changes(path, 1)] == states
+        assert [state for _, state, _ in ledger.config_state_changes(1)] == states
         (step,) = ledger.latest_steps("config")
         assert step.config == "a"
         fleet = ledger.fleet_run("f")

@@ -14,7 +14,6 @@ import pytest
 from kiln.ledger import Ledger, StoredArtifact
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
-from tests.ledger_changes import config_state_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +101,8 @@ def test_every_change_is_kept_in_its_order(ledger: Ledger) -> None:
     number = ledger.begin_run(RUN)
     ledger.update_config(number, dataclasses.replace(A, state=ConfigState.RUNNING))
     ledger.update_config(number, DONE)
-    assert config_state_changes(ledger.path, number) == [
+    told = [(config, state) for config, state, _ in ledger.config_state_changes(number)]
+    assert told == [
         ("a", ConfigState.WAITING),
         ("b", ConfigState.WAITING),
         ("a", ConfigState.RUNNING),
@@ -170,7 +170,7 @@ def test_all_that_a_killed_process_had_written_is_kept(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         last = max([last, *map(int, process.stdout.read().split("\n")[:-1])])
     with Ledger(tmp_path / "l.sqlite") as ledger:
-        assert len(config_state_changes(ledger.path, number)) in {last + 1, last + 2}
+        assert len(ledger.config_state_changes(number)) in {last + 1, last + 2}
         report = ledger.run_report(number)
     assert report is not None
     assert {config.state for config in report.configs} == {ConfigState.INTERRUPTED}
@@ -183,8 +183,8 @@ def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
     first = [int(process.stdout.readline()) for process in writers if process.stdout]
     for process in writers:
         process.communicate()
-    changes = [config_state_changes(tmp_path / "l.sqlite", number) for number in first]
-    assert list(map(len, changes)) == [item] * 8
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        assert [len(ledger.config_state_changes(number)) for number in first] == [item] * 8
 
 
 def test_rehearsals_and_builds_are_kept_apart(tmp_path: Path) -> None:
