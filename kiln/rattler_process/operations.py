@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import rattler
@@ -45,21 +45,10 @@ Send = Callable[[Mapping[str, Any]], None]
 Stop = Callable[[KilnError], None]
 
 
-class Operation(Protocol):
-    """An operation under limits: ``file_size`` is the largest file that it may write."""
-
-    file_size: int | None
-
-    @property
-    def watched_task(self) -> WatchedTask:
-        """The task for the watchdog."""
-
-    async def execute(self) -> Any:
-        """Run the operation, and return its result."""
-
-
-def make_operation(name: str, arguments: Mapping[str, Any], limits: Limits, send: Send, stop: Stop) -> Operation:
-    """Return an operation by its name."""
+def make_operation(
+    name: str, arguments: Mapping[str, Any], limits: Limits, send: Send, stop: Stop
+) -> SolveSpecs | InstallPackages | IndexFolder | VerifyAttestations:
+    """Return an operation by its name; its ``file_size`` is the largest file that it may write."""
     match name:
         case "solve":
             return SolveSpecs(**arguments, file_size=limits.index)

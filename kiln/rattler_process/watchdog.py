@@ -41,14 +41,6 @@ class WatchedTask:
     folder: Path | None = None
 
 
-def limit_resources_of_own_process(limits: Limits, *, file_size: int | None) -> None:
-    """Have the system limit this process's memory and, where it can, the size of its files.
-
-    The watchdog acts sooner and gives the reason; this holds when memory grows faster than it polls.
-    """
-    machine_resources.limit_memory_and_file_size(memory=2 * limits.memory + 10**9, file_size=file_size)
-
-
 class Watchdog(threading.Thread):
     """A thread that calls ``on_breach`` with the first limit that is exceeded."""
 

@@ -20,9 +20,10 @@ from kiln import channel_url_credentials, interprocess_messages
 from kiln.errors import Interrupted, KilnError
 from kiln.model.channel_reading_and_install_limits import Limits
 from kiln.operating_system.lock_handover import LockReceiver
+from kiln.operating_system.machine_resources import limit_memory_and_file_size
 from kiln.rattler_process import operations
 from kiln.rattler_process.error_json_conversion import failure_to_json
-from kiln.rattler_process.watchdog import Watchdog, limit_resources_of_own_process
+from kiln.rattler_process.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,7 +92,8 @@ class RequestServer:
         operation = operations.make_operation(
             request["operation"], request["arguments"], limits, self.send_message, end_operation_in_thread
         )
-        limit_resources_of_own_process(limits, file_size=operation.file_size)
+        # The watchdog acts sooner and gives the reason; this holds when memory grows faster than it polls.
+        limit_memory_and_file_size(memory=2 * limits.memory + 10**9, file_size=operation.file_size)
         watchdog = Watchdog(limits, operation.watched_task, self.parent, end_operation)
         if isinstance(operation, operations.InstallPackages):
             operation.admission.exceeded = watchdog.exceeded_space_error
