@@ -82,9 +82,8 @@ def boot(container: str, *, label: str, seed: Path, user_data: str) -> None:
     files.write_text(seed / "meta-data", json.dumps({"instance-id": container, "local-hostname": container}) + "\n")
     key, _, text = label.partition("=")
     docker_run = load("filter_plugins/kiln_machines.py").docker_run
-    docker(
-        "run", *docker_run({"name": container}, {key: text}, str(seed), ""), local_worker_container_image.worker_tag()
-    )
+    image = local_worker_container_image.worker_recipe().tag
+    docker("run", *docker_run({"name": container}, {key: text}, str(seed), ""), image)
 
 
 def address_of(container: str) -> str:

@@ -60,20 +60,14 @@ def provide_image(engine: Engine, recipe: ImageRecipe, tag: str) -> str:
 
 def base_image(engine: Engine) -> str:
     """Have the base image in an engine, and return its name."""
-    return provide_image(
-        engine,
-        build_container_image.base_image_recipe(),
-        build_container_image.base_image_tag(build_container_image.SUITE),
-    )
+    recipe = build_container_image.base_image_recipe()
+    return provide_image(engine, recipe, recipe.tag)
 
 
 def worker_image(engine: Engine) -> str:
     """Have the image of the fleet's workers in an engine, and return its name."""
-    return provide_image(
-        engine,
-        local_worker_container_image.worker_recipe(),
-        local_worker_container_image.worker_tag(build_container_image.SUITE),
-    )
+    recipe = local_worker_container_image.worker_recipe()
+    return provide_image(engine, recipe, recipe.tag)
 
 
 def own_rehearsal() -> dict[str, Any]:

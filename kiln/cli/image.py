@@ -112,17 +112,15 @@ def _make_worker_disk(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _make_container_image(options: argparse.Namespace, folder: Path) -> int:
-    from kiln.image.build_container_image import base_image_recipe, base_image_tag, provide_image
-    from kiln.image.local_worker_container_image import worker_recipe, worker_tag
+    from kiln.image.build_container_image import base_image_recipe, provide_image
+    from kiln.image.local_worker_container_image import worker_recipe
 
-    if options.kind == "base":
-        recipe, tag = base_image_recipe(options.suite, options.extra), base_image_tag(options.suite)
-    else:
-        recipe, tag = worker_recipe(options.suite), worker_tag(options.suite)
+    is_base = options.kind == "base"
+    recipe = base_image_recipe(options.suite, options.extra) if is_base else worker_recipe(options.suite)
     result = provide_image(
         _required_container_engine(options.container),
         recipe,
-        tag=options.tag or tag,
+        tag=options.tag or recipe.tag,
         folder=folder,
         env=os.environ,
         fresh=options.fresh,

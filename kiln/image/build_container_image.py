@@ -87,7 +87,7 @@ class ImageRecipe:
 
     ``lock`` are the hash-locked dependencies of kiln, among them the engine that builds in the image. ``setup`` and
     ``hooks`` are run by mmdebstrap before and after its own work, ``changes`` are instructions for the import into a
-    container engine. ``name`` is the prefix of the archive's name; ``below`` is the image that this one adds to.
+    container engine. ``name`` begins the archive's name and the image's; ``below`` is the image that this one adds to.
     """
 
     suite: str
@@ -119,6 +119,11 @@ class ImageRecipe:
         """The name of the archive."""
         return f"{self.name}-{self.suite}-{self.key}.tar"
 
+    @property
+    def tag(self) -> str:
+        """The image's name in an engine; ``localhost/`` keeps engines from looking for it in a registry."""
+        return f"{image_inspection_and_pull.LOCAL}{self.name}:{self.suite}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvidedImage:
@@ -132,11 +137,6 @@ class ProvidedImage:
 def base_image_recipe(suite: str = SUITE, extra: Sequence[str] = ()) -> ImageRecipe:
     """Return the recipe of a suite with additional packages, without duplicates."""
     return ImageRecipe(suite=suite, packages=tuple(dict.fromkeys((*PACKAGES, *extra))))
-
-
-def base_image_tag(suite: str) -> str:
-    """Return the name of a suite's base image; ``localhost/`` keeps engines from looking for it in a registry."""
-    return f"{image_inspection_and_pull.LOCAL}kiln-base:{suite}"
 
 
 def provide_image(

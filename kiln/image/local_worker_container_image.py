@@ -6,7 +6,6 @@ It starts from the base image's archive, so that common packages are downloaded 
 from __future__ import annotations
 
 from kiln.bootstrap import clone_check_and_requirement_lists
-from kiln.container import image_inspection_and_pull
 from kiln.image.build_container_image import (
     AFTER,
     BEFORE,
@@ -84,8 +83,3 @@ def worker_recipe(suite: str = SUITE) -> ImageRecipe:
         hooks=(BAKE, PUT_INIT, *AFTER[:2]),
         changes=("ENV LANG=C.UTF-8", "ENV container=docker", f'CMD ["{INIT}"]'),
     )
-
-
-def worker_tag(suite: str = SUITE) -> str:
-    """Return the name of a suite's worker image."""
-    return f"{image_inspection_and_pull.LOCAL}kiln-worker:{suite}"

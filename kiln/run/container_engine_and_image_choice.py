@@ -121,9 +121,9 @@ def _digest_of_image_pulled_if_needed(
 
 def _options_with_base_image(options: RunOptions, engine: Engine) -> tuple[RunOptions, tuple[str, ...]]:
     """Use kiln's base image for a rehearsal if it is present: conda-forge's images lack the engine."""
-    from kiln.image.build_container_image import SUITE, base_image_tag
+    from kiln.image.build_container_image import base_image_recipe
 
-    base = base_image_tag(SUITE)
+    base = base_image_recipe().tag
     is_possible = options.build.rehearsal and options.image is None
     if not is_possible or image_inspection_and_pull.inspect_image(engine, base) is None:
         return options, ()

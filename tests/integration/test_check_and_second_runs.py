@@ -147,7 +147,7 @@ def local(folder: Path, run: str) -> Iterator[ProviderUnderTest]:
         return next((name for name in docker(*mine, "{{.Names}}").split() if name == f"kiln-{run}-1"), None)
 
     def lose() -> None:
-        docker("create", f"--name=kiln-{run}-lost", *labels, local_worker_container_image.worker_tag(), "true")
+        docker("create", f"--name=kiln-{run}-lost", *labels, local_worker_container_image.worker_recipe().tag, "true")
 
     try:
         yield ProviderUnderTest(

@@ -152,7 +152,7 @@ def metadata_of(worker: str, notice: Path) -> Iterator[None]:
         "--cap-add=NET_ADMIN",
     )
     mounts = (f"--volume={program}:/metadata.py:ro", f"--volume={notice.parent}:{SEEN}:ro")
-    begun = (*words, *mounts, "--entrypoint=sh", local_worker_container_image.worker_tag(), "-c", serve)
+    begun = (*words, *mounts, "--entrypoint=sh", local_worker_container_image.worker_recipe().tag, "-c", serve)
     name = subprocess.run(begun, check=True, capture_output=True, text=True).stdout.strip()
     try:
         yield

@@ -99,7 +99,7 @@ def small_disk(small: Path) -> Iterator[Path]:
 def docker_sees(folder: Path) -> bool:
     """Return whether docker's own processes see the mounts of this process."""
     (folder / "seen").touch()
-    tag = local_worker_container_image.worker_tag("bookworm")
+    tag = local_worker_container_image.worker_recipe("bookworm").tag
     look = ("docker", "run", "--rm", "--pull=never", "--entrypoint=test", f"--volume={folder}:/disk:ro", tag)
     return not subprocess.run((*look, "-e", "/disk/seen"), capture_output=True, check=False).returncode
 

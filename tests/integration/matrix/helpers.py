@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CONFIGS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
 CUDA_311, CUDA_312, CPU_311, CPU_312 = CONFIGS
-BASE = build_container_image.base_image_tag("bookworm")
+BASE = build_container_image.base_image_recipe("bookworm").tag
 # A script that goes on only once a file is gone, wherever the feedstock is seen.
 HOLD = (
     'while [ -e "$RECIPE_DIR/../.ci_support/hold" ]; do sleep 0.1; done\n'  # a container sees no more of the feedstock

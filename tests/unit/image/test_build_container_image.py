@@ -13,7 +13,6 @@ from kiln.errors import MissingTool, UsageError
 from kiln.image.build_container_image import (
     AFTER,
     base_image_recipe,
-    base_image_tag,
     provide_image,
     rootfs_command,
     write_rootfs_archive,
@@ -57,7 +56,7 @@ def test_a_name_that_engines_read_differently_is_refused(tag: str, tmp_path: Pat
     with pytest.raises(UsageError, match="is not a name of a local image") as caught:
         provide_image(ENGINE, base_image_recipe(), tag=tag, folder=tmp_path, env={})
     assert caught.value.hint == f"localhost/{tag}"
-    assert base_image_tag("trixie") == "localhost/kiln-base:trixie"
+    assert base_image_recipe("trixie").tag == "localhost/kiln-base:trixie"
 
 
 def test_without_mmdebstrap_its_package_is_named(tmp_path: Path) -> None:
