@@ -113,7 +113,7 @@ def exported(output: Output) -> Iterator[str]:
     host = {package_name(spec) for spec in output.requirements.host}
     cuda = next((spec.split()[1] for spec in output.requirements.host if spec.startswith("cuda-version ")), "")
     for wheel in wheel_locks.plan_from_locks(python="3.12", cuda=cuda.removesuffix(".*")).dependencies if cuda else ():
-        if pypi_conda_conversion.exporting_package(wheel.name) in host:
+        if pypi_conda_conversion.name_mapping(wheel.name).exported_by in host:
             yield from library_run_exports(wheel.name, Version(wheel.version))["weak"]
 
 

@@ -41,9 +41,9 @@ class NameMapping:
     """
 
     conda: str
-    layout: WheelLayout
-    exported_by: str
-    source: str
+    layout: WheelLayout = WheelLayout.PYTHON
+    exported_by: str = ""
+    source: str = ""
 
 
 @cache
@@ -71,22 +71,15 @@ def abi_spec(python: str) -> str:
     return f"python_abi {python}.* *_cp{python.replace('.', '')}"
 
 
+def name_mapping(pypi: str) -> NameMapping:
+    """Return the row of a PyPI package; without one, the package keeps its normalized name and has no run_exports."""
+    name = canonicalize_name(pypi)
+    return name_mappings().get(name) or NameMapping(conda=name)
+
+
 def conda_name(pypi: str) -> str:
     """Return the conda name of a PyPI package, by default its normalized name."""
-    name = canonicalize_name(pypi)
-    return name_mappings()[name].conda if name in name_mappings() else name
-
-
-def wheel_layout(pypi: str) -> WheelLayout:
-    """Return the install location of a package's files."""
-    name = canonicalize_name(pypi)
-    return name_mappings()[name].layout if name in name_mappings() else WheelLayout.PYTHON
-
-
-def exporting_package(pypi: str) -> str:
-    """Return the conda package whose run_exports add this one, or an empty string."""
-    name = canonicalize_name(pypi)
-    return name_mappings()[name].exported_by if name in name_mappings() else ""
+    return name_mapping(pypi).conda
 
 
 def requirements_missing_in_wheel(pypi: str, python: str) -> tuple[str, ...]:

@@ -109,15 +109,12 @@ def cuda_metadata(wheels: Iterable[LockedWheel], target: PackageTarget) -> Itera
     build = f"{target.cuda_tag}_rehearsal_{CONVERTER}"
     yield PackageMetadata(name="cuda-version", version=str(target.cuda), build=build)
     for wheel in wheels:
-        name, exporter = (
-            pypi_conda_conversion.conda_name(wheel.name),
-            pypi_conda_conversion.exporting_package(wheel.name),
-        )
-        if exporter and exporter != name:
+        row = pypi_conda_conversion.name_mapping(wheel.name)
+        if row.exported_by and row.exported_by != row.conda:
             yield PackageMetadata(
-                name=exporter,
+                name=row.exported_by,
                 version=wheel.version,
                 build=build,
-                depends=(*target.cuda_requirements, f"{name} =={wheel.version}"),
+                depends=(*target.cuda_requirements, f"{row.conda} =={wheel.version}"),
                 run_exports=library_run_exports(wheel.name, Version(wheel.version)),
             )

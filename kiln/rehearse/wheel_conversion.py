@@ -125,7 +125,8 @@ def convert_wheels(wheels: Sequence[tuple[Path, str]], folder: Path, target: Pac
 
 def package_metadata(wheel: Wheel, sha256: str, target: PackageTarget) -> PackageMetadata:
     """Return the metadata of a wheel's package."""
-    libraries = pypi_conda_conversion.wheel_layout(wheel.name) is pypi_conda_conversion.WheelLayout.LIBRARIES
+    row = pypi_conda_conversion.name_mapping(wheel.name)
+    libraries = row.layout is pypi_conda_conversion.WheelLayout.LIBRARIES
     added = (
         pypi_conda_conversion.requirements_missing_in_wheel(wheel.name, target.python) if target.as_conda_forge else ()
     )
@@ -138,16 +139,16 @@ def package_metadata(wheel: Wheel, sha256: str, target: PackageTarget) -> Packag
     }
     interpreter_requirements = target.cuda_requirements if libraries else target.python_requirements
     build_tag = target.cuda_tag if libraries else target.python_build_tag
-    name = pypi_conda_conversion.conda_name(wheel.name)
+    own = library_run_exports(wheel.name, wheel.version) if row.exported_by == row.conda else {}
     return PackageMetadata(
-        name=name,
+        name=row.conda,
         version=str(wheel.version),
         build=f"{build_tag}_rehearsal_{_content_key(sha256, (*added, *exported))}_0",
         depends=tuple(sorted({*interpreter_requirements, *required, *glibc_requirements(wheel.platforms)})),
         license=wheel.metadata.get("license_expression")
         or (wheel.metadata.get("license") or "").strip().partition("\n")[0],
         about={"summary": wheel.metadata.get("summary", ""), "home": wheel.metadata.get("home_page", "")},
-        run_exports={"weak": exported} if exported else _own_run_exports(wheel, name),
+        run_exports={"weak": exported} if exported else own,
         made_from={"wheel": wheel.path.name, "wheel_sha256": sha256},
     )
 
@@ -163,14 +164,6 @@ def glibc_requirements(platforms: Iterable[str]) -> tuple[str, ...]:
     return ("__glibc >={}.{},<3.0.a0".format(*min(versions)),) if versions else ()
 
 
-def _own_run_exports(wheel: Wheel, name: str) -> dict[str, tuple[str, ...]]:
-    return (
-        library_run_exports(wheel.name, wheel.version)
-        if pypi_conda_conversion.exporting_package(wheel.name) == name
-        else {}
-    )
-
-
 def library_run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:
     """Return a library's run exports: at least its version, below its next major version."""
     return {"weak": (f"{pypi_conda_conversion.conda_name(pypi)} >={version},<{version.release[0] + 1}.0a0",)}
@@ -183,7 +176,8 @@ def _content_key(sha256: str, added: Iterable[str]) -> str:
 
 
 def _write_members(archive: PackageWriter, wheel: Wheel, target: PackageTarget, stop: Event) -> None:
-    as_libraries = pypi_conda_conversion.wheel_layout(wheel.name) is pypi_conda_conversion.WheelLayout.LIBRARIES
+    layout = pypi_conda_conversion.name_mapping(wheel.name).layout
+    as_libraries = layout is pypi_conda_conversion.WheelLayout.LIBRARIES
     for member in wheel.members:
         path = _library_install_path(member) if as_libraries else _python_install_path(member, wheel, target)
         if path is not None:

@@ -29,15 +29,12 @@ ROOT = Path(__file__).parents[2]
 def libraries(wheels: tuple[LockedWheel, ...], folder: Path, target: PackageTarget) -> Iterator[Path]:
     """Yield packages of the wheels' metadata: their files, gigabytes, decide nothing here."""
     for wheel in wheels:
-        name = pypi_conda_conversion.conda_name(wheel.name)
-        if pypi_conda_conversion.wheel_layout(wheel.name) is pypi_conda_conversion.WheelLayout.LIBRARIES:
-            exports = (
-                library_run_exports(wheel.name, Version(wheel.version))
-                if pypi_conda_conversion.exporting_package(wheel.name) == name
-                else {}
-            )
+        row = pypi_conda_conversion.name_mapping(wheel.name)
+        if row.layout is pypi_conda_conversion.WheelLayout.LIBRARIES:
+            own = row.exported_by == row.conda
+            exports = library_run_exports(wheel.name, Version(wheel.version)) if own else {}
             facts = PackageMetadata(
-                name=name,
+                name=row.conda,
                 version=wheel.version,
                 build=target.cuda_tag,
                 depends=target.cuda_requirements,

@@ -102,9 +102,10 @@ def test_requirements_hold_for_the_target_only() -> None:
 
 
 def test_an_unknown_package_keeps_its_normalized_name() -> None:
-    assert pypi_conda_conversion.conda_name("Not_In.The-Table") == "not-in-the-table"
-    assert pypi_conda_conversion.wheel_layout("Not_In.The-Table") is pypi_conda_conversion.WheelLayout.PYTHON
-    assert pypi_conda_conversion.exporting_package("Not_In.The-Table") == ""
+    row = pypi_conda_conversion.name_mapping("Not_In.The-Table")
+    assert row == pypi_conda_conversion.NameMapping(
+        conda="not-in-the-table", layout=pypi_conda_conversion.WheelLayout.PYTHON, exported_by=""
+    )
 
 
 def test_each_row_of_the_table_has_its_source() -> None:
