@@ -46,7 +46,7 @@ class SourceSearch:
             repository = source.git_url if source.checkout is None else source.checkout.url
             if repository is not None and not repository.startswith((".", "/", "file:")):
                 missing.append(UnavailableItem(name=repository, reason="a repository has no hash to find it by"))
-            if not is_remote_source(source) or source.sha256 in located:
+            if not remote_urls(source) or source.sha256 in located:
                 continue
             if source.sha256 is None:
                 missing.append(UnavailableItem(name=source.url[0], reason="the recipe has no sha256 to find it by"))
@@ -102,23 +102,22 @@ class SourceSearch:
         return None
 
     def _addresses_and_names(self, source: Source) -> Iterator[tuple[str, str]]:
-        for url in source.url:
+        for url in remote_urls(source):
             parts = urlsplit(url)
-            if parts.scheme in {"http", "https"}:
-                name = Path(unquote(parts.path)).name
-                if self.mirror is not None:
-                    yield f"{self.mirror.rstrip('/')}/{parts.netloc}{parts.path}", name
-                yield url, name
+            name = Path(unquote(parts.path)).name
+            if self.mirror is not None:
+                yield f"{self.mirror.rstrip('/')}/{parts.netloc}{parts.path}", name
+            yield url, name
 
 
-def is_remote_source(source: Source) -> bool:
-    """Return whether a source is a file to download."""
-    return any(url.startswith(("http://", "https://")) for url in source.url)
+def remote_urls(source: Source) -> tuple[str, ...]:
+    """Return the addresses of a source on servers."""
+    return tuple(url for url in source.url if url.startswith(("http://", "https://")))
 
 
 def source_file_names(source: Source) -> tuple[str, ...]:
     """Return the names of a source's file at its addresses."""
-    names = (Path(unquote(urlsplit(url).path)).name for url in source.url if url.startswith(("http://", "https://")))
+    names = (Path(unquote(urlsplit(url).path)).name for url in remote_urls(source))
     return tuple(dict.fromkeys(name for name in names if name not in {"", ".."}))
 
 
