@@ -50,11 +50,10 @@ class RehearsalPlanner:
             KilnError: UsageError in a container, RehearsalRefused with all that cannot be had, UnsupportedPython and
                 VariantFault without locked wheels.
         """
-        from kiln.rehearse import (
-            dependency_substitution_plan,
-            source_archive_search_and_download,
-        )  # a plan from locks needs none of these
+        from kiln.rehearse import dependency_substitution_plan  # a plan from locks needs none of these
+        from kiln.rehearse.required_package_substitutes import OF_INTERPRETER, SubstituteSearch
         from kiln.rehearse.required_packages import outputs_for_python, required_packages
+        from kiln.rehearse.source_archive_search_and_download import SourceSearch
 
         rendered = limits.run_bounded(lambda: render.close_static_pins(render.render(self.feedstock, config)))
         if wheel_locks.has_upstream_wheel(output.name for output in rendered.outputs):
@@ -70,18 +69,21 @@ class RehearsalPlanner:
             preferred = (_preferred_or_newest_python(pythons, preferred), *preferred)
             rendered = dataclasses.replace(rendered, outputs=outputs_for_python(rendered, preferred[0]))
         required = required_packages(rendered, test_specs=required_specs_of_tests(rendered))
-        python = dependency_substitution_plan.fitting_python(required, preferred)
         projects = dict.fromkeys((rendered.name, *(output.name for output in rendered.outputs)))
         return dependency_substitution_plan.plan_config_rehearsal(
             rendered,
             required,
-            python=python,
-            source_search=source_archive_search_and_download.SourceSearch(
+            search=SubstituteSearch(
+                python=dependency_substitution_plan.fitting_python(required, preferred),
+                own={output.name: output.version for output in rendered.outputs if not output.skip},
+                pinned=rendered.config.variant.keys() - OF_INTERPRETER,
+                env=self.env,
+                machine_env=self.machine.environment,
+                glibc=platform.libc_ver()[1],
+            ),
+            source_search=SourceSearch(
                 store=self.store, folder=self.folder, mirror=self.mirror, projects=tuple(projects), env=self.env
             ),
-            env=self.env,
-            machine_env=self.machine.environment,
-            glibc=platform.libc_ver()[1],
         )
 
     def _preferred_pythons(self) -> tuple[str, ...]:

@@ -9,14 +9,14 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import machine_programs
 from kiln.rehearse.plan_types import RehearsalPlan
 from kiln.rehearse.python_package_from_interpreter import PACKAGED_PYTHONS
-from kiln.rehearse.required_package_substitutes import OF_INTERPRETER, MissingPackage, SubstituteSearch
 from kiln.rehearse.wheel_choice_by_pip import RequirementsConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from kiln.model.rendered import RenderedConfig
     from kiln.rehearse.plan_types import UnavailableItem
+    from kiln.rehearse.required_package_substitutes import MissingPackage, SubstituteSearch
     from kiln.rehearse.required_packages import RequiredPackage
     from kiln.rehearse.source_archive_search_and_download import SourceSearch
 
@@ -27,29 +27,15 @@ def plan_config_rehearsal(
     rendered: RenderedConfig,
     required: tuple[RequiredPackage, ...],
     *,
-    python: str,
+    search: SubstituteSearch,
     source_search: SourceSearch,
-    env: Mapping[str, str],
-    machine_env: Mapping[str, str],
-    glibc: str,
 ) -> RehearsalPlan:
     """Return the plan of a config's rehearsal; nothing is downloaded.
-
-    ``python`` is the Python of the config's rehearsal, empty without one; ``env`` is pip's environment, which may have
-    passwords, ``machine_env`` that of this machine's programs, ``glibc`` the version of its C library.
 
     Raises:
         KilnError: RehearsalRefused with all packages and sources that cannot be had, DownloadFailed when pip cannot
             reach its index.
     """
-    search = SubstituteSearch(
-        python=python,
-        own={output.name: output.version for output in rendered.outputs if not output.skip},
-        pinned=rendered.config.variant.keys() - OF_INTERPRETER,
-        env=env,
-        machine_env=machine_env,
-        glibc=glibc,
-    )
     try:
         substitutes = search.find_substitutes(required)
     except RequirementsConflict as error:
@@ -63,7 +49,7 @@ def plan_config_rehearsal(
     if missing or missing_sources:
         raise incomplete_plan_error(rendered.config.name, missing, missing_sources)
     return RehearsalPlan(
-        python=python,
+        python=search.python,
         dependencies=substitutes.wheels,
         stand_ins=substitutes.stand_ins,
         sources=sources,

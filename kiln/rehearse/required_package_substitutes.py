@@ -60,7 +60,8 @@ class SubstituteSearch:
     """The search for substitutes: ``python`` is the rehearsal's, empty when the config has none.
 
     ``own`` are the versions of the config's outputs by their names, ``pinned`` the keys of its variant, ``env`` pip's
-    environment, ``machine_env`` that of this machine's programs, ``glibc`` the version of its C library.
+    environment, which may have passwords, ``machine_env`` that of this machine's programs, ``glibc`` the version of its
+    C library.
     """
 
     python: str

@@ -14,6 +14,7 @@ from kiln.model.rendered import Output, RenderedConfig, Requirements
 from kiln.rehearse import wheel_choice_by_pip
 from kiln.rehearse.dependency_substitution_plan import fitting_python, plan_config_rehearsal
 from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, UnavailableItem
+from kiln.rehearse.required_package_substitutes import SubstituteSearch
 from kiln.rehearse.required_packages import RequiredPackage, RequirementSection, outputs_for_python, required_packages
 from kiln.rehearse.source_archive_search_and_download import SourceSearch
 from kiln.rehearse.wheel_choice_by_pip import RequirementsConflict, WheelResolution
@@ -73,17 +74,17 @@ def plan(
     *outputs: Output, test_specs: tuple[tuple[str, str], ...] = (), python: str = "3.11", path: str = ""
 ) -> RehearsalPlan:
     rendered = RenderedConfig(config=CONFIG, name="a", outputs=outputs)
-    search = SourceSearch(store=Path("/none"), folder=None, mirror=None, projects=(), env={})
-    required = required_packages(rendered, test_specs=test_specs)
-    return plan_config_rehearsal(
-        rendered,
-        required,
+    search = SubstituteSearch(
         python=python,
-        source_search=search,
+        own={output.name: output.version for output in outputs if not output.skip},
+        pinned=CONFIG.variant.keys(),
         env={"PATH": path, "PIP_INDEX_URL": "https://me:password@index.example"},
         machine_env={"PATH": path},
         glibc="2.36",
     )
+    source_search = SourceSearch(store=Path("/none"), folder=None, mirror=None, projects=(), env={})
+    required = required_packages(rendered, test_specs=test_specs)
+    return plan_config_rehearsal(rendered, required, search=search, source_search=source_search)
 
 
 def test_python_packages_are_resolved_together_and_known_under_the_channels_names(asked: list[list[str]]) -> None:
