@@ -19,7 +19,7 @@ from kiln.model.rendered import RUN_EXPORTS, TEST_MODULES
 from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace, script_run_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from kiln.model.build_and_test_steps import RunExport
@@ -43,18 +43,17 @@ def output_recipe(
     epilogue: Iterable[str] = (),
     sources: Iterable[Source] = (),
     as_it_is: bool = False,
-    without: Iterable[str] = (),
     extra: Mapping[str, Any] | None = None,
     inherited: Iterable[RunExport] = (),
 ) -> dict[str, Any]:
-    """Return the recipe of one output; ``without`` names requirement sections to omit.
+    """Return the recipe of one output.
 
     ``inherited`` are run exports of the requirements of a build step that the output shares.
 
     ``prologue`` and ``epilogue`` are shell lines that run before and after the output's script. ``as_it_is`` packs
-    the installed files unchanged: no search path is rewritten, and no binary searched for the prefix.
+    the installed files unchanged: no search path is rewritten, no binary searched for the prefix, and the build section
+    omitted, since nothing is compiled.
     """
-    left_out = set(without)
     script = [
         *export_lines({**environment, **literal_script_variables(output.script_env)}),
         *lines_without_shell_trace(prologue),
@@ -62,7 +61,7 @@ def output_recipe(
         *lines_without_shell_trace(epilogue),
     ]
     source_entries = [source_entry(entry, recipe_folder) for entry in sources if not entry.linked]
-    requirements = _requirements_section(output, left_out)
+    requirements = _requirements_section(output, as_it_is=as_it_is)
     requirements["run"] += [
         strict_rattler_spec(entry.spec) for entry in inherited if not _is_ignored_run_export(entry, output.settings)
     ]
@@ -71,7 +70,7 @@ def output_recipe(
         "package": {"name": output.name, "version": output.version},
         **({"source": source_entries} if source_entries else {}),
         "build": _build_section(output, script, as_it_is=as_it_is),
-        "requirements": {section: specs for section, specs in requirements.items() if section not in left_out},
+        "requirements": requirements,
         "tests": [entry for test in output.tests if test.by_engine for entry in _test_entries(test)],
         "about": _about_section(output, recipe_folder),
         "extra": dict(extra or {}),
@@ -177,12 +176,9 @@ def _build_section(output: Output, script: list[str], *, as_it_is: bool) -> dict
     return build
 
 
-def _requirements_section(output: Output, left_out: Container[str]) -> dict[str, Any]:
-    needs = (
-        output.requirements
-        if "build" in left_out
-        else requirements_merged_into_host(output.requirements, output.settings)
-    )
+def _requirements_section(output: Output, *, as_it_is: bool) -> dict[str, Any]:
+    own = output.requirements
+    needs = own if as_it_is else requirements_merged_into_host(own, output.settings)
     pins = {(field, index): pin for field, index, pin in output.pins}
 
     def specs_with_pins(field: str, texts: Iterable[str]) -> list[str]:
@@ -190,8 +186,8 @@ def _requirements_section(output: Output, left_out: Container[str]) -> dict[str,
         return [pin_placeholder(pin) if pin else strict_rattler_spec(text) for pin, text in places]
 
     return {
-        "build": specs_with_pins("build", needs.specs_to_solve("build")),
-        "host": specs_with_pins("host" if needs is output.requirements else "build", needs.specs_to_solve("host")),
+        **({} if as_it_is else {"build": specs_with_pins("build", needs.specs_to_solve("build"))}),
+        "host": specs_with_pins("host" if needs is own else "build", needs.specs_to_solve("host")),
         "run": specs_with_pins("run", needs.run),
         "run_constraints": specs_with_pins("run_constrained", needs.run_constrained),
         "run_exports": {

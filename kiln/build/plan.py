@@ -89,7 +89,6 @@ def plan_rehearsal(
                 ),
                 prologue=("mkdir -p dist", f"ln -s {shlex.quote(str(wheel))} dist/"),
                 as_it_is=True,
-                without={"build"},
                 extra={"rehearsal": True},
                 inherited=run_exports_unknown_to_engine.run_exports_from_build_tools(output),
             ),
