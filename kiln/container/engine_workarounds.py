@@ -16,7 +16,7 @@ from kiln.errors import ContainerFault, MissingTool, program_output_with_margin
 from kiln.operating_system import machine_resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
     from kiln.container.engine import Engine
 
@@ -34,15 +34,10 @@ class KnownRefusal:
 PODMANS_OWN = {"nofile": 1 << 20, "nproc": 1 << 15}
 
 
-def _attainable_limit_options(_engine: Engine) -> tuple[str, ...]:
-    return tuple(_ulimit_options({name: machine_resources.resource_hard_limit(name) for name in PODMANS_OWN}))
-
-
-def _ulimit_options(hard: Mapping[str, int]) -> Iterator[str]:
-    """Yield options for this process's hard limits, or Podman's own where those are lower."""
-    for name, limit in hard.items():
-        most = min(limit, PODMANS_OWN[name])
-        yield from ("--ulimit", f"{name}={most}:{most}")
+def _ulimit_options(_engine: Engine) -> tuple[str, ...]:
+    """Return options for this process's hard limits, or Podman's own where those are lower."""
+    limits = {name: min(machine_resources.resource_hard_limit(name), most) for name, most in PODMANS_OWN.items()}
+    return tuple(word for name, most in limits.items() for word in ("--ulimit", f"{name}={most}:{most}"))
 
 
 def _runc_options(engine: Engine) -> tuple[str, ...]:
@@ -61,7 +56,7 @@ REFUSALS = (
     KnownRefusal(
         words=re.compile(r"setting rlimit|setrlimit", re.IGNORECASE),
         note="raising the limits on open files and processes is refused here; containers get those of this process",
-        options=_attainable_limit_options,
+        options=_ulimit_options,
     ),
     KnownRefusal(
         words=re.compile(r"cgroups in hybrid mode not supported"),
