@@ -43,15 +43,10 @@ def lock_entries_for_python(lock: str, python: str, subdir: str) -> str:
     """Return the entries of a lock for a Python: pip would evaluate conditions for the Python that runs pip."""
     from packaging.markers import Marker  # most images have the engine
 
-    machine = wheel_machine_name(subdir)
-    environment = {
-        "python_version": python,
-        "python_full_version": f"{python}.0",
-        "platform_machine": machine,
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "os_name": "posix",  # the image's, not this machine's
-    }
+    from kiln.rehearse.wheel_conversion import PackageTarget
+
+    values = PackageTarget(python=python).marker_environment()  # the image's, not this machine's
+    environment = {**values, "platform_machine": wheel_machine_name(subdir)}
     entries = []
     for entry in re.split(r"\n(?=[^\s#])", lock):
         name, _, rest = entry.partition(" \\\n")
