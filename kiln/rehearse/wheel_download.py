@@ -7,13 +7,12 @@ import json
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import files, process_runner
+from kiln import files, folder_lock, process_runner
 from kiln.console.text import duration
 from kiln.errors import DiskFull, DownloadFailed, HashMismatch
 from kiln.lazy_pattern import lazy_pattern
@@ -55,17 +54,15 @@ def fetch_wheels(
     file), DownloadFailed and DiskFull. For one process at a time, and for wheels that have a Python in common.
     """
     store.mkdir(parents=True, exist_ok=True)
-    for unfinished in store.glob(f"{_UNFINISHED}*"):
-        files.remove(unfinished)
     verify_wheels(wheels, store)
     absent = missing_wheels(wheels, store)
     if absent:
         files.require_disk_space(store, sum(wheel.size for wheel in absent), for_what="fetching the wheels")
         for batch in _batches_with_distinct_projects(absent):
-            with tempfile.TemporaryDirectory(dir=store, prefix=_UNFINISHED) as folder:
-                _download_wheels(batch, Path(folder), env=env, log=log, on_line=on_line)
+            with folder_lock.temporary_folder(store, _UNFINISHED) as folder:
+                _download_wheels(batch, folder, env=env, log=log, on_line=on_line)
                 for wheel in batch:
-                    _move_into_store(wheel, Path(folder) / wheel.file, store)
+                    _move_into_store(wheel, folder / wheel.file, store)
     return tuple(store / wheel.file for wheel in wheels)
 
 
