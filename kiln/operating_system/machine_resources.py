@@ -63,13 +63,14 @@ if sys.platform == "win32":
         """Return the bytes of memory that are this process's alone."""
         counters = api.ProcessMemoryCounters()
         counters.size = size = ctypes.sizeof(counters)
-        api.call_kernel32("K32GetProcessMemoryInfo", api.current_process_handle(), ctypes.byref(counters), size)
+        process = api.call_kernel32("GetCurrentProcess")
+        api.call_kernel32("K32GetProcessMemoryInfo", process, ctypes.byref(counters), size)
         return int(counters.private)
 
     def bytes_written() -> int:
         """Return the number of bytes that this process has written since it started."""
         counters = (ctypes.c_uint64 * 6)()  # IO_COUNTERS
-        api.call_kernel32("GetProcessIoCounters", api.current_process_handle(), ctypes.byref(counters))
+        api.call_kernel32("GetProcessIoCounters", api.call_kernel32("GetCurrentProcess"), ctypes.byref(counters))
         return int(counters[4])
 
     def free_inode_count(folder: Path) -> int:  # noqa: ARG001
@@ -90,7 +91,7 @@ if sys.platform == "win32":
             """Have the system refuse this process more bytes of memory than ``memory``; None for no limit."""
             if cls.handle is None:
                 cls.handle = api.call_kernel32("CreateJobObjectW", None, None)
-                api.call_kernel32("AssignProcessToJobObject", cls.handle, api.current_process_handle())
+                api.call_kernel32("AssignProcessToJobObject", cls.handle, api.call_kernel32("GetCurrentProcess"))
             flags = 0 if memory is None else api.LIMIT_PROCESS_MEMORY
             api.set_job_limits(cls.handle, flags=flags, process_memory=memory or 0)
 

@@ -66,7 +66,7 @@ if sys.platform == "win32":
             """Forget the group, which ends those of its processes that still run."""
             job, self._job = self._job, 0
             if job:
-                api.close_handle(job)
+                api.call_kernel32("CloseHandle", job)
 
     def is_process_running(pid: int) -> bool:
         """Return whether a process runs."""
@@ -79,7 +79,7 @@ if sys.platform == "win32":
         except OSError:  # a result of 0: it has ended
             return False
         finally:
-            api.close_handle(handle)
+            api.call_kernel32("CloseHandle", handle)
 
     def is_parent_process(pid: int) -> bool:
         """Return whether this process's parent still runs: Windows keeps the number of one that has ended."""

@@ -87,11 +87,3 @@ if sys.platform == "win32":
         limits.basic.flags, limits.process_memory = flags, process_memory
         size = ctypes.sizeof(limits)
         call_kernel32("SetInformationJobObject", job, _EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), size)
-
-    def current_process_handle() -> int:
-        """Return the handle of this process."""
-        return call_kernel32("GetCurrentProcess")
-
-    def close_handle(handle: int) -> None:
-        """Close a handle."""
-        call_kernel32("CloseHandle", handle)
