@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from kiln.build import sources_fetched_by_engine_or_kiln
+from kiln.archive_kinds import file_name_of_url, is_wheel
+from kiln.build.sources_fetched_by_engine_or_kiln import is_unpacked_by_kiln
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,12 +23,8 @@ def unpack_wheels_lines(sources: Iterable[Source]) -> tuple[str, ...]:
     """Return the lines that unpack wheels among the sources next to them, as conda-build does."""
     lines = []
     for source in sources:
-        name = source.file_name or (PurePosixPath(urlsplit(source.url[0]).path).name if source.url else "")
-        if (
-            name.lower().endswith(".whl")
-            and not source.by_engine
-            and not sources_fetched_by_engine_or_kiln.is_unpacked_by_kiln(source)
-        ):
+        name = source.file_name or (file_name_of_url(source.url[0]) if source.url else "")
+        if is_wheel(name) and not source.by_engine and not is_unpacked_by_kiln(source):
             folder = f"cd {shlex.quote(source.folder)} && " if source.folder else ""
             unpack = f'"$kiln_python" -m zipfile -e {shlex.quote(name)} .'
             lines.append(f"({folder}{unpack})")
