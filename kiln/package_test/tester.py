@@ -211,11 +211,7 @@ class PackageTester:
         output = output_with_packed_tests(record, info)
         tests = self._plan_packed_tests(downstream_step, output, info / "test") if output.tests else ()
         for test in tests:
-            self._install_test_prefix(test)
-            log = test.folder.with_name(f"{test.folder.name}.log")
-            run_test_script(test, environment=environment, log=log, on_line=on_line)
-            for place in (test.prefix, test.build_prefix, test.folder):
-                files.remove(place)
+            self._run_test_step(test, environment=environment, on_line=on_line)
         number = sum(test.commands for test in tests)
         result = f"{count_text(number, 'test')} passed" if tests else "it has no tests"
         omitted = (note for test in tests for note in test.notes)
