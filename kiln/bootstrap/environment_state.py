@@ -105,7 +105,6 @@ def python_abi() -> str:
 
 
 def _locale_independent_path(path: Path) -> str:
-    """Return a path as text that is the same in every locale."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

@@ -89,7 +89,6 @@ class MetadataRewriter:
         return result
 
     def _edited_engine_files(self) -> dict[str, bytes]:
-        """Return the engine's files with the changes of this package."""
         edits, old = self.edits, self.old
         changes = {
             "about.json": _json_bytes(self._about_json()),

@@ -185,7 +185,6 @@ def _first_mismatched_hash(hashes: Mapping[str, str], actual: Mapping[str, str])
 
 
 def _verify_content_hashes(source: Source, tree: Path, name: str) -> None:
-    """Compare the hashes of unpacked files with the recipe's."""
     for algorithm, expected in source.content_hashes.items():
         actual = folder_content_hash(tree, algorithm, source.content_hash_skip)
         if actual != expected:

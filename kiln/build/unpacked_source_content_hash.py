@@ -52,7 +52,6 @@ def _is_skipped_path(name: str, item: str) -> bool:
 
 
 def _path_kind_and_content(path: Path, name: str) -> Iterator[bytes]:
-    """Yield the kind of a path, and its content."""
     if path.is_symlink():
         yield b"L"
         yield os.fsencode(path.readlink()).replace(b"\\", b"/")

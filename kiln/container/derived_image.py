@@ -160,7 +160,6 @@ def restored_setting_instructions(
 
 
 def _quoted_dockerfile_value(value: str) -> str:
-    """Quote a value for an instruction of a Dockerfile."""
     return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
 
 

@@ -271,7 +271,6 @@ class PackageTester:
 
 
 def _identity_and_depends_fields(record: RepoDataRecord) -> dict[str, Any]:
-    """Return what identifies a solved package, and what it requires."""
     return {
         "name": record.name.normalized,
         "version": str(record.version),

@@ -137,7 +137,6 @@ class SolveSpecs:
         )
 
     def _solve_error(self, error: Exception) -> KilnError:
-        """Return the error that the library's failure means."""
         from rattler import exceptions
 
         channels, specs, why = ", ".join(self.channels), ", ".join(self.specs), str(error).strip()

@@ -123,7 +123,6 @@ def _install_from_channel(request: PythonRequest, env: Mapping[str, str]) -> Pat
 
 
 def _install_with_uv(request: PythonRequest, env: Mapping[str, str]) -> Path:
-    """Install a Python into the folder with uv."""
     folder = files.safe_path_inside(request.folder / "uv", request.folder)
     uv_variables = {"UV_PYTHON_INSTALL_DIR": str(folder), "UV_PYTHON_INSTALL_BIN": "0"}
     result = process_runner.run(
@@ -140,7 +139,6 @@ def _uv_installed_pythons(python: str, folder: Path) -> list[Path]:
 
 
 def _is_available_in_apt(name: str, env: Mapping[str, str]) -> bool:
-    """Return whether this machine's apt can install a package."""
     try:
         answer = process_runner.capture(
             ["apt-cache", "policy", name], env={**env, "LC_ALL": "C"}, timeout=_ANSWER_SECONDS

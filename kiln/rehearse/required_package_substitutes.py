@@ -189,7 +189,6 @@ class SubstituteSearch:
         return answer.wheels, list(answer.unavailable)
 
     def _duplicated_output(self, wheel: LockedWheel) -> str | None:
-        """Return the config's own output that a wheel would duplicate."""
         names = {wheel.name, canonicalize_name(pypi_conda_conversion.conda_name(wheel.name))}
         return next((own for own in self.own if canonicalize_name(own) in names), None)
 

@@ -220,7 +220,6 @@ def progress_text(received: int, total: int, seconds: float) -> str:
 def _pip_failure_error(
     output: str, wheels: Sequence[LockedWheel], folder: Path
 ) -> HashMismatch | DiskFull | DownloadFailed:
-    """Return the error for the end of pip's output."""
     if match := _MISMATCH.search(output):
         names = [wheel.file for wheel in wheels if wheel.sha256 == match["expected"]]
         return _hash_mismatch_error(names[0] if names else match["what"], match["expected"], match["got"])
