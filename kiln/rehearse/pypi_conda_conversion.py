@@ -161,27 +161,15 @@ def _normalized_version(version: str) -> str:
 
 
 @cache
-def _pypi_names_by_conda_name() -> Mapping[str, tuple[str, ...]]:
-    names: dict[str, list[str]] = {}
-    for pypi, row in name_mappings().items():
-        if row.layout is WheelLayout.PYTHON:
-            names.setdefault(row.conda, []).append(pypi)
-    return {conda: tuple(pypi) for conda, pypi in names.items()}
-
-
 def known_pypi_names(conda: str) -> tuple[str, ...]:
-    """Return the PyPI projects that names.csv has for a conda package, the preferred one first."""
-    return _pypi_names_by_conda_name().get(conda, ())
+    """Return the PyPI projects that names.csv has for a conda package, the preferred one first; others are guesses."""
+    rows = name_mappings().items()
+    return tuple(pypi for pypi, row in rows if row.conda == conda and row.layout is WheelLayout.PYTHON)
 
 
 def pypi_name(conda: str) -> str:
     """Return the PyPI project of a conda package, by default the one of the same name."""
     return next(iter(known_pypi_names(conda)), canonicalize_name(conda))
-
-
-def has_known_project(conda: str) -> bool:
-    """Return whether names.csv has the conda package, so that its project is not a guess."""
-    return bool(known_pypi_names(conda))
 
 
 def pip_requirement(conda: str, constraints: Iterable[str]) -> str:

@@ -146,7 +146,7 @@ class SubstituteSearch:
         """
         if not _PROJECT.fullmatch(name):
             return "it is not the name of a package"
-        if pypi_conda_conversion.has_known_project(name):
+        if pypi_conda_conversion.known_pypi_names(name):
             return "" if self.python else "it is a Python package, and no Python was chosen"
         if name.startswith(_NOT_PYTHON):
             return "it is a library of the channel, not a Python package"
@@ -208,7 +208,7 @@ class SubstituteSearch:
     def _name_guess_notes(self, packages: Iterable[str], missing: Collection[str]) -> list[str]:
         """Return notes on the names that were mapped without certainty."""
         there = sorted(name for name in packages if name not in missing)
-        guessed = [name for name in there if not pypi_conda_conversion.has_known_project(name)]
+        guessed = [name for name in there if not pypi_conda_conversion.known_pypi_names(name)]
         several = {name: names for name in there if len(names := pypi_conda_conversion.known_pypi_names(name)) > 1}
         notes = [f"taken from pip's index by their names alone: {', '.join(guessed)}"] if guessed else []
         return notes + [
