@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import functools
 import json
 import re
 from dataclasses import dataclass
@@ -42,22 +41,23 @@ class InstalledPackage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSelection:
-    """The packages and files that are excluded from an image, as fnmatch patterns."""
+    """The packages and files that are excluded from an image."""
 
     packages: frozenset[str]
-    files: tuple[str, ...]
+    files: re.Pattern[str]
 
     def includes(self, path: str) -> bool:
         """Return whether the image includes the file at a path in the prefix."""
-        return _joined_pattern(self.files).fullmatch(path) is None
+        return self.files.fullmatch(path) is None
 
 
 def read_file_selection(excluded: Iterable[str]) -> FileSelection:
-    """Read the table of excluded packages and files; ``excluded`` are more packages."""
+    """Read the table of excluded packages and files, fnmatch patterns; ``excluded`` are more packages."""
     rows = files.csv_rows(LEFT_OUT)
+    patterns = (fnmatch.translate(row["pattern"]) for row in rows if row["kind"] == "file")
     return FileSelection(
         packages=frozenset([*excluded, *(row["pattern"] for row in rows if row["kind"] == "package")]),
-        files=tuple(row["pattern"] for row in rows if row["kind"] == "file"),
+        files=re.compile("|".join(patterns)),
     )
 
 
@@ -96,8 +96,3 @@ def _package_from_record(record: dict[str, Any]) -> InstalledPackage:
 def _is_rehearsal_package(package: Path) -> bool:
     about = package / "info" / "about.json"
     return about.is_file() and bool(json.loads(about.read_text(encoding="utf-8")).get("extra", {}).get("rehearsal"))
-
-
-@functools.cache
-def _joined_pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(fnmatch.translate, patterns)))
