@@ -130,11 +130,6 @@ class BuildWatch:
     reported: Progress | None = None
     same_container: bool = True
 
-    @property
-    def build_state(self) -> BazelBuildState:
-        """The state of the build."""
-        return self.file.build
-
     def poll_events(self, now: float) -> None:
         """Read new events, and report changed progress."""
         self.file.read_new_events()
@@ -145,7 +140,7 @@ class BuildWatch:
 
     def current_progress(self, now: float) -> Progress | None:
         """Return the progress of the build, None before it begins."""
-        build = self.build_state
+        build = self.file.build
         stalled = self.stall_description(now)
         if build.events == 0 and not stalled:
             return None
@@ -160,9 +155,9 @@ class BuildWatch:
     def stall_description(self, now: float) -> str:
         """Describe a stall and the processes that run; empty while there is progress."""
         if not self.same_container:
-            idle = self.stall.stalled_seconds(now, self.build_state.events, lambda: 0.0)
+            idle = self.stall.stalled_seconds(now, self.file.build.events, lambda: 0.0)
             return "" if idle is None else f"no output of Bazel for {idle / 60:.0f} min"
-        roots = {os.getpid(), *({self.build_state.server} if self.build_state.server else ())}
+        roots = {os.getpid(), *({self.file.build.server} if self.file.build.server else ())}
 
         def busy_seconds() -> float:
             # Inspecting processes takes time as well, which is not the build's.
@@ -172,7 +167,7 @@ class BuildWatch:
                 if process.pid != os.getpid()
             )
 
-        idle = self.stall.stalled_seconds(now, self.build_state.events, busy_seconds)
+        idle = self.stall.stalled_seconds(now, self.file.build.events, busy_seconds)
         if idle is None:
             return ""
         names = awaited_processes_text(process_table.processes_with_descendants(*roots), without=roots)
@@ -190,7 +185,7 @@ class BuildWatch:
     def explained_error(self, error: KilnError) -> KilnError:
         """Return an error with the action that failed and its cause, as far as they are known."""
         self.file.read_new_events()
-        failures, complaints = self.build_state.failures, self.build_state.complaints
+        failures, complaints = self.file.build.failures, self.file.build.complaints
         output = failures[0].text if failures else "\n".join(complaints)
         cause = known_failures.cause_of_failed_compile(
             "\n".join([*(failure.text for failure in failures), *complaints, error.why])
