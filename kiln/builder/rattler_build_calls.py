@@ -181,10 +181,8 @@ def explained_solve_error(step: BuildStep | CompileStep, failure: KilnError) -> 
                     platform=platform,
                     priority=step.settings.channel_priority,
                 )
-        except SolveFailed as error:
-            return SolveFailed(f"{environment} requirements: {error.what}", why=error.why, hint=failure.hint)
-        except DownloadFailed as error:
-            return DownloadFailed(f"{environment} requirements: {error.what}", why=error.why, hint=failure.hint)
+        except (SolveFailed, DownloadFailed) as error:
+            return type(error)(f"{environment} requirements: {error.what}", why=error.why, hint=failure.hint)
         except KilnError:
             break  # the engine's own error says more
     return failure
