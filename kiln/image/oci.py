@@ -1,7 +1,7 @@
 """An image as files: the OCI image layout, with the manifest that ``docker load`` reads.
 
-Implements the OCI image specification 1.1 (image-layout, manifest, config) and, for ``Healthcheck`` and
-``manifest.json``, Docker's image specification 1.3.
+Implements the OCI image specification 1.1 (image-layout, manifest, config) and, for ``manifest.json``, Docker's image
+specification 1.3.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tarfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
@@ -29,23 +29,6 @@ _NAME = re.compile(
     rf"(?:[A-Za-z0-9][A-Za-z0-9.-]{{0,253}}(?::\d{{1,5}})?/)?{_PART}(?:/{_PART})*:\w[\w.-]{{0,127}}", re.ASCII
 )
 _LONGEST = 255  # characters of a name
-_SECOND = 1_000_000_000  # Docker counts the times of a health check in nanoseconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageConfig:
-    """The configuration of an image: how an engine runs it.
-
-    ``health_check`` is a program whose exit code is 0 for a healthy container.
-    """
-
-    entrypoint: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
-    user: str = ""
-    folder: str = "/"
-    ports: tuple[int, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    health_check: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +46,13 @@ def require_valid_image_name(tag: str) -> None:
 
 
 def write_image_layout(
-    folder: Path, layers: Sequence[PackedLayer], config: ImageConfig, *, tag: str, epoch: int
+    folder: Path, layers: Sequence[PackedLayer], config: Mapping[str, Any], *, tag: str, epoch: int
 ) -> WrittenImage:
-    """Complete a folder with packed layers in ``blobs/sha256`` to an image layout."""
-    image = _write_blob(folder, config_document(config, layers, epoch=epoch))
+    """Complete a folder with packed layers in ``blobs/sha256`` to an image layout.
+
+    ``config`` says how an engine runs the image, in the format of the OCI specification.
+    """
+    image = _write_blob(folder, _config_document(config, layers, epoch=epoch))
     manifest = _write_blob(
         folder,
         {
@@ -92,30 +78,13 @@ def write_image_layout(
     return WrittenImage(digest=manifest["digest"], config_digest=image["digest"])
 
 
-def config_document(config: ImageConfig, layers: Sequence[PackedLayer], *, epoch: int) -> dict[str, Any]:
-    """Return the configuration of the image in the format of the OCI specification."""
+def _config_document(config: Mapping[str, Any], layers: Sequence[PackedLayer], *, epoch: int) -> dict[str, Any]:
     created = iso_timestamp(epoch)
-    settings = {
-        "User": config.user,
-        "ExposedPorts": {f"{port}/tcp": {} for port in config.ports},
-        "Env": [f"{name}={value}" for name, value in sorted(config.environment.items())],
-        "Entrypoint": list(config.entrypoint),
-        "WorkingDir": config.folder,
-        "Labels": dict(sorted(config.labels.items())),
-    }
-    if config.health_check:
-        settings["Healthcheck"] = {
-            "Test": ["CMD", *config.health_check],
-            "Interval": 30 * _SECOND,
-            "Timeout": 10 * _SECOND,
-            "StartPeriod": 120 * _SECOND,
-            "Retries": 3,
-        }
     return {
         "created": created,
         "architecture": "amd64",
         "os": "linux",
-        "config": {name: value for name, value in settings.items() if value},
+        "config": config,
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
         "history": [{"created": created, "created_by": f"kiln image: {layer.title}"} for layer in layers],
     }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import __version__
 from kiln.compat import tables
-from kiln.image import debian, oci
+from kiln.image import debian
 from kiln.image.content_assembly import PACKAGE_LIST, PREFIX
 
 if TYPE_CHECKING:
@@ -18,28 +18,35 @@ if TYPE_CHECKING:
 
 # The first process of a container gets only the signals that it handles; without an init, 'docker stop' waits.
 INIT = ("/usr/bin/tini", "-s", "--")
+_SECOND = 1_000_000_000  # Docker counts the times of a health check in nanoseconds
 _CUDA = re.compile(r"__cuda(?:\s+>=?\s*(\d+(?:\.\d+)?))?")
 
 
-def image_configuration(request: ImageRequest, contents: ImageContents) -> oci.ImageConfig:
-    """Return the configuration that an engine runs the image."""
+def image_configuration(request: ImageRequest, contents: ImageContents) -> dict[str, Any]:
+    """Return the configuration with which an engine runs the image, in the format of the OCI specification.
+
+    ``Healthcheck``, a program whose exit code is 0 for a healthy container, is of Docker's image specification 1.3.
+    """
     kind = request.kind
-    return oci.ImageConfig(
-        entrypoint=(*INIT, *kind.entrypoint),
-        environment={
-            "HOME": debian.HOME,
-            "PATH": f"{PREFIX}/bin:/usr/bin",
-            "LANG": "C.UTF-8",
-            "SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt",
-            **kind.environment,
-            **(_gpu_variables(contents.packages) if request.cuda else {}),
-        },
-        user=f"{debian.NONROOT}:{debian.NONROOT}",
-        folder=kind.folder,
-        ports=kind.ports,
-        labels=image_labels(request, contents),
-        health_check=kind.health,
-    )
+    environment = {
+        "HOME": debian.HOME,
+        "PATH": f"{PREFIX}/bin:/usr/bin",
+        "LANG": "C.UTF-8",
+        "SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt",
+        **kind.environment,
+        **(_gpu_variables(contents.packages) if request.cuda else {}),
+    }
+    times = {"Interval": 30 * _SECOND, "Timeout": 10 * _SECOND, "StartPeriod": 120 * _SECOND, "Retries": 3}
+    settings = {
+        "User": f"{debian.NONROOT}:{debian.NONROOT}",
+        "ExposedPorts": {f"{port}/tcp": {} for port in kind.ports},
+        "Env": [f"{name}={value}" for name, value in sorted(environment.items())],
+        "Entrypoint": [*INIT, *kind.entrypoint],
+        "WorkingDir": kind.folder,
+        "Labels": image_labels(request, contents),
+        "Healthcheck": {"Test": ["CMD", *kind.health], **times} if kind.health else {},
+    }
+    return {name: value for name, value in settings.items() if value}
 
 
 def image_labels(request: ImageRequest, contents: ImageContents) -> dict[str, str]:
