@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from kiln import files, process_runner
-from kiln.archive_kinds import HEADER, is_archive, is_wheel, kind_of_content
+from kiln.archive_kinds import HEADER, is_archive, is_wheel, kind_of_content, kind_of_name
 from kiln.errors import BuildFailed
 from kiln.zstd import zstd
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-TAR = (".tar", ".tar.bz2", ".tar.gz", ".tar.lzma", ".tar.xz", ".tgz")
-ZSTD, ZIP = (".tar.zst",), (".zip", ".whl")
 _FAULTS = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError),
     # of members: passwords, odd methods, odd names, odd times
@@ -106,12 +104,10 @@ def _write_members(members: Iterable[_ArchiveMember], folder: Path, archive: str
 def _archive_member_reader(archive: Path, name: str) -> Callable[[Path], Iterator[_ArchiveMember]] | None:
     """Return the reader for an archive's content, as in conda-build; without a mark, for its name."""
     with archive.open("rb") as file:
-        kind = kind_of_content(file.read(HEADER))
-    if kind is not None:
-        return _READERS.get(kind)
-    ending = name.lower()
-    readers = ((TAR, _tar_file_members), (ZSTD, _zstd_tar_members), (ZIP, _zip_members))
-    return next((reader for ends, reader in readers if ending.endswith(ends)), None)
+        kind = kind_of_content(file.read(HEADER)) or kind_of_name(name)
+    if kind is None and name.lower().endswith(".tar.lzma"):  # a kind without a mark
+        return _tar_file_members
+    return None if kind is None else _READERS.get(kind)
 
 
 def _tar_file_members(archive: Path) -> Iterator[_ArchiveMember]:
