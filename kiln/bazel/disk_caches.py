@@ -108,12 +108,12 @@ class DiskCaches:
                 freed += self._remove_oldest_entries(entry, excess - freed)
         return freed
 
-    def remove_caches_to_free_space(self, needed: int, *, keep: Collection[str]) -> int:
-        """Remove whole caches, none of ``keep``, until ``needed`` bytes of disk are free; return the bytes freed."""
+    def remove_caches_to_free_space(self, needed: int, *, keep: Collection[str]) -> None:
+        """Remove whole caches, none of ``keep``, until ``needed`` bytes of disk are free."""
         excess = needed - shutil.disk_usage(file_operations.nearest_existing_path(self.root)).free
-        if excess <= 0:
-            return 0
-        return sum(self.remove_cache(entry) for entry in caches_to_remove(self.all_caches(), excess, keep=keep))
+        if excess > 0:
+            for entry in caches_to_remove(self.all_caches(), excess, keep=keep):
+                self.remove_cache(entry)
 
     def remove_cache(self, entry: DiskCacheUsage) -> int:
         """Remove a cache and return the bytes that were freed: none when it is in use."""

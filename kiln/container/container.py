@@ -184,16 +184,13 @@ class Container:
         return self.engine.refusal_error(f"{verb} a container from the image {self.plan.image}", output, hint=hint)
 
 
-def remove_orphaned_containers(engine: Engine) -> tuple[str, ...]:
-    """Remove the containers of kiln's killed processes, and return the containers' names."""
+def remove_orphaned_containers(engine: Engine) -> None:
+    """Remove the containers of kiln's killed processes."""
     here = OwnerProcess.of_this_process()
-    removed = []
     for name, label in _owned_containers(engine):
         owner = OwnerProcess.parse(label)
         if owner is not None and has_ended(owner, here, OwnerProcess.of_process(owner.pid)):
             _remove_container(engine, name)
-            removed.append(name)
-    return tuple(removed)
 
 
 def _owned_containers(engine: Engine) -> Iterator[tuple[str, str]]:
