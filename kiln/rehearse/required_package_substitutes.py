@@ -11,6 +11,7 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import machine_compilers, machine_programs, pypi_conda_conversion, wheel_choice_by_pip
 from kiln.rehearse.plan_types import StandIn
 from kiln.rehearse.required_packages import RequirementSection
+from kiln.rehearse.wheel_choice_by_pip import WheelResolution
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -84,15 +85,15 @@ class SubstituteSearch:
             if entry.name not in OF_INTERPRETER:
                 by_name.setdefault(entry.name, []).append(entry)
         toolchain, programs, python_packages, missing = self._classify_packages(by_name)
-        wheels, unavailable = self._resolve_by_environment(python_packages)
+        resolution = self._resolve_by_environment(python_packages)
         conda_of = {pypi_conda_conversion.pypi_name(name): name for name in python_packages}
-        for fault in unavailable:
+        for fault in resolution.unavailable:
             name = conda_of.get(fault.name, fault.name)
             missing.append(MissingPackage(name=name, required=tuple(by_name.get(name, ())), reason=fault.reason))
-        aliases = self._alias_packages(by_name.keys() - {entry.name for entry in missing}, wheels)
+        aliases = self._alias_packages(by_name.keys() - {entry.name for entry in missing}, resolution.wheels)
         return Substitutes(
             stand_ins=(*machine_compilers.toolchain_stand_ins(toolchain, self.machine_env), *programs, *aliases),
-            wheels=tuple(wheel for wheel in wheels if self._duplicated_output(wheel) is None),
+            wheels=tuple(wheel for wheel in resolution.wheels if self._duplicated_output(wheel) is None),
             missing=tuple(missing),
             notes=(*self.notes, *self._name_guess_notes(python_packages, {entry.name for entry in missing})),
         )
@@ -154,9 +155,7 @@ class SubstituteSearch:
             return "it is a library of the channel, which the variant pins"
         return "" if self.python else "it is a package of the channel, and nothing on this machine stands in for it"
 
-    def _resolve_by_environment(
-        self, packages: Mapping[str, tuple[RequiredPackage, ...]]
-    ) -> tuple[tuple[LockedWheel, ...], list[UnavailableItem]]:
+    def _resolve_by_environment(self, packages: Mapping[str, tuple[RequiredPackage, ...]]) -> WheelResolution:
         """Return wheels for all packages together; if that is impossible, for each environment on its own."""
         every = [entry for entries in packages.values() for entry in entries]
         try:
@@ -171,22 +170,17 @@ class SubstituteSearch:
         wheels: dict[LockedWheel, None] = {}
         unavailable: list[UnavailableItem] = []
         for entries in environments.values():
-            more, faults = self._resolve_wheels_together(entries)
-            wheels |= dict.fromkeys(more)
-            unavailable += [fault for fault in faults if fault.name not in {old.name for old in unavailable}]
-        return tuple(wheels), unavailable
+            more = self._resolve_wheels_together(entries)
+            wheels |= dict.fromkeys(more.wheels)
+            unavailable += [fault for fault in more.unavailable if fault.name not in {old.name for old in unavailable}]
+        return WheelResolution(wheels=tuple(wheels), unavailable=tuple(unavailable))
 
-    def _resolve_wheels_together(
-        self, entries: Iterable[RequiredPackage]
-    ) -> tuple[tuple[LockedWheel, ...], list[UnavailableItem]]:
+    def _resolve_wheels_together(self, entries: Iterable[RequiredPackage]) -> WheelResolution:
         constraints: dict[str, list[str]] = {}
         for entry in entries:
             constraints.setdefault(entry.name, []).append(entry.version_constraint)
         texts = {pypi_conda_conversion.pip_requirement(name, versions) for name, versions in constraints.items()}
-        if not texts:
-            return (), []
-        answer = wheel_choice_by_pip.resolve_wheels(texts, python=self.python, glibc=self.glibc, env=self.env)
-        return answer.wheels, list(answer.unavailable)
+        return wheel_choice_by_pip.resolve_wheels(texts, python=self.python, glibc=self.glibc, env=self.env)
 
     def _duplicated_output(self, wheel: LockedWheel) -> str | None:
         names = {wheel.name, canonicalize_name(pypi_conda_conversion.conda_name(wheel.name))}

@@ -52,7 +52,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     def resolve(requirements: Iterable[str], **_: object) -> WheelResolution:
         texts = sorted(requirements)
-        requests.append(texts)
+        requests.extend([texts] if texts else [])  # without requirements, pip is not asked
         if {"odd<1", "odd>=1"} <= {part for text in texts for part in _split(text)}:
             raise RequirementsConflict("odd<1 and odd>=1")
         names = [text.partition("<")[0].partition(">")[0].partition("=")[0] for text in texts]
