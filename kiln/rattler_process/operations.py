@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -53,7 +53,10 @@ def make_operation(
         case "solve":
             return SolveSpecs(**arguments, file_size=limits.index)
         case "install":
-            return InstallPackages(**arguments, limits=limits, send=send, stop=stop)
+            packages = records_from_json(arguments["records"])
+            prefix, cache, carried = Path(arguments["prefix"]), Path(arguments["cache"]), bool(arguments["carried"])
+            checker = PreinstallChecker(packages, prefix, cache, carried=carried, limits=limits, send=send, stop=stop)
+            return InstallPackages(packages=packages, admission=checker, seen_at=arguments["seen_at"])
         case "index":
             return IndexFolder(**arguments, file_size=limits.index)
         case "verify":
@@ -243,32 +246,12 @@ def unsatisfied_specs(report: str) -> list[str]:
 
 @dataclass(kw_only=True)
 class InstallPackages:
-    """Install packages into a prefix, see `kiln.solve_and_install.install`."""
+    """Install packages, which limit what may be unpacked, see `kiln.solve_and_install.install`."""
 
-    records: list[dict[str, Any]]
-    prefix: str
-    cache: str
+    packages: list[rattler.RepoDataRecord]
+    admission: PreinstallChecker
     seen_at: str | None
-    carried: bool
-    limits: Limits
-    send: Send
-    stop: Stop
-    packages: list[rattler.RepoDataRecord] = field(init=False)
-    admission: PreinstallChecker = field(init=False)
     file_size: int | None = None
-
-    def __post_init__(self) -> None:
-        """Parse the records: they limit what may be unpacked."""
-        self.packages = records_from_json(self.records)
-        self.admission = PreinstallChecker(
-            self.packages,
-            Path(self.prefix),
-            Path(self.cache),
-            carried=self.carried,
-            limits=self.limits,
-            send=self.send,
-            stop=self.stop,
-        )
 
     @property
     def watched_task(self) -> WatchedTask:
@@ -278,15 +261,16 @@ class InstallPackages:
             limit="install",
             waits_for=lambda: url_hosts(self.admission.in_flight_urls()),
             writes=self._most_bytes_written(),
-            folder=Path(self.cache),
+            folder=self.admission.cache,
         )
 
     def _most_bytes_written(self) -> int:
         """Return the bytes that all packages may write: into the cache, and at most again into the prefix."""
+        limit = self.admission.limits.unpacked
         if any(not package.size for package in self.packages):
-            return self.limits.unpacked
+            return limit
         packed = sum(package.size or 0 for package in self.packages)
-        return min(self.limits.unpacked, max(LEAST_UNPACKED, RATIO * packed))
+        return min(limit, max(LEAST_UNPACKED, RATIO * packed))
 
     async def execute(self) -> None:
         """Install the packages."""
@@ -302,7 +286,7 @@ class InstallPackages:
         except Exception as error:
             if self.admission.refusal is not None:
                 raise self.admission.refusal from error
-            raise_disk_error(error, self.prefix)
+            raise_disk_error(error, str(self.admission.prefix))
             raise installation_error(error, self.packages) from error
 
     async def _install_with_rattler(self) -> None:

@@ -29,7 +29,7 @@ from kiln.errors import (
 )
 from kiln.local_channel import LocalChannel
 from kiln.model.channel_reading_and_install_limits import Limits
-from kiln.rattler_process.operations import InstallPackages
+from kiln.rattler_process.operations import make_operation
 from tests import waiting
 from tests.hostile_server import bomb, endless, endless_package, sending, serving, shards, silent, stuck
 from tests.packages import release_package
@@ -204,16 +204,8 @@ def test_a_package_that_unpacks_to_more_than_it_may_is_told_and_leaves_nothing(
 def test_how_much_may_be_unpacked_follows_from_the_sizes_in_the_index() -> None:
     def room(*sizes: int | None) -> int | None:
         records = [{**PACKAGE, "fn": "app-1-0.conda", "url": "file:///app", "size": size} for size in sizes]
-        install = InstallPackages(
-            records=records,
-            prefix="/prefix",
-            cache="/cache",
-            seen_at=None,
-            carried=False,
-            limits=Limits(),
-            send=lambda _: None,
-            stop=lambda _: None,
-        )
+        arguments = {"records": records, "prefix": "/prefix", "cache": "/cache", "seen_at": None, "carried": False}
+        install = make_operation("install", arguments, Limits(), send=lambda _: None, stop=lambda _: None)
         return install.watched_task.writes
 
     assert room(1000, 2000) == 4 * 10**9
