@@ -130,7 +130,7 @@ class Rehearsal:
             recipe_folder=self.job.recipe,
             folder=self.layout.work,
             channels=(self.layout.channel.url,),
-            wheel=rehearse.verified_upstream_wheel(self.wheels, self.layout.wheels),
+            wheel=rehearse.verified_upstream_wheel(upstream, self.layout.wheels),
         )
         return builder.make_and_test_packages(planned, {})
 
@@ -211,12 +211,10 @@ def config_for_one_python(rendered: RenderedConfig, python: str) -> RenderedConf
         return version == "*" or f"{python}.".startswith(f"{version.removesuffix('*').removesuffix('.')}.")
 
     def test_with_one_python(test: OutputTest) -> OutputTest:
-        return dataclasses.replace(test, pythons=tuple(python for _ in [0] if any(map(matches_python, test.pythons))))
+        return dataclasses.replace(test, pythons=(python,) if any(map(matches_python, test.pythons)) else ())
 
     outputs = (
-        dataclasses.replace(
-            output, tests=tuple(test_with_one_python(test) if test.pythons else test for test in output.tests)
-        )
+        dataclasses.replace(output, tests=tuple(map(test_with_one_python, output.tests)))
         for output in outputs_for_python(rendered, python)
     )
     return dataclasses.replace(rendered, outputs=tuple(outputs))

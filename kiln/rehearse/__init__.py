@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.rehearse.plan_types import RehearsalPlan
+    from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan
 
 
-def verified_upstream_wheel(rehearsal_plan: RehearsalPlan, store: Path) -> Path:
+def verified_upstream_wheel(upstream: LockedWheel, store: Path) -> Path:
     """Return the fetched wheel that replaces the compile; raises HashMismatch when it is not the lock's."""
     from kiln.rehearse import wheel_download
 
-    upstream = rehearsal_plan.upstream
-    if upstream is None:
-        raise ValueError("the plan has no wheel that replaces the compile")
     wheel_download.verify_wheels([upstream], store)
     return store / upstream.file
 

@@ -50,13 +50,15 @@ def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
     """Return the channel of the rehearsal and the very recipes that it handed to the engine."""
     feedstock = feedstock_folder_check.load(root)
     config = cpu_config_for_python(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
+    upstream = plan_from_locks(python=single_python_version(config)).upstream
+    assert upstream is not None, "each lock has its wheel"
     shop = RehearsalLayout(config=ArtifactLayout.for_feedstock(feedstock, rehearsal=True).work_folder(config.name))
     return shop.channel.root, plan_rehearsal(
         render.close_static_pins(render.render(feedstock, config)),
         recipe_folder=feedstock.recipe,
         folder=bare / "work",
         channels=((bare / "channel").as_uri(),),
-        wheel=verified_upstream_wheel(plan_from_locks(python=single_python_version(config)), shop.wheels),
+        wheel=verified_upstream_wheel(upstream, shop.wheels),
     )
 
 
