@@ -59,7 +59,7 @@ def build_package(
         fields = {"index": step.index, "edits": step.edits, "pins": to_json(step.pins)}
         fields |= {"packed": step.packed, "recipe_folder": str(step.recipe_folder or "")}
     run = partial(_run_engine_process, step, fields, environment=environment, on_line=on_line, origins=origins)
-    return Path(_run_with_unpack_fallback(step, "package", run)["package"])
+    return Path(_run_with_unpack_fallback(step, run)["package"])
 
 
 def prepare_script_run(
@@ -75,22 +75,21 @@ def prepare_script_run(
     ``host`` and ``build``. Raises what `build_package` does.
     """
     run = partial(_run_engine_process, step, {"debug": True}, environment=environment, on_line=on_line, origins=origins)
-    return _run_with_unpack_fallback(step, "script", run)
+    return _run_with_unpack_fallback(step, run)
 
 
 def _run_with_unpack_fallback(
     step: BuildStep | CompileStep,
-    key: str,
     run: Callable[[tuple[FetchedSource, ...]], tuple[Mapping[str, str], process_runner.ProcessResult]],
 ) -> Mapping[str, str]:
-    """Run the engine's process for sources that kiln fetches, and return its answer, which has the ``key``.
+    """Run the engine's process for sources that kiln fetches, and return its answer.
 
     An archive of another kind than its name says, which the engine cannot unpack, is unpacked by kiln in a second run.
     """
     result, ended = run(step.fetched)
-    if key not in result and step.archives and rattler_build_failure_kinds.NOT_UNPACKED in result.get("error", ""):
+    if step.archives and rattler_build_failure_kinds.NOT_UNPACKED in result.get("error", ""):
         result, ended = run((*step.fetched, *step.archives))
-    if key not in result:
+    if not result or "error" in result:
         error = result.get("error", f"the engine ended with exit code {ended.exit_code}")
         raise build_step_error(step, error, ended.tail)
     return result
