@@ -58,9 +58,7 @@ class WheelCollector:
         def store_with_tag(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             wheel = WheelName.from_path(path)
             require_wheel_for_python(wheel, self.python)
-            tag = (
-                manylinux_tagging.fulfilled_platform_tag(wheel) if manylinux_tagging.is_auditwheel_installed() else None
-            )
+            tag = manylinux_tagging.fulfilled_platform_tag(wheel)
             target = manylinux_tagging.place_wheel_with_tag(wheel, self.step.builder.job.folder / "wheels", tag)
             display.add_note(
                 f"{target.name} fulfills {tag}" if tag else f"{target.name}: no binaries, or auditwheel not found"

@@ -48,7 +48,7 @@ BARE = "linux_x86_64"  # the tag of a wheel that promises nothing, which PyPI re
 
 
 def fulfilled_platform_tag(wheel: WheelName) -> str | None:
-    """Return the oldest platform tag that a wheel's binaries fulfill; None for a wheel without binaries.
+    """Return the oldest platform tag that a wheel's binaries fulfill; None without binaries, or without auditwheel.
 
     Raises:
         TestsFailed: when its name promises more than that.
@@ -68,12 +68,9 @@ def fulfilled_platform_tag(wheel: WheelName) -> str | None:
     return str(policy.name)
 
 
-def is_auditwheel_installed() -> bool:
-    """Return whether auditwheel is installed; it comes with kiln, but another image may lack it."""
-    return importlib.util.find_spec("auditwheel") is not None
-
-
 def _audit_wheel(path: Path) -> WheelAbIInfo | None:
+    if importlib.util.find_spec("auditwheel") is None:  # it comes with kiln, but another image may lack it
+        return None
     from auditwheel.architecture import Architecture
     from auditwheel.error import NonPlatformWheelError
     from auditwheel.libc import Libc
