@@ -16,7 +16,7 @@ from kiln.rehearse.python_package_from_interpreter import python_build_suffix
 from kiln.rehearse.usable_python_search import probe_interpreter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from kiln.rehearse.usable_python_search import Interpreter
@@ -65,7 +65,9 @@ def fetch_python(
         raise _no_python_error(request, ["--python-channel none forbids a download"], env)
     files.require_disk_space(request.folder, SPACE, for_what=f"fetching Python {request.python}")
     reasons = []
-    for name, attempt in _download_methods(request, env):
+    methods = [(request.channel, _install_from_channel)]
+    methods += [("uv", _install_with_uv)] if _is_on_path("uv", env) else []
+    for name, attempt in methods:
         say(f"no usable Python {request.python} on this machine: fetching it from {name}")
         try:
             return probe_interpreter(attempt(request, env), env=env)
@@ -76,14 +78,6 @@ def fetch_python(
     if len(reasons) == 1:
         reasons.append("uv is not on PATH")
     raise _no_python_error(request, reasons, env)
-
-
-def _download_methods(
-    request: PythonRequest, env: Mapping[str, str]
-) -> Iterator[tuple[str, Callable[[PythonRequest, Mapping[str, str]], Path]]]:
-    yield request.channel, _install_from_channel
-    if _is_on_path("uv", env):
-        yield "uv", _install_with_uv
 
 
 def _no_python_error(request: PythonRequest, reasons: Iterable[str], env: Mapping[str, str]) -> UnsupportedPython:
