@@ -19,7 +19,7 @@ from kiln.build import bazel_external_repository_record
 from kiln.build.plan import plan_outputs, test_sources_folder
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.compile_step import CompileStepRunner
-from kiln.builder.job_main import package_test_environment, remove_folders_on_failure
+from kiln.builder.job_main import NOT_FOR_TESTS, remove_folders_on_failure
 from kiln.builder.package_reports import package_report_json, step_file_hashes
 from kiln.builder.rattler_build_calls import EngineCalls, call_with_download_retries
 from kiln.builder.step_cache import StepCache, StepResult
@@ -293,12 +293,10 @@ class ConfigBuilder:
         title, places = f"test {steps[0].package}", [place for step in steps for place in (step.folder, step.prefix)]
         scripts = any(step.commands or step.downstreams for step in steps)
         apart = self.engine.scripts_without_network(title) if scripts else contextlib.nullcontext(os.environ)
-        with apart as environment, remove_folders_on_failure(self.job, *places):
+        with apart as variables, remove_folders_on_failure(self.job, *places):
+            environment = {name: value for name, value in variables.items() if name not in NOT_FOR_TESTS}
             report = call_with_download_retries(
-                lambda: tester.run_tests(
-                    steps, environment=package_test_environment(environment), on_line=display.pass_on_line
-                ),
-                display,
+                lambda: tester.run_tests(steps, environment=environment, on_line=display.pass_on_line), display
             )
         for note in report.notes:
             display.add_note(note)

@@ -84,11 +84,6 @@ def mask_script_secrets(rendered: RenderedConfig, more: Mapping[str, str] = Mapp
     )
 
 
-def package_test_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a package's tests, from this process's."""
-    return {name: value for name, value in environment.items() if name not in NOT_FOR_TESTS}
-
-
 @contextlib.contextmanager
 def remove_folders_on_failure(job: BuildJob, *folders: Path) -> Iterator[None]:
     """Remove folders when the block fails, unless failed builds are kept."""

@@ -24,6 +24,7 @@ _SYSTEM_PREFIX = Path("/usr")  # shared with all other programs: a library there
 _LIBPYTHON = lazy_pattern(r"libpython3\.\d+\.so")
 SYSTEM_FOLDERS = ("/usr/local/bin", "/usr/bin")  # also when they are not on PATH
 _ANSWER_SECONDS = 60
+_HINT = f"any CPython {PYTHONS[0]} to {PYTHONS[-1]} for Linux x86-64 works: the system's, pyenv's or uv's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +82,14 @@ def _run_probe(executable: Path, env: Mapping[str, str]) -> dict[str, Any]:
         why = result.tail or f"it ended with exit code {result.exit_code}"
     except (MissingTool, OSError, ValueError) as error:
         why = str(error)
-    raise UnsupportedPython(f"{executable} does not answer as a Python 3", why=why, hint=supported_pythons_hint())
+    raise UnsupportedPython(f"{executable} does not answer as a Python 3", why=why, hint=_HINT)
 
 
 def require_supported_interpreter(executable: Path, facts: Mapping[str, Any], pythons: Sequence[str] = PYTHONS) -> None:
     """Raise UnsupportedPython when a rehearsal cannot use an interpreter with these facts."""
     why = next(_unsupported_reasons(facts, pythons), None)
     if why is not None:
-        raise UnsupportedPython(f"{executable} cannot be used for a rehearsal", why=why, hint=supported_pythons_hint())
+        raise UnsupportedPython(f"{executable} cannot be used for a rehearsal", why=why, hint=_HINT)
 
 
 def _unsupported_reasons(facts: Mapping[str, Any], pythons: Sequence[str]) -> Iterator[str]:
@@ -126,11 +127,6 @@ def _is_elf_file(path: Path) -> bool:
             return file.read(4) == b"\x7fELF"
     except OSError:
         return False
-
-
-def supported_pythons_hint() -> str:
-    """Return a hint about the interpreters that a rehearsal can use."""
-    return f"any CPython {PYTHONS[0]} to {PYTHONS[-1]} for Linux x86-64 works: the system's, pyenv's or uv's"
 
 
 def interpreter_from_facts(facts: Mapping[str, Any]) -> Interpreter:
