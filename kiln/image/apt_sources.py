@@ -21,7 +21,7 @@ def sources_list_lines(suite: str, *, env: Mapping[str, str]) -> tuple[str, ...]
 
     Empty if this machine is not Debian: mmdebstrap has a default mirror.
     """
-    targets = _apt_output(("apt-get", "indextargets", "--format", _TARGETS, "Created-By: Packages"), env)
+    targets = package_tool_output(("apt-get", "indextargets", "--format", _TARGETS, "Created-By: Packages"), env)
     return sources_from_index_targets(suite, targets, codename=debian_codename(system_package_advice.os_release()))
 
 
@@ -41,7 +41,7 @@ def sources_from_index_targets(suite: str, targets: str, *, codename: str) -> tu
 
 def apt_conf(*, env: Mapping[str, str]) -> str:
     """Return apt's settings on proxies, certificates and dates, in apt.conf's language."""
-    return connection_settings_in_dump(_apt_output(("apt-config", "dump"), env))
+    return connection_settings_in_dump(package_tool_output(("apt-config", "dump"), env))
 
 
 def connection_settings_in_dump(dump: str) -> str:
@@ -56,7 +56,7 @@ def debian_codename(os_release: Mapping[str, str]) -> str:
 
 def packages_known_to_apt(*, env: Mapping[str, str]) -> frozenset[str]:
     """Return the names of all packages that this machine's apt knows."""
-    return frozenset(_apt_output(("apt-cache", "pkgnames"), env).split())
+    return frozenset(package_tool_output(("apt-cache", "pkgnames"), env).split())
 
 
 def packages_not_found(output: str) -> tuple[str, ...]:
@@ -64,8 +64,8 @@ def packages_not_found(output: str) -> tuple[str, ...]:
     return tuple(re.findall(r"^E: Unable to locate package (\S+)$", output, re.MULTILINE))
 
 
-def _apt_output(argv: tuple[str, ...], env: Mapping[str, str]) -> str:
-    """Return the output of apt; empty if apt is missing."""
+def package_tool_output(argv: tuple[str, ...], env: Mapping[str, str]) -> str:
+    """Return the output of one of apt's or dpkg's programs; empty if it is missing."""
     try:
         return process_runner.capture(argv, env=env, timeout=60).stdout
     except MissingTool:

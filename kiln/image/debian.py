@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import files, process_runner, system_package_advice
-from kiln.errors import BuildFailed, MissingTool, program_output_with_margin
+from kiln.errors import BuildFailed, program_output_with_margin
 from kiln.image import apt_sources
 from kiln.image.build_container_image import BEFORE
 from kiln.image.layers import FOLDER, LayerEntry, entries_of_tree
@@ -152,10 +152,7 @@ def package_of_library(soname: str, suite: str, *, env: Mapping[str, str]) -> st
     """Return the package that contains a shared library on this machine, if the machine has the same suite."""
     if apt_sources.debian_codename(system_package_advice.os_release()) != suite:
         return None
-    try:
-        output = process_runner.capture(("dpkg-query", "--search", f"*/{soname}"), env=env, timeout=60).stdout
-    except MissingTool:
-        return None
+    output = apt_sources.package_tool_output(("dpkg-query", "--search", f"*/{soname}"), env)
     owners = [line.split(":")[0] for line in output.splitlines() if line.endswith(f"/{soname}")]
     return min(owners, key=len, default=None)
 
