@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 from kiln import process_table
 from kiln.bazel.events import BazelBuildState
 from kiln.compat import failure_patterns as known_failures
-from kiln.errors import BuildFailed, program_output_with_margin
-from kiln.model.bazel_progress_and_report import Progress, sum_of_reports
+from kiln.errors import BuildFailed, KilnError, program_output_with_margin
+from kiln.model.bazel_progress_and_report import CompileReport, Progress, sum_of_reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from kiln.errors import KilnError
-    from kiln.model.bazel_progress_and_report import CompileReport
     from kiln.process_table import Process
 
 EVENTS, PROFILE = "events.json", "profile.gz"  # the ends of the names of a call's files

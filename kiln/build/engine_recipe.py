@@ -15,7 +15,7 @@ from kiln.build.build_section_for_rattler_build import (
 from kiln.build.prefix_fixup_lines import recipe_license_path
 from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict_rattler_spec
-from kiln.model.rendered import RUN_EXPORTS, TEST_MODULES
+from kiln.model.rendered import RUN_EXPORTS, TEST_MODULES, Output, OutputTest, Script, Source, Staging
 from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace, script_run_lines
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from kiln.model.build_and_test_steps import RunExport
     from kiln.model.output_build_settings import BuildSettings
-    from kiln.model.rendered import Output, OutputTest, Script, Source, Staging
 
 ABOUT = {"home": "homepage", "dev_url": "repository", "doc_url": "documentation"}  # conda-build's key: rattler-build's
 

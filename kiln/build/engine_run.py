@@ -23,16 +23,14 @@ from kiln.build.rattler_build_secrets import (
 from kiln.build.source_fetch import SourceFetcher
 from kiln.build.source_mirrors import SourceMirrors, recipe_with_mirror_urls
 from kiln.build.unpackable_prefix_files import SPECIAL, find_special_files, message_naming_files
-from kiln.errors import DownloadFailed, program_output_with_margin
-from kiln.model.build_and_test_steps import BuildStep, CompileStep
+from kiln.errors import DownloadFailed, KilnError, program_output_with_margin
+from kiln.model.build_and_test_steps import BuildStep, CompileStep, FetchedSource
 from kiln.model.rendered import COMPILE
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from kiln.errors import KilnError
-    from kiln.model.build_and_test_steps import FetchedSource
 
 DIRECT = SourceMirrors()
 _NAMES = {COMPILE: "the recipe's own build step"}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from kiln.build.rattler_build_paths import source_work_folders
 from kiln.build.unpackable_prefix_files import message_naming_files
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kiln.model.build_and_test_steps import BuildStep
 
 _MISSING = "about/license_file: neither in the sources nor in the recipe: "

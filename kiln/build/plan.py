@@ -22,7 +22,7 @@ from kiln.build.metadata_edit_plan import about_and_hash_edits, recipe_and_test_
 from kiln.build.script_variables import cuda_override, exportable_variables, script_environment, variant_variables
 from kiln.errors import BuildFailed
 from kiln.matchspec_notation import package_name
-from kiln.model.build_and_test_steps import BuildStep, CompileStep
+from kiln.model.build_and_test_steps import BuildStep, CompileStep, StagedFiles
 from kiln.model.rattler_build_settings import BuildPlatforms, PackageSettings
 from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace, script_run_lines
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kiln.model.build_and_test_steps import StagedFiles
     from kiln.model.rendered import Output, OutputTest, RenderedConfig, Staging
 
 COMPILE = "kiln-compile"  # what the engine calls a step that outputs share

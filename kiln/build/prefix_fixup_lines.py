@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from kiln.model.rendered import Output
 

@@ -6,14 +6,13 @@ Source: copy_readme, copy_prelink_message and copy_recipe_log in conda_build/bui
 from __future__ import annotations
 
 import shlex
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from kiln.model.rendered import Output
 

@@ -21,14 +21,13 @@ from kiln.build.source_repository_checkout import check_out_repository
 from kiln.build.source_unpack import unpack_source
 from kiln.build.unpacked_source_content_hash import folder_content_hash
 from kiln.errors import DownloadFailed, HashMismatch, KilnError, RecipeFault
-from kiln.model.rendered import Checkout
+from kiln.model.rendered import Checkout, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kiln.build.source_mirrors import SourceMirrors
     from kiln.model.build_and_test_steps import FetchedSource
-    from kiln.model.rendered import Source
 
 ALGORITHMS = ("sha512", "sha384", "sha256", "sha224", "sha1", "md5")  # the strongest one first
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")

@@ -14,7 +14,7 @@ from kiln.build.run_exports_unknown_to_engine import run_exports_of_package
 from kiln.builder.job_main import remove_folders_on_failure
 from kiln.errors import BuildFailed, SystemFault
 from kiln.executor import network_isolation
-from kiln.model.build_and_test_steps import StagedFiles
+from kiln.model.build_and_test_steps import CompileStep, StagedFiles
 from kiln.recipe_script_launch_commands import export_lines
 from kiln.store import bazel_variables_of_compile_scripts
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from kiln.builder.config_build import ConfigBuilder
     from kiln.builder.step_cache import StepResult
     from kiln.job.messages import ReportedStep
-    from kiln.model.build_and_test_steps import CompileStep
     from kiln.model.rendered import Staging
 
 

@@ -18,8 +18,8 @@ from kiln.build.source_mirrors import SourceMirrors
 from kiln.builder.job_main import RENDERED
 from kiln.errors import BuildFailed, DownloadFailed, KilnError, SolveFailed, TestsFailed
 from kiln.executor import network_isolation
-from kiln.model.build_and_test_steps import BuildStep, CompileStep
-from kiln.model.rendered import COMPILE
+from kiln.model.build_and_test_steps import BuildStep, CompileStep, FetchedSource
+from kiln.model.rendered import COMPILE, RenderedConfig
 from kiln.serialization import to_json
 from kiln.store import bazel_variables_of_compile_scripts
 from kiln.store.digests import folder_digest
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from kiln.job.job_descriptions import BuildJob
     from kiln.job.messages import ReportedStep
-    from kiln.model.build_and_test_steps import FetchedSource
-    from kiln.model.rendered import RenderedConfig
 
 Result = TypeVar("Result")
 

@@ -24,7 +24,7 @@ from kiln.ledger import Ledger
 from kiln.rehearse.plan_types import RehearsalPlan
 from kiln.rehearse.python_package_from_interpreter import write_python_packages
 from kiln.rehearse.required_packages import outputs_for_python
-from kiln.rehearse.usable_python_search import find_interpreter
+from kiln.rehearse.usable_python_search import Interpreter, find_interpreter
 from kiln.rehearse.wheel_locks import upstream_wheel_gaps
 from kiln.serialization import from_json_values
 from kiln.store import build_cache
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from kiln.job.job_descriptions import BuildJob, Job
     from kiln.job.messages import StepReporter
     from kiln.model.rendered import Output, OutputTest, RenderedConfig
-    from kiln.rehearse.usable_python_search import Interpreter
 
 
 def rehearse_config(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:

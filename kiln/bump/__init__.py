@@ -15,7 +15,7 @@ from kiln import files, limits
 from kiln.bump import download, upstream, version_literals
 from kiln.bump import plan as planning
 from kiln.bump.plan import BumpPlan
-from kiln.bump.recipe_views import sources_of_views
+from kiln.bump.recipe_views import SourceView, sources_of_views
 from kiln.errors import NotWritable
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.yamltext import read_text
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.bump.download import OnFile
-    from kiln.bump.recipe_views import SourceView
     from kiln.bump.upstream import UpstreamVersion
     from kiln.model.feedstock import Feedstock
 

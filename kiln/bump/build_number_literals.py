@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from kiln.bump.literals import line_numbers_text, place_of_offset
-from kiln.bump.recipe_views import changed_value_positions, views_with_values
+from kiln.bump.literals import Literal, line_numbers_text, place_of_offset
+from kiln.bump.recipe_views import RecipeText, Views, changed_value_positions, views_with_values
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.bump.literals import Literal
-    from kiln.bump.recipe_views import RecipeText, Views
 
 _OFFSET = 100  # build numbers of variants differ by hundreds, so that one of them is preferred
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from kiln import http_client, source_download
-from kiln.bump.source_hash_literals import COMMIT
+from kiln.bump.source_hash_literals import COMMIT, SourceDownload
 from kiln.bump.upstream import list_git_references
 from kiln.errors import DownloadFailed, HashMismatch, MissingTool, raise_all
 from kiln.rehearse import pip_index_client
@@ -17,10 +17,8 @@ from kiln.rehearse import pip_index_client
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from kiln.bump.literals import Literal
-    from kiln.bump.source_hash_literals import SourceDownload
 
     OnFile = Callable[[str], AbstractContextManager[Callable[[str], None]]]
 

@@ -8,8 +8,8 @@ from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from kiln import expand
-from kiln.bump.literals import HASHES, meta_yaml_literals, meta_yaml_version_literals_in_urls
-from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
+from kiln.bump.literals import HASHES, Literal, meta_yaml_literals, meta_yaml_version_literals_in_urls
+from kiln.bump.recipe_views import PackageView, RecipeView, SourceView, Views
 from kiln.errors import KilnError, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.matrix_config import BuildConfig
@@ -24,8 +24,6 @@ from kiln.variants.space import Variant
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from kiln.bump.literals import Literal
-    from kiln.bump.recipe_views import Views
     from kiln.model.feedstock import Feedstock
     from kiln.recipe.recipe import Recipe
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from kiln.bump.literals import replace_literals
+from kiln.bump.literals import Literal, replace_literals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from kiln.bump.literals import Literal
     from kiln.errors import KilnError
 
 

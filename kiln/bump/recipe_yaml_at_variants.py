@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kiln.bump.literals import recipe_yaml_literals, recipe_yaml_version_literals_in_urls
+from kiln.bump.literals import Literal, recipe_yaml_literals, recipe_yaml_version_literals_in_urls
 from kiln.bump.meta_yaml_at_variants import configs_to_read_at
-from kiln.bump.recipe_views import PackageView, RecipeView, SourceView
+from kiln.bump.recipe_views import PackageView, RecipeView, SourceView, Views
 from kiln.errors import KilnError
 from kiln.recipe_v1 import section_field_evaluators
 from kiln.recipe_v1.node_evaluation import RECIPE, is_empty_node, require_mapping
@@ -18,8 +18,6 @@ from kiln.render.v1 import variant_space_of_config
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kiln.bump.literals import Literal
-    from kiln.bump.recipe_views import Views
     from kiln.model.feedstock import Feedstock
     from kiln.recipe_v1.scope import VariantScope
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kiln.bump.literals import HASHES, Literal, place_of_offset
-from kiln.bump.recipe_views import SourceView, sources_of_views, views_with_values
+from kiln.bump.recipe_views import RecipeText, SourceView, Views, sources_of_views, views_with_values
 from kiln.errors import RecipeFault, raise_all
 from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kiln.bump.recipe_views import RecipeText, Views
 
 COMMIT = lazy_pattern(r"[0-9a-f]{7,40}")
 

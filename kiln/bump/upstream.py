@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kiln import process_runner
-from kiln.bump.literals import place_of_offset
+from kiln.bump.literals import Literal, place_of_offset
 from kiln.errors import DownloadFailed, MissingTool, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse.pip_index_client import project_of_url
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.bump.literals import Literal
     from kiln.bump.plan import BumpPlan
     from kiln.bump.recipe_views import SourceView
     from kiln.bump.source_hash_literals import SourceDownload

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from kiln import name_rules
-from kiln.bump.literals import line_numbers_text, place_of_offset
-from kiln.bump.recipe_views import changed_value_positions, views_with_values
+from kiln.bump.literals import Literal, line_numbers_text, place_of_offset
+from kiln.bump.recipe_views import RecipeText, Views, changed_value_positions, views_with_values
 from kiln.errors import RecipeFault, UsageError
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
@@ -16,8 +16,6 @@ from kiln.versions import Version
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kiln.bump.literals import Literal
-    from kiln.bump.recipe_views import RecipeText, Views
 
 _ARGUMENT = lazy_pattern(r"[0-9A-Za-z][0-9A-Za-z._+!-]*")
 _MARK = "kilnmark{}x"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, process_runner, system_package_advice
 from kiln.compat.combination import Combination, Gpu
-from kiln.container.engine import ASIDE, EngineKind, choose_engine
+from kiln.container.engine import ASIDE, Engine, EngineKind, choose_engine
 from kiln.errors import KilnError, MissingTool
 from kiln.lazy_pattern import lazy_pattern
 from kiln.operating_system import machine_resources
@@ -22,7 +22,6 @@ from kiln.operating_system import machine_resources
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.container.engine import Engine
 
 MODULE = Path("/proc/driver/nvidia/version")
 PROCESSOR = Path("/proc/cpuinfo")

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.combination import capability_number
+from kiln.compat.combination import Combination, Gpu, capability_number
 from kiln.compat.combination_variant_conversion import (
     capabilities_including_gpus,
     conda_build_config_lines,
@@ -21,7 +21,6 @@ from kiln.compat.version_ranges import is_at_least, lowest_and_highest, overlaps
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.compat.combination import Combination, Gpu
 
 COUNT = 3
 OPEN: dict[str, str | None] = dict.fromkeys(("cudnn", "python", "compiler", "host", "bazel"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln import files
 from kiln.errors import did_you_mean
@@ -20,7 +20,6 @@ from kiln.name_rules import FORGE_PLATFORMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
 TABLE = Path(__file__).with_name("settings.csv")
 _SETS = {

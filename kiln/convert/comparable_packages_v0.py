@@ -19,7 +19,7 @@ from kiln.convert.comparable_package import (
 from kiln.convert.package_tests import IMPLICIT
 from kiln.convert.specs import EXPORTING_LANGUAGES
 from kiln.matchspec_notation import with_version_wildcard
-from kiln.model.rendered import RUN_EXPORTS, Pin
+from kiln.model.rendered import RUN_EXPORTS, Output, Pin, RenderedConfig, Script, Staging
 from kiln.recipe.recipe import script_text
 from kiln.render.output_settings import item_texts
 from kiln.render.render import evaluated_recipe, render
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
-    from kiln.model.rendered import Output, RenderedConfig, Script, Staging
     from kiln.recipe.metadata import Metadata
 
 _ALWAYS_SET = frozenset({"target_platform", "build_platform"})  # variables that each build has

@@ -8,7 +8,7 @@ Jinja's parser reads. rattler-build evaluates with minijinja: values have no met
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from jinja2 import nodes
@@ -35,7 +35,6 @@ from kiln.recipe_v1.minijinja_value_operations import SIGNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
 
 _BINARY: dict[type[nodes.Expr], tuple[str, int]] = {
     nodes.Add: ("+", SUM), nodes.Sub: ("-", SUM), nodes.Mul: ("*", PRODUCT),

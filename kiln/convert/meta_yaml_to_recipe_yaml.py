@@ -15,13 +15,12 @@ from kiln.convert.recipe import RecipeConverter
 from kiln.convert.sections import FeedstockFacts, SectionConverter
 from kiln.convert.specs import SpecConverter
 from kiln.convert.statements import expand_statements
-from kiln.errors import ConversionRefused, combined_error
+from kiln.errors import ConversionRefused, KilnError, combined_error
 from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kiln.errors import KilnError
 
 META = "recipe/meta.yaml"
 _HINT = "change it in meta.yaml to something that both formats have, and convert again"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kiln.convert import keys
 from kiln.convert.conditional_parts import (
@@ -29,7 +29,6 @@ from kiln.convert.sections import SectionConverter, require_no_conditions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-    from typing import TypeVar
 
     from kiln.convert.recipe_lines_with_conditions import ExpandedRecipe
 

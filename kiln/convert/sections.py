@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kiln.convert import keys
 from kiln.convert.conditional_parts import (
@@ -23,7 +23,6 @@ from kiln.model.rendered import RUN_EXPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import TypeVar
 
     from kiln.convert.specs import SpecConverter
 

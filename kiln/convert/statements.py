@@ -25,12 +25,11 @@ from kiln.convert.recipe_yaml_expression_composition import (
     negation,
     value_after_assignment,
 )
-from kiln.template.selectors import lines_with_selectors
+from kiln.template.selectors import SelectorLine, lines_with_selectors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from kiln.template.selectors import SelectorLine
 
 OPEN, CLOSE = "\ue000", "\ue001"  # around the number of an expression
 _MARK, _MARKS = "\ue002", re.compile("\ue002(\\d+)\ue002")

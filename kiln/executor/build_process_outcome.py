@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from kiln.build import rattler_build_failure_kinds
-from kiln.errors import program_output_with_margin
+from kiln.errors import KilnError, program_output_with_margin
 from kiln.executor import conda_build_setup_and_results
 from kiln.job.messages import MARK
 
 if TYPE_CHECKING:
-    from kiln.errors import KilnError
     from kiln.executor.container import ContainerExecutor
     from kiln.executor.host import HostExecutor
     from kiln.job.job_context import JobContext

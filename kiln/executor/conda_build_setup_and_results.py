@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import channel_url_credentials, expand, files
 from kiln.build import conda_build_command
 from kiln.conda_package import reader
-from kiln.errors import BrokenPackage
+from kiln.errors import BrokenPackage, KilnError
 from kiln.executor import conda_forge_variables_and_paths
 from kiln.job.required_channels_and_network import channel_sources
 from kiln.job.untrusted_build_results import open_file_beneath
@@ -21,7 +21,6 @@ from kiln.variants.cuda_version import cuda_arch_of_config, cuda_version_of_conf
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.errors import KilnError
     from kiln.executor.build_process_outcome import Executor
     from kiln.job.job_context import JobContext
 

@@ -20,7 +20,7 @@ from kiln.executor.mounts import MountedFolders
 from kiln.image.build_container_image import ENGINE_HOME
 from kiln.job.messages import StepReporter
 from kiln.job.required_channels_and_network import needs_network
-from kiln.model.container import ContainerLimits, ContainerRun, ContainerUser, Mount
+from kiln.model.container import ContainerLimits, ContainerProgramResult, ContainerRun, ContainerUser, Mount
 from kiln.operating_system import users
 from kiln.store import build_cache
 from kiln.store.rehearsal_layout import RehearsalLayout
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from kiln.job.job_context import JobContext
     from kiln.job.log import BuildLog
-    from kiln.model.container import ContainerProgramResult
 
 TIDYING = 30.0  # seconds until the loop over scripts is stopped
 

@@ -15,14 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.errors import BuildFailed
+from kiln.errors import BuildFailed, KilnError
 from kiln.operating_system import file_operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.errors import KilnError
 
 BASH = "/bin/bash"
 HINT = "the script has no network: grant it in the recipe (extra: network: [{}]), or --network always"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.conda_forge_yml import WORKFLOW, TypedSettings
 from kiln.errors import RecipeFault, did_you_mean
@@ -14,7 +14,6 @@ from kiln.expand.secret_names import require_unreserved_names, secret_names
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-    from typing import Any
 
     from kiln.expand.publishing_job_settings import PublicationSettings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import limits
 from kiln.console.text import count_text
@@ -15,16 +15,14 @@ from kiln.name_rules import PLATFORMS, is_config_name
 from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe_v1.format_detection import FORGE, is_v1
 from kiln.variants.files import VariantSource, as_list, check_variant_source, zip_groups
-from kiln.yamltext import PlacedText, ScalarInterpretation, ci_support_text, parse_document, read_text
+from kiln.yamltext import Document, PlacedText, ScalarInterpretation, ci_support_text, parse_document, read_text
 from kiln.yamltext.text_with_typed_value import TypedText, scalar_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
-    from typing import Any
 
     from kiln.model.feedstock import Feedstock
-    from kiln.yamltext import Document
 
 _PLATFORM = lazy_pattern(r"(linux|osx|win|freebsd|emscripten|wasi|zos)_([a-z0-9]+)_")
 SETTINGS = {"zip_keys", "pin_run_as_build"}

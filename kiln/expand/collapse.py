@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import VariantFault
 from kiln.lazy_pattern import lazy_pattern
@@ -18,7 +18,6 @@ from kiln.versions import Version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any
 
     from kiln.recipe.metadata import Metadata
     from kiln.recipe_v1.recipe import PackageAtVariant

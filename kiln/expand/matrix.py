@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import limits
 from kiln.errors import PinningNeeded, VariantFault
@@ -16,17 +16,16 @@ from kiln.lazy_pattern import lazy_pattern
 from kiln.recipe.meta_yaml_evaluation import RecipeTemplate
 from kiln.recipe.recipe import Recipe
 from kiln.recipe_v1.format_detection import is_v1
-from kiln.variants.files import VariantSource, check_variant_source, load_variant_file
+from kiln.variants.files import VariantFile, VariantSource, check_variant_source, load_variant_file
 from kiln.variants.migrations import MISFIT, apply_migrations, migration_files_of_feedstock_and_pinning
 from kiln.variants.platform_properties import Platform
 from kiln.variants.space import Space, Variant, space_narrowed_to_sources
-from kiln.variants.variant_source_merging import combine_sources
+from kiln.variants.variant_source_merging import Spec, combine_sources
 from kiln.yamltext.text_with_typed_value import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
-    from typing import Any
 
     from kiln.expand.matrix_settings import MatrixSettings, PlatformJob
     from kiln.model.feedstock import Feedstock
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from kiln.recipe_v1.recipe import RecipeV1
     from kiln.recipe_v1.variant_file import VariantFileV1
     from kiln.template.namespace import Doubts
-    from kiln.variants.files import VariantFile
-    from kiln.variants.variant_source_merging import Spec
 
 _CUDA = lazy_pattern(r"^[^\#\n]*compiler\((\"cuda\"|\'cuda\')\).*", re.MULTILINE)
 _FORBIDDEN = lazy_pattern(r"[<>:?*,\"\/\|\\]")

@@ -6,7 +6,7 @@ The meaning and default of each setting are conda-smithy's (conda_smithy/configu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.conda_forge_yml import TypedSettings, read_document
 from kiln.errors import RecipeFault
@@ -15,7 +15,6 @@ from kiln.name_rules import FORGE_PLATFORMS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
-    from typing import Any
 
     from kiln.model.feedstock import Feedstock
 

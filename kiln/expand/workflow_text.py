@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import RecipeFault
 from kiln.expand import ci_limits
-from kiln.expand.actions_settings import GITHUB, SKIP
+from kiln.expand.actions_settings import GITHUB, SKIP, ActionsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import jinja2
 
-    from kiln.expand.actions_settings import ActionsSettings
     from kiln.expand.github_workflow_writer import WorkflowJob
 
 MARKER = "# Written by `kiln rerender`, which leaves a file alone that does not begin with this line."

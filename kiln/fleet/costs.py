@@ -6,18 +6,15 @@ import dataclasses
 import heapq
 from typing import TYPE_CHECKING
 
-from kiln.fleet.plan import worker_cost
-from kiln.model.fleet_run import WorkerState
-from kiln.model.run import ControllerCharge, RunCost
+from kiln.fleet.plan import WorkerArrangement, WorkerTestPlan, worker_cost
+from kiln.model.fleet_run import FleetRun, JobRecord, MachineType, WorkerRecord, WorkerState
+from kiln.model.run import ControllerCharge, MatrixReport, RunCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.fleet.fleet_run_settings import FleetRunConfig
-    from kiln.fleet.plan import WorkerArrangement, WorkerTestPlan
     from kiln.fleet.worker_and_job_inventory import Inventory
-    from kiln.model.fleet_run import FleetRun, JobRecord, MachineType, WorkerRecord
-    from kiln.model.run import MatrixReport
     from kiln.scheduling.queue import BuildQueue
 
 GB = 1e9

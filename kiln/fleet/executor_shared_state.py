@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 from kiln import process_runner
 from kiln.fleet.executor_protocol import LogLine, ReclaimNotice
-from kiln.fleet.playbook_runner import PlaybookRunner, ssh_config_file
+from kiln.fleet.playbook_runner import PlaybookRunner, PlaybookSite, ssh_config_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from kiln.fleet.executor_protocol import Event, KeepPackages
-    from kiln.fleet.playbook_runner import PlaybookSite
     from kiln.model.build_results import PackageReport
 
 LOGGER = logging.getLogger(__name__)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kiln.model.fleet_run import Offer
+from kiln.model.fleet_run import MachineType, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kiln.model.fleet_run import MachineType
 
 BACKOFF = (60.0, 120.0, 240.0, 480.0, 900.0)  # seconds until a refused offer is asked for again; the last one repeats
 ON_DEMAND = "on-demand"

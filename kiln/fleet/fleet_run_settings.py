@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.fleet.lost_controller_cost_and_sweep_script import LEASE, LIFETIME
-from kiln.model.fleet_run import Offer, WorkerState
+from kiln.model.fleet_run import FleetRun, MachineType, Offer, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from kiln.fleet.plan import WorkerTestPlan
-    from kiln.model.fleet_run import FleetRun, MachineType
     from kiln.model.job_estimate import JobEstimate
     from kiln.model.run import ConfigRun, ControllerCharge
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
-    from typing import IO
 
 CHUNK = 1 << 20  # characters that are read at a time
 LARGEST = 16 << 20  # characters of a value that is decoded as a whole

@@ -11,20 +11,17 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kiln import __version__
-from kiln.fleet.executor_protocol import ProvisionWorkers
+from kiln.fleet.executor_protocol import Command, ProvisionWorkers, WorkerExecutor
 from kiln.fleet.worker_and_job_inventory import Inventory
 from kiln.model.fleet_run import TYPES_SEPARATOR, FleetRun
-from kiln.model.job_estimate import JobSize
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.model.job_estimate import JobEstimate, JobSize
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.scheduling.queue import BuildQueue
 
 if TYPE_CHECKING:
     from kiln.errors import KilnError
-    from kiln.fleet.executor_protocol import Command, WorkerExecutor
     from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.run_recorders import RunRecorder
-    from kiln.model.job_estimate import JobEstimate
-    from kiln.model.run import RunCost
 
 RETRY = 20.0  # seconds before a failed command is retried
 TRIES = 3  # of the tear-down, of the preparation of a worker, and of the collection of a config

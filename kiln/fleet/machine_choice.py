@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from kiln.errors import UsageError
-from kiln.model.job_estimate import JobSize
+from kiln.model.job_estimate import JobEstimate, JobSize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.model.fleet_run import MachineType
-    from kiln.model.job_estimate import JobEstimate
 
 
 NEAREST = 3  # machine types that an error names

@@ -11,17 +11,15 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from kiln.fleet.reconcile import MachineActionKind, reconcile_machines
-from kiln.model.fleet_run import Offer, WorkerRecord, WorkerState
+from kiln.fleet.reconcile import ListedMachine, MachineAction, MachineActionKind, reconcile_machines
+from kiln.model.fleet_run import MachineType, Offer, WorkerRecord, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.fleet.executor_protocol import WorkersProbed
     from kiln.fleet.live_run_state import FleetState
-    from kiln.fleet.reconcile import ListedMachine, MachineAction
     from kiln.fleet.worker_and_job_inventory import Worker
-    from kiln.model.fleet_run import MachineType
 
 LOGGER = logging.getLogger(__name__)
 

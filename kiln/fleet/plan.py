@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import FleetLimit, UsageError
 from kiln.fleet import machine_choice
-from kiln.fleet.quotas import fits_quotas
+from kiln.fleet.quotas import Quota, fits_quotas
 from kiln.scheduling import shared_compile_pool_simulation
 from kiln.scheduling.queue import BuildQueue
-from kiln.scheduling.queue_simulation import simulate_queue
+from kiln.scheduling.queue_simulation import Placement, simulate_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.fleet.assumptions import Assumptions
     from kiln.fleet.machine_choice import MachineTypesOfConfigs
-    from kiln.fleet.quotas import Quota
     from kiln.model.fleet_run import MachineType
     from kiln.model.job_estimate import JobEstimate
-    from kiln.scheduling.queue_simulation import Placement
     from kiln.scheduling.shared_compile_pool_simulation import PoolCores
 
 MOST_TRIED = 16  # numbers of workers that are compared, besides the maximum

@@ -11,10 +11,10 @@ from kiln.fleet import costs as fleet_costs
 from kiln.fleet import quotas
 from kiln.fleet.assumptions import Assumptions
 from kiln.fleet.lost_controller_cost_and_sweep_script import greatest_cost_text
-from kiln.fleet.offer_and_replacement_terms import run_terms_lines
+from kiln.fleet.offer_and_replacement_terms import RunTerms, run_terms_lines
 from kiln.fleet.price_table import FREE
 from kiln.fleet.run_recorders import config_of_job
-from kiln.model.fleet_run import JobState
+from kiln.model.fleet_run import FleetRun, JobState, MachineType, WorkerRecord
 from kiln.model.job_estimate import JobSize
 from kiln.report.run_report_as_json import cost_as_json
 from kiln.scheduling.estimates import DEFAULT
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.fleet.offer_and_replacement_terms import RunTerms
     from kiln.fleet.plan import FleetPlan, PoolShape, WorkerArrangement, WorkerTestPlan
-    from kiln.model.fleet_run import FleetRun, MachineType, WorkerRecord
     from kiln.model.run import RunCost
     from kiln.scheduling.queue_simulation import Placement
 

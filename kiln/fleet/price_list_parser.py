@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import re
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from kiln.errors import MalformedYaml
 from kiln.fleet.large_json_reader import iterate_json_members
@@ -18,7 +18,6 @@ from kiln.model.source_position import Place
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
-    from typing import IO
 
 MOST = 50_000  # prices that are kept of a list
 PREAMBLE = 20  # lines of an offer file in CSV before its columns

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import FleetLimit
-from kiln.model.fleet_run import Offer
+from kiln.model.fleet_run import MachineType, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kiln.fleet.plan import FleetLimits, FleetPlan, WorkerArrangement
-    from kiln.model.fleet_run import MachineType
 
 UNITS = {"cores": "vCPUs", "memory": "GB of memory", "disk": "GB of disk", "machines": "machines"}
 

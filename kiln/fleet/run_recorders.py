@@ -10,7 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from kiln.fleet.worker_test_executor import SUFFIX
-from kiln.model.run import GOOD, ConfigRun, ConfigState, MatrixReport
+from kiln.model.run import GOOD, ConfigRun, ConfigState, MatrixReport, RunCost
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.fleet_run import FleetRun, JobRecord
     from kiln.model.observer import RunObserver
-    from kiln.model.run import RunCost
 
 PENDING = "built; its packages wait for their tests on a worker"
 

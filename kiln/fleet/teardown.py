@@ -14,6 +14,7 @@ from kiln.fleet.executor_protocol import (
     CollectResults,
     CommandUndelivered,
     ControllerDiskFull,
+    Event,
     LogLine,
     ProvisionFailed,
     ResultsCollected,
@@ -22,15 +23,13 @@ from kiln.fleet.executor_protocol import (
     TearDownRun,
     WorkerTerminated,
 )
-from kiln.fleet.live_run_state import TRIES
+from kiln.fleet.live_run_state import TRIES, FleetState
 from kiln.model.fleet_run import WorkerState
 from kiln.model.run import ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kiln.fleet.executor_protocol import Event
-    from kiln.fleet.live_run_state import FleetState
     from kiln.fleet.worker_manager import WorkerManager
 
 LOGGER = logging.getLogger(__name__)

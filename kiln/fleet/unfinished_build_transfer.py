@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from kiln import files, process_runner
 from kiln.errors import BrokenHandover, KilnError
-from kiln.fleet.executor_protocol import CollectFailed, ResultsCollected
+from kiln.fleet.executor_protocol import CollectFailed, CollectResults, Event, ResultsCollected, StartBuild
 from kiln.store import unfinished_build_handover
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.executor_protocol import CollectResults, Event, StartBuild
     from kiln.fleet.executor_shared_state import PlaybookSession
 
 JOBS = "/var/lib/kiln/jobs"  # on a worker

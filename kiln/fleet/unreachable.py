@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.fleet.executor_protocol import ProbeWorkers
+from kiln.fleet.executor_protocol import ProbeWorkers, WorkersProbed
 from kiln.fleet.machine_list_check import MachineAudit
 from kiln.model.fleet_run import WorkerState
 
 if TYPE_CHECKING:
-    from kiln.fleet.executor_protocol import WorkersProbed
     from kiln.fleet.live_run_state import FleetState
     from kiln.fleet.worker_and_job_inventory import Worker
     from kiln.fleet.worker_manager import WorkerManager

@@ -16,7 +16,7 @@ from kiln.container.owner_labels import OwnerProcess, has_ended
 from kiln.errors import AlreadyRunning, BudgetSpent, MachinesUnknown
 from kiln.fleet.executor_shared_state import PlaybookSession
 from kiln.fleet.log_stream import job_state_and_result
-from kiln.fleet.playbook_runner import read_json_object, ssh_config_file
+from kiln.fleet.playbook_runner import PlaybookSite, read_json_object, ssh_config_file
 from kiln.fleet.reconcile import ListedMachine, MachineActionKind, reconcile_machines
 from kiln.fleet.worker_command_handlers import job_states_of_same_inputs
 from kiln.model.fleet_run import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.fleet.playbook_runner import PlaybookSite
 
 LOGGER = logging.getLogger(__name__)
 FILE = "run.json"  # in the folder of a run, from its first command until nothing of it remains

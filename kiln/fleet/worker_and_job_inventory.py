@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 from kiln.fleet import costs
 from kiln.fleet.executor_protocol import ProvisionWorkers, TerminateWorker
-from kiln.fleet.fleet_run_settings import CACHE, POOL, SURPLUS
-from kiln.model.fleet_run import GONE, JobRecord, JobState, WorkerRecord, WorkerState
+from kiln.fleet.fleet_run_settings import CACHE, POOL, SURPLUS, FleetRunConfig
+from kiln.model.fleet_run import GONE, FleetRun, JobRecord, JobState, Offer, WorkerRecord, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
-    from kiln.fleet.fleet_run_settings import FleetRunConfig
     from kiln.fleet.run_recorders import RunRecorder
-    from kiln.model.fleet_run import FleetRun, Offer
     from kiln.model.job_estimate import JobEstimate
 
 RUNNING = frozenset({JobState.REQUESTED, JobState.RUNNING})

@@ -15,35 +15,31 @@ from kiln.fleet.executor_protocol import (
     BuildStarted,
     CommandFailed,
     CommandUndelivered,
+    Event,
+    FollowBuild,
     Heartbeat,
     JobsListed,
     LeaseRenewed,
     LogLine,
+    PrepareWorker,
+    QueryJobs,
+    RenewLease,
+    StartBuild,
+    StopBuild,
+    WatchService,
     WorkerPrepared,
     WorkerUnreachable,
 )
-from kiln.fleet.executor_shared_state import NO_CONNECTION, SSH_SECONDS
+from kiln.fleet.executor_shared_state import NO_CONNECTION, SSH_SECONDS, PlaybookSession
 from kiln.fleet.fleet_run_settings import CACHE, POOL
 from kiln.fleet.log_stream import LogStream, job_state_and_result
-from kiln.fleet.playbook_runner import NOT_ENDED, read_json_object
+from kiln.fleet.playbook_runner import NOT_ENDED, PlaybookResult, read_json_object
 from kiln.job.budget_monitor import termination_time_in_notice
 from kiln.store import bazel_variables_of_compile_scripts, executor_credentials_encoding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.fleet.executor_protocol import (
-        Event,
-        FollowBuild,
-        PrepareWorker,
-        QueryJobs,
-        RenewLease,
-        StartBuild,
-        StopBuild,
-        WatchService,
-    )
-    from kiln.fleet.executor_shared_state import PlaybookSession
-    from kiln.fleet.playbook_runner import PlaybookResult
     from kiln.process_runner import ProcessResult
 
 NOTICE = "/run/kiln-notice"  # as kiln-notice has it

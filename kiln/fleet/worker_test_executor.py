@@ -25,6 +25,7 @@ from kiln.fleet.executor_protocol import (
     CollectFailed,
     CollectResults,
     CommandUndelivered,
+    Event,
     FollowBuild,
     Heartbeat,
     JobsListed,
@@ -35,7 +36,7 @@ from kiln.fleet.executor_protocol import (
     WorkerUnreachable,
 )
 from kiln.fleet.live_run_state import TRIES
-from kiln.fleet.playbook_runner import read_json_object
+from kiln.fleet.playbook_runner import PlaybookSite, read_json_object
 from kiln.fleet.worker_command_handlers import LOST_CONNECTION
 from kiln.model.build_results import StepReport
 
@@ -43,9 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from kiln.fleet.executor_protocol import Event
     from kiln.fleet.executor_shared_state import PlaybookSession
-    from kiln.fleet.playbook_runner import PlaybookSite
 
 PROJECT = "/var/lib/kiln/project"  # kiln_home of the playbooks
 ARTIFACTS = f"{PROJECT}/build_artifacts"

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import files
-from kiln.image.layers import entries_of_tree
+from kiln.image.layers import LayerEntry, entries_of_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kiln.image.layers import LayerEntry
 
 LEFT_OUT = Path(__file__).with_name("left_out.csv")
 

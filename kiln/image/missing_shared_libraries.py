@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from kiln.image.layers import LayerEntry
 

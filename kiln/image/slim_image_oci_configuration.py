@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from kiln import __version__
 from kiln.compat import tables
 from kiln.image import debian
-from kiln.image.content_assembly import PACKAGE_LIST, PREFIX
+from kiln.image.content_assembly import PACKAGE_LIST, PREFIX, ImageContents, ImageRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kiln.image.content_assembly import ImageContents, ImageRequest
     from kiln.image.file_selection import InstalledPackage
 
 # The first process of a container gets only the signals that it handles; without an init, 'docker stop' waits.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.init.pypi import ADDRESS
+from kiln.init.pypi import ADDRESS, PythonProject
 from kiln.init.safe_yaml_text import RecipeFormat, yaml_comment, yaml_list_lines, yaml_scalar, yaml_scalar_of_prose
 from kiln.init.starter_recipe import NewRecipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kiln.init.pypi import PythonProject
 
 _INSTALL = "{python} -m pip install . -vv --no-deps --no-build-isolation"
 _ABOUT_V1 = {"homepage": "homepage", "summary": "summary", "license": "license", "documentation": "documentation"}

@@ -13,7 +13,7 @@ import tarfile
 import zlib
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
@@ -25,7 +25,6 @@ from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
 _MOST_MEMBERS = 200_000
 _LARGEST = 2_000_000  # bytes of a file that is read

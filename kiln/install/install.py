@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kiln import files, folder_lock, solve_and_install
 from kiln.errors import AlreadyRunning, NotWritable, SolveFailed
 from kiln.install import cpu_build_diagnosis
-from kiln.install.solve_diagnosis import LINES, explain_failed_solve
+from kiln.install.solve_diagnosis import LINES, TargetMachine, explain_failed_solve
 from kiln.matchspec_notation import package_name
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rattler import PrefixRecord, RepoDataRecord
-
-    from kiln.install.solve_diagnosis import TargetMachine
 
 
 class PackageAction(str, Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from kiln import interprocess_messages
 from kiln.console.progress_text import ProgressLineSelector
@@ -16,7 +16,6 @@ from kiln.masking import masked
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import TextIO
 
 TEXTS = frozenset({"title", "notes"})  # the fields of a message that are shown to people
 

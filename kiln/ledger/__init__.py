@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.ledger.damage_repair import decoding_errors_as_damage, retry_after_repair, write_config_backup
 from kiln.ledger.sqlite_file import Database
-from kiln.model.run import ConfigState
+from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
 from kiln.serialization import from_json_values, to_json
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping
 
-    from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 FINISHED_CONFIG = "config"  # the title of the step that a finished config is
 STEP_COLUMNS = ("key", "config", "title", "finished", "seconds", "detail")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint import conda_forge_yml_rules, macos_rules, python_rules
-from kiln.lint.linted_feedstock import SETTINGS
+from kiln.lint.linted_feedstock import SETTINGS, LintedFeedstock
 from kiln.lint.located_yaml import outermost_keys_of_file, repeated_keys
 from kiln.lint.match_spec_parts import spec_fields
 from kiln.lint.package_metadata_rules import feedstock_name
@@ -20,7 +20,6 @@ from kiln.yamltext import read_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.lint.linted_feedstock import LintedFeedstock
 
 _WORKFLOW = "conda-build.yml"
 _REPLACED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import FeedstockNotFound, MalformedYaml, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.lazy_pattern import lazy_pattern
@@ -22,16 +22,14 @@ from kiln.lint.located_yaml import (
 )
 from kiln.model.source_position import Place
 from kiln.serialization import mapping_or_empty, mappings_in_list
-from kiln.template.selectors import SelectableText
+from kiln.template.selectors import SelectableText, SelectedText
 from kiln.yamltext import PlacedText, place_of_key_path, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from typing import Any
 
     from kiln.model.feedstock import Feedstock
-    from kiln.template.selectors import SelectedText
 
 META, RECIPE_YAML = "recipe/meta.yaml", "recipe/recipe.yaml"
 SETTINGS = "conda-forge.yml"

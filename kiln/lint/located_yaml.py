@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.serialization import mapping_or_empty
@@ -12,7 +12,6 @@ from kiln.yamltext.text_with_typed_value import NULLS, SPELLINGS_OF_TRUTH
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from typing import Any
 
 _INTEGER = lazy_pattern(r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = lazy_pattern(

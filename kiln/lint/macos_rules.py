@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.lint.linted_feedstock import VARIANT_FILES
+from kiln.lint.linted_feedstock import VARIANT_FILES, LintedFeedstock
 from kiln.lint.located_yaml import branch_items, read_values
 from kiln.lint.rule_model import Problem, lint_rule
 from kiln.serialization import mapping_or_empty
@@ -16,9 +16,7 @@ from kiln.yamltext import place_of_key_path, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
 
-    from kiln.lint.linted_feedstock import LintedFeedstock
 
 BASELINE = "11.0"  # conda-forge's minimum for both processors
 _TARGET, _STDLIB, _SDK = "MACOSX_DEPLOYMENT_TARGET", "c_stdlib_version", "MACOSX_SDK_VERSION"

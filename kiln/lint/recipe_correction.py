@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import KilnError
 from kiln.lint import check
@@ -19,7 +19,6 @@ from kiln.lint.section_rules import REQUIREMENTS_ORDER, expected_section_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from kiln.lint.rule_model import LintMessage
     from kiln.model.feedstock import Feedstock

@@ -5,7 +5,7 @@ conda-smithy has no message for most wrong types, and stops with a Python error 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import did_you_mean
 from kiln.lint.located_yaml import branch_items, list_or_empty
@@ -18,7 +18,6 @@ from kiln.serialization import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any
 
     from kiln.lint.linted_feedstock import LintedFeedstock
 

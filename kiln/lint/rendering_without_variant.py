@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jinja2
 
@@ -24,7 +24,6 @@ from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, NoReturn
 
 COMPATIBLE_PIN = "compatible_pin "
 SUBPACKAGE_PIN = "subpackage_pin "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.lint.located_yaml import branch_texts, list_or_empty, texts_in_list
 from kiln.lint.match_spec_parts import has_separated_fields
@@ -16,7 +16,6 @@ from kiln.serialization import mapping_or_empty, mappings_in_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any
 
     from kiln.lint.linted_feedstock import LintedFeedstock, LintedRecipe
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import did_you_mean
-from kiln.lint.linted_feedstock import META, VARIANT_FILES
+from kiln.lint.linted_feedstock import META, VARIANT_FILES, LintedFeedstock, LintedRecipe
 from kiln.lint.located_yaml import branch_items, list_or_empty
 from kiln.lint.rule_model import Problem, hint_rule, lint_rule
 from kiln.lint.text_rules import FORMER_INDEX, INDEX
@@ -17,9 +17,7 @@ from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any
 
-    from kiln.lint.linted_feedstock import LintedFeedstock, LintedRecipe
 
 META_ORDER = ("package", "source", "build", "requirements", "test", "app", "outputs", "about", "extra")
 SEVERAL_ORDER = ("schema_version", "context", "recipe", "source", "build", "outputs", "about", "extra")

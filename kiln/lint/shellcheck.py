@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import process_runner
 from kiln.lint.rule_model import LintMessage, Severity
@@ -11,7 +11,6 @@ from kiln.model.source_position import Place
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any
 
     from kiln.model.feedstock import Feedstock
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rattler import PackageCache
+from rattler import PackageCache, RepoDataRecord
 
 from kiln import files
 from kiln.package_safety.refusals import hash_mismatch_error, local_package_file
@@ -12,8 +12,6 @@ from kiln.package_safety.refusals import hash_mismatch_error, local_package_file
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-    from rattler import RepoDataRecord
 
 
 async def uncached_packages(records: Iterable[RepoDataRecord], cache: Path) -> list[RepoDataRecord]:

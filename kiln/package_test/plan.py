@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.build_and_test_steps import TestStep
-from kiln.model.rendered import OutputTest
+from kiln.model.rendered import Output, OutputTest
 from kiln.recipe_script_launch_commands import script_run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from pathlib import Path
 
-    from kiln.model.rendered import Output
 
 SCRIPT_HEAD = (
     "set -e",

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.provenance.attestation_check import PackageAttestationCheck
+from kiln.provenance.attestation_check import PackageAttestationCheck, ParsedBundle, TrustedSigner
 from kiln.provenance.statements import PUBLISH, SLSA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from kiln.provenance.attestation_check import ParsedBundle, TrustedSigner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

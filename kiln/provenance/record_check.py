@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage, ProvenanceBroken
-from kiln.provenance.hash_chain import parse_chain
+from kiln.provenance.hash_chain import ChainedRecord, parse_chain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-    from typing import Any
 
-    from kiln.provenance.hash_chain import ChainedRecord
     from kiln.provenance.ssh_signatures import AllowedSigners
 
 

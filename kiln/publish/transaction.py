@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from kiln.errors import KilnError, TokenRefused, UploadFailed
-from kiln.publish.journal import Journal, PublicationPhase
+from kiln.publish.journal import Journal, JournalFile, PublicationPhase
 from kiln.publish.publication_order import sorted_by_dependencies
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.provenance import ReleaseAttestations
-    from kiln.publish.journal import JournalFile
     from kiln.repodata.index_entry import IndexEntry
 
 AGAIN = "run the same command again; packages that are there are not uploaded again"

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from kiln import channel_url_credentials, interprocess_messages
 from kiln.errors import Interrupted, KilnError
@@ -27,7 +27,6 @@ from kiln.rattler_process.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import TextIO
 
 UNWINDING = 2.0  # seconds for the library to remove its half-written files once its work is cancelled
 

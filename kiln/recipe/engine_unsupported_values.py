@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import posixpath
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.serialization import mappings_in_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
 
 KeyPath = tuple[str, ...]
 

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import files
 from kiln.errors import did_you_mean
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.rendered import KeyFault
 from kiln.model.source_position import Place
-from kiln.recipe.engine_unsupported_values import unsupported_values
+from kiln.recipe.engine_unsupported_values import KeyPath, unsupported_values
 from kiln.serialization import mappings_in_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any
 
-    from kiln.recipe.engine_unsupported_values import KeyPath
 
 ANY = "*"  # stands for all keys of a section
 _NESTED = ("build", "requirements", "test", "about")  # sections that an output may have, too

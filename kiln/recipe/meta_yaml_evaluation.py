@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import KilnError, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
@@ -17,7 +17,6 @@ from kiln.yamltext import Document, ScalarInterpretation, parse_document, read_t
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
-    from typing import Any
 
     from kiln.template.namespace import Doubts, Namespace
 

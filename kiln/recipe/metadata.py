@@ -6,22 +6,20 @@ import hashlib
 import json
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.name_rules import invalid_name_reason
 from kiln.recipe.requirement_texts import requirement_texts, requirements_by_section, spec_package_name
-from kiln.recipe.used_variant_keys import text_regions
+from kiln.recipe.used_variant_keys import RecipeTextRegions, text_regions
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from kiln.model.source_position import Place
     from kiln.recipe.recipe import Recipe
-    from kiln.recipe.used_variant_keys import RecipeTextRegions
     from kiln.template.namespace import Namespace
     from kiln.variants.space import Variant
 

@@ -5,7 +5,7 @@ The rules of inheritance are conda-build's (conda_build/metadata.py), irregulari
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
 from kiln.recipe.requirement_texts import requirements_by_section, specs_without_package, with_variant_versions
@@ -13,7 +13,6 @@ from kiln.recipe.used_variant_keys import text_regions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from kiln.recipe.metadata import Metadata
 

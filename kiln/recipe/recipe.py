@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import MalformedYaml, RecipeFault
 from kiln.model.source_position import Place
@@ -27,7 +27,6 @@ from kiln.yamltext import read_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
-    from typing import Any
 
     from kiln.template.sandboxed_jinja import Template
     from kiln.variants.platform_properties import Platform

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
@@ -10,7 +10,6 @@ from kiln.matchspec_notation import with_version_wildcard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any
 
 _XX = lazy_pattern(r"([0-9a-zA-Z\.\-\_]+)\s+x\.x")
 _NAME = lazy_pattern(r"[^\s=<>!~\[(]+")

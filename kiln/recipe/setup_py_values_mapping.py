@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import TemplateFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kiln.model.source_position import Place
 
 

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate
 from kiln.matchspec_notation import with_version_wildcard
@@ -17,7 +17,6 @@ from kiln.yamltext import ScalarInterpretation, parse_document, read_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-    from typing import Any
 
     from kiln.recipe.source_files_for_templates import SourceFiles
     from kiln.template.namespace import RestrictedOs

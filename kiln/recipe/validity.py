@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import matchspec_notation
 from kiln.errors import RecipeFault
@@ -12,7 +12,6 @@ from kiln.recipe.requirement_texts import SECTIONS, spec_package_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from kiln.recipe.metadata import Metadata
     from kiln.recipe.recipe import Recipe

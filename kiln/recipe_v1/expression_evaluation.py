@@ -6,7 +6,7 @@ filters and tests of `filters_and_tests`, and calls of the functions that its sc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import nodes
 
@@ -25,7 +25,6 @@ from kiln.recipe_v1.minijinja_value_operations import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from kiln.recipe_v1.scope import VariantScope
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cmp_to_key
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.recipe_v1.minijinja_value_operations import (
     COMPARISONS,
@@ -19,7 +19,6 @@ from kiln.recipe_v1.minijinja_value_operations import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
 
 def _items_of_value(value: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.model.rendered import Pin
 from kiln.recipe_v1.compiled_expression import compile_template, is_template
@@ -21,7 +21,6 @@ from kiln.yamltext.text_with_typed_value import typed_variant_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
 
     from kiln.recipe_v1.recipe import PackageAtVariant
     from kiln.recipe_v1.requirement import Requirement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.recipe_v1.compiled_expression import compile_expression, is_template, names_in_script_line, required_names
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
@@ -15,7 +15,6 @@ from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
-    from typing import Any
 
     from kiln.model.source_position import Place
     from kiln.recipe_v1.recipe import RecipeV1

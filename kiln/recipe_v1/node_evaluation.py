@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiln import limits
 from kiln.errors import RecipeFault, TemplateFault, did_you_mean, raise_all
 from kiln.model.source_position import Place
-from kiln.recipe_v1.compiled_expression import compile_expression, compile_template, is_template
+from kiln.recipe_v1.compiled_expression import CompiledExpression, compile_expression, compile_template, is_template
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
 from kiln.recipe_v1.minijinja_value_operations import NOTHING, InvalidOperation, is_true, printed_text, require_defined
 from kiln.yamltext import PlacedText
@@ -15,9 +15,7 @@ from kiln.yamltext.text_with_typed_value import NULLS, is_integer, scalar_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-    from typing import Any, TypeVar
 
-    from kiln.recipe_v1.compiled_expression import CompiledExpression
     from kiln.recipe_v1.scope import VariantScope
 
     Result = TypeVar("Result")

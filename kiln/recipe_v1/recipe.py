@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import limits
 from kiln.errors import RecipeFault, raise_all
@@ -29,7 +29,6 @@ from kiln.yamltext import PlacedText, ScalarInterpretation, parse_document, read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
-    from typing import Any
 
 _ALWAYS = ("target_platform", "channel_targets", "channel_sources")
 # Variables of a build's environment that rattler-build lets the variant give, and takes for used.

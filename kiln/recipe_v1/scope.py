@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.name_rules import CONDA_PLATFORMS
@@ -25,7 +25,6 @@ from kiln.yamltext.text_with_typed_value import typed_variant_value, variant_val
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any
 
 # Folders that are known to a build alone, for paths of patches and licenses.
 LATE = ("PREFIX", "BUILD_PREFIX", "SRC_DIR", "RECIPE_DIR", "BUILD_DIR", "HOST_PREFIX")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import TemplateFault
 from kiln.recipe_v1.compiled_expression import compile_expression, is_template, names_in_script_line
@@ -18,8 +18,6 @@ from kiln.recipe_v1.node_evaluation import (
 )
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from kiln.recipe_v1.scope import VariantScope
     from kiln.recipe_v1.section_field_evaluators import Kind
 

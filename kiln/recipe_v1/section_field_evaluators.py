@@ -7,7 +7,7 @@ rattler-build calls experimental is listed in ``_EXPERIMENTAL`` and refused as s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import matchspec_notation
 from kiln.errors import KilnError
@@ -24,8 +24,8 @@ from kiln.recipe_v1.node_evaluation import (
     require_mapping,
     require_scalar,
 )
-from kiln.recipe_v1.requirement import parse_requirement
-from kiln.recipe_v1.scope import LATE
+from kiln.recipe_v1.requirement import Requirement, parse_requirement
+from kiln.recipe_v1.scope import LATE, VariantScope
 from kiln.recipe_v1.scripts import (
     ScriptSchema,
     evaluate_environment,
@@ -37,10 +37,6 @@ from kiln.yamltext.text_with_typed_value import scalar_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from kiln.recipe_v1.requirement import Requirement
-    from kiln.recipe_v1.scope import VariantScope
 
     Kind = Callable[[Any, VariantScope], Any]
 

@@ -7,7 +7,7 @@ with the product of everything that varies; a key that is read in one branch alo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
 from kiln.model.source_position import Place
@@ -16,7 +16,6 @@ from kiln.recipe_v1.node_evaluation import RECIPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
 
     from kiln.recipe_v1.recipe import PackageAtVariant, RecipeV1
     from kiln.variants.space import Space

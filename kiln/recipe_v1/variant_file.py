@@ -5,7 +5,7 @@ Unquoted numbers and truth values keep their kind, as they do in conda-smithy; a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import MalformedYaml, SelectorFault, VariantFault
 from kiln.model.source_position import Place
@@ -19,7 +19,6 @@ from kiln.yamltext.text_with_typed_value import TypedText, scalar_value
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from typing import Any
 
     from kiln.variants.platform_properties import Platform
 

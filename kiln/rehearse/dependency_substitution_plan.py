@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.errors import RehearsalRefused
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import machine_programs
-from kiln.rehearse.plan_types import RehearsalPlan
+from kiln.rehearse.plan_types import RehearsalPlan, UnavailableItem
 from kiln.rehearse.python_package_from_interpreter import PACKAGED_PYTHONS
 from kiln.rehearse.wheel_choice_by_pip import RequirementsConflict
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kiln.model.rendered import RenderedConfig
-    from kiln.rehearse.plan_types import UnavailableItem
     from kiln.rehearse.required_package_substitutes import MissingPackage, SubstituteSearch
     from kiln.rehearse.required_packages import RequiredPackage
     from kiln.rehearse.source_archive_search_and_download import SourceSearch

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 from kiln import files, process_runner, solve_and_install, system_package_advice, virtual_packages
 from kiln.errors import AlreadyRunning, DiskFull, DownloadFailed, KilnError, MissingTool, NotWritable, UnsupportedPython
 from kiln.rehearse.python_package_from_interpreter import python_build_suffix
-from kiln.rehearse.usable_python_search import probe_interpreter
+from kiln.rehearse.usable_python_search import Interpreter, probe_interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from kiln.rehearse.usable_python_search import Interpreter
 
 DEFAULT_CHANNEL = "conda-forge"
 NO_CHANNEL = "none"

@@ -9,15 +9,13 @@ from packaging.utils import canonicalize_name
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.rehearse import machine_compilers, machine_programs, pypi_conda_conversion, wheel_choice_by_pip
-from kiln.rehearse.plan_types import StandIn
-from kiln.rehearse.required_packages import RequirementSection
+from kiln.rehearse.plan_types import LockedWheel, StandIn, UnavailableItem
+from kiln.rehearse.required_packages import RequiredPackage, RequirementSection
 from kiln.rehearse.wheel_choice_by_pip import WheelResolution
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from kiln.rehearse.plan_types import LockedWheel, UnavailableItem
-    from kiln.rehearse.required_packages import RequiredPackage
 
 OF_INTERPRETER = frozenset({"python", "python_abi"})
 _PROJECT = lazy_pattern(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")

@@ -10,9 +10,9 @@ from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, NoReturn
 
-from packaging.metadata import parse_email
+from packaging.metadata import RawMetadata, parse_email
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, NormalizedName, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from kiln.errors import BrokenPackage
@@ -20,8 +20,6 @@ from kiln.errors import BrokenPackage
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from packaging.metadata import RawMetadata
-    from packaging.utils import NormalizedName
 
 _SYMLINK = 0o120000
 _KIND = 0o170000

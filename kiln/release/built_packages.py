@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln import files
-from kiln.model.run import ConfigState
+from kiln.model.run import ConfigRun, ConfigState
 from kiln.release.candidate_packages import runs_in_ledger
 
 if TYPE_CHECKING:
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.feedstock import Feedstock
-    from kiln.model.run import ConfigRun
 
 BUILT = (ConfigState.DONE, ConfigState.CACHED)
 

@@ -9,7 +9,7 @@ from kiln import expand, files, limits, render
 from kiln.errors import BrokenPackage, UsageError
 from kiln.executor import conda_forge_variables_and_paths
 from kiln.ledger import Ledger
-from kiln.model.build_results import Artifact, TestVerdict
+from kiln.model.build_results import Artifact, PackageReport, TestVerdict
 from kiln.model.release_packages import Candidate, Release
 from kiln.publish import package_inspection
 from kiln.publish.gate import require_releasable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.model.build_results import PackageReport
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output, RenderedConfig
     from kiln.model.run import ConfigRun, MatrixReport

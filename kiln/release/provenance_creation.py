@@ -12,7 +12,7 @@ from kiln import __version__, files, limits, masking
 from kiln.bazel import declared_repositories
 from kiln.conda_package import reader
 from kiln.errors import ProvenanceBroken
-from kiln.model.provenance import Provenance, ReleaseAttestations
+from kiln.model.provenance import ExternalRepository, Provenance, ReleaseAttestations, ResolvedPackage
 from kiln.provenance import (
     attestation_check,
     bundled_third_party_components,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.build_results import PackageReport
-    from kiln.model.provenance import ExternalRepository, ResolvedPackage
     from kiln.model.release_packages import Candidate
     from kiln.model.rendered import RenderedConfig
     from kiln.model.run import ConfigRun, MatrixReport

@@ -6,7 +6,7 @@ read. The record's hash over the recipe decides whether the result is the feedst
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from kiln import files, folder_lock
@@ -17,7 +17,6 @@ from kiln.model.feedstock import Feedstock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 LARGEST = 1 << 18  # bytes of a file in a record
 _RENDERED_V1 = "rendered_recipe.yaml"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.recipe.requirement_texts import SECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from kiln.model.rendered import Output, RenderedConfig
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
@@ -10,8 +10,6 @@ from kiln.model.output_build_settings import BuildSettings, LinkingSettings, Pre
 from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from kiln.recipe.metadata import Metadata
 
 LINK_SCRIPTS = ("pre-link", "post-link", "pre-unlink")

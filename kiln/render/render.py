@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln import limits
 from kiln.errors import RecipeFault, raise_all
-from kiln.model.rendered import RenderedConfig
+from kiln.model.rendered import KeyFault, Output, Pin, RenderedConfig
 from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe.key_faults import key_faults
 from kiln.recipe.meta_yaml_evaluation import RecipeTemplate
@@ -33,11 +33,9 @@ from kiln.yamltext import ScalarInterpretation, parse_document, read_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
-    from typing import Any
 
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
-    from kiln.model.rendered import KeyFault, Output, Pin
     from kiln.recipe.metadata import Metadata
 
 _BUILD = "build_platform"  # a key of conda-forge.yml

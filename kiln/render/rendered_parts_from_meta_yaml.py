@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.archive_kinds import file_name_of_url, is_archive, is_wheel
 from kiln.errors import RecipeFault
 from kiln.model.output_build_settings import BuildSettings
-from kiln.model.rendered import Checkout, Output, OutputTest, Requirements, Script, Source, Staging
+from kiln.model.rendered import Checkout, Output, OutputTest, Pin, Requirements, Script, Source, Staging
 from kiln.name_rules import is_channel_subdir
 from kiln.recipe.engine_unsupported_values import CONTENT_HASHES, FURTHER_HASHES
 from kiln.recipe.requirement_texts import SECTIONS, requirements_by_section, with_variant_versions
@@ -24,9 +24,7 @@ from kiln.variants.files import as_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
 
-    from kiln.model.rendered import Pin
     from kiln.recipe.metadata import Metadata
 
 _TESTED = ("commands", "requires", "files", "source_files")

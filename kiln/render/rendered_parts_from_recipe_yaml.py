@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
@@ -15,13 +15,11 @@ from kiln.model.rendered import TEST_MODULES, OutputTest, Pin, Requirements, Scr
 from kiln.model.source_position import Place
 from kiln.name_rules import MAX_LENGTH, invalid_name_reason
 from kiln.recipe_v1.node_evaluation import RECIPE
-from kiln.recipe_v1.recipe import requirement_versions_from_variant
+from kiln.recipe_v1.recipe import PackageAtVariant, StagingAtVariant, requirement_versions_from_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
-    from kiln.recipe_v1.recipe import PackageAtVariant, StagingAtVariant
     from kiln.recipe_v1.requirement import Requirement
 
 DEFAULT, SUFFIX = "build.sh", ".sh"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.lazy_pattern import lazy_pattern
-from kiln.model.rendered import Pin
+from kiln.model.rendered import Pin, Requirements
 from kiln.render.rendered_parts_from_meta_yaml import run_exports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any
 
-    from kiln.model.rendered import Requirements
     from kiln.recipe.metadata import Metadata
     from kiln.recipe.recipe import Recipe
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from kiln.model.rendered import Output, Pin, RenderedConfig, Requirements
 from kiln.name_rules import invalid_name_reason
 from kiln.operating_system.file_operations import file_content_stamp
-from kiln.recipe_v1.hash_inputs_and_build_strings import BuildIdentities
+from kiln.recipe_v1.hash_inputs_and_build_strings import BuildIdentities, BuildIdentity
 from kiln.recipe_v1.node_evaluation import RECIPE
-from kiln.recipe_v1.recipe import RecipeV1, requirement_versions_from_variant
+from kiln.recipe_v1.recipe import PackageAtVariant, RecipeV1, requirement_versions_from_variant
 from kiln.recipe_v1.variant_exploration import RecipePackages
 from kiln.recipe_v1.variant_file import VariantFileV1
 from kiln.render.rendered_parts_from_meta_yaml import about_field_value, steps_with_network
@@ -23,7 +23,7 @@ from kiln.render.rendered_parts_from_recipe_yaml import (
     spec_texts,
     staging_outputs,
 )
-from kiln.variants.files import load_variant_file
+from kiln.variants.files import VariantSource, load_variant_file
 from kiln.variants.platform_properties import Platform
 from kiln.variants.space import Space
 
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
-    from kiln.recipe_v1.hash_inputs_and_build_strings import BuildIdentity
-    from kiln.recipe_v1.recipe import PackageAtVariant
     from kiln.recipe_v1.requirement import Requirement
-    from kiln.variants.files import VariantSource
 
 # The keys of ``about`` and of ``run_exports``, and what conda-build calls them.
 _ABOUT = {"homepage": "home", "repository": "dev_url", "documentation": "doc_url"}

@@ -18,14 +18,13 @@ from kiln.repodata.index_document import (
     REPODATA,
     VARIANTS,
     IndexDocument,
+    Record,
     require_writable,
 )
 from kiln.zstd import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from kiln.repodata.index_document import Record
 
     Reader = Callable[[str], bytes | None]
 

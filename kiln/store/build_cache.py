@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import __version__, files
 from kiln.errors import AlreadyRunning
-from kiln.ledger import FINISHED_CONFIG, StoredArtifact, run_record_json_columns
+from kiln.ledger import FINISHED_CONFIG, Ledger, StoredArtifact, run_record_json_columns
 from kiln.model.build_results import PackageReport
 from kiln.model.rattler_build_settings import OWN_ENGINE
 from kiln.serialization import to_json
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.ledger import Ledger
     from kiln.model.feedstock import Feedstock
     from kiln.model.rendered import Output
     from kiln.store.layout import ArtifactLayout

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kiln.errors import did_you_mean
+from kiln.errors import SelectorFault, did_you_mean
 from kiln.name_rules import CONDA_PLATFORMS
 from kiln.template.python_expression import MissingName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any
 
-    from kiln.errors import SelectorFault
     from kiln.model.source_position import Place
 
     Doubts = dict[Place, SelectorFault]

@@ -6,11 +6,10 @@ import ast
 import operator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     Lookup = Callable[[str], Any]
     Step = Callable[[Lookup], Any]

@@ -7,12 +7,12 @@ bounds the time and memory of a single step: see `kiln.limits`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jinja2
 from jinja2 import nodes, pass_context
 from jinja2.exceptions import SecurityError
-from jinja2.runtime import new_context
+from jinja2.runtime import Context, new_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
@@ -24,9 +24,6 @@ from kiln.template.template_pieces import NotSeparable, cut_into_pieces
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
-    from typing import Any
-
-    from jinja2.runtime import Context
 
     from kiln.template.selectors import SelectedText
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kiln import limits
 from kiln.errors import SelectorFault, UnsafeTemplate, did_you_mean
@@ -25,7 +25,6 @@ from kiln.template.python_expression import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from kiln.template.namespace import Namespace
 

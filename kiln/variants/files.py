@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import MalformedYaml, VariantFault, did_you_mean, raise_all
 from kiln.lazy_pattern import lazy_pattern
@@ -19,7 +19,6 @@ from kiln.yamltext import Document, ScalarInterpretation, parse_document, read_t
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any
 
     from kiln.variants.platform_properties import Platform
 

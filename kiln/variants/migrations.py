@@ -6,20 +6,18 @@ or removes rows of a zipped group, or raises values to newer ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import VariantFault
 from kiln.model.source_position import Place
 from kiln.serialization import mapping_or_empty
-from kiln.variants.files import as_list, load_variant_file, without_empty_values
+from kiln.variants.files import VariantFile, as_list, load_variant_file, without_empty_values
 from kiln.versions import Version, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
-    from typing import Any
 
-    from kiln.variants.files import VariantFile
     from kiln.variants.platform_properties import Platform
     from kiln.variants.variant_source_merging import Spec
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.template.namespace import RestrictedOs, language_version_names, platform_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
 # conda-build's defaults for keys that no variant file sets (conda_build/variants.py).
 _LANGUAGE_VERSIONS = {"python": "3.11", "numpy": "1.23", "perl": "5.26.2", "lua": "5"}

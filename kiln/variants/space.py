@@ -6,20 +6,16 @@ to all variants. Filtering and reducing work on dimensions, which keeps the cost
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Any
 
 from kiln.errors import VariantFault
 from kiln.variants.files import as_list, zip_groups
 from kiln.variants.variant_source_merging import Spec, setting_keys
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
 
 _MAX_VARIANTS = 20_000  # variants of one platform
 

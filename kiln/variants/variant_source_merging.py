@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import VariantFault
 from kiln.variants.files import VariantSource, as_list, zip_groups
@@ -10,7 +10,6 @@ from kiln.variants.platform_properties import EXTEND_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
 Spec = dict[str, "Any"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -12,7 +12,6 @@ from kiln.yamltext.text_with_typed_value import TypedText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from yaml import Node
 

@@ -11,7 +11,7 @@ import re
 import stat
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -23,7 +23,6 @@ from kiln.operating_system.file_operations import NO_WAIT
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from typing import Any
 
 _LOADER = getattr(yaml, "CLoader", yaml.Loader)
 _MAX_DEPTH = 60

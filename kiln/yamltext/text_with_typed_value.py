@@ -6,11 +6,9 @@ conda_build_config.yaml knows text alone. In variants.yaml, and in the files of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from kiln.yamltext.strict_reader import PlacedText
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.combination import capability_number
-from kiln.compat.results import CANNOT, UNKNOWN, WORKS, finding_with_rows, unknown_finding
+from kiln.compat.combination import Combination, Gpu, capability_number
+from kiln.compat.results import CANNOT, UNKNOWN, WORKS, Finding, finding_with_rows, unknown_finding
 from kiln.compat.version_ranges import is_at_least, version_numbers, versions_agree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.compat.combination import Combination, Gpu
-    from kiln.compat.results import Finding
     from kiln.compat.tables import Row
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.combination import capability_number, dotted_capability
+from kiln.compat.combination import Combination, Gpu, capability_number, dotted_capability
 from kiln.compat.results import (
     CANNOT,
     COSTS,
     UNKNOWN,
     WORKS,
+    Finding,
     finding_with_rows,
     unknown_finding,
     with_release_cuda_unless_given,
@@ -20,8 +21,6 @@ from kiln.compat.version_ranges import is_below, overlaps_range, versions_agree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.compat.combination import Combination, Gpu
-    from kiln.compat.results import Finding
     from kiln.compat.tables import Row
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.combination import capability_number
+from kiln.compat.combination import Combination, capability_number
 from kiln.compat.results import (
     CANNOT,
     COSTS,
     UNKNOWN,
     WORKS,
+    Finding,
     finding_with_rows,
     unknown_finding,
     with_release_cuda_unless_given,
@@ -20,9 +21,6 @@ from kiln.compat.version_ranges import is_at_least, version_numbers, versions_ag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from kiln.compat.combination import Combination
-    from kiln.compat.results import Finding
 
 
 def judge_cuda_and_driver(combination: Combination) -> Iterator[Finding]:

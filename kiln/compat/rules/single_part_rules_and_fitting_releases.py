@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.combination import capability_number, dotted_capability
-from kiln.compat.results import COSTS, WORKS, finding_with_rows, unknown_finding
+from kiln.compat.combination import Combination, capability_number, dotted_capability
+from kiln.compat.results import COSTS, WORKS, Finding, Verdict, finding_with_rows, unknown_finding
 from kiln.compat.rules.gpu import judge_cuda_and_host_compiler, judge_cuda_and_target_capabilities
 from kiln.compat.rules.nvidia_driver import judge_cuda_and_driver
 from kiln.compat.version_ranges import version_numbers
@@ -14,8 +14,6 @@ from kiln.compat.version_ranges import version_numbers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kiln.compat.combination import Combination
-    from kiln.compat.results import Finding, Verdict
     from kiln.compat.tables import Row
 
     Rule = Callable[[Combination], Iterator[Finding]]

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import interprocess_messages, process_runner
 from kiln.errors import BrokenPackage, MachinesUnknown
-from kiln.fleet.detached.attach_key import USER
+from kiln.fleet.detached.attach_key import USER, RunKey
 from kiln.fleet.executor_shared_state import NO_CONNECTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from kiln.fleet.detached.attach_key import RunKey
 
 SECONDS = 120.0  # for an answer
 

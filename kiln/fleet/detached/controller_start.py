@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING
 
 from kiln import process_runner
 from kiln.errors import CredentialsRefused, MachinesUnknown, ProvisionRefused, SystemFault
-from kiln.fleet.detached.attach_key import OPTIONS, RunKey
-from kiln.fleet.playbook_runner import PlaybookRunner, read_json_object, ssh_config_file
+from kiln.fleet.detached.attach_key import OPTIONS, ConfigInputHashes, RunKey
+from kiln.fleet.playbook_runner import PlaybookRunner, PlaybookSite, read_json_object, ssh_config_file
 from kiln.fleet.provider_playbook_runs import CREDENTIALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.fleet.detached.attach_key import ConfigInputHashes
     from kiln.fleet.detached.settings_sent_to_controller import ControllerSettings
-    from kiln.fleet.playbook_runner import PlaybookSite
 
 SECONDS = 300.0
 PLAYBOOKS = {"prepare.yml": "preparing it as a worker", "controller.yml": "making it the controller"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
 from kiln.fleet.lost_controller_cost_and_sweep_script import LEASE
 from kiln.ledger.run_record_json_columns import record_from_json
-from kiln.model.run import ConfigRun, MatrixReport
+from kiln.model.run import ConfigRun, MatrixReport, RunCost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kiln.fleet.detached.attach_key import RunKey
     from kiln.fleet.detached.controller_client import ControllerClient
     from kiln.model.observer import RunObserver
-    from kiln.model.run import RunCost
 
 PAUSE = 5.0  # seconds before another attempt to connect
 # Connections that fail in a row: the address or the key is wrong, or the controller is gone.

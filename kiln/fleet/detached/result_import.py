@@ -13,7 +13,7 @@ from kiln.fleet import costs
 from kiln.fleet.collect import verify_received_package
 from kiln.ledger.run_record_json_columns import record_from_json
 from kiln.model.fleet_run import FleetRun
-from kiln.model.run import MatrixReport
+from kiln.model.run import ConfigRun, MatrixReport
 from kiln.serialization import from_json_values
 from kiln.store import configs_built_on_workers
 from kiln.store.build_cache import InputHashes
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from kiln.fleet.detached.attach_key import ConfigInputHashes
     from kiln.ledger.fleet import FleetLedger
     from kiln.model.feedstock import Feedstock
-    from kiln.model.run import ConfigRun
 
 
 def read_fetched_results(folder: Path) -> tuple[MatrixReport, FleetRun]:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.console.text import duration
 from kiln.errors import FleetLimit, OutOfMemory, WorkersLost
-from kiln.fleet.executor_protocol import BuildFinished
+from kiln.fleet.executor_protocol import BuildFinished, FollowBuild
 from kiln.fleet.slurm.attempt_folders_and_sbatch_options import has_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.fleet.executor_protocol import FollowBuild
     from kiln.fleet.slurm.client import QueuedJob
 
 NEVER = "DependencyNeverSatisfied"

@@ -23,9 +23,9 @@ from kiln.publish.channel_provenance import (
     remove_bills_of_materials,
     write_bills_and_return_chain,
 )
-from kiln.publish.journal import JournalFile
+from kiln.publish.journal import Journal, JournalFile
 from kiln.publish.servers.retrying_client import ServerClient
-from kiln.publish.servers.server import Promotion
+from kiln.publish.servers.server import Promotion, Server
 from kiln.publish.stores.folder import FolderStore
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.model.provenance import ReleaseAttestations
-    from kiln.publish.journal import Journal
     from kiln.publish.servers import ServerKind
-    from kiln.publish.servers.server import Server
     from kiln.publish.transaction import Publication
     from kiln.repodata.index_entry import IndexEntry
 

@@ -12,7 +12,7 @@ from kiln.publish.channel_provenance import (
     remove_bills_of_materials,
     write_bills_and_return_chain,
 )
-from kiln.publish.journal import JournalFile, PublicationPhase
+from kiln.publish.journal import Journal, JournalFile, PublicationPhase
 from kiln.publish.publication_order import subdirs_with_defaults
 from kiln.publish.stores.index import ChannelIndex
 from kiln.repodata.editable_index import SubdirIndex
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from kiln.model.provenance import ReleaseAttestations
-    from kiln.publish.journal import Journal
     from kiln.publish.stores import Store
     from kiln.publish.transaction import Publication
     from kiln.repodata.index_entry import IndexEntry

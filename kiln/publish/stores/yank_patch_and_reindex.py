@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, ProvenanceBroken, UsageError
 from kiln.publish import attestation_sidecars
@@ -11,7 +11,6 @@ from kiln.publish import attestation_sidecars
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
-    from typing import Any
 
     from kiln.publish.stores.index import ChannelIndex
     from kiln.publish.stores.store_publication import StoreTarget
