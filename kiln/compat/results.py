@@ -22,10 +22,8 @@ class Verdict(str, Enum):
     UNKNOWN = "unknown"
     CANNOT = "cannot work"
 
-    @property
-    def rank(self) -> int:
-        """0 for the best."""
-        return list(Verdict).index(self)
+    def __init__(self, _: str) -> None:
+        self.rank = len(type(self).__members__)  # 0 for the best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

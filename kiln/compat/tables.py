@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +23,13 @@ class Row:
     table: str
     line: int
     cells: tuple[tuple[str, str], ...]
+    _values: dict[str, str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_values", dict(self.cells))
 
     def __getitem__(self, column: str) -> str:
-        return dict(self.cells)[column]
+        return self._values[column]
 
     @property
     def place(self) -> str:
@@ -51,6 +55,12 @@ def tensorflow_row(version: str) -> Row | None:
     """Return the row of upstream's tests of a release of TensorFlow; a patch release has that of its minor release."""
     minor = version_numbers(version)[:2]
     return next((row for row in table_rows("tensorflow") if version_numbers(row["tf"])[: len(minor)] == minor), None)
+
+
+@cache
+def third_party_build_rows(version: str) -> tuple[Row, ...]:
+    """Return the rows of the known builds of a release of TensorFlow by others than upstream."""
+    return tuple(row for row in table_rows("built") if row["tf"] and versions_agree(row["tf"], version))
 
 
 @cache

@@ -29,7 +29,8 @@ def is_version(text: str) -> bool:
 
 def versions_agree(one: str, other: str) -> bool:
     """Return whether two versions are equal as far as both go: ``12.5`` and ``12.5.1``."""
-    return all(first == second for first, second in zip(version_numbers(one), version_numbers(other), strict=False))
+    first, second = version_numbers(one), version_numbers(other)
+    return first[: len(second)] == second[: len(first)]
 
 
 def have_same_major(one: str, other: str) -> bool:

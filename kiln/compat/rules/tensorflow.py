@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from kiln.compat.combination import Combination
     from kiln.compat.results import Finding
-    from kiln.compat.tables import Row
 
 
 def state_tested_versions(combination: Combination) -> Iterator[Finding]:
@@ -50,7 +49,9 @@ def judge_tensorflow_and_cuda(combination: Combination) -> Iterator[Finding]:
     tested = f"TensorFlow {combination.tf} is tested with CUDA {row['cuda']}"
     if versions_agree(row["cuda"], combination.cuda):
         yield finding_with_rows(rule, WORKS, tested, row)
-    elif builds := [row for row in _third_party_builds(combination) if versions_agree(row["cuda"], combination.cuda)]:
+    elif builds := [
+        row for row in tables.third_party_build_rows(combination.tf) if versions_agree(row["cuda"], combination.cuda)
+    ]:
         pair = f"TensorFlow {combination.tf} with CUDA {row['cuda']}"
         reason = f"upstream tests {pair}; with {combination.cuda} conda-forge built it"
         yield finding_with_rows(rule, COSTS, reason, row, builds[0])
@@ -95,7 +96,7 @@ def judge_tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
     what = f"TensorFlow {combination.tf} is for Python {row['python']}"
     builds = [
         row
-        for row in _third_party_builds(combination)
+        for row in tables.third_party_build_rows(combination.tf)
         if row["python"] and is_in_ranges(combination.python, row["python"])
     ]
     if is_in_ranges(combination.python, row["python"]):
@@ -135,15 +136,6 @@ def judge_tensorflow_and_compiler(combination: Combination) -> Iterator[Finding]
         yield finding_with_rows(rule, WORKS, reason, row)
     else:
         yield finding_with_rows(rule, COSTS, f"{reason}; {combination.compiler} is untested", row)
-
-
-def _third_party_builds(combination: Combination) -> list[Row]:
-    """Return the known builds of a release by others than upstream."""
-    return [
-        row
-        for row in tables.table_rows("built")
-        if row["tf"] and combination.tf and versions_agree(row["tf"], combination.tf)
-    ]
 
 
 def judge_wheel_and_glibc(combination: Combination) -> Iterator[Finding]:
