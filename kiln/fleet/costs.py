@@ -115,28 +115,26 @@ def forecast_run_cost(
     Free workers take their next configs by the rule of the run itself, and are terminated after their last.
     """
     kinds = {kind.type: kind for kind in run_config.max_workers_by_type}
-    types = {job.config: kinds.get(job.type, run_config.machine_type) for job in run_config.estimates}
     starts = _expected_starts_of_assigned_configs(inventory, queue, now)
-    ends, first, last = _simulate_remaining_builds(run_config, inventory, queue.copy(), max_workers, now, starts)
+    ends, first, last = _simulate_remaining_builds(run_config, inventory, queue, max_workers, now, starts)
     after = run_config.collect + run_config.teardown
     end = max([now, *(moment + after for moment in last.values())])
-    cost = 0.0
-    for worker in inventory:
-        if worker.record.state is not WorkerState.REFUSED:
-            cost += _worker_cost_until(
-                worker.record, last.get(worker.name, now) + after if worker.builds_configs else end
-            )
+    further = 0.0
+    for worker in inventory.present_workers:  # the cost of others does not change any more
+        stop = last.get(worker.name, now) + after if worker.builds_configs else end
+        further += _worker_cost_until(worker.record, stop) - _worker_cost_until(worker.record, now)
     for name, (kind, requested) in first.items():
-        cost += worker_cost(kind.hourly_price(spot=run_config.spot), last[name] + after - requested, billed=kind.billed)
+        hourly = kind.hourly_price(spot=run_config.spot)
+        further += worker_cost(hourly, last[name] + after - requested, billed=kind.billed)
     tests_cost, tests_seconds = (0.0, 0.0) if (tests := run_config.tests) is None else (tests.cost, tests.seconds)
     end += tests_seconds
-    cost += controller_cost(run_config.controller, end) - controller_cost(run_config.controller, now) + tests_cost
-    traffic = sum(types[config].egress for config in ends) * run_config.packages
+    further += controller_cost(run_config.controller, end) - controller_cost(run_config.controller, now) + tests_cost
+    built = [kinds.get(job.type, run_config.machine_type) for job in run_config.estimates if job.config in ends]
+    further += sum(kind.egress for kind in built) * run_config.packages
     so_far = inventory.total_cost_until(now)
-    over = so_far - workers_cost((worker.record for worker in inventory), (), now)
     return RunCost(
         spent=so_far,
-        expected=max(so_far, cost + over + traffic),
+        expected=so_far + max(0.0, further),
         currency=run_config.currency,
         end=end,
         config_ends={config: moment + run_config.collect for config, moment in ends.items()},
@@ -159,6 +157,7 @@ def _simulate_remaining_builds(
     config would start.
     """
     building = _running_build_ends(inventory, queue, now)
+    queue = queue.copy() if queue else queue  # an empty one is not changed
     ends: dict[str, float] = {}
     first: dict[str, tuple[MachineType, float]] = {}
     last: dict[str, float] = {}
@@ -170,27 +169,31 @@ def _simulate_remaining_builds(
             heapq.heappush(building, (queue.expected_end(worker), worker, job.config))
         return job is not None
 
+    moment = now
     idle = [worker.name for worker in inventory.alive_builders if worker.assignment is None and not worker.is_retired]
     further = _names_of_requestable_workers(run_config, inventory, queue, max_workers)
-    moment = now
-    while True:
+    while queue:
         idle = [worker for worker in idle if not begin_next_build(worker, moment)]
         for kind, names in further.items():
             while names and begin_next_build(names[-1], moment + run_config.startup):
                 first[names.pop()] = (kind, moment)
-        if not building:
+        if not building:  # what still waits is held back
             return ends, first, last
         moment, name, config = heapq.heappop(building)
         ends[config] = last[name] = moment
         queue.end_build(name)
         idle.append(name)
+    while building:  # the last builds, after which nothing begins
+        moment, name, config = heapq.heappop(building)
+        ends[config] = last[name] = moment
+    return ends, first, last
 
 
 def _names_of_requestable_workers(
     run_config: FleetRunConfig, inventory: Inventory, queue: BuildQueue, max_workers: int
 ) -> dict[MachineType, list[str]]:
     names: dict[MachineType, list[str]] = {}
-    more = max_workers - len(inventory.alive_builders)
+    more = max_workers - len(inventory.alive_builders) if queue else 0
     existing = [queue.worker_machine_type(worker.name) for worker in inventory.alive_builders]
     for kind, count in run_config.max_workers_by_type.items():
         numbers = range(min(more, count - existing.count(kind.type)))

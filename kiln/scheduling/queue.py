@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from kiln.model.job_estimate import JobEstimate
 
+# The parts of a queue whose values change; the values of the others are replaced.
+CHANGING_VALUES = frozenset({"_waiting", "_held", "_cold_groups", "_compiling", "_on_disk", "_reach"})
 WORTH = 1.1  # a compile is repeated only if that ends its group's builds a tenth of a compile sooner
 
 
@@ -167,14 +169,10 @@ class BuildQueue:
         """Return a copy, for a simulation of what follows."""
         duplicate = copy.copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, dict):  # of lists, sets, and what never changes
-                setattr(
-                    duplicate,
-                    name,
-                    {key: item.copy() if isinstance(item, (list, set)) else item for key, item in value.items()},
-                )
-            elif isinstance(value, set):
-                setattr(duplicate, name, {*value})
+            if name in CHANGING_VALUES:
+                setattr(duplicate, name, {key: items.copy() for key, items in value.items()})
+            elif isinstance(value, (dict, set)):
+                setattr(duplicate, name, value.copy())
         return duplicate
 
     def expected_job_seconds(self, worker: str, job: JobEstimate) -> float:
@@ -191,11 +189,12 @@ class BuildQueue:
     def resume_build(self, worker: str, job: JobEstimate, now: float) -> None:
         """Assign a config to a worker that builds it already."""
         self._last_ends.clear()
-        ends = [self._busy[other][1] for other in self._compiling.get(self._compile_group(job), ()) if other != worker]
+        group, is_cold = self._compile_group(job), self.needs_full_compile(worker, job)
+        ends = [self._busy[other][1] for other in self._compiling.get(group, ()) if other != worker]
         begin = max(now, min(ends)) if self._dependent and ends else now
-        self._busy[worker] = (job, begin + self.expected_job_seconds(worker, job))
-        if self.needs_full_compile(worker, job):
-            self._compiling.setdefault(self._compile_group(job), set()).add(worker)
+        self._busy[worker] = (job, begin + (job.cold if is_cold else job.warm))
+        if is_cold:
+            self._compiling.setdefault(group, set()).add(worker)
 
     def end_build(self, worker: str, *, ok: bool = True) -> None:
         """End the build of a worker; its compile can be reused when it was ``ok``."""
