@@ -7,7 +7,7 @@ bounds the time and memory of a single step: see `kiln.limits`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jinja2
 from jinja2 import nodes, pass_context
@@ -19,13 +19,12 @@ from jinja2.utils import missing
 from kiln import limits
 from kiln.errors import KilnError, TemplateFault, UnsafeTemplate, did_you_mean
 from kiln.model.source_position import Place
+from kiln.template.selectors import BoundedDict, SelectedText
 from kiln.template.template_pieces import NotSeparable, cut_into_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import TracebackType
-
-    from kiln.template.selectors import SelectedText
+    from types import CodeType, TracebackType
 
 _FILE = "<recipe>"
 _MAX_STEPS = 200_000
@@ -129,6 +128,21 @@ class StepLimitedEnvironment(ImmutableSandboxedEnvironment):
             piece = self._compiled[text] = CompiledTemplatePiece(text, self)
         return piece
 
+    def code_of_piece(self, text: str) -> PieceCode:
+        """Return the code of a text, which spends the budget; environments of the same syntax and filters share it."""
+        key = (text, self.variable_start_string, *self.filters)
+        piece = _PIECE_CODES.get(key)
+        if piece is None:
+            tree = self.parse(text)
+            includes = any(tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)))
+            names = [(name.name, name.ctx) for name in tree.find_all(nodes.Name)]
+            loads = frozenset(name for name, use in names if use == "load")
+            sets = frozenset(name for name, use in names if use != "load")
+            insert_step_counting(tree)
+            code = self.compile(tree, filename=_FILE)
+            piece = _PIECE_CODES[key] = PieceCode(code=code, includes=includes, loads=loads, sets=sets)
+        return piece
+
     def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
         """Raise an error for what the sandbox does not allow, instead of returning an undefined value."""
         raise SecurityError(f"the attribute {attribute!r} of {type(obj).__name__} may not be used")
@@ -139,18 +153,25 @@ class StepLimitedEnvironment(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
 
+class PieceCode(NamedTuple):
+    """The code of a piece of a template, and the names that it reads and sets."""
+
+    code: CodeType
+    includes: bool
+    loads: frozenset[str]
+    sets: frozenset[str]
+
+
 class CompiledTemplatePiece:
     """A compiled piece of a template, with the names that it reads and sets."""
 
     def __init__(self, text: str, environment: StepLimitedEnvironment) -> None:
-        tree = environment.parse(text)
-        self.includes = any(tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)))
-        names = [(name.name, name.ctx) for name in tree.find_all(nodes.Name)]
-        self.loads = frozenset(name for name, use in names if use == "load")
-        self.sets = frozenset(name for name, use in names if use != "load")
-        insert_step_counting(tree)
-        code = environment.compile(tree, filename=_FILE)
+        code, self.includes, self.loads, self.sets = environment.code_of_piece(text)
         self.template = jinja2.Template.from_code(environment, code, environment.globals)
+
+
+# By the text, the syntax and the filters of the environment.
+_PIECE_CODES: BoundedDict[tuple[str, ...], PieceCode] = BoundedDict(1024)
 
 
 class Template:
