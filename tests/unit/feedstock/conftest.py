@@ -65,14 +65,22 @@ def members(runpath: str) -> dict[str, bytes]:
     }
 
 
+@pytest.fixture(scope="session")
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the bytecode of the recipe's modules, which are compiled once, and leave none in the recipe."""
+    return tmp_path_factory.mktemp("bytecode")
+
+
 @pytest.fixture
-def scripts() -> Iterator[Any]:
+def scripts(bytecode: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The recipe's modules by name, importable only as long as the test runs."""
     sys.path.insert(0, str(RECIPE))
-    keep = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
-    yield type("Scripts", (), {name: importlib.import_module(name) for name in SCRIPTS})
-    sys.dont_write_bytecode = keep
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "pycache_prefix", str(bytecode))
+        patch.setattr(sys, "dont_write_bytecode", False)
+        modules = {name: importlib.import_module(name) for name in SCRIPTS}
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield type("Scripts", (), modules)
     sys.path.remove(str(RECIPE))
     for name in SCRIPTS:
         del sys.modules[name]
