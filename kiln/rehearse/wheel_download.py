@@ -57,9 +57,9 @@ def fetch_wheels(
     verify_wheels(wheels, store)
     absent = missing_wheels(wheels, store)
     if absent:
-        files.require_disk_space(store, sum(wheel.size for wheel in absent), for_what="fetching the wheels")
-        for batch in _batches_with_distinct_projects(absent):
-            with folder_lock.temporary_folder(store, _UNFINISHED) as folder:
+        with folder_lock.temporary_folder(store, _UNFINISHED) as folder:  # what killed processes left there is gone
+            files.require_disk_space(store, sum(wheel.size for wheel in absent), for_what="fetching the wheels")
+            for batch in _batches_with_distinct_projects(absent):
                 _download_wheels(batch, folder, env=env, log=log, on_line=on_line)
                 for wheel in batch:
                     _move_into_store(wheel, folder / wheel.file, store)

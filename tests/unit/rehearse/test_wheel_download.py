@@ -121,12 +121,17 @@ def test_damaged_notes_of_what_was_verified_only_cost_time(tmp_path: Path, monke
         assert wheel_download.fetch_wheels([one], tmp_path, env={}) == (tmp_path / one.file,)
 
 
-def test_what_a_killed_run_left_is_swept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_run_left_is_removed_before_the_space_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = locked("one")
+    found: list[list[Path]] = []
+    monkeypatch.setattr("kiln.files.require_disk_space", lambda store, *_, **__: found.append([*store.rglob("*.whl")]))
     (tmp_path / ".fetch-killed").mkdir()
     (tmp_path / ".fetch-killed" / one.file).write_bytes(b"half")
     put(monkeypatch, Pip({one.file: b"content"}))
     wheel_download.fetch_wheels([one], tmp_path, env={})
+    assert found == [[]]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".verified.json", one.file]
 
 
