@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -212,7 +213,7 @@ def test_rattler_build_alone_gives_the_same_bounds_but_where_its_rules_differ(tm
     requirements = {"host": list(HOST), "run": pins}
     recipe = {**step.recipe, "requirements": requirements}
     (tmp_path / "job.json").write_text(json.dumps(recipe))
-    alone = type(step)(**{**{name: getattr(step, name) for name in step.__slots__}, "recipe": recipe, "pins": ()})
+    alone = dataclasses.replace(step, recipe=recipe, pins=())
     package = build_package(alone, environment=environment(tmp_path))
     depends = set(read_info_json(package, "index.json")["depends"])
     bounds = {row.rattler or row.wanted for row in ROWS if row.v1 != "'trail'"}
