@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -21,7 +21,6 @@ from tests import left_out
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from pathlib import Path
 
 # Commands that show that a program works: docker without its daemon does not.
 PROBES = {"docker": ("docker", "info"), "podman": ("podman", "info"), "unshare": ("unshare", "--mount", "true")}
@@ -56,17 +55,21 @@ def _past_the_tear_down() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--part", metavar="K/N", help="run the K-th of N parts of the test files")
+    parser.addoption("--only", metavar="FILE", help="run no other files of tests than those that FILE lists")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore the files of other parts, before they are imported."""
-    part = config.getoption("--part")
-    if not part or not collection_path.name.startswith("test_") or collection_path.is_dir():
+    """Ignore the files that are not listed, before they are imported."""
+    only = config.getoption("--only")
+    if not only or not collection_path.name.startswith("test_") or collection_path.is_dir():
         return None
-    number, parts = map(int, part.split("/"))
-    file = collection_path.relative_to(config.rootpath).as_posix()
-    return zlib.crc32(file.encode()) % parts != number - 1 or None
+    return collection_path.relative_to(config.rootpath).as_posix() not in listed_files(only) or None
+
+
+@functools.cache
+def listed_files(path: str) -> frozenset[str]:
+    """Return the lines of a file."""
+    return frozenset(Path(path).read_text(encoding="utf-8").splitlines())
 
 
 def pytest_configure(config: pytest.Config) -> None:

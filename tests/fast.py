@@ -5,38 +5,75 @@ Each check runs in a separate process; the output of a failed one is printed, an
 
 from __future__ import annotations
 
+import heapq
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from operator import itemgetter
 from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from kiln import files
 
 ROOT = Path(__file__).resolve().parents[1]
 CORES = os.cpu_count() or 1
-# Some parts of the unit tests for each core, so that all cores end at about the same time. A part collects only its own
-# files; pytest-xdist collects all files in every process, and adds 2 ms to each test.
-PARTS = min(4 * CORES, 12)
-UNIT_TESTS = {
-    f"unit tests {part} of {PARTS}": ("pytest", "tests/unit", "--quiet", f"--part={part}/{PARTS}")
-    for part in range(1, PARTS + 1)
-}
+# More parts of the unit tests than cores, since some tests wait. A part collects only its own files; pytest-xdist
+# collects all files in every process, and adds 2 ms to each test.
+PARTS = min(CORES + 2, 12)
+SECONDS = ROOT / ".pytest_cache" / "unit-test-seconds.json"  # by file, in the last run
+BYTES_IN_A_SECOND = 16_000  # of a file of tests that has not run yet, by the average
 CHECKS = {
     "types": ("mypy", "--platform", "linux"),
     "lint": ("ruff", "check", "--quiet"),
     "format": ("ruff", "format", "--check", "--quiet"),
-    **UNIT_TESTS,
 }
 
 
 def main() -> None:
     """Run all checks; the exit code is 1 when one of them fails."""
     started_at = time.monotonic()
-    with ThreadPoolExecutor(CORES + 2) as pool:  # more processes than cores: some tests wait for other processes
-        futures = [pool.submit(check, title, words) for title, words in CHECKS.items()]
+    with tempfile.TemporaryDirectory(prefix="kiln-fast-") as folder, ThreadPoolExecutor(PARTS + 1) as pool:
+        checks = {**CHECKS, **unit_test_checks(Path(folder))}
+        futures = [pool.submit(check, title, words) for title, words in checks.items()]
         failures = sum(not report(*future.result()) for future in as_completed(futures))
-    print(f"{len(CHECKS) - failures} of {len(CHECKS)} checks passed: {time.monotonic() - started_at:.0f} s")
+        store_seconds(Path(folder))
+    print(f"{len(checks) - failures} of {len(checks)} checks passed: {time.monotonic() - started_at:.0f} s")
     sys.exit(failures > 0)
+
+
+def unit_test_checks(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Divide the files of the unit tests into parts that take about the same time; ``folder`` has lists and results."""
+    known = json.loads(SECONDS.read_text(encoding="utf-8")) if SECONDS.is_file() else {}
+    seconds = {}
+    for path in (ROOT / "tests" / "unit").rglob("test_*.py"):
+        file = path.relative_to(ROOT).as_posix()
+        seconds[file] = known.get(file, path.stat().st_size / BYTES_IN_A_SECOND)
+    parts: list[tuple[float, int, list[str]]] = [(0.0, number, []) for number in range(1, PARTS + 1)]
+    for file in sorted(seconds, key=seconds.__getitem__, reverse=True):
+        total, number, part = parts[0]  # the one that takes the least time so far
+        heapq.heapreplace(parts, (total + seconds[file], number, [*part, file]))
+    checks: dict[str, tuple[str, ...]] = {}
+    for _, number, part in sorted(parts, key=itemgetter(1)):
+        listed = folder / f"{number}.txt"
+        listed.write_text("\n".join(part), encoding="utf-8")
+        options = (f"--only={listed}", f"--junit-xml={folder / f'{number}.xml'}", "--override-ini=junit_family=xunit1")
+        checks[f"unit tests {number} of {PARTS}"] = ("pytest", "tests/unit", "--quiet", *options)
+    return checks
+
+
+def store_seconds(folder: Path) -> None:
+    """Store how long each file of unit tests took, by the results in ``folder``, for the parts of the next run."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for results in folder.glob("*.xml"):
+        for case in ET.parse(results).iter("testcase"):
+            seconds[case.get("file", "")] += float(case.get("time", 0))
+    SECONDS.parent.mkdir(exist_ok=True)
+    files.write_text(SECONDS, json.dumps(seconds))
 
 
 def check(title: str, words: tuple[str, ...]) -> tuple[str, subprocess.CompletedProcess[str], float]:
