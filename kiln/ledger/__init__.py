@@ -143,8 +143,8 @@ class Ledger(Database):
         with self._write_transaction() as connection:
             query = "INSERT INTO run (command, started, owner, detail) VALUES (?, ?, ?, ?)"
             number = int(connection.execute(query, row).lastrowid or 0)
-            for position, config in enumerate(report.configs):
-                _write_config_row(connection, number, position, config, details[position])
+            for config, detail in zip(report.configs, details, strict=True):
+                _write_config_row(connection, number, config, detail)
         return number
 
     def update_config(self, run: int, config: ConfigRun) -> None:
@@ -154,11 +154,7 @@ class Ledger(Database):
         # Before other processes have to wait.
         detail = run_record_json_columns.detail_column_json(config)
         with self._write_transaction() as connection:
-            query = "SELECT position FROM config_run WHERE run = ? AND config = ?"
-            row = connection.execute(query, (run, config.config)).fetchone()
-            last = "SELECT count(*) FROM config_run WHERE run = ?"
-            position = row[0] if row else connection.execute(last, (run,)).fetchone()[0]
-            _write_config_row(connection, run, position, config, detail)
+            _write_config_row(connection, run, config, detail)
 
     def update_cost(self, run: int, cost: RunCost) -> None:
         """Store the cost of a run on workers; a repair may have lost the run."""
@@ -286,18 +282,21 @@ class Ledger(Database):
         )
 
 
-def _write_config_row(connection: sqlite3.Connection, run: int, position: int, config: ConfigRun, detail: str) -> None:
-    """Replace the record of a config, and add the change to the history."""
-    row = (
-        run,
-        config.config,
-        position,
-        config.state.value,
-        config.started,
-        config.finished,
-        config.peak_memory,
-        detail,
+def _write_config_row(connection: sqlite3.Connection, run: int, config: ConfigRun, detail: str) -> None:
+    """Store the record of a config, a new one after the others of its run, and add the change to the history."""
+    key = (run, config.config)
+    values = (config.state.value, config.started, config.finished, config.peak_memory, detail)
+    # An update changes only what differs; replacing the row would delete it, and insert it and its index entry anew.
+    updated = connection.execute(
+        "UPDATE config_run SET state = ?, started = ?, finished = ?, peak_memory = ?, detail = ?"
+        " WHERE run = ? AND config = ?",
+        (*values, *key),
     )
-    connection.execute("INSERT OR REPLACE INTO config_run VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    if updated.rowcount == 0:
+        connection.execute(
+            "INSERT INTO config_run (run, config, position, state, started, finished, peak_memory, detail)"
+            " SELECT ?, ?, count(*), ?, ?, ?, ?, ? FROM config_run WHERE run = ?",
+            (*key, *values, run),
+        )
     change = (run, config.config, config.state.value, time.time())
     connection.execute("INSERT INTO change (run, config, state, at) VALUES (?, ?, ?, ?)", change)

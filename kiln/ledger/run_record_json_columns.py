@@ -30,7 +30,7 @@ Record = TypeVar("Record")
 def detail_column_json(record: MatrixReport | ConfigRun) -> str:
     """Return the detail of a run or a config: its `RUN_FIELDS` or `CONFIG_FIELDS`."""
     names = RUN_FIELDS if isinstance(record, MatrixReport) else CONFIG_FIELDS
-    return json.dumps({name: to_json(getattr(record, name)) for name in names})
+    return json.dumps({name: getattr(record, name) for name in names}, default=to_json)
 
 
 def run_from_columns(row: Sequence[Any], configs: tuple[ConfigRun, ...]) -> MatrixReport:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import kiln.ledger.run_record_json_columns  # noqa: F401 - the process that changes configs has begun their run, with this
 from kiln.ledger import Ledger
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 from tests.bench.timing import ROOT
