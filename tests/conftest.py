@@ -30,6 +30,7 @@ PROBES = {"docker": ("docker", "info"), "podman": ("podman", "info"), "unshare":
 hypothesis.settings.register_profile(
     "kiln", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
+hypothesis.settings.register_profile("fast", hypothesis.settings.get_profile("kiln"), max_examples=25)
 hypothesis.settings.load_profile("kiln")
 
 _exit_codes: list[int] = []  # the session's exit code, once it is known

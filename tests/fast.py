@@ -29,6 +29,8 @@ CORES = os.cpu_count() or 1
 PARTS = min(CORES + 2, 12)
 SECONDS = ROOT / ".pytest_cache" / "unit-test-seconds.json"  # by file, in the last run
 BYTES_IN_A_SECOND = 16_000  # of a file of tests that has not run yet, by the average
+# A quarter of the property tests' examples, of which .ci/run has all; and no test of this lane may be run again.
+UNIT_TESTS = ("pytest", "tests/unit", "--quiet", "--hypothesis-profile=fast", "-p", "no:rerunfailures")
 CHECKS = {
     "types": ("mypy", "--platform", "linux"),
     "lint": ("ruff", "check", "--quiet"),
@@ -63,8 +65,8 @@ def unit_test_checks(folder: Path) -> dict[str, tuple[str, ...]]:
     for _, number, part in sorted(parts, key=itemgetter(1)):
         listed = folder / f"{number}.txt"
         listed.write_text("\n".join(part), encoding="utf-8")
-        options = (f"--only={listed}", f"--junit-xml={folder / f'{number}.xml'}", "--override-ini=junit_family=xunit1")
-        checks[f"unit tests {number} of {PARTS}"] = ("pytest", "tests/unit", "--quiet", *options)
+        results = (f"--junit-xml={folder / f'{number}.xml'}", "--override-ini=junit_family=xunit1")
+        checks[f"unit tests {number} of {PARTS}"] = (*UNIT_TESTS, f"--only={listed}", *results)
     return checks
 
 

@@ -90,7 +90,7 @@ def versions(draw: st.DrawFn) -> str:
 
 # Every pair of a list is compared, because drawing a version takes far longer than comparing two. A list is not shrunk,
 # which takes minutes: the assertion names the pair.
-@settings(max_examples=40, phases=[Phase.generate])
+@settings(phases=[Phase.generate])
 @given(texts=st.lists(versions(), min_size=20, max_size=30, unique=True))
 def test_the_order_is_rattlers(texts: list[str]) -> None:
     pairs = [(Version(text), rattler.Version(text)) for text in texts]
