@@ -33,7 +33,7 @@ watch() {{
     trap 'echo "{HELD} $most"; exit 0' TERM
     while :; do
         look
-        sleep 1 &
+        sleep 1 >/dev/null &
         wait "$!"
     done
 }}
