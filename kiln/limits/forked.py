@@ -120,7 +120,7 @@ def _set_resource_limits() -> None:
     signal.signal(signal.SIGPROF, raise_out_of_time)
     signal.setitimer(signal.ITIMER_PROF, rendering_limit_errors.SECONDS)
     _lower_resource_limit(resource.RLIMIT_CORE, 0)
-    _lower_resource_limit(resource.RLIMIT_CPU, rendering_limit_errors.SECONDS + 1)
+    _lower_resource_limit(resource.RLIMIT_CPU, int(rendering_limit_errors.SECONDS) + 1)  # of whole seconds
     sizes = Path("/proc/self/statm")  # only Linux counts and bounds the allocated memory
     if sizes.is_file():
         _lower_resource_limit(

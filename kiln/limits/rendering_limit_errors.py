@@ -8,7 +8,7 @@ from typing import ClassVar
 from kiln.errors import UnsafeTemplate
 from kiln.model.source_position import Place
 
-SECONDS = 8  # of processor time; the slowest known feedstock takes half a second
+SECONDS: float = 8  # of processor time; the slowest known feedstock takes half a second
 MEMORY = 320 << 20  # bytes beyond what the process has when it begins
 NOTE = 4096  # bytes for the current file and line
 _WHAT = "rendering takes more work than a recipe needs"
