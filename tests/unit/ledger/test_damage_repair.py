@@ -17,7 +17,7 @@ from kiln.errors import DiskFull, KilnError, LedgerFault, NotWritable
 from kiln.ledger import Ledger, StoredArtifact, damage_repair, schema, sqlite_file
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.run import ConfigState
-from tests.unit.ledger.test_runs import DONE, RUN, A
+from tests.unit.ledger.run_reports import DONE, RUN, A
 
 if TYPE_CHECKING:
     from collections.abc import Callable
