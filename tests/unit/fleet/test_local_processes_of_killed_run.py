@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.processes
-def test_processes_with_the_runs_mark_are_ended_and_no_others(tmp_path: Path) -> None:
+def test_processes_with_the_runs_mark_are_ended_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_processes_of_killed_run, "GRACE", 0.2)
     ours = {**os.environ, local_processes_of_killed_run.MARK: str(tmp_path)}
     others = {**os.environ, local_processes_of_killed_run.MARK: f"{tmp_path}-2"}
     stubborn = ("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")

@@ -198,11 +198,24 @@ def test_results_are_copied_without_following_links(tmp_path: Path) -> None:
     assert not (tmp_path / "target" / "log").exists()
 
 
-def node_job(folder: Path, script: str, **variables: str) -> subprocess.Popen[bytes]:
+# Runs a job, and passes a signal on sooner than a node does.
+SHORT_GRACE = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(NODE_JOB.parent)!r})
+import node_job
+node_job.GRACE = 0.2
+sys.exit(node_job.NodeJob(Path(sys.argv[1])).run_job())
+"""
+
+
+def node_job(
+    folder: Path, script: str, *, program: tuple[str, ...] = (str(NODE_JOB),), **variables: str
+) -> subprocess.Popen[bytes]:
     job = {"argv": [sys.executable, "-c", script], "environment": {"ADDED": "yes"}, "key": "k"}
     (folder / "job.json").write_text(json.dumps(job))
     environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1", **variables}
-    return subprocess.Popen((sys.executable, "-I", NODE_JOB, folder), env=environment)
+    return subprocess.Popen((sys.executable, "-I", *program, folder), env=environment)
 
 
 def state_of(folder: Path) -> dict[str, object]:
@@ -228,7 +241,8 @@ def test_a_job_stores_the_result_and_the_output_of_its_build(tmp_path: Path) -> 
 
 @pytest.mark.processes
 def test_a_terminated_job_has_no_exit_code(tmp_path: Path) -> None:
-    process = node_job(tmp_path, "import time; print('ready', flush=True); time.sleep(60)")
+    script = "import time; print('ready', flush=True); time.sleep(60)"
+    process = node_job(tmp_path, script, program=("-c", SHORT_GRACE))
     until(lambda: (tmp_path / "report.json").exists() and (tmp_path / "report.json").read_text(), "it runs", process)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 1
