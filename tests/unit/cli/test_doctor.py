@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln import cli
+from kiln.compat import machine_facts
 from kiln.errors import IncompatibleVersions, UnknownConfig, UsageError
+
+if TYPE_CHECKING:
+    from kiln.compat.machine_facts import MachineFacts
 
 ROOT = Path(__file__).parents[3]
 CELL = "linux_64_cuda_compiler_version12.9python3.12.____cpython"
@@ -192,7 +198,18 @@ def keys(data: object) -> set[str]:
     return set().union(*map(keys, data)) if isinstance(data, list) else set()
 
 
-@pytest.mark.processes
+@pytest.fixture(scope="module")
+def facts() -> MachineFacts:
+    return machine_facts.probe_machine(os.environ)
+
+
+@pytest.fixture
+def probed_once(facts: MachineFacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer with this machine's facts: each probe starts nine programs, of which container engines are slow."""
+    monkeypatch.setattr(machine_facts, "probe_machine", lambda _: facts)
+
+
+@pytest.mark.usefixtures("probed_once")
 @pytest.mark.parametrize(
     "words",
     [
@@ -209,7 +226,7 @@ def test_every_key_of_the_json_answer_stands_in_the_reference(
     assert {key for key in keys(json.loads(capsys.readouterr().out)) if f"`{key}`" not in REFERENCE} == set()
 
 
-@pytest.mark.processes
+@pytest.mark.usefixtures("probed_once")
 def test_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.run(["-C", str(tmp_path), "doctor", "--json"])
     told = json.loads(capsys.readouterr().out)
@@ -219,7 +236,7 @@ def test_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "NVIDIA driver " in capsys.readouterr().out
 
 
-@pytest.mark.processes
+@pytest.mark.usefixtures("probed_once")
 def test_a_combination_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     cli.run(["doctor", "--tf", "2.21", "--glibc", "2.17", "--here", "--json"])
     asked = json.loads(capsys.readouterr().out)["combination"]
