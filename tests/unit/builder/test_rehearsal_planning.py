@@ -51,7 +51,7 @@ def test_a_package_for_python_is_planned(tmp_path: Path) -> None:
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     recipe = "package: {name: a, version: 1}\nrequirements: {host: [python], run: [python]}\n"
     feedstock = written(tmp_path / "feedstock", recipe, f"python:\n- {python}.* *_cpython\n")
-    environment = {"PATH": os.environ["PATH"]}
+    environment = {"PATH": os.defpath}  # every Python on PATH would be started
     planner = RehearsalPlanner(
         feedstock=feedstock,
         machine=HostMachine(environment=environment, python=Path(sys.executable)),
