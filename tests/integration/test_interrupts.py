@@ -15,15 +15,17 @@ ROOT = Path(__file__).parents[2]
 INTERRUPTING = """
 import signal, subprocess, sys
 
-def test_a_program_is_interrupted():
-    program = subprocess.Popen([sys.executable, "-c", "print(1, flush=True); import time; time.sleep(3)"], stdout=-1)
+def test_it():
+    code = "import sys; print(1, flush=True); sys.stdin.read()"
+    program = subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1)
     program.stdout.read(1)
     program.send_signal(signal.SIGINT)
+    program.stdin.close()
     assert program.wait(60) != 0
 """
 
 
-@pytest.mark.processes
+@pytest.mark.once
 @pytest.mark.parametrize(("hooks", "passes"), [(("-p", "tests.conftest"), True), ((), False)], ids=["suite", "bare"])
 def test_programs_are_interrupted_where_the_caller_ignores_it(
     hooks: tuple[str, ...], passes: bool, tmp_path: Path
