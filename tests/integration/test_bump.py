@@ -20,7 +20,8 @@ import pytest
 
 from kiln import feedstock_folder_check, limits
 from kiln.bump import plan as planning
-from kiln.bump import version_literals
+from kiln.bump import upstream, version_literals
+from kiln.bump.recipe_views import SourceView
 from kiln.errors import DownloadFailed, TemplateFault, UnsafeTemplate
 from tests.bumping import OLD, bumped, changed_lines, feedstock
 
@@ -151,6 +152,31 @@ def tree(case: Path, folder: Path) -> Feedstock:
     shutil.copytree(case.parent, folder, ignore=shutil.ignore_patterns("expected", "case.json"))
     shutil.copytree(case.parent / "expected" / "ci_support", folder / ".ci_support", dirs_exist_ok=True)
     return feedstock_folder_check.load(folder)
+
+
+def index(folder: Path, **projects: tuple[str, ...]) -> dict[str, str]:
+    """Write a simple index as pages on the disk, and return pip's settings for it."""
+    for project, names in projects.items():
+        page = folder / project / "index.html"
+        page.parent.mkdir(parents=True)
+        page.write_text("".join(f'<a href="{name}">{name}</a>\n' for name in names))
+    settings = {"PIP_INDEX_URL": folder.as_uri(), "PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1"}
+    return {"PATH": os.environ["PATH"], "HOME": str(folder), **settings}
+
+
+def test_pips_index_tells_the_newest_release(tmp_path: Path) -> None:
+    env = index(
+        tmp_path / "simple",
+        a=("a-1.0.tar.gz", "a-1.10.tar.gz", "a-1.9.tar.gz", "a-2.0rc1.tar.gz", "a-3.0-py3-none-any.whl"),
+    )
+    url = "https://example.org/packages/source/{}/{}/{}-1.0.tar.gz"
+    known, unknown = (SourceView(urls=(url.format(name[0], name, name),)) for name in ("a", "missing"))
+    known_answer, missing = upstream.newest_upstream_versions([known, unknown], "1.0", tmp_path, env=env)
+    assert (known_answer.newest, known_answer.index, known_answer.is_newer("1.9"), known_answer.is_newer("1.10")) == (
+        "1.10", "pip's index, project a", True, False,
+    )  # fmt: skip
+    assert not missing.newest
+    assert "No matching distribution found for missing" in missing.reason
 
 
 @pytest.mark.skipif(not CASES, reason="shared/golden, the reference answers on real feedstocks, is not here")

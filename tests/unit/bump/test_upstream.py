@@ -38,32 +38,6 @@ def test_the_project_is_read_from_the_layout_of_an_index(url: str, project: str)
     assert pip_index_client.project_of_url(url) == project
 
 
-def index(folder: Path, **projects: tuple[str, ...]) -> dict[str, str]:
-    """Write a simple index as pages on the disk, and return pip's settings for it."""
-    for project, names in projects.items():
-        page = folder / project / "index.html"
-        page.parent.mkdir(parents=True)
-        page.write_text("".join(f'<a href="{name}">{name}</a>\n' for name in names))
-    settings = {"PIP_INDEX_URL": folder.as_uri(), "PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1"}
-    return {"PATH": os.environ["PATH"], "HOME": str(folder), **settings}
-
-
-@pytest.mark.processes
-def test_pips_index_tells_the_newest_release(tmp_path: Path) -> None:
-    env = index(
-        tmp_path / "simple",
-        a=("a-1.0.tar.gz", "a-1.10.tar.gz", "a-1.9.tar.gz", "a-2.0rc1.tar.gz", "a-3.0-py3-none-any.whl"),
-    )
-    url = "https://example.org/packages/source/{}/{}/{}-1.0.tar.gz"
-    known, unknown = (SourceView(urls=(url.format(name[0], name, name),)) for name in ("a", "missing"))
-    known_answer, missing = upstream.newest_upstream_versions([known, unknown], "1.0", tmp_path, env=env)
-    assert (known_answer.newest, known_answer.index, known_answer.is_newer("1.9"), known_answer.is_newer("1.10")) == (
-        "1.10", "pip's index, project a", True, False,
-    )  # fmt: skip
-    assert not missing.newest
-    assert "No matching distribution found for missing" in missing.reason
-
-
 @pytest.mark.processes
 @pytest.mark.needs("git")
 def test_the_tags_of_a_repository_tell_the_newest_release(tmp_path: Path) -> None:
