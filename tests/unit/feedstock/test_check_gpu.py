@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.feedstock.test_recipe import ROOT, rendered
+from kiln import feedstock_folder_check, render
+from kiln.expand import read_config
+from tests.unit.feedstock.test_recipe import ROOT, name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,8 +112,10 @@ def test_every_library_that_the_packages_require_has_an_operation() -> None:
     )
     assert isinstance(table, ast.Dict)
     names = {key.value.lower() for key in table.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
-    (config,) = (item for name, item in rendered().items() if "12.9" in name and "3.12" in name)
-    host = [spec.split()[0] for spec in config["libtensorflow_framework"].requirements.host]
+    feedstock = feedstock_folder_check.load(ROOT)
+    outputs = render.render(feedstock, read_config(feedstock, name("12.9", "3.12"))).outputs
+    (framework,) = (output for output in outputs if output.name == "libtensorflow_framework")
+    host = [spec.split()[0] for spec in framework.requirements.host]
     required = {re.sub(r"^(cuda-|lib)|-dev$", "", name) for name in host} - {"version", "cudart"}
     assert required | {"cudnn"} <= names, required - names
     assert {"cublaslt", "ptxas and libdevice"} <= names
