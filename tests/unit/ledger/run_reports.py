@@ -1,13 +1,16 @@
-"""The run that tests of the ledger record, in a module that processes of tests can import without pytest."""
+"""The run that tests of the ledger record, and processes that record it, which import no pytest."""
 
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
 
+ROOT = Path(__file__).parents[3]
 PACKAGE = PackageReport(
     artifact=Artifact(
         path=Path("/c/linux-64/a-1-h_0.conda"),
@@ -51,3 +54,24 @@ RUN = MatrixReport(
     ci_url="https://git.example/x/actions/runs/1",
     configs=(A, B),
 )
+
+WRITER = """
+import dataclasses, sys
+from pathlib import Path
+from kiln.ledger import Ledger
+from kiln.model.run import ConfigState
+from tests.unit.ledger.run_reports import A, RUN
+ledger = Ledger(Path(sys.argv[1]))
+number = ledger.begin_run(dataclasses.replace(RUN, configs=()))
+print(number, flush=True)
+for count in range(int(sys.argv[2])):
+    config = dataclasses.replace(A, state=ConfigState.RUNNING, config=f"c{count % 5}", estimate=float(count))
+    ledger.update_config(number, config)
+    print(count, flush=True)
+"""
+
+
+def writer(path: Path, changes: int) -> subprocess.Popen[str]:
+    """Start a process that records a run with changes, and prints the run's number and then each change's."""
+    argv = (sys.executable, "-c", WRITER, str(path), str(changes))
+    return subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(ROOT)})

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.ledger import Ledger, StoredArtifact
 from kiln.model.run import ConfigRun, ConfigState, RunCost
-from tests.unit.ledger.run_reports import DONE, RUN, A, B
+from tests.unit.ledger.run_reports import DONE, RUN, A, B, writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-ROOT = Path(__file__).parents[3]
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -97,27 +93,6 @@ def test_a_ledger_with_steps_only_is_migrated(tmp_path: Path) -> None:
         assert ledger.begin_run(RUN) == 1
 
 
-WRITER = """
-import dataclasses, sys
-from pathlib import Path
-from kiln.ledger import Ledger
-from kiln.model.run import ConfigState
-from tests.unit.ledger.run_reports import A, RUN
-ledger = Ledger(Path(sys.argv[1]))
-number = ledger.begin_run(dataclasses.replace(RUN, configs=()))
-print(number, flush=True)
-for count in range(int(sys.argv[2])):
-    config = dataclasses.replace(A, state=ConfigState.RUNNING, config=f"c{count % 5}", estimate=float(count))
-    ledger.update_config(number, config)
-    print(count, flush=True)
-"""
-
-
-def writer(path: Path, changes: int) -> subprocess.Popen[str]:
-    argv = (sys.executable, "-c", WRITER, str(path), str(changes))
-    return subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(ROOT)})
-
-
 @pytest.mark.processes
 def test_all_that_a_killed_process_had_written_is_kept(tmp_path: Path) -> None:
     with writer(tmp_path / "l.sqlite", 100_000) as process:
@@ -132,17 +107,6 @@ def test_all_that_a_killed_process_had_written_is_kept(tmp_path: Path) -> None:
         report = ledger.run_report(number)
     assert report is not None
     assert {config.state for config in report.configs} == {ConfigState.INTERRUPTED}
-
-
-@pytest.mark.processes
-def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
-    item = 250
-    writers = [writer(tmp_path / "l.sqlite", item) for _ in range(8)]
-    first = [int(process.stdout.readline()) for process in writers if process.stdout]
-    for process in writers:
-        process.communicate()
-    with Ledger(tmp_path / "l.sqlite") as ledger:
-        assert [len(ledger.config_state_changes(number)) for number in first] == [item] * 8
 
 
 def test_rehearsals_and_builds_are_kept_apart(tmp_path: Path) -> None:
