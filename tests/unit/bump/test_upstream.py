@@ -16,6 +16,7 @@ from tests.bumping import OLD, bumped, changed_lines, feedstock, released
 from tests.git_repositories import git
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 HASHED = f"https://files.example.org/packages/ab/cd/{'0' * 60}"
@@ -84,11 +85,10 @@ def test_other_sources_are_named_with_the_reason(tmp_path: Path) -> None:
     }
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> dict[str, str]:
-    """A repository with two releases, an untagged commit and an environment; the commits by their tags."""
-    repository = tmp_path / "up"
-    repository.mkdir()
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """Return the commits, by their tags, of a repository with two releases and an untagged commit, and its ``url``."""
+    repository = tmp_path_factory.mktemp("up")
     git(repository, "init", "-q")
     commits = {"url": repository.as_uri()}
     for tag in ("v1_0", "", "v2_0"):
@@ -105,20 +105,20 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("length", [40, 7])
 def test_a_commit_of_the_old_versions_tag_becomes_that_of_the_new_one(
-    length: int, up: dict[str, str], tmp_path: Path
+    length: int, up: Mapping[str, str], tmp_path: Path
 ) -> None:
     text = f'{HEAD}  git_url: {up["url"]}\n  git_rev: "{up["v1_0"][:length]}"\n'
     plan = bumped(feedstock(tmp_path / "f", text), "2.0", env(tmp_path))
     assert changed_lines(plan) == {3: "version: 2.0", 6: f'git_rev: "{up["v2_0"][:length]}"'}
 
 
-def test_a_commit_of_a_recipe_yamls_context(up: dict[str, str], tmp_path: Path) -> None:
+def test_a_commit_of_a_recipe_yamls_context(up: Mapping[str, str], tmp_path: Path) -> None:
     text = f"context:\n  commit: {up['v1_0']}\n{HEAD}  git: {up['url']}\n  rev: ${{{{ commit }}}}\n"
     plan = bumped(feedstock(tmp_path / "f", text, v1=True), "2.0", env(tmp_path))
     assert changed_lines(plan) == {2: f"commit: {up['v2_0']}", 5: "version: 2.0"}
 
 
-def test_the_expected_commit_of_a_tag_is_that_of_the_new_one(up: dict[str, str], tmp_path: Path) -> None:
+def test_the_expected_commit_of_a_tag_is_that_of_the_new_one(up: Mapping[str, str], tmp_path: Path) -> None:
     tag = "v${{ version | replace('.', '_') }}"
     source = f"  git: {up['url']}\n  tag: {tag}\n  expected_commit: {up['v1_0']}\n"
     text = f"context:\n  version: '1.0'\npackage:\n  name: a\n  version: ${{{{ version }}}}\nsource:\n{source}"
@@ -128,7 +128,7 @@ def test_the_expected_commit_of_a_tag_is_that_of_the_new_one(up: dict[str, str],
         bumped(feedstock(tmp_path / "f", text, v1=True), "3.0", env(tmp_path))
 
 
-def test_a_commit_without_a_tag_stays_beside_a_source_with_the_version(up: dict[str, str], tmp_path: Path) -> None:
+def test_a_commit_without_a_tag_stays_beside_a_source_with_the_version(up: Mapping[str, str], tmp_path: Path) -> None:
     new = released(tmp_path / "files", "a-2.0.tar")["a-2.0.tar"]
     url = f"{(tmp_path / 'files').as_uri()}/a-{{{{ PKG_VERSION }}}}.tar"
     text = f"{HEAD}  - url: {url}\n    sha256: {OLD}\n  - git_url: {up['url']}\n    git_rev: {up['']}\n"
@@ -137,7 +137,7 @@ def test_a_commit_without_a_tag_stays_beside_a_source_with_the_version(up: dict[
     assert plan.unchanged == (f"{up['url']} at {up['']}",)
 
 
-def test_a_commit_that_no_tag_tells_is_refused_by_its_line(up: dict[str, str], tmp_path: Path) -> None:
+def test_a_commit_that_no_tag_tells_is_refused_by_its_line(up: Mapping[str, str], tmp_path: Path) -> None:
     text = f"{HEAD}  git_url: {up['url']}\n  git_rev: {up['']}\n"
     with pytest.raises(RecipeFault, match=r"recipe/meta\.yaml:6:12: no source depends on the version"):
         bumped(feedstock(tmp_path / "f", text), "2.0", env(tmp_path))
