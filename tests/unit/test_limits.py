@@ -20,7 +20,7 @@ from kiln.model.source_position import Place
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("limited_process")]
 
 HERE = Place(file="recipe/meta.yaml", line=7)
 
@@ -74,10 +74,10 @@ def test_a_fault_of_our_own_comes_back_with_where_it_happened() -> None:
 
 @pytest.mark.parametrize("work", [endless, lambda: 7 ** (10**9)], ids=["of many steps", "of a single step"])
 def test_work_without_end_is_ended_and_placed(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering_limit_errors, "SECONDS", 0.2)
+    monkeypatch.setattr(rendering_limit_errors, "SECONDS", 0.1)
     with pytest.raises(UnsafeTemplate) as caught:
         limits.run_bounded(noted(work))
-    assert (caught.value.at, caught.value.why) == (HERE, "it takes more than 0.2 s of processor time")
+    assert (caught.value.at, caught.value.why) == (HERE, "it takes more than 0.1 s of processor time")
 
 
 def deepen() -> None:
@@ -176,7 +176,7 @@ def test_the_limits_are_those_of_the_work_alone() -> None:
 
 
 def test_no_handler_of_ordinary_errors_catches_the_end_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering_limit_errors, "SECONDS", 0.2)
+    monkeypatch.setattr(rendering_limit_errors, "SECONDS", 0.1)
 
     def stubborn() -> None:
         while True:

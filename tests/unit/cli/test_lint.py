@@ -92,7 +92,8 @@ def test_fix_does_not_write_through_a_link(tmp_path: Path) -> None:
     assert outside.read_text() == BROKEN
 
 
-@pytest.mark.processes  # the limits are those of a separate process
+@pytest.mark.processes
+@pytest.mark.usefixtures("limited_process")
 def test_a_recipe_that_exhausts_the_machine_is_refused(tmp_path: Path) -> None:
     feedstock(tmp_path, changed(META, "{{ version }}.tar", "{{ 'a' * 10 ** 10 }}.tar"))
     assert run(["-C", str(tmp_path), "lint"]) == UnsafeTemplate.exit_code

@@ -117,8 +117,9 @@ def test_an_archive_with_damaged_data_has_no_facts(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("limited_process")
 def test_an_archive_beyond_the_limits_has_no_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering_limit_errors, "SECONDS", 0.2)
+    monkeypatch.setattr(rendering_limit_errors, "SECONDS", 0.1)
     path = tmp_path / "a.tar.gz"
     member = tarfile.TarInfo("a-1/zeros")
     member.size = 1 << 40

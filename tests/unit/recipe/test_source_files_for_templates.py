@@ -273,8 +273,10 @@ def test_a_repository_runs_no_program_and_stays_in_the_feedstock(tmp_path: Path,
         git(tmp_path / "src", "config", setting, f"touch {ran}; false")
     assert output(feedstock).build_number == 1
     assert not ran.exists()
-    (tmp_path / "src" / ".git" / "objects" / "info" / "alternates").write_text(f"{tmp_path}\n")
-    require_refused(feedstock, RecipeFault, "is not complete in the feedstock")
+    shared = written(tmp_path / "shared", GIT.replace("SOURCE", "path: ../src"))
+    shutil.copytree(original, tmp_path / "shared" / "src")
+    (tmp_path / "shared" / "src" / ".git" / "objects" / "info" / "alternates").write_text(f"{tmp_path}\n")
+    require_refused(shared, RecipeFault, "is not complete in the feedstock")
     linked = written(tmp_path / "linked", GIT.replace("SOURCE", "path: ../src"), files={"src/.git": "gitdir: /a\n"})
     require_refused(linked, RecipeFault, "is not complete in the feedstock")
 
