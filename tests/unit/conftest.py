@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import masking
+from kiln.ledger import fleet
 from kiln.limits.rendering_limit_errors import BoundedRunState
 
 if TYPE_CHECKING:
@@ -92,6 +93,14 @@ def guard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 def limited_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do work on hostile input in a fork under the system's limits, as kiln does; for tests that meet a limit."""
     monkeypatch.setattr(BoundedRunState, "inside", False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_ledger_reserve() -> Iterator[None]:
+    """Reserve a page in the ledger of each fleet run: writing the 4 MiB twice takes longer than a simulated run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleet, "RESERVE", 4096)
+        yield
 
 
 @pytest.fixture(autouse=True)

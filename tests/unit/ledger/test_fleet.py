@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.ledger import BuildDuration, Ledger
+from kiln.ledger import BuildDuration, Ledger, fleet
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.bazel_progress_and_report import CompileReport
 from kiln.model.build_results import StepReport
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 RUN = FleetRun(id="r1", provider="local", type="small", started=5.0, finished=None, number=3, lives=True, key="k")
 WORKER = WorkerRecord(name="kiln-r1-1", type="small", state=WorkerState.REQUESTED, requested=6.0, hourly=0.5)
 JOB = JobRecord(config="a", worker="kiln-r1-1", attempt=1, state=JobState.REQUESTED, started=7.0, cold=True)
+RESERVE = fleet.RESERVE  # as it is when tests are collected, before the fixture that makes it small
 
 
 def test_a_run_has_the_latest_records_of_its_workers_and_jobs(tmp_path: Path) -> None:
@@ -41,6 +42,14 @@ def test_a_run_has_the_latest_records_of_its_workers_and_jobs(tmp_path: Path) ->
         (result,) = ledger.fleet_runs()
         assert (result.id, result.lives) == ("r1", False)
         assert result.finished is not None
+
+
+def test_a_run_reserves_space_in_the_ledger_and_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "RESERVE", RESERVE)
+    path, log = tmp_path / "l.sqlite", tmp_path / "l.sqlite-wal"
+    with FleetLedger(path) as ledger:
+        ledger.begin_fleet(RUN)
+        assert min(path.stat().st_size, log.stat().st_size) >= RESERVE >= 1 << 20
 
 
 def test_the_end_of_a_run_ends_its_workers_and_what_they_built(tmp_path: Path) -> None:
