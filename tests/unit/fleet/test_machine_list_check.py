@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.usefixtures("rare_forecasts")
+
 FOUR = estimates(4, hours=1, groups=4)
 ONE, TWO, THREE, FOURTH = (f"kiln-r1-{number}" for number in (1, 2, 3, 4))
 CLOUD = dataclasses.replace(MACHINE, provider="openstack")

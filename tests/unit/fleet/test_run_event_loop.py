@@ -42,7 +42,7 @@ from kiln.fleet.executor_protocol import (
     TerminateWorker,
 )
 from kiln.fleet.fleet_run_settings import FleetRunConfig, cache_worker_type
-from kiln.fleet.run_event_loop import Supervisor
+from kiln.fleet.run_event_loop import FORECAST, Supervisor
 from kiln.fleet.run_recorders import RunRecorder
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.fleet_run import FleetRun, JobRecord, JobState, Offer, WorkerState
@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from kiln.model.fleet_run import MachineType
     from kiln.model.job_estimate import JobEstimate
     from kiln.model.run import MatrixReport
+
+pytestmark = pytest.mark.usefixtures("rare_forecasts")
 
 FOUR = estimates(4, hours=1, groups=4)
 ONE, TWO = "kiln-r1-1", "kiln-r1-2"
@@ -1435,6 +1437,7 @@ def test_output_and_heartbeats_of_builds_cost_no_decisions_and_forecasts_go_on(m
         steps.append(run.state.executor.now())
         advance(run)
 
+    monkeypatch.setattr("kiln.fleet.run_event_loop.FORECAST", FORECAST)  # as imported, before the fixture
     monkeypatch.setattr(Supervisor, "_submit_due_commands", counted)
     monkeypatch.setattr(NullStore, "update_cost", lambda *arguments: costs.append(arguments))
     assert all_done(supervisor(Talking(FOUR[:1]), max_workers=1).execute_run())

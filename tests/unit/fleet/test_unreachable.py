@@ -15,6 +15,8 @@ from kiln.fleet.run_recorders import RunRecorder
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates, null_recorder
 
+pytestmark = pytest.mark.usefixtures("rare_forecasts")
+
 ONE, TWO, THREE = "kiln-r1-1", "kiln-r1-2", "kiln-r1-3"
 SHORT, LONG = estimates(2, hours=1, groups=2)
 UNEVEN = (SHORT, dataclasses.replace(LONG, cold=5 * HOUR, warm=5 * HOUR))  # the long one is built by the first worker
