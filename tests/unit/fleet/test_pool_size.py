@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from kiln.model.fleet_run import FleetRun
     from kiln.model.run import MatrixReport
 
+pytestmark = pytest.mark.usefixtures("rare_forecasts")
+
 LARGE = dataclasses.replace(MACHINE, type="large", hourly=2.0)
 SERVER, FIRST, SECOND, THIRD = "kiln-r1-cache", "kiln-r1-pool-1", "kiln-r1-pool-2", "kiln-r1-pool-3"
 FOUR = estimates(4, hours=1, warm=0.2, groups=2)
