@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import fleet_controller_type_and_charge, fleet_slurm_options_and_jobs
 from kiln.cli.fleet_arguments import DEFAULT_TYPE
-from kiln.cli.fleet_prices import MACHINE_TYPES, merged_price_table, price_region
+from kiln.cli.fleet_prices import MACHINE_TYPES, merged_price_table, own_machine_types, price_region
 from kiln.cli.fleet_run_folder_and_variables import playbook_variable_value
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
@@ -209,11 +209,7 @@ def machine_type_table(options: argparse.Namespace) -> tuple[MachineType, ...]:
     from kiln.fleet import machine_types
 
     rows = playbook_variable_value("kiln_machine_types", options.vars)
-    table = (
-        machine_types.read_machine_types(MACHINE_TYPES)
-        if rows is None
-        else machine_types.machine_types_from_rows(rows, "kiln_machine_types")
-    )
+    table = own_machine_types() if rows is None else machine_types.machine_types_from_rows(rows, "kiln_machine_types")
     if options.provider != machine_types.EXISTING_HOSTS:
         return table
     (unknown,) = (kind for kind in table if kind.provider == machine_types.EXISTING_HOSTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.fleet.price_table import Price
+    from kiln.model.fleet_run import MachineType
 
 MACHINE_TYPES = ANSIBLE / "group_vars" / "all" / "machine_types.yml"
 LOCK_SECONDS = 60.0  # for another process that changes the table
@@ -49,11 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 def sorted_provider_prices(prices: Iterable[Price], provider: str | None) -> list[Price]:
     """Return the prices of a provider, or of all, of the machine types that kiln can ask for."""
-    from kiln.fleet import machine_types
-
-    names = {
-        (machine_type.provider, machine_type.name) for machine_type in machine_types.read_machine_types(MACHINE_TYPES)
-    }
+    names = {(machine_type.provider, machine_type.name) for machine_type in own_machine_types()}
     return sorted(
         (
             price
@@ -63,6 +61,14 @@ def sorted_provider_prices(prices: Iterable[Price], provider: str | None) -> lis
         ),
         key=lambda price: price.offer_key,
     )
+
+
+@functools.cache
+def own_machine_types() -> tuple[MachineType, ...]:
+    """Return kiln's own table of machine types, which a command may need several times."""
+    from kiln.fleet import machine_types
+
+    return machine_types.read_machine_types(MACHINE_TYPES)
 
 
 def prices_as_table(prices: Iterable[Price]) -> str:
