@@ -27,6 +27,7 @@ EXAMPLES = {  # of versions that can be left open, by their names
     "glibc": "2.28",
 }
 VERSIONS = tuple(EXAMPLES)
+_VERSIONS_AND_COMPILERS = (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:])
 _CAPABILITY = lazy_pattern(r"(?:(?:sm|compute)_)?(?P<number>\d{1,2}\.\d|\d{2,3})[af]?")
 _COMPILER = lazy_pattern(r"(?P<name>gcc|clang)[ -]?(?P<version>\d{1,3}(?:\.\d{1,3}){0,2})")
 
@@ -91,8 +92,7 @@ class Combination:
 
     def specified_versions(self) -> tuple[tuple[str, str], ...]:
         """Return the versions and compilers that are not left open, by name."""
-        parts = ((name, getattr(self, name)) for name in (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:]))
-        return tuple((name, value) for name, value in parts if value is not None)
+        return tuple([(name, value) for name in _VERSIONS_AND_COMPILERS if (value := getattr(self, name)) is not None])
 
     def with_versions(self, **versions: str | None) -> Combination:
         """Return the combination with other versions."""

@@ -48,7 +48,7 @@ class Suggestion:
     combination: Combination
     verdict: Verdict
     changes: tuple[str, ...]
-    variants: tuple[str, ...]
+    variants: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
         """Return the suggestion as JSON values."""

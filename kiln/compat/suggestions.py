@@ -44,13 +44,13 @@ UNORDERED = {"compiler", "host", "built_for"}  # without a distance
 def nearest_working_combinations(original: Combination, verdict: Verdict) -> tuple[Suggestion, ...]:
     """Return the nearest combinations that work, the nearest first; with a cost where none works without.
 
-    ``verdict`` is the original's.
+    ``verdict`` is the original's, which does not work without a cost.
     """
-    works, costs = (
-        _ranked_suggestions(original, good) if good.rank < verdict.rank else []
-        for good in (Verdict.WORKS, Verdict.COSTS)
-    )
-    return _first_of_each_kind_of_change([*_nearer_release_with_cost(original, costs, works), *works, *costs])
+    worst = Verdict.COSTS if verdict.rank > Verdict.COSTS.rank else Verdict.WORKS
+    ranked = _ranked_suggestions(original, worst)
+    works, costs = ([item for item in ranked if item.verdict is good] for good in (Verdict.WORKS, Verdict.COSTS))
+    nearest = _first_of_each_kind_of_change([*_nearer_release_with_cost(original, costs, works), *works, *costs])
+    return tuple(replace(item, variants=conda_build_config_lines(item.combination)) for item in nearest)
 
 
 def _nearer_release_with_cost(
@@ -67,18 +67,16 @@ def _nearer_release_with_cost(
     return [cost]
 
 
-def _ranked_suggestions(original: Combination, good: Verdict) -> list[Suggestion]:
-    """Return every similar combination with a verdict, the nearest first."""
+def _ranked_suggestions(original: Combination, worst: Verdict) -> list[Suggestion]:
+    """Return every similar combination with a verdict up to ``worst``, the nearest first, without variants."""
+    verdicts = _candidate_verdicts(original, worst)
     return [
         Suggestion(
             combination=candidate,
-            verdict=good,
+            verdict=verdicts[candidate],
             changes=_changed_parts(original, candidate),
-            variants=conda_build_config_lines(candidate),
         )
-        for candidate in sorted(
-            _candidate_combinations(original, good), key=lambda candidate: _change_distance(original, candidate)
-        )
+        for candidate in sorted(verdicts, key=lambda candidate: _change_distance(original, candidate))
     ]
 
 
@@ -98,9 +96,15 @@ def _first_of_each_kind_of_change(ranked: list[Suggestion]) -> tuple[Suggestion,
     return tuple(kinds[:COUNT])
 
 
-def _is_at_least_as_good(candidate: Combination, good: Verdict) -> bool:
-    """Return whether no finding is worse than a verdict; stop at the first that is."""
-    return not any(finding.verdict.rank > good.rank for finding in findings(candidate))
+def _verdict_up_to(candidate: Combination, worst: Verdict) -> Verdict | None:
+    """Return the verdict on a combination; None when it is worse than ``worst``, at the first finding that is."""
+    verdict = Verdict.WORKS
+    for finding in findings(candidate):
+        if finding.verdict.rank > worst.rank:
+            return None
+        if finding.verdict.rank > verdict.rank:
+            verdict = finding.verdict
+    return verdict
 
 
 def _changed_parts(original: Combination, other: Combination) -> tuple[str, ...]:
@@ -123,22 +127,21 @@ def _version_distance(one: str, other: str) -> float:
     return abs((first - third) * 1000 + second - fourth)
 
 
-def _candidate_combinations(original: Combination, good: Verdict) -> list[Combination]:
-    """Return every similar combination with a verdict; parts that already exclude it are skipped early."""
-    candidates: dict[Combination, None] = {}
+def _candidate_verdicts(original: Combination, worst: Verdict) -> dict[Combination, Verdict]:
+    """Return the verdicts up to ``worst`` on similar combinations; parts that already exclude one are skipped early."""
+    verdicts: dict[Combination, Verdict | None] = {}
     for start in _starting_combinations(original):
         for release in _with_other_releases(start):
             for cuda in dict.fromkeys(_candidate_cudas(release)):
-                if not _is_at_least_as_good(release.with_versions(cuda=cuda, **OPEN), good):
+                of_release = _verdict_up_to(release.with_versions(cuda=cuda, **OPEN), worst)
+                if of_release is None:
                     continue
                 for cudnn in dict.fromkeys(_candidate_cudnns(release, cuda)):
-                    pair = release.with_versions(cuda=cuda, cudnn=cudnn)
-                    candidates |= {
-                        candidate: None
-                        for candidate in _with_candidate_tools(pair)
-                        if candidate not in candidates and _is_at_least_as_good(candidate, good)
-                    }
-    return list(candidates)
+                    for candidate in _with_candidate_tools(release.with_versions(cuda=cuda, cudnn=cudnn)):
+                        if candidate not in verdicts:
+                            verdict = _verdict_up_to(candidate, worst)
+                            verdicts[candidate] = verdict and max(verdict, of_release, key=lambda one: one.rank)
+    return {candidate: verdict for candidate, verdict in verdicts.items() if verdict is not None}
 
 
 def _starting_combinations(original: Combination) -> Iterator[Combination]:

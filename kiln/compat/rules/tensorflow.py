@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def state_tested_versions(combination: Combination) -> Iterator[Finding]:
     """Yield the versions that a release is tested with, where nothing else is given."""
-    if combination.tf is None or [name for name, _ in combination.specified_versions()] != ["tf"] or combination.gpus:
+    if combination.tf is None or combination.gpus or len(combination.specified_versions()) > 1:
         return
     row, rule = tables.tensorflow_row(combination.tf), "TensorFlow"
     if row is None:
