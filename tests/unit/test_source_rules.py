@@ -10,14 +10,14 @@ import ast
 import functools
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.source_files import FILES, PACKAGE, name_of, nodes_of
+from tests.source_files import FILES, PACKAGE, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
     from pathlib import Path
 
 LAYERS = tuple(
@@ -44,11 +44,26 @@ def part_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+class ModuleContents(NamedTuple):
+    """What the rules are about: a module's imports, the names that it uses, its texts, and lines without encoding."""
+
+    imports: set[str]
+    names: set[str]
+    texts: set[str]
+    lines_without_encoding: list[int]
+
+
 @functools.cache
-def imports_of(file: Path) -> set[str]:
-    """Return every module that a file imports, inside functions and type-checking blocks too."""
+def contents_of(file: Path) -> ModuleContents:
+    """Return what a module contains, without its syntax tree: all trees together slow the garbage collection down."""
+    nodes = tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    return ModuleContents(imports_in(nodes), names_in(nodes), texts_in(nodes), lines_without_encoding(nodes))
+
+
+def imports_in(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return every module that is imported, inside functions and type-checking blocks too."""
     modules: set[str] = set()
-    for node in nodes_of(file):
+    for node in nodes:
         if isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -59,7 +74,7 @@ def imports_of(file: Path) -> set[str]:
 
 def parts_imported_by(file: Path) -> set[str]:
     """Return the other parts of kiln that a module imports."""
-    return {name.split(".")[1] for name in imports_of(file) if name.startswith("kiln.")} - {part_of(file)}
+    return {name.split(".")[1] for name in contents_of(file).imports if name.startswith("kiln.")} - {part_of(file)}
 
 
 def test_every_part_belongs_to_a_layer() -> None:
@@ -92,7 +107,9 @@ def test_imports_within_a_layer_make_no_cycle(layer: int) -> None:
 
 
 def test_the_lowest_layer_needs_only_the_standard_library() -> None:
-    roots = {name.split(".")[0] for file in FILES if LAYER_OF.get(part_of(file)) == 0 for name in imports_of(file)}
+    roots = {
+        name.split(".")[0] for file in FILES if LAYER_OF.get(part_of(file)) == 0 for name in contents_of(file).imports
+    }
     assert roots <= {*sys.stdlib_module_names, "kiln"}
 
 
@@ -138,10 +155,10 @@ def is_portable(file: Path) -> bool:
     return name_of(file) not in ALLOWED and not name_of(file).startswith("operating_system/")
 
 
-def names_of(file: Path) -> set[str]:
-    """The modules that a file imports, and its uses of ``module.name``."""
+def names_in(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the imported modules, and the uses of ``module.name``."""
     names: set[str] = set()
-    for node in nodes_of(file):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -152,12 +169,14 @@ def names_of(file: Path) -> set[str]:
 
 
 def test_no_other_module_needs_unix() -> None:
-    needs = {name_of(file): names_of(file) & (UNIX_MODULES | UNIX_NAMES) for file in FILES if is_portable(file)}
+    needs = {
+        name_of(file): contents_of(file).names & (UNIX_MODULES | UNIX_NAMES) for file in FILES if is_portable(file)
+    }
     assert {file: names for file, names in needs.items() if names} == {}
 
 
-def without_encoding(nodes: Iterable[ast.AST]) -> list[int]:
-    """The lines that open text in the encoding of the system, which is not UTF-8 on Windows; archives have none."""
+def lines_without_encoding(nodes: Sequence[ast.AST]) -> list[int]:
+    """Return the lines that open text in the system's encoding, which is not UTF-8 on Windows; archives have none."""
     lines = []
     for node in nodes:
         if not isinstance(node, ast.Call) or {"encoding", "fileobj", None} & {keyword.arg for keyword in node.keywords}:
@@ -175,21 +194,21 @@ def without_encoding(nodes: Iterable[ast.AST]) -> list[int]:
 
 
 def test_text_files_have_an_encoding() -> None:
-    assert [(name_of(file), lines) for file in FILES if (lines := without_encoding(nodes_of(file)))] == []
+    assert [(name_of(file), lines) for file in FILES if (lines := contents_of(file).lines_without_encoding)] == []
 
 
 @pytest.mark.parametrize(
     "line", ["p.open(newline='')", "open(p, 'w')", "p.open('r')", "p.read_text()", "q.write_text(a)"]
 )
 def test_a_text_file_without_encoding_is_noticed(line: str) -> None:
-    assert without_encoding(ast.walk(ast.parse(line))) == [1]
+    assert lines_without_encoding(tuple(ast.walk(ast.parse(line)))) == [1]
 
 
-def texts_of(file: Path) -> set[str]:
-    """Return the string constants of a module without its docstrings."""
+def texts_in(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the string constants without the docstrings."""
     docstrings: set[str | None] = set()
     texts: set[str] = set()
-    for node in nodes_of(file):
+    for node in nodes:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             docstrings.add(ast.get_docstring(node, clean=False))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -198,5 +217,5 @@ def texts_of(file: Path) -> set[str]:
 
 
 def test_no_message_names_a_page_that_an_installed_kiln_lacks() -> None:
-    texts = {(name_of(file), text) for file in FILES for text in texts_of(file)}
+    texts = {(name_of(file), text) for file in FILES for text in contents_of(file).texts}
     assert [(file, text) for file, text in texts if re.search(r"(?<![\w./])docs/[a-z-]+/", text)] == []
