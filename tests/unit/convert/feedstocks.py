@@ -23,6 +23,7 @@ _SCRIPTS = {
     "install-lib.sh": "make install\n",
     "install-py.sh": "echo $machine_mode \n",
 }
+_config_texts: dict[str, dict[str, str]] = {}  # by conversion and file, expanded once for all tests
 
 
 def conversion(name: str, folder: Path) -> Feedstock:
@@ -36,7 +37,13 @@ def conversion(name: str, folder: Path) -> Feedstock:
             (recipe / script).write_text(text)
     (folder / "conda-forge.yml").write_text(f"# settings\n{_FORGE[name]}")
     feedstock = feedstock_folder_check.load(folder)
-    expand.write_ci_support(feedstock, expand.configs(feedstock))
+    if name not in _config_texts:
+        _config_texts[name] = {
+            f"{config.name}.yaml": expand.config_file_text(config) for config in expand.configs(feedstock)
+        }
+    feedstock.config_folder.mkdir()
+    for file, text in _config_texts[name].items():
+        (feedstock.config_folder / file).write_text(text)
     return feedstock
 
 
