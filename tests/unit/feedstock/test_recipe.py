@@ -45,9 +45,9 @@ def rendered() -> dict[str, dict[str, Output]]:
 
 @pytest.fixture
 def variants(tmp_path: Path) -> Callable[..., list[dict[str, Output]]]:
-    """A function that renders all configs of this recipe with keys of its variant file replaced."""
+    """A function that renders this recipe's configs, all or those of a CUDA, with keys of its variant file replaced."""
 
-    def with_keys(text: str) -> list[dict[str, Output]]:
+    def with_keys(text: str, cuda: str = "") -> list[dict[str, Output]]:
         shutil.copytree(ROOT / "recipe", tmp_path / "recipe")
         shutil.copy(ROOT / "conda-forge.yml", tmp_path)
         file = tmp_path / "recipe" / "conda_build_config.yaml"
@@ -55,7 +55,8 @@ def variants(tmp_path: Path) -> Callable[..., list[dict[str, Output]]]:
             kept = re.sub(rf"^{key}:\n(?:[ #].*\n)*", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
             file.write_text(kept + text, encoding="utf-8")
         feedstock = feedstock_folder_check.load(tmp_path)
-        results = (render.close_static_pins(render.render(feedstock, config)) for config in expand.configs(feedstock))
+        configs = [config for config in expand.configs(feedstock) if f"cuda_compiler_version{cuda}" in config.name]
+        results = (render.close_static_pins(render.render(feedstock, config)) for config in configs)
         return [{item.name: item for item in result.outputs if not item.skip} for result in results]
 
     return with_keys
@@ -133,8 +134,8 @@ def test_builds_for_gpus_before_turing_exclude_the_cudnn_that_has_no_kernels_for
           - ""
           - "{capabilities}"
     """)
-    chosen = [item["libtensorflow_framework"] for item in variants(lists)]
-    (framework,) = {item.build_string: item for item in chosen if item.build_string.startswith("cuda129")}.values()
+    chosen = [item["libtensorflow_framework"] for item in variants(lists, cuda="12.9")]
+    (framework,) = {item.build_string: item for item in chosen}.values()
     assert framework.build_string.startswith(flavour)
     assert f"cudnn >=9.8,{cudnn}" in framework.requirements.run
     assert f"__cuda_arch >={arch}" in framework.requirements.run_constrained
