@@ -109,7 +109,7 @@ def test_paths_of_one_file_are_reported() -> None:
 
 
 def test_a_repeated_path_is_reported_once() -> None:
-    assert PrefixTree().add_and_check_package(["share/x"] * 100_000, {}) == ["share/x, twice"]
+    assert PrefixTree().add_and_check_package(["share/x"] * 10_000, {}) == ["share/x, twice"]
 
 
 def test_a_file_system_that_minds_the_case_of_names_is_one(tmp_path: Path) -> None:
