@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tests.written import FORMS
@@ -24,10 +26,23 @@ LONG = 12  # characters of a line that is unlikely to occur by chance
 ONE_LETTER = {"PLANTED_LETTER": "k"}  # too short to be masked; it must not spoil the others
 
 
-def written(secret: str) -> dict[str, str]:
+@functools.lru_cache(maxsize=64)
+def written(secret: str) -> Mapping[str, str]:
     """Return a secret in each distinct form."""
     every = {name: form(secret) for name, form in FORMS.items()}
-    return {name: text for name, text in every.items() if text not in list(every.values())[: list(every).index(name)]}
+    distinct = {
+        name: text for name, text in every.items() if text not in list(every.values())[: list(every).index(name)]
+    }
+    return MappingProxyType(distinct)
+
+
+@functools.lru_cache(maxsize=64)
+def _sought_by_form(secret: str) -> tuple[tuple[str, tuple[bytes, ...]], ...]:
+    """Return the search texts of a secret in each distinct form."""
+    return tuple(
+        (name, tuple(_sought(text.strip("'\"$") if len(text) > LONG else text)))
+        for name, text in written(secret).items()
+    )
 
 
 def _sought(text: str) -> Iterator[bytes]:
@@ -40,7 +55,7 @@ def found(data: bytes, secrets: Mapping[str, str] = SECRETS) -> list[str]:
     """Return the secrets that some bytes contain, each with its form."""
     names = []
     for variable, secret in secrets.items():
-        for name, text in written(secret).items():
-            if any(part in data for part in _sought(text.strip("'\"$") if len(text) > LONG else text)):
+        for name, parts in _sought_by_form(secret):
+            if any(part in data for part in parts):
                 names.append(f"{variable} as {name}")
     return names
