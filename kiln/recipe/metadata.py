@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from kiln.model.source_position import Place
     from kiln.recipe.recipe import Recipe
-    from kiln.template.namespace import Namespace
     from kiln.variants.space import Variant
 
 _FORBIDDEN = frozenset("=@#$%^&*:;\"'\\|<>?/ ")
@@ -172,13 +171,14 @@ class Metadata:
 
     # -- text --------------------------------------------------------------------------------------------------
 
-    @property
-    def namespace(self) -> Namespace:
-        """The names for selectors at this variant."""
-        return self.recipe.namespace(self.variant, self.host_subdir)
+    @cached_property
+    def selected_text(self) -> RecipeTextRegions:
+        """The recipe's text with selectors applied at this variant."""
+        names = self.recipe.namespace(self.variant, self.host_subdir)
+        return text_regions(self.recipe.text_after_selectors(names))
 
     def _recipe_text(self, *, selected: bool) -> RecipeTextRegions:
-        return text_regions(self.recipe.text_after_selectors(self.namespace if selected else None))
+        return self.selected_text if selected else text_regions(self.recipe.text_after_selectors(None))
 
     def _output_text_block(self, *, selected: bool) -> str:
         """Return the output's own block of the recipe's text."""

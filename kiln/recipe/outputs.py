@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import RecipeFault
 from kiln.recipe.requirement_texts import requirements_by_section, specs_without_package, with_variant_versions
-from kiln.recipe.used_variant_keys import text_regions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +59,7 @@ def _needs_metapackage(top: Metadata, entries: list[Values]) -> bool:
     names = {str(entry["name"]) for entry in entries if entry.get("name")}
     if any(spec.strip() and spec.split()[0] in names for spec in top.requirements_of_section("run")):
         return True
-    return text_regions(top.recipe.text_after_selectors(top.namespace)).pins_subpackage
+    return top.selected_text.pins_subpackage
 
 
 def _merge_with_top(values: Values, entry: Values) -> None:

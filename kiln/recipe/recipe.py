@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.template.sandboxed_jinja import Template
+    from kiln.template.selectors import SelectedText
     from kiln.variants.platform_properties import Platform
     from kiln.variants.space import Space, Variant
 
@@ -164,18 +165,26 @@ class Recipe:
 
     def _render_values(self, variant: Variant, host_subdir: str) -> Mapping[str, Any]:
         values: Mapping[str, Any] = {}
-        template = self.source.compiled_template(self.source.text.select(self.namespace(variant, host_subdir)))
+        names = self.namespace(variant, host_subdir)
+        selected = self.source.text.select(names)
+        template = self.source.compiled_template(selected)
         again = template.names is None or template.names & (_PACKAGE | OF_SOURCE) or self.source.names_revision
         passes = 3 if again else 1
         for number in range(1, passes + 1):
-            values = self._render_once(variant, host_subdir, values, final=self.reads_sources and number == passes)
+            final = self.reads_sources and number == passes
+            values = self._render_once(variant, host_subdir, names, selected, values, final=final)
         return values
 
     def _render_once(
-        self, variant: Variant, host_subdir: str, before: Mapping[str, Any], *, final: bool
+        self,
+        variant: Variant,
+        host_subdir: str,
+        names: Namespace,
+        selected: SelectedText,
+        before: Mapping[str, Any],
+        *,
+        final: bool,
     ) -> Mapping[str, Any]:
-        names = self.namespace(variant, host_subdir)
-        selected = self.source.text.select(names)
         template = self.source.compiled_template(selected)
         package = Metadata(self, variant, before, host_subdir=host_subdir)
         identity = (package.name, package.version, package.build_number) if before else ()
