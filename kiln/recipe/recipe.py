@@ -98,6 +98,7 @@ class Recipe:
         self._remembered: dict[object, frozenset[str]] = {}
         # An entry holds its variant and text, so that no other ones get the same ids.
         self._values: BoundedDict[tuple[int, int, str], tuple[Variant, object, Mapping[str, Any]]] = BoundedDict(64)
+        self._packages: BoundedDict[tuple[int, int], tuple[Variant, object, tuple[Metadata, ...]]] = BoundedDict(64)
         self._same: dict[frozenset[str], frozenset[str]] = {}
         self._defaults = platform.default_variant()
         self._loops = tuple(sorted(space.varying_keys))
@@ -335,8 +336,18 @@ class Recipe:
                 packages[(package.name, package.kind, self.used_varying_values(variant, package.used_keys()))] = package
         return [package for package in packages.values() if not package.skip]
 
-    def output_packages(self, variant: Variant) -> Iterator[Metadata]:
-        """Yield every package of the recipe at a variant, in the recipe's order."""
+    def output_packages(self, variant: Variant) -> tuple[Metadata, ...]:
+        """Return every package of the recipe at a variant, in the recipe's order.
+
+        Each package looks for its twin with open pins among those of its variant, so they are cached.
+        """
+        text = self.source.text
+        key = (id(variant), id(text))
+        if key not in self._packages:
+            self._packages[key] = variant, text, tuple(self._output_packages(variant))
+        return self._packages[key][2]
+
+    def _output_packages(self, variant: Variant) -> Iterator[Metadata]:
         top = self.top_level_metadata(variant)
         pairs = output_entries_with_values(top)
         entries = [entry for entry, _ in pairs][: len(self.output_entries(top.values))]  # without an added metapackage
