@@ -26,6 +26,7 @@ META = "recipe/meta.yaml"
 _HINT = "change it in meta.yaml to something that both formats have, and convert again"
 SCHEMA = "# yaml-language-server: $schema=https://raw.githubusercontent.com/prefix-dev/recipe-format/main/schema.json"
 _TYPED = re.compile(r"[-+.]?\d[\d.eExX_+-]*|true|false|yes|no|on|off|null|~|y|n", re.IGNORECASE)
+_WORDS = re.compile(r"\w[\w./-]*(?: [\w./-]+)*", re.ASCII)
 _STEP = "  "
 
 
@@ -156,6 +157,8 @@ def yaml_scalar_text(text: str, *, plain: bool) -> str:
 def _is_valid_plain_scalar(text: str) -> bool:
     if not text or text != text.strip():
         return False
+    if len(text) < 100 and _WORDS.fullmatch(text):  # most texts: YAML's parser takes a millisecond for each
+        return True
     try:
         for line in (f"- {text}", f"{text}: x"):
             yaml.compose(line, Loader=yaml.SafeLoader)
