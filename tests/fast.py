@@ -29,8 +29,8 @@ CORES = os.cpu_count() or 1
 PARTS = min(CORES + 2, 12)
 SECONDS = ROOT / ".pytest_cache" / "unit-test-seconds.json"  # by file, in the last run
 BYTES_IN_A_SECOND = 16_000  # of a file of tests that has not run yet, by the average
-# A quarter of the property tests' examples, of which .ci/run has all; and no test of this lane may be run again.
-UNIT_TESTS = ("pytest", "tests/unit", "--quiet", "--hypothesis-profile=fast", "-p", "no:rerunfailures")
+# A quarter of the property tests' examples, of which .ci/run has all.
+UNIT_TESTS = ("pytest", "tests/unit", "--quiet", "--hypothesis-profile=fast")
 CHECKS = {
     "types": ("mypy", "--platform", "linux"),
     "lint": ("ruff", "check", "--quiet"),
