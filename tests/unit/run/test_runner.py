@@ -1,4 +1,7 @@
-"""A run indexes its channel once for the configs that have finished meanwhile, and a failure is theirs."""
+"""A run records what its processes report, and indexes its channel once for the configs that have finished meanwhile.
+
+The processes are replaced by lines that they would print; the ledger and the folders are real.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,27 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln.errors import BrokenPackage
+from kiln import interprocess_messages, process_runner
+from kiln.errors import BrokenPackage, DiskFull, KilnError, MissingTool, OutOfMemory
+from kiln.job.job_descriptions import BuildOptions, ConfigJob
+from kiln.job.messages import MARK, failed_config_result
+from kiln.ledger import Ledger
 from kiln.model.run import ConfigRun, ConfigState
+from kiln.operating_system.machine_resources import MachineResources
+from kiln.process_runner import ProcessResult
+from kiln.run.options import RunOptions
+from kiln.run.plan import RunPlan
 from kiln.run.runner import MatrixRun
 from kiln.scheduling import local_build_order
 from kiln.store import build_cache
+from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
-    from kiln.run.plan import RunPlan
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kiln.model.bazel_progress_and_report import Progress
+    from kiln.model.run import MatrixReport
 
 DONE = tuple(ConfigRun(config=name, group=name, state=ConfigState.DONE) for name in ("a", "b"))
 
@@ -53,3 +69,230 @@ def test_packages_that_cannot_be_indexed_fail_their_configs(run: MatrixRun, monk
     assert run.errors == {"b": broken}
     failed = dataclasses.replace(DONE[1], state=ConfigState.FAILED, reason=broken.what)
     assert tuple(run.configs.values()) == (DONE[0], failed)
+
+
+def message(kind: str, **fields: Any) -> str:
+    """Return a line of a config's process."""
+    return f"{MARK}{interprocess_messages.encode({'kind': kind, **fields})}"
+
+
+def ended(exit_code: int, tail: str = "") -> ProcessResult:
+    return ProcessResult(argv=(), exit_code=exit_code, tail=tail, seconds=1.0)
+
+
+RESULT = message("result", state="done", reason="", packages=[], peak_memory=7)
+
+
+class Observer:
+    """An observer that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[str, str]] = []
+        self.lines: list[tuple[str, str, str]] = []
+        self.progress: list[Progress] = []
+        self.reports: list[MatrixReport] = []
+
+    def run_began(self, report: MatrixReport) -> None:
+        self.reports.append(report)
+
+    def config_changed(self, config: ConfigRun) -> None:
+        self.states.append((config.config, config.state.value))
+
+    def output_line_received(self, config: str, step: str, line: str) -> None:
+        self.lines.append((config, step, line))
+
+    def compile_progress_changed(self, config: str, progress: Progress) -> None:
+        self.progress.append(progress)
+
+    def run_cost_changed(self, cost: object) -> None: ...
+
+    def run_ended(self, report: MatrixReport) -> None:
+        self.reports.append(report)
+
+
+class Matrix:
+    """A run of configs in a folder, whose processes print the given lines, and end in the given way."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
+        self.processes: dict[str, tuple[list[str], ProcessResult | KilnError | OSError]] = {}
+        self.jobs: list[ConfigJob] = []
+        self.observer = Observer()
+        self.ledger = Ledger(folder / "ledger.sqlite")
+        self.layout = ArtifactLayout(root=folder / "build_artifacts")
+        self.layout.root.mkdir()
+        self.more = more
+        monkeypatch.setattr(process_runner, "run", self._run_process)
+
+    def _run_process(
+        self, _: object, *, stdin: str, on_line: Callable[[str], None], **__: object
+    ) -> process_runner.ProcessResult:
+        job = ConfigJob.parse(stdin)
+        self.jobs.append(job)
+        lines, outcome = self.processes[job.config]
+        for line in lines:
+            on_line(line)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _job(self, config: str) -> ConfigJob:
+        texts: dict[str, Any] = {
+            "root": "/f",
+            "key": config,
+            "shared": "s",
+            "sources": "h",
+            "container": "none",
+            "log": "",
+        }
+        options = BuildOptions()
+        return ConfigJob(
+            config=config,
+            options=options,
+            cores=1,
+            variables={},
+            environment={},
+            group="cpu",
+            cache_key="k",
+            compile_memory=1,
+            **texts,
+        )
+
+    def run(self) -> MatrixRun:
+        """Return the run, which has not begun."""
+        plan = RunPlan(
+            options=RunOptions(configs=tuple(self.processes), command="kiln build"),
+            layout=self.layout,
+            cores=4,
+            container="none",
+            image=None,
+            configs=tuple(
+                ConfigRun(config=name, group="cpu", state=ConfigState.WAITING) for name in sorted(self.processes)
+            ),
+            jobs_of={name: self._job(name) for name in self.processes},
+            seconds=None,
+            disk=0,
+            share=MachineResources(cores=4, memory=10**9),
+            notes=(),
+            **self.more,
+        )
+        return MatrixRun(plan, ledger=self.ledger, watcher=self.observer)
+
+
+@pytest.fixture
+def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Matrix:
+    return Matrix(tmp_path, monkeypatch)
+
+
+def test_the_result_of_a_config_is_reported_and_in_the_ledger(matrix: Matrix) -> None:
+    step = message("done", title="render", seconds=1.5, reused=True, notes=["a note"], compile=None, failed=False)
+    matrix.processes["a"] = ([step, step, RESULT], ended(0))
+    report = matrix.run().execute()
+    (config,) = report.configs
+    assert (config.state, config.peak_memory) == (ConfigState.DONE, 7)
+    assert [(step.title, step.seconds, step.reused, step.notes) for step in config.steps] == [
+        ("render", 1.5, True, ("a note",))
+    ] * 2
+    recorded = matrix.ledger.run_report(report.run)
+    assert recorded is not None
+    assert recorded.configs == report.configs
+    assert recorded.finished is not None
+    assert matrix.observer.states == [*[("a", "running")] * 3, ("a", "done")]
+
+
+def test_lines_of_output_are_shown_with_their_step_and_messages_are_not(matrix: Matrix) -> None:
+    progress = message("progress", done=3, total=9, current="gcc", left=None, stalled="")
+    matrix.processes["a"] = (["before", message("step", title="compile"), "gcc -c a.c", progress, RESULT], ended(0))
+    matrix.run().execute()
+    assert matrix.observer.lines == [("a", "", "before"), ("a", "compile", ""), ("a", "compile", "gcc -c a.c")]
+    assert [(progress.done, progress.total) for progress in matrix.observer.progress] == [(3, 9)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (ended(-9), "its process was killed by SIGKILL"),
+        (ended(3, "Traceback"), "its process ended with exit code 3: Traceback"),
+        (MissingTool("git not found"), "git not found"),
+        (OSError("no memory"), "the config's process cannot be started: no memory"),
+    ],
+)
+def test_a_process_without_a_result_fails_its_config_with_the_reason(
+    matrix: Matrix, outcome: ProcessResult | KilnError | OSError, reason: str
+) -> None:
+    matrix.processes["a"] = ([], outcome)
+    (config,) = matrix.run().execute().configs
+    assert (config.state, config.reason) == (ConfigState.FAILED, reason)
+
+
+def test_a_failed_config_keeps_its_error_and_the_others_are_built(matrix: Matrix) -> None:
+    result = failed_config_result(OutOfMemory("the compile needs 9 GB", hint="--memory 9GB"))
+    matrix.processes = {"a": ([message("result", **result)], ended(1)), "b": ([RESULT], ended(0))}
+    run = matrix.run()
+    states = [config.state for config in run.execute().configs]
+    assert states == [ConfigState.OUT_OF_MEMORY, ConfigState.DONE]
+    assert {config: (type(error), error.hint) for config, error in run.errors.items()} == {
+        "a": (OutOfMemory, "--memory 9GB")
+    }
+
+
+def test_a_job_has_the_log_of_its_run(matrix: Matrix) -> None:
+    matrix.processes["a"] = ([RESULT], ended(0))
+    report = matrix.run().execute()
+    (job,) = matrix.jobs
+    assert job.log == str(report.configs[0].log) == str(matrix.layout.log_file(report.run, "a"))
+
+
+@pytest.mark.parametrize("first_succeeds", [True, False])
+def test_the_first_config_of_a_group_compiles_and_after_a_failure_the_next_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, first_succeeds: bool
+) -> None:
+    matrix = Matrix(tmp_path, monkeypatch, compiles=True)
+    first = [RESULT] if first_succeeds else []
+    matrix.processes = {"a": (first, ended(1)), "b": ([RESULT], ended(0)), "c": ([RESULT], ended(0))}
+    matrix.run().execute()
+    assert [(job.config, job.cold) for job in matrix.jobs] == [("a", True), ("b", not first_succeeds), ("c", False)]
+
+
+def test_an_interrupted_run_records_the_configs_that_were_running(
+    matrix: Matrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix.processes = {"a": ([message("step", title="compile")], ended(-15)), "b": ([RESULT], ended(0))}
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(matrix.observer, "output_line_received", interrupt)
+    run = matrix.run()
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    recorded = matrix.ledger.run_report(run.number)
+    assert recorded is not None
+    assert [config.state for config in recorded.configs] == [ConfigState.INTERRUPTED, ConfigState.WAITING]
+    assert recorded.finished is not None
+    assert len(matrix.observer.reports) == 2, "its end is shown"
+
+
+class LedgerOnFullDisk(Ledger):
+    """A ledger whose first ``failures`` writes of a config's state find no space."""
+
+    failures = 0
+
+    def update_config(self, run: int, config: ConfigRun) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise DiskFull("no space left on the disk")
+        super().update_config(run, config)
+
+
+@pytest.mark.parametrize(("failures", "state"), [(1, ConfigState.DONE), (99, ConfigState.WAITING)])
+def test_a_full_disk_does_not_end_the_run_and_the_reserved_space_keeps_its_states(
+    matrix: Matrix, failures: int, state: ConfigState
+) -> None:
+    matrix.processes["a"] = ([RESULT], ended(0))
+    matrix.ledger = ledger = LedgerOnFullDisk(matrix.layout.root / "full.sqlite")
+    ledger.failures = failures
+    report = matrix.run().execute()
+    assert [config.state for config in report.configs] == [ConfigState.DONE]
+    recorded = ledger.run_report(report.run)
+    assert recorded is not None
+    assert [config.state for config in recorded.configs] == [state]
