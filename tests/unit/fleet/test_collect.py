@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import files
-from kiln.errors import BrokenPackage, HashMismatch
+from kiln import files, process_runner
+from kiln.errors import BrokenPackage, DiskFull, HashMismatch
 from kiln.fleet import collect
+from kiln.fleet.executor_protocol import CollectFailed, CollectResults, CommandUndelivered, ResultsCollected
+from kiln.fleet.executor_shared_state import PlaybookSession
+from kiln.fleet.playbook_runner import PlaybookRunner, PlaybookSite
+from kiln.process_runner import ProcessResult
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kiln.fleet.executor_protocol import Event
 
 DATA = b"a package"
 WHEEL = "wheels/cuda12.9/tensorflow-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl"
@@ -150,3 +156,76 @@ def test_a_build_of_other_inputs_is_foreign(tmp_path: Path) -> None:
     assert collect.input_mismatch_reason(tmp_path, key="b" * 64) == ""
     (tmp_path / "state.json").write_text("{}")
     assert collect.input_mismatch_reason(tmp_path, key="a" * 64) == "", "a build that an older kiln started has no key"
+
+
+REQUEST = CollectResults(worker="m", config="a", key="a" * 64)
+
+
+def fetched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, exit_code: int, stdout: str = "", tail: str = ""
+) -> Event:
+    """Return the event of a collection whose module ends in this way."""
+    result = ProcessResult(argv=(), exit_code=exit_code, tail=tail, seconds=1.0, stdout=stdout)
+    monkeypatch.setattr(process_runner, "capture", lambda *_, **__: result)
+    site = PlaybookSite(folder=folder, playbooks=folder, python=folder / "python", variables={}, environment={})
+    session = PlaybookSession(site=site, playbooks=PlaybookRunner(site), keep=lambda _, packages: tuple(packages))
+    return collect.collect_build_results(session, REQUEST)
+
+
+def failure(message: str) -> str:
+    """Return the output of a module of Ansible that failed."""
+    return json.dumps({"failed": True, "msg": message})
+
+
+def test_packages_that_were_fetched_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collected(tmp_path / "collected" / "m" / "a")
+    event = fetched(tmp_path, monkeypatch, exit_code=0)
+    assert isinstance(event, ResultsCollected)
+    assert [package.artifact.path.name for package in event.packages] == ["small-1-h_0.conda"]
+
+
+@pytest.mark.parametrize("code", [10, 12, 30, 35, 255])
+def test_a_lost_connection_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    reason = f"rsync ended with exit code {code}: connection unexpectedly closed"
+    event = fetched(tmp_path, monkeypatch, exit_code=1, stdout=failure(reason))
+    assert event == CommandUndelivered(command=REQUEST, reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "tail", "reason", "corrupt"),
+    [
+        (failure("rsync ended with exit code 23: no such file"), "", "rsync ended with exit code 23: no such", False),
+        (failure("HASH MISMATCH in a-1-0.conda"), "", "HASH MISMATCH in a-1-0.conda", True),
+        ("", "Traceback", "Traceback", False),
+        ("[]", "", "the module that fetches did not end", False),
+    ],
+)
+def test_another_failure_has_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stdout: str, tail: str, reason: str, corrupt: bool
+) -> None:
+    event = fetched(tmp_path, monkeypatch, exit_code=1, stdout=stdout, tail=tail)
+    assert isinstance(event, CollectFailed)
+    assert event.reason.startswith(reason)
+    assert (event.corrupt, event.foreign) == (corrupt, False)
+
+
+def test_a_full_disk_is_not_a_failure_of_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DiskFull, match="no disk space for a from m"):
+        fetched(tmp_path, monkeypatch, exit_code=1, stdout=failure("DISK FULL: 2 GB needed"))
+
+
+def test_results_of_other_inputs_are_removed_and_reported_as_foreign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = collected(tmp_path / "collected" / "m" / "a")
+    (folder / "state.json").write_text(json.dumps({"key": "b" * 64}))
+    event = fetched(tmp_path, monkeypatch, exit_code=0)
+    assert isinstance(event, CollectFailed)
+    assert (event.foreign, event.corrupt, folder.exists()) == (True, False, False)
+
+
+def test_corrupt_results_are_removed_to_be_fetched_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = collected(tmp_path / "collected" / "m" / "a", sha256="0" * 64)
+    event = fetched(tmp_path, monkeypatch, exit_code=0)
+    assert isinstance(event, CollectFailed)
+    assert (event.corrupt, event.foreign, folder.exists()) == (True, False, False)
