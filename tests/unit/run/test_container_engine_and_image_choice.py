@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from kiln import emulation
+from kiln.container.engine import Engine, EngineKind
 from kiln.errors import UsageError
 from kiln.job.host_environment_and_python import HostMachine
 from kiln.job.job_descriptions import BuildOptions
+from kiln.model.matrix_config import BuildConfig
+from kiln.process_runner import ProcessResult
 from kiln.run.container_engine_and_image_choice import (
     BuildLocation,
     _platform_by_image,
+    choose_build_locations,
     choose_container_engine,
     image_names_for_report,
 )
@@ -20,6 +27,7 @@ from kiln.run.options import RunOptions
 
 DIGEST = f"sha256:{'5' * 64}"
 HERE = HostMachine(environment={}, python=Path("python3"))
+OWN_PLATFORM = emulation.oci_platform(emulation.container_subdir())
 IMAGE = BuildLocation(image="localhost/i:1", digest=DIGEST)
 
 
@@ -58,3 +66,39 @@ def test_an_image_is_needed_for_one_platform_at_a_time() -> None:
     assert _platform_by_image(images) == {"anvil:1": "linux/amd64", "anvil:2": "linux/arm64"}
     with pytest.raises(UsageError, match="anvil:2 is needed for linux/arm64 and for linux/amd64"):
         _platform_by_image([*images, ("anvil:2", "linux/amd64")])
+
+
+class EngineWithImages(Engine):
+    """An engine that has images of this machine's platform, by name."""
+
+    images: ClassVar[dict[str, str]] = {"quay.io/here:1": f"quay.io/here@{DIGEST}"}
+
+    def run_command(self, *words: str) -> ProcessResult:
+        assert words[:2] == ("image", "inspect")
+        system, _, architecture = OWN_PLATFORM.partition("/")
+        described = {"Os": system, "Architecture": architecture, "RepoDigests": [self.images.get(words[2], "")]}
+        missing = words[2] not in self.images
+        text = "Error: no such image" if missing else ""
+        return ProcessResult(argv=words, exit_code=int(missing), tail=text, seconds=0.0, stdout=json.dumps([described]))
+
+
+ENGINE = EngineWithImages(kind=EngineKind.PODMAN, executable="podman", version="5", environment={})
+CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={}, image="quay.io/here:1")
+
+
+def test_a_config_is_built_in_its_image_or_in_the_one_of_the_caller() -> None:
+    options = RunOptions(configs=("c",), command="", fetch=False)
+    places, notes = choose_build_locations([(CONFIG, OWN_PLATFORM)], options, ENGINE, None)
+    assert (places, notes) == ({"c": BuildLocation(image="quay.io/here:1", digest=DIGEST)}, ())
+    absent = dataclasses.replace(options, image="quay.io/absent:1")
+    places, notes = choose_build_locations([(CONFIG, OWN_PLATFORM)], absent, ENGINE, None)
+    assert places == {"c": BuildLocation(image="quay.io/absent:1", digest="unknown")}
+    assert notes == ("the image quay.io/absent:1 is missing and would be fetched",)
+
+
+def test_a_config_without_an_image_is_refused_in_a_container_alone() -> None:
+    config = dataclasses.replace(CONFIG, image=None)
+    options = RunOptions(configs=("c",), command="", fetch=False)
+    assert choose_build_locations([(config, OWN_PLATFORM)], options, None, None) == ({"c": BuildLocation()}, ())
+    with pytest.raises(UsageError, match="c names no image to build in"):
+        choose_build_locations([(config, OWN_PLATFORM)], options, ENGINE, None)
