@@ -184,7 +184,7 @@ def _describe_driver(machine: TargetMachine) -> str:
 def explain_old_glibc(specs: Sequence[str], machine: TargetMachine) -> tuple[str, str, str]:
     """Return problem, cause and hint for an old C library."""
     return (
-        f"{' and '.join(specs)} needs a newer C library than this machine's",
+        f"{' and '.join(specs)} need{'s' if len(specs) == 1 else ''} a newer C library than this machine's",
         f"glibc here is {machine.virtual_package_version('__glibc') or 'not known'}",
         "use a newer system or a container; CONDA_OVERRIDE_GLIBC chooses packages for another machine",
     )

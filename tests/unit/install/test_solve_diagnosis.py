@@ -168,6 +168,13 @@ def test_a_package_that_needs_a_newer_c_library_is_named(tmp_path: Path) -> None
     assert error.why.splitlines()[0] == "glibc here is 2.28"
 
 
+def test_packages_that_need_a_newer_c_library_together_are_named(tmp_path: Path) -> None:
+    packages = [package("a", "1", "0", "c !=2"), package("b", "1", "0", "c >=2")]
+    packages += [package("c", "1", "0"), package("c", "2", "0"), package("c", "3", "0", "__glibc >=2.34")]
+    error = explanation(tmp_path, packages, ("a", "b"), glibc="2.28")
+    assert error.what == "a and b need a newer C library than this machine's"
+
+
 def test_specs_that_exclude_each_other_are_named_without_the_others(tmp_path: Path) -> None:
     packages = [package("a", "1", "0", "c 1"), package("b", "1", "0", "c 2"), package("d", "1", "0")]
     packages += [package("c", version, "0") for version in ("1", "2")]
