@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from kiln.fleet import executor_protocol
 from kiln.fleet.assumptions import Assumptions
-from kiln.fleet.lost_controller_cost_and_sweep_script import LIFETIME
 from kiln.fleet.reconcile import ListedMachine
 from kiln.fleet.run_recorders import RunRecorder
+from kiln.fleet.worker_leases_and_sweep_timer import LIFETIME
 from kiln.ledger.fleet import FleetLedger
 from kiln.model.build_results import StepReport
 from kiln.model.fleet_run import MachineType

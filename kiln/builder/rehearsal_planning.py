@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kiln import limits, render
 from kiln.errors import UnsupportedPython, UsageError
 from kiln.job.required_channels_and_network import python_versions_of_config
-from kiln.package_test.plan import specs_required_by_test
+from kiln.package_test.specs_and_script import specs_required_by_test
 from kiln.rehearse import usable_python_search, wheel_locks
 from kiln.rehearse.python_package_from_interpreter import PACKAGED_PYTHONS
 from kiln.variants.cuda_version import cuda_version_of_config
@@ -74,7 +74,7 @@ class RehearsalPlanner:
             rendered,
             required,
             search=SubstituteSearch(
-                python=dependency_substitution_plan.fitting_python(required, preferred),
+                python=dependency_substitution_plan.python_version_for_requirements(required, preferred),
                 own={output.name: output.version for output in rendered.outputs if not output.skip},
                 pinned=rendered.config.variant.keys() - OF_INTERPRETER,
                 env=self.env,

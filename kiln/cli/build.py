@@ -68,7 +68,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
         print_folded(plan_as_text(plan))
         return 0
     plan = build_continued_over_ci_jobs.take_over_from_previous_job(chain, feedstock, plan, options)
-    report, errors = execute_plan(feedstock, plan, options)
+    report, errors = build_showing_progress(feedstock, plan, options)
     if options.json:
         import json
 
@@ -114,7 +114,7 @@ def plan_run_and_print_notes(feedstock: Feedstock, request: RunOptions, options:
     return plan
 
 
-def execute_plan(
+def build_showing_progress(
     feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Execute a plan, and show its progress on standard error; write JUnit's XML, also when the run is interrupted."""

@@ -22,13 +22,13 @@ from kiln.cli import (
     fleet_gpu_tests,
     fleet_package_tests,
     fleet_prices,
-    fleet_remote_executor_checks,
+    fleet_remote_executor_options,
     fleet_run_terms_from_options,
     fleet_slurm_options_and_jobs,
     fleet_sweep,
     fleet_unrecorded_run_recovery,
-    lost_terminal,
     run_options_from_arguments,
+    terminal_loss_tolerance,
 )
 from kiln.cli.commands_in_hints import make_pasteable
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, add_arguments, planned_worker_loss_limits
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         fleet_slurm_options_and_jobs.check_options(options)
         fleet_run_terms_from_options.check_options(options)
         fleet_detach_to_controller.check_options(options)
-        fleet_remote_executor_checks.check_options(options, os.environ)
+        fleet_remote_executor_options.check_options(options, os.environ)
     if options.action in DETACHED or (options.action in BY_KEY and options.key is not None):
         return (DETACHED.get(options.action) or BY_KEY[options.action])(options, root)
     feedstock = feedstock_folder_check.load(root)
@@ -153,7 +153,7 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
 
     names = dict.fromkeys((*config_selection.selected_configs(feedstock, options), *more))
     recipe_support.require_supported_recipe(feedstock, names)  # before workers are provisioned, and paid for
-    fleet_remote_executor_checks.require_recipe_support(feedstock, names, options)
+    fleet_remote_executor_options.require_recipe_support(feedstock, names, options)
     configs = configs_built_on_workers.remote_configs(feedstock, tuple(names), options=worker_build_options(options))
     finished = {} if options.rebuild else configs_built_on_workers.collected_packages(feedstock, configs)
     cached = tuple(
@@ -211,8 +211,8 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
             keep = functools.partial(add_collected_packages, feedstock, configs)
             build_stage = functools.partial(fleet.execute_fleet_run, run_config, site, keep=keep)
         view = run_view_of_configs(feedstock, [config.config for config in selection.all])
-        with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
-            observer, key = lost_terminal.terminal_loss_tolerant_view(view), selection.all[0].inputs.shared
+        with signals.termination_as_interrupt(), terminal_loss_tolerance.survive_hangup(), view:
+            observer, key = terminal_loss_tolerance.terminal_loss_tolerant_view(view), selection.all[0].inputs.shared
             report, errors = fleet_gpu_tests.build_and_test(
                 stage, build_stage, selection.cached, previous, key=key, ledger=ledger, observer=observer
             )

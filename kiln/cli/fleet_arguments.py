@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.cli import build_arguments, common_arguments, option_value_parsers
-from kiln.fleet import lost_controller_cost_and_sweep_script
+from kiln.fleet import worker_leases_and_sweep_timer
 
 if TYPE_CHECKING:
     import argparse
@@ -98,7 +98,7 @@ REPLACEMENTS_HELP = (
 
 PRICES_HELP = "table of prices to use in addition to kiln's (default: prices.csv in ~/.config/kiln, if it exists)"
 
-LEASE = f"{lost_controller_cost_and_sweep_script.LEASE / 60:.0f}min"
+LEASE = f"{worker_leases_and_sweep_timer.LEASE / 60:.0f}min"
 TIMER_HELP = "print a shell script for '| sh' that makes systemd sweep from this computer; contact nobody"
 GPU_TESTS_HELP = "test the CUDA configs, once all are built, on a worker with a GPU; without that they are not done"
 GPU_TYPE_HELP = (

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import fleet_remote_executor_checks
+from kiln.cli import fleet_remote_executor_options
 from kiln.cli.commands_in_hints import make_pasteable
 from kiln.cli.environment_filters import container_client_variables
 from kiln.cli.fleet_controller_type_and_charge import (
@@ -179,7 +179,7 @@ def controller_settings(
     sizes = feedstock.root / "fleet-sizes.yml"
     kind = priced_controller_type(options)
     price = {} if kind is None else controller_price_variable(kind, time.time())
-    executor = fleet_remote_executor_checks.executor_secret_variables(options, os.environ)
+    executor = fleet_remote_executor_options.executor_secret_variables(options, os.environ)
     return ControllerSettings(
         run=run,
         arguments=tuple(arguments),

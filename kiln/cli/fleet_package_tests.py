@@ -10,7 +10,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import config_selection, fleet_controller_type_and_charge, lost_terminal, run_options_from_arguments
+from kiln.cli import (
+    config_selection,
+    fleet_controller_type_and_charge,
+    run_options_from_arguments,
+    terminal_loss_tolerance,
+)
 from kiln.cli.fleet_arguments import CAPACITY_TIMEOUT, worker_loss_limits
 from kiln.cli.fleet_detach_to_controller import new_run_id
 from kiln.cli.fleet_planning import config_resource_needs, default_machine_types, priced_machine_types
@@ -56,9 +61,9 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
         for program in PROGRAMS:
             process_runner.find_program(program, env=os.environ)
         view = run_view_of_configs(feedstock, tuple(tests.tested.packages))
-        with signals.termination_as_interrupt(), lost_terminal.survive_hangup(), view:
+        with signals.termination_as_interrupt(), terminal_loss_tolerance.survive_hangup(), view:
             report, errors = worker_tests.run_tests_on_worker(
-                tests, ledger, lost_terminal.terminal_loss_tolerant_view(view)
+                tests, ledger, terminal_loss_tolerance.terminal_loss_tolerant_view(view)
             )
         fleet = ledger.fleet_run(tests.run_config.id)
     results = worker_tests.results_of_all_configs(tests, report, errors)

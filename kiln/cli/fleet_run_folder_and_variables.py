@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli import fleet_remote_executor_checks
+from kiln.cli import fleet_remote_executor_options
 from kiln.cli.environment_filters import conda_forge_build_variables, container_client_variables
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
@@ -44,7 +44,7 @@ def worker_job_options(options: argparse.Namespace, run_config: FleetRunConfig |
     """Return the options of ``kiln build`` on the workers, with those that have no part in the packages."""
     return (
         *worker_build_options(options),
-        *fleet_remote_executor_checks.executor_job_options(options, run_config),
+        *fleet_remote_executor_options.executor_job_options(options, run_config),
     )
 
 
@@ -81,7 +81,7 @@ def playbook_site(
         **recorded_region_variables(options, folder, run, provider),
     }
     builds_alone = run_config is not None and run_config.pool is None
-    job_secrets = fleet_remote_executor_checks.executor_secret_variables(options, os.environ) if builds_alone else {}
+    job_secrets = fleet_remote_executor_options.executor_secret_variables(options, os.environ) if builds_alone else {}
     variables: dict[str, Any] = {
         "kiln_run": run,
         "kiln_owner": run,  # it is random, and so unique
@@ -104,7 +104,7 @@ def playbook_site(
             "kiln_environment": worker_build_variables(feedstock),
         }
         if run_config.pool is not None:
-            variables["kiln_pool_properties"] = fleet_remote_executor_checks.pool_platform_properties(
+            variables["kiln_pool_properties"] = fleet_remote_executor_options.pool_platform_properties(
                 feedstock, options
             )
     return PlaybookSite(

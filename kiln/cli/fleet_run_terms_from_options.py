@@ -12,7 +12,7 @@ from kiln.cli.fleet_prices import price_region
 from kiln.cli.fleet_run_folder_and_variables import playbook_variable_text
 from kiln.console.text import duration_seconds
 from kiln.errors import UsageError
-from kiln.fleet.lost_controller_cost_and_sweep_script import LIFETIME
+from kiln.fleet.worker_leases_and_sweep_timer import LIFETIME
 
 if TYPE_CHECKING:
     import argparse

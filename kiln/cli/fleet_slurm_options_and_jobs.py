@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import fleet_remote_executor_checks
+from kiln.cli import fleet_remote_executor_options
 from kiln.cli.environment_filters import container_client_variables, pip_variables
 from kiln.cli.fleet_run_folder_and_variables import (
     PACKAGE_ROOT,
@@ -108,7 +108,7 @@ def slurm_run_site(
         _site_with_settings(feedstock, run, settings),
         sizes=sizes,
         variables=worker_build_variables(feedstock),
-        secrets=fleet_remote_executor_checks.executor_secret_variables(options, os.environ),
+        secrets=fleet_remote_executor_options.executor_secret_variables(options, os.environ),
         options=worker_job_options(options),
         poll=duration_seconds(options.poll),
     )

@@ -83,12 +83,12 @@ def worker_table(workers: Iterable[Mapping[str, Any]]) -> str:
 
 def sweep_timer_script(options: argparse.Namespace, feedstock: Feedstock) -> str:
     """Return the script that installs a timer for the same sweep, with the environment without its secrets."""
-    from kiln.fleet import lost_controller_cost_and_sweep_script
+    from kiln.fleet import worker_leases_and_sweep_timer
 
     more = [word for path in options.vars for word in ("--vars", str(path.absolute()))]
     more += [] if options.user is None else ["--user", options.user]
     argv = (sys.executable, "-m", "kiln", "-C", str(feedstock.root.absolute()), "fleet", "sweep")
-    return lost_controller_cost_and_sweep_script.sweep_timer_script(
+    return worker_leases_and_sweep_timer.sweep_timer_script(
         options.provider,
         (*argv, "--provider", options.provider, *more),
         folder=str(PACKAGE_ROOT),

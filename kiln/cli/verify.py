@@ -98,7 +98,7 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     from kiln import files
     from kiln.provenance import slsa
     from kiln.publish.channel_file_reader import channel_reader
-    from kiln.publish.channel_provenance import CHAIN
+    from kiln.publish.record_chain_and_sbom_files import CHAIN
 
     if not options.package.is_file():
         raise UsageError(f"file not found: {options.package}", hint="download the package first")
@@ -107,7 +107,7 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     read = channel_reader(channel)
     chain = read(CHAIN)
     chained = None if chain is None or not chain_has_record(chain, own) else verify_chain_record(options, read, chain)
-    attested, attestations, notes = verify_attestations(options, own, channel, read)
+    attested, attestations, notes = attested_facts_and_notes(options, own, channel, read)
     if chained is None and options.allowed_signers:
         raise ProvenanceBroken(f"{options.package.name} has no record that an allowed signer could have signed")
     if chained is None and attested is None:
@@ -166,7 +166,7 @@ def verify_chain_record(
     """Return the record of a package in the channel's chain, and the verified facts."""
     from kiln.conda_package.reader import read_info_json_object
     from kiln.provenance import record_check, ssh_signatures
-    from kiln.publish.channel_provenance import BILL, CYCLONEDX
+    from kiln.publish.record_chain_and_sbom_files import BILL, CYCLONEDX
 
     signers = None
     if options.allowed_signers:
@@ -182,7 +182,7 @@ def verify_chain_record(
     )
 
 
-def verify_attestations(
+def attested_facts_and_notes(
     options: argparse.Namespace, own: Mapping[str, str], channel: str, read: Callable[[str], bytes | None]
 ) -> tuple[AttestedFacts | None, tuple[ListedAttestation, ...], tuple[str, ...]]:
     """Return what the required signers attest, or anybody where none is required, all attestations, and notes.

@@ -28,7 +28,7 @@ def conda_build_config_lines(combination: Combination) -> tuple[str, ...]:
         values["python"] = (
             f"{_minor_version(combination.python)}.* *_{_python_build_suffix(_minor_version(combination.python))}"
         )
-    values["cuda_compute_capabilities"] = ",".join(capabilities_including_gpus(combination) or combination.built_for)
+    values["cuda_compute_capabilities"] = ",".join(capabilities_extended_for_gpus(combination) or combination.built_for)
     return tuple(line for key, value in values.items() if value for line in (f"{key}:", f'  - "{value}"'))
 
 
@@ -75,7 +75,7 @@ def newest_accepted_gcc(cuda: str | None) -> str:
     return str(int(major) if minor else int(major) - 1)
 
 
-def capabilities_including_gpus(combination: Combination) -> tuple[str, ...]:
+def capabilities_extended_for_gpus(combination: Combination) -> tuple[str, ...]:
     """Return the capabilities that include the GPUs'; empty when they do already, or CUDA does not support them."""
     row = tables.cuda_compiler_row(combination.cuda) if combination.cuda else None
     if row is None:

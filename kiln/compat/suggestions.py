@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kiln.compat import tables
 from kiln.compat.combination import Combination, Gpu, capability_number
 from kiln.compat.combination_variant_conversion import (
-    capabilities_including_gpus,
+    capabilities_extended_for_gpus,
     conda_build_config_lines,
     newest_accepted_gcc,
 )
@@ -148,7 +148,7 @@ def _starting_combinations(original: Combination) -> Iterator[Combination]:
     """Yield the original, that with a newer driver, and that compiled for its GPUs too."""
     yield original
     yield from _with_newer_drivers(original)
-    if original.built_for and (completed := capabilities_including_gpus(original)):
+    if original.built_for and (completed := capabilities_extended_for_gpus(original)):
         yield replace(original, built_for=completed)
 
 

@@ -101,7 +101,7 @@ class Container:
         if result.exit_code == process_runner.TIMED_OUT and self._inspect_state()["Status"] != "exited":
             self.stop()  # it may not even have started
             return ContainerProgramResult(exit_code=process_runner.TIMED_OUT, tail=result.tail)
-        tail, peak, kills = memory_watch.parse_memory_figures(result.tail)
+        tail, peak, kills = memory_watch.split_output_peak_and_kills(result.tail)
         # Success with figures from the watcher needs no query to the engine.
         state = UNASKED if result.ok and peak is not None else self._inspect_state()
         if state["Status"] in {"created", "configured"}:  # Docker, Podman: never started

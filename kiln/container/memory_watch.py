@@ -66,7 +66,7 @@ def is_memory_figure_line(line: str) -> bool:
     return any(figure.match(line) for figure in _FIGURES.values())
 
 
-def parse_memory_figures(tail: str) -> tuple[str, int | None, int]:
+def split_output_peak_and_kills(tail: str) -> tuple[str, int | None, int]:
     """Return the tail without the watcher's lines, the peak memory in bytes, and the number of killed processes."""
     values: dict[str, int] = {}
     lines = []

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.fleet.lost_controller_cost_and_sweep_script import LEASE, LIFETIME
+from kiln.fleet.worker_leases_and_sweep_timer import LEASE, LIFETIME
 from kiln.model.fleet_run import FleetRun, MachineType, Offer, WorkerState
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ SILENCE = 30.0  # seconds of a worker's silence after which its provider is aske
 SETTLING = 120.0  # seconds in which a provider may not list a new machine yet, or may list a terminated one still
 
 
-class MachineAudit:
+class MachineListAuditor:
     """Decides when the provider is asked for the run's machines, and what follows from its list.
 
     ``doubtful`` are the workers that the last list lacks or shows as stopped, with the reasons: they are probed.

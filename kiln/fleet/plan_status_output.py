@@ -10,10 +10,10 @@ from kiln.console.text import cost_text, count_text, duration, table
 from kiln.fleet import costs as fleet_costs
 from kiln.fleet import quotas
 from kiln.fleet.assumptions import Assumptions
-from kiln.fleet.lost_controller_cost_and_sweep_script import greatest_cost_text
 from kiln.fleet.offer_and_replacement_terms import RunTerms, run_terms_lines
 from kiln.fleet.price_table import FREE
 from kiln.fleet.run_recorders import config_of_job
+from kiln.fleet.worker_leases_and_sweep_timer import greatest_cost_text
 from kiln.model.fleet_run import FleetRun, JobState, MachineType, WorkerRecord
 from kiln.model.job_estimate import JobSize
 from kiln.report.run_report_as_json import cost_as_json

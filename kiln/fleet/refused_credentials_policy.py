@@ -10,7 +10,7 @@ from kiln.errors import CredentialsRefused
 
 if TYPE_CHECKING:
     from kiln.fleet.live_run_state import FleetState
-    from kiln.fleet.pool_size import PoolManager
+    from kiln.fleet.pool_manager import PoolManager
     from kiln.fleet.worker_and_job_inventory import Worker
 
 LOGGER = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiln.fleet.executor_protocol import ProbeWorkers, WorkersProbed
-from kiln.fleet.machine_list_check import MachineAudit
+from kiln.fleet.machine_list_check import MachineListAuditor
 from kiln.model.fleet_run import WorkerState
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class SilentWorkerManager:
         self.state = state
         self.workers = workers
         self.cut_off = False
-        self.audit = MachineAudit(state)
+        self.audit = MachineListAuditor(state)
         self._command: ProbeWorkers | None = None  # that is not answered yet
         self._next = 0.0
 

@@ -10,7 +10,7 @@ from kiln.fleet.executor_protocol import PrepareWorker, QueryJobs, RenewLease, S
 from kiln.fleet.fallback_offers import OffersWithRefusals
 from kiln.fleet.live_run_state import RETRY, TRIES
 from kiln.fleet.lost_worker_limits import LostWorkerLimits
-from kiln.fleet.pool_size import PoolManager
+from kiln.fleet.pool_manager import PoolManager
 from kiln.fleet.refused_credentials_policy import CredentialRefusals
 from kiln.model.fleet_run import JobState, Offer, WorkerState
 from kiln.model.run import ConfigState

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln import channel_url_credentials
 from kiln.matchspec_notation import package_name
-from kiln.package_test.plan import specs_required_by_test
+from kiln.package_test.specs_and_script import specs_required_by_test
 
 if TYPE_CHECKING:
     from kiln.model.matrix_config import BuildConfig

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.errors import BrokenPackage, KilnError
 from kiln.matchspec_notation import with_version_wildcard
 from kiln.model.rendered import TEST_MODULES, Output, OutputTest, Script
-from kiln.package_test.plan import SCRIPTS
+from kiln.package_test.specs_and_script import SCRIPTS
 from kiln.recipe_script_launch_commands import COMMANDS
 from kiln.yamltext import ScalarInterpretation, parse_document, read_text
 

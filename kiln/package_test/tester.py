@@ -16,7 +16,7 @@ from kiln.errors import SolveFailed, TestsFailed, program_output_with_margin
 from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.build_results import TestReport, TestVerdict
 from kiln.package_test.packed_tests import output_with_packed_tests
-from kiln.package_test.plan import plan_package_tests
+from kiln.package_test.specs_and_script import plan_package_tests
 from kiln.provenance import resolved_package_reader
 
 if TYPE_CHECKING:

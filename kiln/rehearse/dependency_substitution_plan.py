@@ -83,7 +83,7 @@ def incomplete_plan_error(
     )
 
 
-def fitting_python(required: Iterable[RequiredPackage], preferred: Iterable[str]) -> str:
+def python_version_for_requirements(required: Iterable[RequiredPackage], preferred: Iterable[str]) -> str:
     """Return the Python that satisfies the requirements of an interpreter; empty when there are none.
 
     The first of ``preferred`` that satisfies them is chosen, else the newest one.

@@ -54,7 +54,7 @@ class RunComparison:
 KINDS = ("new failure", "fixed", "still fails", "slower", "faster")
 
 
-def compare_runs(report: MatrixReport, earlier: Iterable[MatrixReport]) -> RunComparison:
+def compare_with_earlier_runs(report: MatrixReport, earlier: Iterable[MatrixReport]) -> RunComparison:
     """Compare each config with its result in the last run that has one; ``earlier`` are runs, the latest first.
 
     Builds and rehearsals are not compared. The time of a build is compared with that of the last complete one on the

@@ -16,7 +16,7 @@ from kiln.model.run import BAD, MatrixReport, RunCost
 from kiln.report import template_environment, totals
 from kiln.report.built_packages_text import SPEC
 from kiln.report.grid import lay_out_grid
-from kiln.report.run_comparison import compare_runs
+from kiln.report.run_comparison import compare_with_earlier_runs
 from kiln.report.timeline import lay_out_timeline, step_bars
 from kiln.variants.varying_keys import config_labels
 
@@ -68,7 +68,7 @@ def run_page_html(
         failures=[config for config in report.configs if config.state in BAD],
         tails_shown=TAILS,
         figures=_headline_figures(report, moment),
-        history=compare_runs(report, earlier),
+        history=compare_with_earlier_runs(report, earlier),
         page_of=lambda run: folder / page_name(run),
         changes_shown=CHANGES,
         writer=__version__,

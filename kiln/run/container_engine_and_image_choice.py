@@ -14,7 +14,7 @@ from kiln.container.engine import Engine, EngineChoice
 from kiln.errors import UsageError
 from kiln.model.rattler_build_settings import OWN_ENGINE
 from kiln.run.options import HOST, RunOptions
-from kiln.store.shared_compile_caches import toolchain_digest
+from kiln.store.compile_cache_key import toolchain_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -22,8 +22,8 @@ from kiln.run import (
 )
 from kiln.run.options import HOST, RunOptions
 from kiln.store import build_cache
+from kiln.store.compile_cache_key import compile_cache_name
 from kiln.store.layout import ArtifactLayout
-from kiln.store.shared_compile_caches import compile_cache_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

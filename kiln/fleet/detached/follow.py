@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
-from kiln.fleet.lost_controller_cost_and_sweep_script import LEASE
+from kiln.fleet.worker_leases_and_sweep_timer import LEASE
 from kiln.ledger.run_record_json_columns import record_from_json
 from kiln.model.run import ConfigRun, MatrixReport, RunCost
 

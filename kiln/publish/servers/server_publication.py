@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 
 from kiln.errors import PublicationPending, TokenRefused, UploadFailed, UsageError
 from kiln.publish import attestation_sidecars
-from kiln.publish.channel_provenance import (
+from kiln.publish.journal import Journal, JournalFile
+from kiln.publish.record_chain_and_sbom_files import (
     CHAIN,
     chain_without_publication,
     remove_bills_of_materials,
     write_bills_and_return_chain,
 )
-from kiln.publish.journal import Journal, JournalFile
 from kiln.publish.servers.retrying_client import ServerClient
 from kiln.publish.servers.server import Promotion, Server
 from kiln.publish.stores.folder import FolderStore

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.errors import UsageError, did_you_mean
-from kiln.publish.channel_provenance import CHAIN
 from kiln.publish.publication_order import sorted_and_split_by_subdir, subdirs_with_defaults
+from kiln.publish.record_chain_and_sbom_files import CHAIN
 from kiln.repodata import channeldata_update
 from kiln.repodata.editable_index import SubdirIndex
 from kiln.repodata.index_document import CHANNELDATA, STALE

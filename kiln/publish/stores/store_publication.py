@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import HashMismatch
 from kiln.publish import attestation_sidecars
-from kiln.publish.channel_provenance import (
+from kiln.publish.journal import Journal, JournalFile, PublicationPhase
+from kiln.publish.publication_order import subdirs_with_defaults
+from kiln.publish.record_chain_and_sbom_files import (
     chain_without_publication,
     remove_bills_of_materials,
     write_bills_and_return_chain,
 )
-from kiln.publish.journal import Journal, JournalFile, PublicationPhase
-from kiln.publish.publication_order import subdirs_with_defaults
 from kiln.publish.stores.index import ChannelIndex
 from kiln.repodata.editable_index import SubdirIndex
 from kiln.repodata.index_document import CHANNELDATA

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from kiln.container.memory_watch import HELD, KILLS, is_memory_figure_line, parse_memory_figures, watched_command
+from kiln.container.memory_watch import HELD, KILLS, is_memory_figure_line, split_output_peak_and_kills, watched_command
 
 
 @pytest.mark.processes
@@ -14,7 +14,7 @@ from kiln.container.memory_watch import HELD, KILLS, is_memory_figure_line, pars
 def test_the_programs_output_and_exit_code_are_handed_on(code: int) -> None:
     argv = watched_command(("bash", "-c", 'echo "$1"; exit "$2"', "me", "two  words * $HOME", str(code)))
     result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
-    tail, _, _ = parse_memory_figures(result.stdout)
+    tail, _, _ = split_output_peak_and_kills(result.stdout)
     assert (result.returncode, tail, result.stderr) == (code, "two  words * $HOME", "")
 
 
@@ -28,8 +28,8 @@ def test_a_program_that_is_not_there_has_the_shells_exit_code() -> None:
 
 
 def test_figures_are_removed_from_the_tail() -> None:
-    assert parse_memory_figures(f"one\ntwo\n{HELD} 123456\n{KILLS} 2") == ("one\ntwo", 123456, 2)
-    assert parse_memory_figures("one") == ("one", None, 0)
+    assert split_output_peak_and_kills(f"one\ntwo\n{HELD} 123456\n{KILLS} 2") == ("one\ntwo", 123456, 2)
+    assert split_output_peak_and_kills("one") == ("one", None, 0)
 
 
 def test_a_line_that_only_resembles_a_figure_is_the_programs() -> None:

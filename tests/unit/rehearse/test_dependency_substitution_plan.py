@@ -12,7 +12,7 @@ from kiln.errors import RehearsalRefused
 from kiln.model.matrix_config import BuildConfig
 from kiln.model.rendered import Output, RenderedConfig, Requirements
 from kiln.rehearse import wheel_choice_by_pip
-from kiln.rehearse.dependency_substitution_plan import fitting_python, plan_config_rehearsal
+from kiln.rehearse.dependency_substitution_plan import plan_config_rehearsal, python_version_for_requirements
 from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, UnavailableItem
 from kiln.rehearse.required_package_substitutes import SubstituteSearch
 from kiln.rehearse.required_packages import RequiredPackage, RequirementSection, outputs_for_python, required_packages
@@ -185,18 +185,18 @@ def required(*specs: str) -> list[RequiredPackage]:
     ],
 )
 def test_one_python_satisfies_all_outputs(specs: tuple[str, ...], preferred: tuple[str, ...], python: str) -> None:
-    assert fitting_python(required(*specs), preferred) == python
+    assert python_version_for_requirements(required(*specs), preferred) == python
 
 
 def test_pythons_that_exclude_each_other_are_refused_with_their_places() -> None:
     with pytest.raises(RehearsalRefused, match="no Python of a rehearsal satisfies") as caught:
-        fitting_python(required("python 3.10.*", "python >=3.11"), ())
+        python_version_for_requirements(required("python 3.10.*", "python >=3.11"), ())
     assert caught.value.why == "python 3.10.* (host of a); python >=3.11 (host of a)"
 
 
 def test_a_free_threaded_python_is_refused() -> None:
     with pytest.raises(RehearsalRefused, match="no free-threaded Python"):
-        fitting_python(required("python 3.13.* *_cp313t"), ())
+        python_version_for_requirements(required("python 3.13.* *_cp313t"), ())
 
 
 def test_outputs_of_other_pythons_are_left_out() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.model.run import ConfigRun, ConfigState, MatrixReport
-from kiln.report.run_comparison import compare_runs
+from kiln.report.run_comparison import compare_with_earlier_runs
 from tests import runs
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def longer(seconds: float) -> Callable[[ConfigRun], ConfigRun]:
 
 
 def changes(report: MatrixReport, *earlier: MatrixReport) -> list[tuple[str, str, int]]:
-    result = compare_runs(report, earlier).changes
+    result = compare_with_earlier_runs(report, earlier).changes
     return [(change.config.config, change.kind, change.before.run) for change in result]
 
 
@@ -41,13 +41,13 @@ def test_failures_are_new_fixed_or_still_there() -> None:
     before = run_of(6, bad={1: ConfigState.FAILED, 2: ConfigState.OUT_OF_MEMORY})
     now = run_of(7, bad={0: ConfigState.DISK_FULL, 2: ConfigState.FAILED})
     assert changes(now, before) == [("a", "new failure", 6), ("b", "fixed", 6), ("c", "still fails", 6)]
-    assert compare_runs(now, [before]).summary == "1 new failure, 1 fixed, 1 still fails"
-    assert compare_runs(now, [run_of(6)]).summary == "2 new failures"
+    assert compare_with_earlier_runs(now, [before]).summary == "1 new failure, 1 fixed, 1 still fails"
+    assert compare_with_earlier_runs(now, [run_of(6)]).summary == "2 new failures"
 
 
 def test_the_same_results_are_no_change() -> None:
     assert changes(run_of(7), run_of(6)) == []
-    assert compare_runs(run_of(7), [run_of(6)]).runs == (6,)
+    assert compare_with_earlier_runs(run_of(7), [run_of(6)]).runs == (6,)
 
 
 def test_a_config_without_a_result_is_looked_up_in_the_run_before() -> None:
@@ -55,7 +55,7 @@ def test_a_config_without_a_result_is_looked_up_in_the_run_before() -> None:
     interrupted = run_of(6, bad={1: ConfigState.INTERRUPTED})
     failed = run_of(5, bad={1: ConfigState.FAILED})
     assert changes(run_of(7), interrupted, failed) == [("b", "fixed", 5)]
-    assert compare_runs(run_of(7), [interrupted, failed]).runs == (6, 5)
+    assert compare_with_earlier_runs(run_of(7), [interrupted, failed]).runs == (6, 5)
 
 
 def test_an_interrupted_config_is_not_compared() -> None:
@@ -106,7 +106,9 @@ def test_a_cached_config_was_built_by_the_run_with_its_packages() -> None:
 
     now = run_of(7, bad={1: ConfigState.CACHED})
     other = with_config(run_of(6), 1, another)
-    assert {name: record.run for name, record in compare_runs(now, [other, run_of(5)]).built_in.items()} == {"b": 5}
-    assert compare_runs(now, [other]).built_in == {}
+    assert {
+        name: record.run for name, record in compare_with_earlier_runs(now, [other, run_of(5)]).built_in.items()
+    } == {"b": 5}
+    assert compare_with_earlier_runs(now, [other]).built_in == {}
     empty = with_config(now, 1, lambda config: replace(config, packages=()))
-    assert compare_runs(empty, [run_of(5, bad=dict.fromkeys(range(4), ConfigState.FAILED))]).built_in == {}
+    assert compare_with_earlier_runs(empty, [run_of(5, bad=dict.fromkeys(range(4), ConfigState.FAILED))]).built_in == {}

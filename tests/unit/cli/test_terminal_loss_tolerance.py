@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from kiln.cli.lost_terminal import terminal_loss_tolerant_view
+from kiln.cli.terminal_loss_tolerance import terminal_loss_tolerant_view
 
 RUN = """
 import signal, sys
 from kiln import signals
-from kiln.cli import lost_terminal
+from kiln.cli import terminal_loss_tolerance
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the caller of the tests may ignore it, as nohup does
-with signals.termination_as_interrupt(), lost_terminal.survive_hangup():
+with signals.termination_as_interrupt(), terminal_loss_tolerance.survive_hangup():
     print("ready", flush=True)
     for line in open(sys.argv[1]):
         sys.stderr.write(line)
@@ -61,7 +61,7 @@ class View:
 
 def test_a_view_that_cannot_write_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     silenced: list[list[int]] = []
-    monkeypatch.setattr("kiln.cli.lost_terminal.redirect_to_dev_null", silenced.append)
+    monkeypatch.setattr("kiln.cli.terminal_loss_tolerance.redirect_to_dev_null", silenced.append)
     for number in (errno.EIO, errno.EPIPE):
         view = View(OSError(number, "gone"))
         observer = terminal_loss_tolerant_view(view)  # type: ignore[arg-type]

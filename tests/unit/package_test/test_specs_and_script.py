@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.model.rendered import Output, OutputTest, Script
-from kiln.package_test.plan import plan_package_tests
-from kiln.package_test.plan import shell_lines_of_test as lines_of
+from kiln.package_test.specs_and_script import plan_package_tests
+from kiln.package_test.specs_and_script import shell_lines_of_test as lines_of
 
 if TYPE_CHECKING:
     from kiln.model.build_and_test_steps import TestStep

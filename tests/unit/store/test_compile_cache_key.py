@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.model.matrix_config import BuildConfig
-from kiln.store.shared_compile_caches import compile_cache_name, toolchain_digest
+from kiln.store.compile_cache_key import compile_cache_name, toolchain_digest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.cli import fleet_remote_executor_checks
+from kiln.cli import fleet_remote_executor_options
 from kiln.cli.fleet_arguments import add_arguments
 from kiln.errors import UsageError
 from kiln.feedstock_folder_check import load
@@ -40,7 +40,7 @@ def options_of(*words: str) -> Namespace:
 )
 def test_options_without_effect_are_refused(words: tuple[str, ...], fault: str) -> None:
     with pytest.raises(UsageError, match=fault) as error:
-        fleet_remote_executor_checks.check_options(options_of(*words), {})
+        fleet_remote_executor_options.check_options(options_of(*words), {})
     assert "p$'w" not in str(error.value)
 
 
@@ -48,27 +48,27 @@ def test_builds_get_the_address_and_the_content_of_the_credentials_as_secrets(tm
     (tmp_path / "headers").write_text("authorization: Bearer t0ken\n")
     (tmp_path / "headers").chmod(0o600)
     options = options_of("--remote-executor", URL, "--remote-credentials", str(tmp_path), "--remote-jobs", "64")
-    fleet_remote_executor_checks.check_options(options, {})
-    secrets = fleet_remote_executor_checks.executor_secret_variables(options, {})
+    fleet_remote_executor_options.check_options(options, {})
+    secrets = fleet_remote_executor_options.executor_secret_variables(options, {})
     assert secrets["BAZEL_REMOTE_EXECUTOR"] == URL
     credentials = json.loads(base64.b64decode(secrets["BAZEL_REMOTE_CREDENTIALS"]))
     assert credentials == {"headers": [["authorization", "Bearer t0ken"]]}
-    assert fleet_remote_executor_checks.executor_job_options(options) == ("--remote-jobs", "64")
-    assert fleet_remote_executor_checks.executor_secret_variables(options_of(), secrets) == secrets, (
+    assert fleet_remote_executor_options.executor_job_options(options) == ("--remote-jobs", "64")
+    assert fleet_remote_executor_options.executor_secret_variables(options_of(), secrets) == secrets, (
         "a controller has them as variables"
     )
-    assert fleet_remote_executor_checks.executor_secret_variables(options_of(), {}) == {}
+    assert fleet_remote_executor_options.executor_secret_variables(options_of(), {}) == {}
 
 
 def test_the_actions_of_a_pool_run_in_the_image_of_the_recipe_or_of_a_variable(tmp_path: Path) -> None:
     variables, recipe = tmp_path / "vars.json", tmp_path / "f" / "recipe"
-    properties = fleet_remote_executor_checks.pool_platform_properties(load(ROOT), options_of("--pool", "2"))
+    properties = fleet_remote_executor_options.pool_platform_properties(load(ROOT), options_of("--pool", "2"))
     assert properties.keys() == {"container-image", "Pool"}
     assert properties["container-image"].startswith("docker://us-docker.pkg.dev/")
     own = {"container-image": "docker://debian@sha256:00", "OSFamily": "linux"}
     variables.write_text(json.dumps({"kiln_pool_properties": own}))
     assert (
-        fleet_remote_executor_checks.pool_platform_properties(
+        fleet_remote_executor_options.pool_platform_properties(
             load(ROOT), options_of("--pool", "2", "--vars", str(variables))
         )
         == own
@@ -78,14 +78,14 @@ def test_the_actions_of_a_pool_run_in_the_image_of_the_recipe_or_of_a_variable(t
     for text in ("", "[remote]\nproperties =\n    container-image=$(id)\n", "[remote\n"):
         (recipe / "compile.ini").write_text(text)
         with pytest.raises(UsageError, match=r"is unknown|cannot be read"):
-            fleet_remote_executor_checks.pool_platform_properties(load(tmp_path / "f"), options_of("--pool", "2"))
+            fleet_remote_executor_options.pool_platform_properties(load(tmp_path / "f"), options_of("--pool", "2"))
 
 
 def test_a_compile_in_a_pool_uses_all_of_its_cores() -> None:
     run_config = FleetRunConfig(
         id="r", command="", machine_type=MACHINE, estimates=(), max_workers=1, pool=MACHINE, pool_workers=3
     )
-    assert fleet_remote_executor_checks.executor_job_options(options_of("--pool", "3"), run_config) == (
+    assert fleet_remote_executor_options.executor_job_options(options_of("--pool", "3"), run_config) == (
         "--remote-jobs",
         "48",
     )
@@ -95,11 +95,11 @@ def test_a_feedstock_whose_recipe_has_no_use_for_an_executor_is_refused(monkeypa
     monkeypatch.delenv("BAZEL_REMOTE_EXECUTOR", raising=False)
     feedstock = load(SERVING)
     names = [path.stem for path in sorted((SERVING / ".ci_support").glob("*.yaml"))][:1]
-    fleet_remote_executor_checks.require_recipe_support(feedstock, names, options_of())
+    fleet_remote_executor_options.require_recipe_support(feedstock, names, options_of())
     with pytest.raises(UsageError, match="--remote-executor"):
-        fleet_remote_executor_checks.require_recipe_support(feedstock, names, options_of("--remote-executor", URL))
+        fleet_remote_executor_options.require_recipe_support(feedstock, names, options_of("--remote-executor", URL))
     with pytest.raises(UsageError, match="the image that the actions run in is unknown"):
-        fleet_remote_executor_checks.require_recipe_support(feedstock, names, options_of("--pool", "2"))
+        fleet_remote_executor_options.require_recipe_support(feedstock, names, options_of("--pool", "2"))
     small = load(small_tensorflow.FIXTURE)
     config = next(path.stem for path in sorted((small_tensorflow.FIXTURE / ".ci_support").glob("*.yaml")))
-    fleet_remote_executor_checks.require_recipe_support(small, [config], options_of("--remote-executor", URL))
+    fleet_remote_executor_options.require_recipe_support(small, [config], options_of("--remote-executor", URL))

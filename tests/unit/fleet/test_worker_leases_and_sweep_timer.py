@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.fleet.lost_controller_cost_and_sweep_script import greatest_cost_text, sweep_timer_script
 from kiln.fleet.plan import schedule_builds
+from kiln.fleet.worker_leases_and_sweep_timer import greatest_cost_text, sweep_timer_script
 from tests.fleets import MACHINE, assumed_overheads, estimates
 
 if TYPE_CHECKING:
