@@ -185,11 +185,11 @@ def pack(folder: Path, archive: Path, *, only: str = "") -> None:
 def pack_interpreters(channel: Path, debian: Path, folder: Path, engine: Engine) -> None:
     """Make conda packages of the two Pythons in the image, where both run, and put them into a channel."""
     folder.mkdir()
-    mounts = {ROOT / "kiln": "/opt/house/kiln", debian: "/opt/bookworm", folder: "/opt/packages"}
+    mounts = {ROOT / "kiln": "/opt/kiln-source/kiln", debian: "/opt/bookworm", folder: "/opt/packages"}
     words = [word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}")]
     inside = (f"{build_container_image.ENGINE_HOME}/bin/python", "-B", "-c", PACK, "/opt/packages")
     pythons = ("/usr/bin/python3.13", "/opt/bookworm/usr/bin/python3.11")
-    start = (engine.executable, "run", "--rm", *engine.options, "--env", "PYTHONPATH=/opt/house", *words, IMAGE)
+    start = (engine.executable, "run", "--rm", *engine.options, "--env", "PYTHONPATH=/opt/kiln-source", *words, IMAGE)
     run((*start, *inside, *pythons), env=engine.environment)
     LocalChannel(root=channel).add((package, "linux-64") for package in sorted(folder.glob("*.conda")))
 

@@ -68,7 +68,7 @@ attack() {{
             (mkdir -p "$(dirname "$root/$path")"; echo harm >>"$root/$path") 2>/dev/null || true
         done
     done
-    for path in /opt/kiln-package/kiln/__init__.py /home/conda/recipe_root/meta.yaml {house}/kiln/__init__.py; do
+    for path in /opt/kiln-package/kiln/__init__.py /home/conda/recipe_root/meta.yaml {kiln_folder}/kiln/__init__.py; do
         (echo harm >>"$path") 2>/dev/null || true
     done
     echo "attacked by $1"
@@ -99,8 +99,8 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=["with the engine", "apart"])
 def hostile(feedstock: Path, request: pytest.FixtureRequest) -> Path:
     """The feedstock with the attack in its build scripts and its test, run with the engine or apart from it."""
-    told = {"inside": INSIDE, "outside": feedstock, "house": PACKAGE_ROOT}
-    attack = ATTACK.format(written=" ".join(NOT_TO_BE_WRITTEN), read=" ".join(NOT_TO_BE_READ), **told)
+    folders = {"inside": INSIDE, "outside": feedstock, "kiln_folder": PACKAGE_ROOT}
+    attack = ATTACK.format(written=" ".join(NOT_TO_BE_WRITTEN), read=" ".join(NOT_TO_BE_READ), **folders)
     for script, first in (("build.sh", "mkdir"), ("install-app.sh", "mkdir"), ("check.sh", "test ")):
         replace(feedstock, script, first, f"{attack}attack {script}\n{first}")
     if request.param == "apart":
