@@ -286,7 +286,7 @@ def _write_config_row(connection: sqlite3.Connection, run: int, config: ConfigRu
     """Store the record of a config, a new one after the others of its run, and add the change to the history."""
     key = (run, config.config)
     values = (config.state.value, config.started, config.finished, config.peak_memory, detail)
-    # An update changes only what differs; replacing the row would delete it, and insert it and its index entry anew.
+    # Replacing the row would need its position, by a query, and delete the row before it is inserted anew.
     updated = connection.execute(
         "UPDATE config_run SET state = ?, started = ?, finished = ?, peak_memory = ?, detail = ?"
         " WHERE run = ? AND config = ?",

@@ -38,19 +38,16 @@ def _refuse(event: str, args: tuple[object, ...]) -> None:
 sys.addaudithook(_refuse)
 
 
+# Packages of builds, which run on Linux, and their tests of Unix's files and signals.
+OF_UNIX = [
+    *("bazel", "build", "builder", "container", "executor", "feedstock", "fleet", "image", "job", "package_test"),
+    *("rehearse", "run", "scheduling", "store", "cli/test_run_view_choice_and_printing.py", "ledger/test_read_only.py"),
+    *("operating_system/test_home_fallback.py", "test_emulation.py", "test_guard.py", "test_limits.py"),
+    *("test_limits_in_process.py", "test_playbook_modules.py", "test_process_runner.py", "test_signals.py"),
+]
+
 if sys.platform == "win32":
-    # Packages of builds, which run on Linux, and their tests of Unix's files and signals.
-    collect_ignore = [
-        *("bazel", "build", "builder", "container", "executor", "fleet", "image", "job", "package_test", "rehearse"),
-        *("run", "scheduling", "store", "test_emulation.py", "test_limits.py", "test_processes.py", "test_signals.py"),
-        *(
-            "operating_system/test_user_environment.py",
-            "cli/test_run_views_and_printing.py",
-            "feedstock",
-            "test_guard.py",
-        ),
-        *("test_limits_in_process.py", "test_playbook_modules.py", "ledger/test_read_only.py"),
-    ]
+    collect_ignore = OF_UNIX
 
     def children() -> int:
         """0: Windows does not count a process's children."""

@@ -135,14 +135,14 @@ def test_capture_takes_much_on_both_pipes_without_blocking() -> None:
 
 def test_what_does_not_end_in_time_is_ended_with_its_children(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    result = process_runner.run(["sh", "-c", f"sleep 600 & echo $! > {pid_file}; wait"], env=ENV, timeout=0.5)
+    result = process_runner.run(["sh", "-c", f"sleep 600 & echo $! > {pid_file}; wait"], env=ENV, timeout=1)
     assert result.exit_code == process_runner.TIMED_OUT
     assert has_ended(int(pid_file.read_text()))
 
 
 def test_what_will_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_runner, "GRACE", 0.2)
-    result = process_runner.run(["sh", "-c", "trap '' TERM; echo deaf; sleep 600"], env=ENV, timeout=0.5)
+    result = process_runner.run(["sh", "-c", "trap '' TERM; echo deaf; sleep 600"], env=ENV, timeout=1)
     assert (result.exit_code, result.tail) == (process_runner.TIMED_OUT, "deaf")
 
 

@@ -209,6 +209,7 @@ def probed_once(facts: MachineFacts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_facts, "probe_machine", lambda _: facts)
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("probed_once")
 @pytest.mark.parametrize(
     "words",
@@ -226,6 +227,7 @@ def test_every_key_of_the_json_answer_stands_in_the_reference(
     assert {key for key in keys(json.loads(capsys.readouterr().out)) if f"`{key}`" not in REFERENCE} == set()
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("probed_once")
 def test_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.run(["-C", str(tmp_path), "doctor", "--json"])
@@ -236,6 +238,7 @@ def test_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "NVIDIA driver " in capsys.readouterr().out
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("probed_once")
 def test_a_combination_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     cli.run(["doctor", "--tf", "2.21", "--glibc", "2.17", "--here", "--json"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
     from kiln.install.solve_diagnosis import Solver
     from kiln.virtual_packages import VirtualPackages
+
+
+# Made on import, before the guard of unit tests: on Windows a loop consists of a pair of sockets.
+LOOP = asyncio.new_event_loop()
+atexit.register(LOOP.close)
 
 
 def package(name: str, version: str, build: str, *depends: str, number: int = 0) -> dict[str, Any]:
@@ -44,7 +50,7 @@ def local_solver(folder: Path, *packages: dict[str, Any]) -> Solver:
             return await rattler.solve_with_sparse_repodata(list(specs), [repodata], virtual_packages=machine)
 
         try:
-            return asyncio.run(records())
+            return LOOP.run_until_complete(records())
         except SolverError as error:
             raise SolveFailed("nothing satisfies the specs", why=str(error)) from error
 

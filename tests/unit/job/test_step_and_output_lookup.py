@@ -16,6 +16,8 @@ from kiln.variants.cuda_version import compile_group
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kiln.model.feedstock import Feedstock
 
 CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={})
@@ -50,13 +52,13 @@ outputs:
 """
 
 
-@pytest.fixture(scope="module")
-def split_feedstock(tmp_path_factory: pytest.TempPathFactory) -> Feedstock:
+@pytest.fixture
+def split_feedstock(tmp_path: Path) -> Feedstock:
     """Return a feedstock whose first output depends on its second one."""
-    return written(tmp_path_factory.mktemp("feedstock"), RECIPE)
+    return written(tmp_path / "feedstock", RECIPE)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def split(split_feedstock: Feedstock) -> RenderedConfig:
     (config,) = expand.configs(split_feedstock)
     return render.close_static_pins(render.render(split_feedstock, config))
