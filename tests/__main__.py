@@ -1,4 +1,6 @@
-"""Run the tests: `python -m tests [pytest's arguments]`; `--fast` checks a change in a minute, `--bench` measures.
+"""Run the tests: `python -m tests`; `--fast` checks a change in a minute, `--all` runs everything, `--bench` measures.
+
+Other arguments are pytest's: `python -m tests tests/unit/test_versions.py -k order`.
 
 By any Python from 3.10 on with nothing installed: the environment (.venv) and the test tools are set up on first use.
 """
@@ -16,10 +18,11 @@ if sys.version_info >= (3, 10):  # noqa: UP036 - this file parses under older on
 
     from kiln.bootstrap import RUN, TEST, exec_in_environment
 
-    modules = {"--bench": "tests.bench", "--fast": "tests.fast"}
-    if sys.argv[1:2] and sys.argv[1] in modules:
-        exec_in_environment(ROOT, "-m", modules[sys.argv[1]], *sys.argv[2:], locks=(RUN, TEST))
-    exec_in_environment(ROOT, "-m", "pytest", *sys.argv[1:], locks=(RUN, TEST))
+    words = sys.argv[1:]
+    if words[:1] == ["--bench"]:
+        exec_in_environment(ROOT, "-m", "tests.bench", *words[1:], locks=(RUN, TEST))
+    module = "tests.lanes" if words in ([], ["--fast"], ["--all"]) else "pytest"
+    exec_in_environment(ROOT, "-m", module, *words, locks=(RUN, TEST))
 else:
     sys.stderr.write("error: this is Python " + sys.version.split()[0] + ", but kiln needs 3.10 or newer\n")
     sys.stderr.write("  try: python3.14 -m tests, or python3.13, python3.12, python3.11, python3.10\n")

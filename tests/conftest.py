@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import itertools
 import shutil
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ from tests import left_out
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+SLOW = 5.0  # seconds; a slower test is named at the end, with its reason
 # Commands that show that a program works: docker without its daemon does not.
 PROBES = {"docker": ("docker", "info"), "podman": ("podman", "info"), "unshare": ("unshare", "--mount", "true")}
 
@@ -81,9 +84,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # effect; but programs that tests start must receive it: a handler, unlike SIG_IGN, is reset in a new program.
         signal.signal(signal.SIGINT, lambda *_: None)
     config.addinivalue_line("markers", "needs(*programs): skipped where one of the programs is missing or fails")
-    config.addinivalue_line(
-        "markers", "once: an integration test of kills or races, which is not run again if it fails"
-    )
+    config.addinivalue_line("markers", "sampled: an integration test that only `python -m tests --all` runs")
+    config.addinivalue_line("markers", "trial: what takes hours, or needs programs that CI has not; run by its name")
+    config.addinivalue_line("markers", "slow(reason): why a test takes more than 5 s")
     config.addinivalue_line("markers", "processes: a unit test that may start processes, small local ones")
 
 
@@ -98,7 +101,23 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the slowest tests, each with the reason that its mark gives."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    reasons: dict[str, str] = {}
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid] += report.duration
+            reasons.update((report.nodeid, str(value)) for name, value in report.user_properties if name == "slow")
+    slow = sorted(((took, test) for test, took in seconds.items() if took > SLOW), reverse=True)
+    if slow:
+        terminalreporter.section(f"tests of more than {SLOW:.0f} s")
+    for took, test in slow:
+        terminalreporter.write_line(f"{took:6.1f} s  {test}: {reasons.get(test, 'no reason is given')}")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.user_properties += [("slow", mark.args[0]) for mark in item.iter_markers("slow")]
     reasons = [reason for mark in item.iter_markers("needs") for name in mark.args if (reason := lack_of(name))]
     if reasons:
         pytest.skip("; ".join(reasons))

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 import sys
 import tarfile
 from dataclasses import dataclass
@@ -21,10 +20,10 @@ from kiln.conda_package import reader
 from kiln.local_channel import LocalChannel
 from kiln.rehearse import usable_python_search
 from kiln.rehearse.python_package_from_interpreter import write_python_packages
+from tests import warm
 from tests.feedstocks import written
 from tests.git_repositories import git
 from tests.packages import conda_package, release_package
-from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,10 +97,9 @@ def exporting(folder: Path, name: str) -> Path:
 def packages(folder: Path, engine: str, meta: str, variants: str, files: Mapping[str, str]) -> dict[str, Package]:
     """Return the packages that an engine makes of a recipe, by their file names."""
     feedstock = written(folder / "feedstock", meta, variants, files=files)
-    words = (sys.executable, "-m", "kiln", "-C", str(feedstock.root))
-    subprocess.run((*words, "rerender", "--no-pinning"), cwd=ROOT, check=True, capture_output=True)
-    argv = (*words, "build", "--all", "--container", "none", "--engine", engine)
-    ended = subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=False, timeout=CEILING)
+    words = ("-C", str(feedstock.root))
+    warm.kiln(*words, "rerender", "--no-pinning", check=True)
+    ended = warm.kiln(*words, "build", "--all", "--container", "none", "--engine", engine)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     paths = (feedstock.root / "build_artifacts").glob("*/*.conda")
     return {path.name: Package.read(path) for path in paths}

@@ -28,24 +28,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests on real machines twice before they fail; a fault that does not recur is reported at the end.
-
-    A test of kills or races is marked ``once``: what it looks for recurs seldom, and its first failure counts.
-    """
-    for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("once") is None:
-            item.add_marker(pytest.mark.flaky(reruns=1))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show why a test was tried twice, so that a fault which comes now and then is found all the same."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.section(f"first try of {report.nodeid}", sep="_")
-        terminalreporter.write_line(report.longreprtext)
-
-
-@pytest.fixture(scope="session", params=["docker", "podman"])
+@pytest.fixture(scope="session", params=["docker", pytest.param("podman", marks=pytest.mark.sampled)])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each container engine in turn; a test is skipped where one is missing."""
     try:

@@ -15,6 +15,7 @@ from kiln.conda_package import reader
 from kiln.conda_package.reader import read_info_json
 from kiln.local_channel import LocalChannel
 from kiln.matchspec_notation import conda_build_spec
+from tests import warm
 from tests.integration.matrix.helpers import BASE
 from tests.packages import release_package
 from tests.waiting import CEILING
@@ -71,17 +72,7 @@ def as_v1(root: Path) -> Path:
 
 def kiln(root: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command of kiln's to its end; containers are of the base image."""
-    argv = (sys.executable, "-m", "kiln", "-C", str(root), *words)
-    return subprocess.run(
-        argv,
-        cwd=ROOT,
-        input=stdin,
-        env={**os.environ, "DOCKER_IMAGE": BASE},
-        text=True,
-        capture_output=True,
-        check=False,
-        timeout=CEILING,
-    )
+    return warm.kiln("-C", str(root), *words, env={**os.environ, "DOCKER_IMAGE": BASE}, stdin=stdin)
 
 
 def contents(package: Path) -> dict[str, Any]:

@@ -182,6 +182,7 @@ def test_a_package_is_verified_by_its_attestation_with_records_and_without(tmp_p
     assert (json.loads(told)["config"], json.loads(told)["attestation"]["channel"]) == ("config", channel.as_uri())
 
 
+@pytest.mark.sampled
 def test_of_several_attestations_the_signer_of_each_is_printed(tmp_path: Path) -> None:
     publishing.publish_new(tmp_path)
     channel, key, other = tmp_path / "channel", tmp_path / "key.pub.pem", publishing.another_key()
@@ -242,6 +243,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return channel
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(sys.platform != "linux", reason="rattler-build makes packages for Linux here")
 def test_packages_of_other_tools_in_a_channel_of_another_indexer_are_verified(others: Path, tmp_path: Path) -> None:
     key = tmp_path / "key.pub.pem"
@@ -263,6 +265,7 @@ def test_packages_of_other_tools_in_a_channel_of_another_indexer_are_verified(ot
         assert "it is about another" in error
 
 
+@pytest.mark.sampled
 def test_a_package_without_a_record_beside_others_with_records_is_verified_by_its_attestation(tmp_path: Path) -> None:
     publishing.publish_new(tmp_path)
     channel, key = tmp_path / "channel", tmp_path / "key.pub.pem"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln import errors
+from tests import warm
 
 if TYPE_CHECKING:
+    import subprocess
+
     from kiln.errors import KilnError
 
 ROOT = Path(__file__).parents[2]
@@ -81,9 +82,8 @@ def feedstock(folder: Path, meta: str, variants: str) -> Path:
 
 
 def kiln(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a kiln command on a feedstock, in a process of its own."""
-    argv = (sys.executable, "-m", "kiln", "-C", str(root), *words)
-    return subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=False, timeout=60)
+    """Run a kiln command on a feedstock."""
+    return warm.kiln("-C", str(root), *words)
 
 
 @pytest.mark.parametrize(

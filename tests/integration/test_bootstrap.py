@@ -27,6 +27,8 @@ from tests.waiting import CEILING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.sampled
+
 ROOT = Path(__file__).parents[2]
 ENTRIES = ("build-locally.py", "tests/__main__.py")
 
@@ -188,7 +190,6 @@ def fetching(clone: Clone, silent: socket.socket) -> Iterator[subprocess.Popen[s
             yield process
 
 
-@pytest.mark.once
 def test_a_killed_set_up_is_redone(clone: Clone, silent: socket.socket) -> None:
     with fetching(clone, silent) as process:
         process.kill()
@@ -197,7 +198,6 @@ def test_a_killed_set_up_is_redone(clone: Clone, silent: socket.socket) -> None:
     assert json.loads(after.stdout)["pebble"] == "1.0"
 
 
-@pytest.mark.once
 def test_an_interrupted_set_up_says_so_and_leaves_nothing_half_made(clone: Clone, silent: socket.socket) -> None:
     with fetching(clone, silent) as process:
         process.send_signal(signal.SIGINT)
@@ -209,7 +209,6 @@ def test_an_interrupted_set_up_says_so_and_leaves_nothing_half_made(clone: Clone
     assert clone.left == [LOCK]
 
 
-@pytest.mark.once
 def test_two_at_once_make_it_once(clone: Clone) -> None:
     with clone.start() as one, clone.start() as other:
         said = [process.communicate(timeout=CEILING) for process in (one, other)]

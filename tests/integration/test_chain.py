@@ -21,7 +21,7 @@ from kiln.store import build_cache, unfinished_build_handover
 from kiln.store.layout import ArtifactLayout
 from tests import shared_inputs, small_tensorflow, waiting
 
-pytestmark = pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")
+pytestmark = [pytest.mark.sampled, pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")]
 
 ROOT = Path(__file__).parents[2]
 CONFIG, ACTIONS, LIST = "linux_64_", 8, "begun"
@@ -128,7 +128,6 @@ def bazel_image() -> None:
     shared_inputs.provide_image(engine, recipe, small_tensorflow.IMAGE)
 
 
-@pytest.mark.once
 @pytest.mark.usefixtures("bazel_image")
 def test_a_chain_of_stopped_and_killed_jobs_runs_no_finished_action_again(tmp_path: Path) -> None:
     chain = tmp_path / "chain"

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from tests.playbook_calls import PlaybookResult
 
+pytestmark = pytest.mark.sampled
+
 CONFIG = "linux_64_cuda_compiler_versionNoneinterpreter3.11"
 LIST = "the provider's list"
 LOST = {"kiln-fleet": "true", "kiln-run": "lost", "kiln-owner": "lost", "kiln-worker": "kiln-lost-1"}

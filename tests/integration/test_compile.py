@@ -67,18 +67,21 @@ def compiles(feedstock: Feedstock, remote: Remote | None) -> dict[str, dict[str,
     return result
 
 
+@pytest.mark.sampled
 def test_the_first_config_compiles_everything(compiles: dict[str, dict[str, Any]]) -> None:
     first = compiles[CUDA_12_PY_311]
     assert first["hits"] == 0
     assert first["misses"] > 5 * PYTHONS_OWN
 
 
+@pytest.mark.sampled
 def test_the_second_python_compiles_what_depends_on_python_alone(compiles: dict[str, dict[str, Any]]) -> None:
     first, second = compiles[CUDA_12_PY_311], compiles[CUDA_12_PY_313]
     assert second["misses"] == PYTHONS_OWN
     assert second["hits"] == first["misses"] - PYTHONS_OWN
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("cuda", "expected"),
     [
@@ -96,6 +99,7 @@ def test_the_kernels_are_for_the_capabilities_that_cuda_and_policy_have_in_commo
     assert told.strip() == str(expected)
 
 
+@pytest.mark.sampled
 def test_the_wheel_is_split_into_packages_by_the_recipes_own_scripts(
     feedstock: Feedstock, compiles: dict[str, dict[str, Any]]
 ) -> None:
@@ -113,6 +117,7 @@ def test_the_wheel_is_split_into_packages_by_the_recipes_own_scripts(
     assert "lib/python3.13/site-packages/tensorflow-2.0.1.dist-info/METADATA" in files
 
 
+@pytest.mark.sampled
 def test_programs_for_c_and_cpp_link_with_the_libraries_in_a_prefix_of_their_own(
     feedstock: Feedstock, compiles: dict[str, dict[str, Any]]
 ) -> None:
@@ -137,6 +142,7 @@ def test_programs_for_c_and_cpp_link_with_the_libraries_in_a_prefix_of_their_own
     assert "include/tensorflow/cc/client/client_session.h" in files
 
 
+@pytest.mark.sampled
 def test_the_wheel_has_the_tag_of_its_binaries_and_works_in_a_plain_venv(
     feedstock: Feedstock, compiles: dict[str, dict[str, Any]]
 ) -> None:
@@ -159,6 +165,7 @@ def test_the_wheel_has_the_tag_of_its_binaries_and_works_in_a_plain_venv(
     assert "Successfully installed tensorflow-2.0.1" in log
 
 
+@pytest.mark.sampled
 def test_the_message_of_a_failing_action_stands_at_the_end(
     feedstock: Feedstock, compiles: dict[str, dict[str, Any]]
 ) -> None:
@@ -176,6 +183,7 @@ def test_the_message_of_a_failing_action_stands_at_the_end(
     assert 'error: #error "no luck with this one"' in config["reason"]
 
 
+@pytest.mark.sampled
 @pytest.mark.needs("nginx")
 def test_what_one_machine_has_compiled_another_finds_in_the_remote_cache(
     feedstock: Feedstock, compiles: dict[str, dict[str, Any]], remote: Remote | None
@@ -197,7 +205,7 @@ def test_what_one_machine_has_compiled_another_finds_in_the_remote_cache(
     assert remote.password not in ended.stdout + ended.stderr
 
 
-@pytest.mark.once
+@pytest.mark.trial
 def test_a_compile_on_remote_workers_survives_a_killed_worker_and_a_restarted_server(
     feedstock: Feedstock, compiles: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -249,6 +257,7 @@ def settings(feedstock: Feedstock) -> Iterator[Path]:
     path.write_text(text)
 
 
+@pytest.mark.sampled
 def test_another_bazel_ends_the_build_before_anything_is_compiled(
     feedstock: Feedstock, compiles: dict[str, dict[str, Any]], settings: Path
 ) -> None:
@@ -262,6 +271,7 @@ def test_another_bazel_ends_the_build_before_anything_is_compiled(
     assert "Compiling tensorflow" not in text
 
 
+@pytest.mark.sampled
 def test_a_capability_that_nvcc_does_not_know_is_refused_by_its_own_word(
     feedstock: Feedstock, settings: Path, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tests.waiting import CEILING
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 
-pytestmark = pytest.mark.needs("conda-build")
+pytestmark = [pytest.mark.trial, pytest.mark.needs("conda-build")]
 
 
 @pytest.fixture

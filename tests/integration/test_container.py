@@ -156,6 +156,7 @@ def test_a_program_that_exceeds_its_memory_is_reported_as_such(engine: Engine, p
     assert (survived.ok, survived.memory_kills) == (True, 1)
 
 
+@pytest.mark.sampled
 def test_the_peak_memory_is_measured(engine: Engine, plan: Line) -> None:
     if engine.lacks:
         pytest.skip(engine.lacks[0])
@@ -170,6 +171,7 @@ def test_the_peak_memory_is_measured(engine: Engine, plan: Line) -> None:
     assert 100_000_000 < peak < 300_000_000
 
 
+@pytest.mark.sampled
 def test_processes_and_cores_are_bounded(engine: Engine, plan: Line) -> None:
     if engine.lacks:
         pytest.skip(engine.lacks[0])
@@ -190,6 +192,7 @@ def test_secrets_reach_the_program_alone(engine: Engine, plan: Line, tmp_path: P
     assert "hidden" not in (tmp_path / "log.txt").read_text()
 
 
+@pytest.mark.sampled
 def test_time_runs_out_for_the_program_too(engine: Engine, plan: Line) -> None:
     with Container(engine, plan("echo begun; sleep 600")) as container:
         ended = container.run(timeout=3)
@@ -231,7 +234,7 @@ def test_nothing_is_left_when_the_engine_refuses_the_plan(engine: Engine, plan: 
     assert container.name not in names(engine)
 
 
-@pytest.mark.once
+@pytest.mark.sampled
 def test_nothing_is_left_when_the_creation_is_interrupted(
     engine: Engine, plan: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +264,7 @@ with Container(engine, ContainerRun(image=sys.argv[2], argv=("sleep", "600"))) a
 """
 
 
-@pytest.mark.once
+@pytest.mark.sampled
 def test_the_container_of_a_killed_process_is_found_and_removed_and_no_other(
     engine: Engine, plan: Line, base_image: str
 ) -> None:
@@ -282,6 +285,7 @@ def test_the_container_of_a_killed_process_is_found_and_removed_and_no_other(
         process.communicate()
 
 
+@pytest.mark.sampled
 def test_the_container_of_a_machine_that_restarted_is_removed_and_another_machines_is_not(
     engine: Engine, plan: Line
 ) -> None:
@@ -310,6 +314,7 @@ def test_a_missing_image_is_an_error_with_a_hint(engine: Engine) -> None:
     assert "kiln image base --tag localhost/kiln-none:1" in caught.value.hint
 
 
+@pytest.mark.sampled
 def test_an_unreachable_registry_is_reported(engine: Engine) -> None:
     """Port 9 of this machine stands for every registry that cannot be reached."""
     with pytest.raises(DownloadFailed) as caught:

@@ -37,6 +37,8 @@ from tests.packages import release_package
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.sampled
+
 INSIDE = "/home/conda/feedstock_root"
 TOKEN = "https://user:token-of-ours@example.org/feedstock"
 
@@ -90,7 +92,7 @@ def feedstock(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture(params=["docker", "podman"])
+@pytest.fixture(params=["docker", pytest.param("podman", marks=pytest.mark.sampled)])
 def engine(request: pytest.FixtureRequest) -> str:
     """Each engine in turn."""
     return usable(request.param)

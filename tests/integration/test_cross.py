@@ -149,6 +149,7 @@ def compiler(folder: Path) -> Path:
     return release_package(folder, "gcc_linux-aarch64", "14", payload={"etc/conda/activate.d/gcc.sh": hook.encode()})
 
 
+@pytest.mark.sampled
 @pytest.mark.needs(CC, QEMU)
 def test_what_debians_cross_compiler_makes_runs_on_the_target(tmp_path: Path) -> None:
     channel = LocalChannel(root=tmp_path / "channel")

@@ -27,6 +27,8 @@ from tests.packages import release_package
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
+pytestmark = pytest.mark.sampled
+
 CONFIG, AARCH64 = "linux_aarch64_", 183
 ROOT = Path(__file__).parents[2]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from kiln.container.engine import Engine
 
+pytestmark = pytest.mark.sampled
+
 MADE = "/tmp/made"
 TAG = "localhost/kiln-test-commit:1"
 

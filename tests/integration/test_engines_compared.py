@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 ENGINES = ("rattler-build", "conda-build")
 Pairs = dict[str, tuple[Package, ...]]
-pytestmark = [pytest.mark.needs("conda-build", "gcc", "readelf")]
+pytestmark = [pytest.mark.trial, pytest.mark.needs("conda-build", "gcc", "readelf")]
 
 # What of a package is of its engine, its build or its machine: docs/reference/packages.md gives the reasons.
 ABOUT_ALONE = {"channels", "conda_build_version", "conda_version", "env_vars", "rattler_build_version", "root_pkgs"}

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from kiln.repodata.index_entry import IndexEntry
 
+pytestmark = pytest.mark.sampled
+
 ROOT = Path(__file__).parents[2]
 SUBDIRS = ("linux-64", "noarch")
 PATCHES = {

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from kiln.model.feedstock import Feedstock
 
+pytestmark = pytest.mark.sampled
+
 ROUNDS = 200  # for each of the seeds below
 SEEDS = range(10)
 SECONDS = 2.0  # of processor time, for several platforms; the slowest sound fixture takes a quarter of that

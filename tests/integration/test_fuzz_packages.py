@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+pytestmark = pytest.mark.sampled
+
 MORE = int(os.environ.get("KILN_FUZZ", "1"))
 READ, FOLDERS, INSTALLED, VERIFIED, ADDRESSES, INDEXES = (number * MORE for number in (200, 4, 12, 60, 20, 12))
 SECONDS = 5.0  # of processor time for one file; the slowest takes a tenth of that

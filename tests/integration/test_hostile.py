@@ -16,6 +16,8 @@ from tests.hostile import CONFIG, NAMED, Hostile, template
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 
 @pytest.mark.parametrize("hostile", NAMED.values(), ids=NAMED)
 def test_a_hostile_feedstock_is_refused_or_done(hostile: Hostile, tmp_path: Path) -> None:

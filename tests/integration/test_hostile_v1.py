@@ -13,6 +13,8 @@ from tests.hostile import Hostile
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 HEAD = "package:\n  name: p\n  version: '1'\n"
 DEEP = "".join("  " * depth + "- if: linux\n" + "  " * depth + "  then:\n" for depth in range(2, 80))
 OUTPUTS = "".join(

@@ -21,6 +21,8 @@ from tests.waiting import CEILING
 if TYPE_CHECKING:
     from kiln.container.engine import Engine
 
+pytestmark = pytest.mark.sampled
+
 ROOT = Path(__file__).parents[2]
 STRANGER = ContainerUser(uid=54321, gid=54321)
 

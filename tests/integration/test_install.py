@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from kiln.errors import (
 )
 from kiln.install.install import InstallRequest, plan_install
 from kiln.local_channel import LocalChannel
+from tests import warm
 from tests.packages import hostile_package, release_package
 from tests.solving import record, rendered, stand_ins, write
 
@@ -51,14 +51,8 @@ def channel(tmp_path: Path) -> Path:
 def kiln(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``kiln install`` into ``folder/prefix`` with a cache of its own."""
     more = ("--prefix", str(folder / "prefix"), "--cache", str(folder / "cache"))
-    return subprocess.run(
-        (sys.executable, "-m", "kiln", "install", *words, *more),
-        cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if "CONDA" not in name},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
+    environment = {name: value for name, value in os.environ.items() if "CONDA" not in name}
+    return warm.kiln("install", *words, *more, env=environment)
 
 
 def quickly(folder: Path, *words: str) -> int:

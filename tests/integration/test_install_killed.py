@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from tests.hostile_server import HostileServer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.sampled
+
 
 ROOT = Path(__file__).parents[2]
 

@@ -162,6 +162,7 @@ HARM: dict[str, tuple[Mapping[str, Answer], str, type[KilnError], str]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", HARM)
 def test_a_channel_that_means_harm_is_told_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     answers, limits, error, words = HARM[name]
@@ -181,6 +182,7 @@ def channel(folder: Path, package: Path) -> str:
     return (folder / "channel").as_uri()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("payload", "limits", "words"),
     [
@@ -214,7 +216,7 @@ def test_how_much_may_be_unpacked_follows_from_the_sizes_in_the_index() -> None:
     assert room(1000, None) == Limits().unpacked
 
 
-@pytest.mark.once
+@pytest.mark.sampled
 @pytest.mark.parametrize("stage", ["repodata.json", "app-1-0.conda"])
 def test_ctrl_c_ends_an_install_that_waits_and_its_process(tmp_path: Path, stage: str) -> None:
     answers: dict[str, Answer] = {
@@ -244,7 +246,7 @@ def test_ctrl_c_ends_an_install_that_waits_and_its_process(tmp_path: Path, stage
     assert left(tmp_path) == []
 
 
-@pytest.mark.once
+@pytest.mark.sampled
 def test_the_process_ends_when_kiln_is_killed(tmp_path: Path) -> None:
     with serving({"repodata.json": silent}) as server:
         process = subprocess.Popen(command(tmp_path, "app", "--from", server.url), cwd=ROOT)
@@ -276,6 +278,7 @@ def test_a_limit_that_is_none_is_told(tmp_path: Path, limits: str) -> None:
     assert ": write NAME=VALUE with a name of files, index, install, memory" in ended.stderr
 
 
+@pytest.mark.sampled
 def test_a_build_whose_channel_sends_nothing_ends_too(tmp_path: Path) -> None:
     """The engine of builds resolves and fetches by itself."""
     root = shutil.copytree(ROOT / "tests/fixtures/small-feedstock", tmp_path / "feedstock")
@@ -297,6 +300,7 @@ def test_a_build_whose_channel_sends_nothing_ends_too(tmp_path: Path) -> None:
     assert "127.0.0.1 has sent nothing for 10 s" in ended.stderr
 
 
+@pytest.mark.sampled
 def test_waiting_for_the_cache_that_another_program_works_on_is_no_stall(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as apart:
         url = channel(Path(apart), release_package(Path(apart) / "built", "app"))
@@ -323,6 +327,7 @@ VERIFIED: dict[str, tuple[Mapping[str, Answer], str, type[KilnError]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", VERIFIED)
 def test_what_a_server_sends_of_records_is_read_within_bounds(tmp_path: Path, name: str) -> None:
     answers, limits, error = VERIFIED[name]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.sampled
+
 ROOT = Path(__file__).parents[2]
 # A test that interrupts a program of its own; "bare" is one without the suite's hooks.
 INTERRUPTING = """
@@ -25,7 +27,6 @@ def test_it():
 """
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("hooks", "passes"), [(("-p", "tests.conftest"), True), ((), False)], ids=["suite", "bare"])
 def test_programs_are_interrupted_where_the_caller_ignores_it(
     hooks: tuple[str, ...], passes: bool, tmp_path: Path

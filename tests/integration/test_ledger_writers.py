@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from kiln.ledger import Ledger
 from tests.unit.ledger.run_reports import writer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+import pytest
 
-@pytest.mark.once
+pytestmark = pytest.mark.sampled
+
+
 def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
     item = 250
     writers = [writer(tmp_path / "l.sqlite", item) for _ in range(8)]

@@ -96,6 +96,7 @@ def test_our_recipes_have_only_the_messages_that_the_page_explains(name: str) ->
     assert len(documented(name)) >= 3
 
 
+@pytest.mark.trial
 @pytest.mark.needs("conda-smithy")
 @pytest.mark.parametrize("name", OURS)
 def test_conda_smithys_linter_has_the_same_about_our_recipes(name: str, tmp_path: Path) -> None:

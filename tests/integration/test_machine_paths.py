@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.engine_packages import Package
 
 OWN_VARIANTS = "info/recipe/parent/conda_build_config.yaml"  # the recipe's own file, which names the tests' channel
-pytestmark = [pytest.mark.needs("gcc")]
+pytestmark = [pytest.mark.sampled, pytest.mark.needs("gcc")]
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from kiln.errors import RecipeFault, VariantFault
+from tests import warm
 from tests.feedstocks import written
 
 ROOT = Path(__file__).parents[2]
@@ -31,9 +30,8 @@ COMMANDS = (("rerender",), ("matrix",), ("render",), ("build", "--all", "--conta
 
 def kiln(root: Path, *words: str) -> tuple[int, str]:
     """Run a command; returns its exit code, and all that it printed."""
-    argv = (sys.executable, "-m", "kiln", "-C", str(root), *words)
-    ended = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    return ended.returncode, ended.stdout.decode()
+    ended = warm.kiln("-C", str(root), *words, merged=True)
+    return ended.returncode, ended.stdout
 
 
 def feedstock(folder: Path, *, platform: str = "linux-64", config: str = "linux_64_", **fields: str) -> Path:

@@ -15,6 +15,8 @@ from tests.integration.matrix.helpers import CPU_311, SMALL, kiln, replace, stat
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 SEES = 'echo "{} sees $(ls /sys/class/net | tr "\\n" " ")"\n'
 
 
@@ -39,7 +41,7 @@ def seen(root: Path) -> dict[str, set[str]]:
     return {words[0]: set(words[2:]) for words in lines if words[0] != "+"}
 
 
-@pytest.mark.parametrize("where", ["docker", "podman"])
+@pytest.mark.parametrize("where", ["docker", pytest.param("podman", marks=pytest.mark.sampled)])
 def test_of_the_scripts_only_those_reach_the_network_that_the_recipe_grants_it(small: Path, where: str) -> None:
     replace(small, "meta.yaml", "extra:\n", "extra:\n  network:\n    - compile\n")
     ended = kiln(small, CPU_311, "--container", usable(where))

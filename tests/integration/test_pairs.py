@@ -11,7 +11,7 @@ from tests import pairs
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.sampled
 
 
 @pytest.fixture(scope="module")

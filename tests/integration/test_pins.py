@@ -170,6 +170,7 @@ def test_each_pin_has_the_bounds_that_conda_build_writes(tmp_path: Path) -> None
     require_bounds(read_info_json(package, "index.json"), read_info_json(package, "run_exports.json"), wanted)
 
 
+@pytest.mark.trial
 @pytest.mark.needs("conda-build")
 def test_the_bounds_of_the_table_are_those_of_conda_build(tmp_path: Path) -> None:
     """The column ``wanted`` is written by hand: here conda-build writes it, without a test of the package."""
@@ -207,6 +208,7 @@ def test_a_pin_to_a_package_that_host_lacks_fails_before_the_script_runs(tmp_pat
     assert not any("share/pinned" in line for line in lines)
 
 
+@pytest.mark.sampled
 def test_rattler_build_alone_gives_the_same_bounds_but_where_its_rules_differ(tmp_path: Path) -> None:
     step = step_of(tmp_path, ["'plain'"])
     pins = [f"${{{{ pin_compatible({row.v1}) }}}}" for row in ROWS if row.v1 != "'trail'"]

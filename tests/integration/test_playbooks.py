@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import Event, WorkersProbed
     from tests.playbook_calls import PlaybookResult
 
+pytestmark = pytest.mark.sampled
+
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CPU, CUDA = "linux_64_cuda_compiler_versionNoneinterpreter3.11", "linux_64_cuda_compiler_version12.9interpreter3.11"

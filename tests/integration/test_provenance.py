@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from kiln import files
 from kiln.errors import BrokenIndex, NotReproduced, NotWritable, ProvenanceBroken, ReleaseRefused, UsageError
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
@@ -24,9 +24,8 @@ CONFIG, OTHERS = CONFIGS[2], (*CONFIGS[:2], CONFIGS[3])
 
 
 def kiln(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = (sys.executable, "-m", "kiln", "-C", str(root), *words)
     environment = {name: value for name, value in os.environ.items() if name not in {"sha", "SOURCE_DATE_EPOCH"}}
-    return subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=False, env=environment)
+    return warm.kiln("-C", str(root), *words, env=environment)
 
 
 def done(ended: subprocess.CompletedProcess[str]) -> str:
@@ -132,6 +131,7 @@ def test_a_published_package_is_verified_and_built_again_byte_for_byte(
     assert not (feedstock / "build_artifacts" / "work" / CONFIG).exists()
 
 
+@pytest.mark.sampled
 @pytest.mark.needs("ssh-keygen")
 def test_bills_have_the_third_parties_of_a_downloaded_source_and_run_dependencies_as_tested(
     feedstock: Path, channel: Path
@@ -199,6 +199,7 @@ def test_a_bundle_holds_packages_logs_hashes_and_records_that_can_be_verified(
     assert kiln(feedstock, *publish(tmp_path / "c"), "--bundle", str(place)).returncode == NotWritable.exit_code
 
 
+@pytest.mark.sampled
 @pytest.mark.needs("ssh-keygen")
 def test_a_bad_build_is_patched_or_withdrawn_and_its_name_is_not_taken_again(
     feedstock: Path, channel: Path, tmp_path: Path
@@ -228,6 +229,7 @@ def index(channel: Path) -> dict[str, Any]:
 # The last, since it builds the config from another recipe
 
 
+@pytest.mark.sampled
 @pytest.mark.needs("ssh-keygen")
 def test_another_recipe_or_a_build_that_depends_on_the_hour_is_not_the_same(
     feedstock: Path, channel: Path, tmp_path: Path

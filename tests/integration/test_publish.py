@@ -27,7 +27,6 @@ from tests.waiting import CEILING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parents[2]
 BEFORE = {f"{name}-1-0.conda" for name in OLD}
@@ -97,6 +96,7 @@ def test_a_publication_killed_at_any_step_leaves_the_channel_as_before_or_as_aft
     assert states == [BEFORE] * moment + [AFTER] * (len(states) - moment), "there is one moment, and no way back"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("function", ["abort", "yank"])
 def test_taking_back_and_withdrawing_can_be_killed_at_any_step_too(folder: Path, quick: Path, function: str) -> None:
     if function == "abort":
@@ -133,6 +133,7 @@ def test_a_channel_that_another_tool_indexed_is_taken_over(tmp_path: Path) -> No
     assert "last-1-0.conda" in publishing.listed(channel / "linux-64", "shards")
 
 
+@pytest.mark.sampled
 def test_another_publication_waits_until_the_first_is_finished_or_aborted(folder: Path) -> None:
     paths = packages(folder, NEW)
     with pytest.raises(HashMismatch):
@@ -147,6 +148,7 @@ def test_another_publication_waits_until_the_first_is_finished_or_aborted(folder
     assert seen(folder / "channel") == BEFORE | {"other-1-0.conda"}
 
 
+@pytest.mark.sampled
 def test_of_two_publishers_at_once_one_is_refused(folder: Path) -> None:
     staged, go_on = threading.Event(), threading.Event()
 
@@ -192,6 +194,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path / "disk"
 
 
+@pytest.mark.sampled
 def test_a_full_disk_leaves_the_channel_as_before_and_the_same_command_finishes(
     small_disk: Path, tmp_path: Path
 ) -> None:

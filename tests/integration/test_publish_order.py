@@ -15,7 +15,8 @@ from tests.solving import Record, machine, rendered, stand_ins, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.sampled
+
 
 NEW, OLD = "2.21.0", "2.20.0"
 CUDA, CPU = "cuda", "cpu"

@@ -68,6 +68,7 @@ def test_a_python_of_a_channel_is_installed_found_again_and_packaged(
     assert [name.split("-")[0] for name in names] == ["python", "python_abi"]
 
 
+@pytest.mark.sampled
 def test_what_another_process_has_fetched_meanwhile_is_taken(
     interpreter: Interpreter, channel: LocalChannel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_failed_downloads_are_reported_with_the_command_that_installs_a_python(
     assert not list(request.folder.rglob("python*"))
 
 
+@pytest.mark.sampled
 def test_a_python_of_uv_is_in_kilns_own_folder(interpreter: Interpreter, tmp_path: Path) -> None:
     """The substitute for uv puts an interpreter below the folder that a variable names, as uv does."""
     python, uv = interpreter.minor_version, tmp_path / "bin" / "uv"

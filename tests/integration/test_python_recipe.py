@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +17,10 @@ from kiln.publish import package_inspection
 from kiln.rehearse import usable_python_search
 from kiln.rehearse.python_package_from_interpreter import write_python_packages
 from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheels
+from tests import warm
 from tests.feedstocks import written
+
+pytestmark = pytest.mark.sampled
 
 ROOT = Path(__file__).parents[2]
 META = """\
@@ -92,10 +94,9 @@ def test_a_package_of_pip_install_has_no_path_of_its_build(channel: LocalChannel
         f"channel_sources:\n  - {channel.url}\n",
         files={"outputs.txt": "standard\n"} | {f"recipe/src/{name}": text for name, text in sources.items()},
     )
-    words = (sys.executable, "-m", "kiln", "-C", str(feedstock.root))
-    subprocess.run((*words, "rerender", "--no-pinning"), cwd=ROOT, check=True, capture_output=True)
-    argv = (*words, "build", "--all", "--container", "none")
-    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    words = ("-C", str(feedstock.root))
+    warm.kiln(*words, "rerender", "--no-pinning", check=True)
+    ended = warm.kiln(*words, "build", "--all", "--container", "none")
     assert ended.returncode == 0, ended.stderr
     (package,) = (feedstock.root / "build_artifacts").glob("linux-64/standard-*.conda")
     read = package_inspection.inspect_package(
@@ -110,9 +111,7 @@ def test_a_package_of_pip_install_has_no_path_of_its_build(channel: LocalChannel
     assert "standard.py," in record
     assert "direct_url" not in record + " ".join(read.paths)
     target = tmp_path / "published"
-    ended = subprocess.run(
-        (*words, "publish", "--to", str(target)), cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    ended = warm.kiln(*words, "publish", "--to", str(target))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert [file.name for file in (target / "linux-64").glob("*.conda")] == [package.name]
     assert package.name in json.loads((target / "linux-64" / "repodata.json").read_text())["packages.conda"]

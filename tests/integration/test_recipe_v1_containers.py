@@ -14,8 +14,10 @@ from tests.integration.recipe_v1_feedstocks import CPU, built, copied, kiln, req
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
 
-@pytest.mark.parametrize("where", ["docker", "podman"])
+
+@pytest.mark.parametrize("where", ["docker", pytest.param("podman", marks=pytest.mark.sampled)])
 @pytest.mark.parametrize(
     ("name", "order"),
     [

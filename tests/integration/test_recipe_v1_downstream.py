@@ -15,6 +15,8 @@ from tests.packages import conda_package, release_package
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 # The tests of a package downstream: rattler-build's own file of a recipe with each kind of test.
 CARRIED = """\
 - script:

@@ -45,7 +45,10 @@ solve_and_install.install(records, Path(sys.argv[2]), cache=Path(sys.argv[3]))
 os._exit(0)  # past py-rattler's tear-down, as kiln itself leaves
 """
 
-pytestmark = pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+pytestmark = [
+    pytest.mark.sampled,
+    pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for"),
+]
 
 
 def kiln(root: Path, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -158,7 +161,6 @@ def test_a_rehearsal_is_marked_and_refused_as_a_release(report: dict[str, Any], 
     assert not (tmp_path / "channel").exists()
 
 
-@pytest.mark.once
 @pytest.mark.needs("docker")
 def test_a_rehearsal_in_a_container_continues_after_a_kill_and_a_stop(
     report: dict[str, Any], base_image: str, tmp_path: Path
@@ -269,7 +271,6 @@ def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(small_d
     assert not list(small_disk.rglob("*.whl"))
 
 
-@pytest.mark.once
 def test_two_of_one_config_at_once_are_refused(tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
     config = cpu_config_for_python(feedstock_folder_check.load(feedstock), PYTHON).name

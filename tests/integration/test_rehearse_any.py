@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -16,9 +15,11 @@ import pytest
 
 from kiln.conda_package.reader import read_info_json
 from kiln.rehearse import usable_python_search
+from tests import warm
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[2]
@@ -125,9 +126,7 @@ pytestmark = pytest.mark.skipif(MACHINE is None, reason="this machine has no Pyt
 
 
 def kiln(root: Path, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    argv = (sys.executable, "-m", "kiln", "-C", str(root), *words)
-    variables = {**os.environ, **(env or {})}
-    return subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=False, env=variables)
+    return warm.kiln("-C", str(root), *words, env={**os.environ, **(env or {})})
 
 
 def source_archive() -> bytes:

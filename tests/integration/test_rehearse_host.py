@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from kiln.rehearse.plan_types import LockedWheel
 
+pytestmark = pytest.mark.sampled
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -27,6 +27,8 @@ from kiln.rehearse.wheel_locks import PYTHONS, plan_from_locks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.sampled
+
 ENV = dict(os.environ)
 # One pure with a console script, one compiled, one whose files stand in a .data folder's place, and pip itself.
 SOME = ("charset-normalizer", "idna", "pip", "six", "wrapt")
@@ -156,7 +158,6 @@ def test_a_second_run_fetches_and_makes_nothing(store: Path, tmp_path: Path) -> 
     assert [package.stat().st_ino for package in first] == inodes
 
 
-@pytest.mark.once
 def test_a_killed_conversion_leaves_nothing_under_a_final_name(tmp_path: Path) -> None:
     wheel, made = tmp_path / "big-1-py3-none-any.whl", tmp_path / "made"
     with zipfile.ZipFile(wheel, "w") as archive:

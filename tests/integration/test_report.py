@@ -139,6 +139,7 @@ def test_a_report_fits_its_window_and_shows_each_state(
     assert seen["bars"] > 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("width", [500, 1280])
 def test_the_index_of_runs_fits_its_window(width: int, tmp_path: Path) -> None:
     seen = measured(index(tmp_path), tmp_path, width=width)
@@ -147,6 +148,7 @@ def test_the_index_of_runs_fits_its_window(width: int, tmp_path: Path) -> None:
     assert seen["cues"] == [[width == 500, width == 500]]
 
 
+@pytest.mark.sampled
 def test_a_phone_shows_the_cues_of_a_page(tmp_path: Path) -> None:
     """The browser has no window of 390 px, but a frame of that width."""
     (tmp_path / "inner.html").write_text(policy_free(a_page(12, tmp_path)).replace("</body>", MEASURE))
@@ -173,6 +175,7 @@ def test_a_report_loads_without_a_complaint(tmp_path: Path) -> None:
     assert complaints(browse(page, tmp_path / "profile")) == []
 
 
+@pytest.mark.sampled
 def test_the_pages_policy_would_stop_a_script_that_got_in(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     evil = '<script>document.title = "taken over"</script><style>h1 { display: none }</style></body>'
@@ -182,6 +185,7 @@ def test_the_pages_policy_would_stop_a_script_that_got_in(tmp_path: Path) -> Non
     assert len(complaints(done)) == 2
 
 
+@pytest.mark.sampled
 def test_a_report_prints_on_a_few_sheets(tmp_path: Path) -> None:
     page, sheets = tmp_path / "page.html", tmp_path / "page.pdf"
     page.write_text(a_page(12, tmp_path))

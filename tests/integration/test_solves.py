@@ -70,8 +70,8 @@ class Solver:
 @pytest.fixture(
     params=[
         "rattler",
-        pytest.param("libsolv-conda", marks=pytest.mark.needs("libsolv-conda")),
-        pytest.param("conda-classic", marks=pytest.mark.needs("conda-classic")),
+        pytest.param("libsolv-conda", marks=[pytest.mark.trial, pytest.mark.needs("libsolv-conda")]),
+        pytest.param("conda-classic", marks=[pytest.mark.trial, pytest.mark.needs("conda-classic")]),
     ]
 )
 def solver(request: pytest.FixtureRequest, tmp_path: Path) -> Solver:

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -20,8 +19,8 @@ import pytest
 from kiln.build.unpacked_source_content_hash import folder_content_hash
 from kiln.conda_package import reader
 from kiln.errors import DownloadFailed, HashMismatch, RecipeFault
+from tests import warm
 from tests.feedstocks import written
-from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,10 +53,9 @@ def tarball(path: Path, *, top: str = "app-1/") -> Path:
 
 def build(folder: Path, source: str, files: Mapping[str, str], engine: str) -> subprocess.CompletedProcess[str]:
     feedstock = written(folder / "feedstock", HEAD + source + SCRIPT, files=files)
-    words = (sys.executable, "-m", "kiln", "-C", str(feedstock.root))
-    subprocess.run((*words, "rerender", "--no-pinning"), cwd=ROOT, check=True, capture_output=True)
-    argv = (*words, "build", "--all", "--container", "none", "--engine", engine)
-    return subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=False, timeout=CEILING)
+    words = ("-C", str(feedstock.root))
+    warm.kiln(*words, "rerender", "--no-pinning", check=True)
+    return warm.kiln(*words, "build", "--all", "--container", "none", "--engine", engine)
 
 
 def work(folder: Path, source: str, files: Mapping[str, str] | None = None, *, engine: str = "rattler-build") -> Work:

@@ -6,8 +6,6 @@ import hashlib
 import http.server
 import io
 import shutil
-import subprocess
-import sys
 import tarfile
 import threading
 from functools import partial
@@ -17,8 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import HashMismatch
+from tests import warm
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
@@ -64,8 +64,7 @@ def mirror(tmp_path: Path, archive: bytes) -> Iterator[str]:
 
 
 def build(root: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    words = (sys.executable, "-m", "kiln", "-C", str(root), "build", CONFIG, "--container", "none", *more)
-    return subprocess.run(words, cwd=ROOT, text=True, capture_output=True, check=False)
+    return warm.kiln("-C", str(root), "build", CONFIG, "--container", "none", *more)
 
 
 def made(root: Path) -> set[str]:

@@ -17,6 +17,8 @@ from kiln.rehearse.wheel_choice_by_pip import resolve_wheels
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 
 def add_wheel(folder: Path, name: str, requirement: str = "") -> None:
     """Write an empty wheel with one requirement."""

@@ -17,6 +17,8 @@ import pytest
 from kiln.errors import UnsafeTemplate, UnsupportedPlatform
 from tests import waiting
 
+pytestmark = pytest.mark.sampled
+
 ROOT = Path(__file__).parents[2]
 STAND_IN = ROOT / "tests" / "windows_stand_in"
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"

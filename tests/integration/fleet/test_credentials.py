@@ -65,17 +65,20 @@ def cloud() -> Iterator[Cloud]:
     yield from serve(Cloud(password="another"))
 
 
+@pytest.mark.sampled
 def test_no_credentials_are_told_as_such_and_leave_nothing(small: Path) -> None:
     """AWS without any credentials, on a computer that must not find some elsewhere."""
     nowhere = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}
     assert "credentials" in refused_credentials(small, "aws", {}, AWS_CONFIG_FILE="/dev/null", **nowhere)
 
 
+@pytest.mark.trial
 def test_wrong_credentials_of_aws_are_told_as_such_and_leave_nothing(small: Path, moto: str) -> None:
     wrong = {"AWS_ACCESS_KEY_ID": "AKIANOBODY", "AWS_SECRET_ACCESS_KEY": PLANTED, "AWS_REGION": "us-east-1"}
     assert "InvalidClientTokenId" in refused_credentials(small, "aws", {"kiln_aws_endpoint": moto}, **wrong)
 
 
+@pytest.mark.trial
 def test_a_wrong_password_of_openstack_is_told_as_such_and_leaves_nothing(
     small: Path, cloud: Cloud, tmp_path: Path
 ) -> None:
@@ -110,6 +113,7 @@ def refused_credentials(root: Path, provider: str, told: dict[str, str], **envir
     return ended.stderr
 
 
+@pytest.mark.trial
 def test_a_detached_controller_gets_what_it_needs_of_a_vault_and_no_password(
     small: Path, tmp_path: Path, fleet_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def ran(root: Path, hosts: list[dict[str, Any]], action: str, *, code: int) -> s
     return ended.stdout + ended.stderr
 
 
+@pytest.mark.trial
 def test_a_machine_that_exists_builds_for_one_run_at_a_time_and_keeps_off_the_others(
     small: Path, existing: dict[str, str], tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ SIZES = """
 """
 
 
+@pytest.mark.trial
 def test_configs_are_built_on_the_machines_that_hold_them(small: Path, tmp_path: Path) -> None:
     """One machine has more memory, one more cores, one a GPU; a build that takes too long is ended, others go on."""
     (*cuda, slow, large), sizes = CONFIGS, small / "fleet-sizes.yml"
@@ -172,6 +174,7 @@ def test_configs_are_built_on_the_machines_that_hold_them(small: Path, tmp_path:
     assert_given_back(small)
 
 
+@pytest.mark.sampled
 def test_what_a_run_has_built_is_tested_on_a_host_with_a_gpu(small: Path, tmp_path: Path) -> None:
     """A program stands in for the driver's: without it the host is refused, with it the recipe's tests run there."""
     config, other = (config for config in CONFIGS if "12.9" in config)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 
 @pytest.fixture
 def metadata(tmp_path: Path) -> Iterator[MetadataServer]:

@@ -17,6 +17,7 @@ from tests.integration.fleet.helpers import ROOT
 from tests.waiting import until
 
 pytestmark = [
+    pytest.mark.sampled,
     pytest.mark.needs("docker", "ssh", "ssh-keygen", "rsync", "nginx"),
     pytest.mark.skipif(sys.version_info < (3, 11), reason=f"{UnsupportedPython.__name__}: Ansible needs Python 3.11"),
 ]
@@ -38,7 +39,6 @@ PlaybookRunner(site).run_playbook("play.yml")
 """
 
 
-@pytest.mark.once
 def test_a_killed_controller_leaves_no_playbook_running(tmp_path: Path) -> None:
     (tmp_path / "play.yml").write_text(PLAY)
     python = bootstrap.ensure_fleet_environment(ROOT)

@@ -182,6 +182,7 @@ def wrapper(folder: Path, program: str, script: str) -> Path:
     return folder
 
 
+@pytest.mark.sampled
 def test_two_machines_build_four_configs_and_all_comes_home_through_a_corrupted_transfer(small: Path) -> None:
     """Everything goes well but for one package, which is broken on its way; no secret is anywhere but where it was.
 
@@ -259,7 +260,7 @@ def assert_published_and_shown(root: Path, run: FleetRun) -> None:
     assert all(f">{job.worker}</text>" in page.read_text() for job in run.jobs)
 
 
-@pytest.mark.once
+@pytest.mark.trial
 def test_a_machine_that_is_cut_off_is_given_up_and_past_a_refused_one_ctrl_c_gives_all_back(small_disk: Path) -> None:
     """The provider, here a docker that runs no third machine, refuses the one that is to take the lost one's place.
 
@@ -300,7 +301,7 @@ def test_a_machine_that_is_cut_off_is_given_up_and_past_a_refused_one_ctrl_c_giv
     assert_given_back(small_disk)
 
 
-@pytest.mark.once
+@pytest.mark.sampled
 def test_a_killed_controller_is_gone_on_with_past_dead_machines_and_a_config_that_does_not_compile(small: Path) -> None:
     """One of the machines that die builds, the other holds the cache."""
     hold(small)
@@ -336,6 +337,7 @@ def test_a_killed_controller_is_gone_on_with_past_dead_machines_and_a_config_tha
     assert_given_back(small)
 
 
+@pytest.mark.trial
 def test_a_full_disk_on_a_machine_and_a_full_one_here_cost_no_package(small_disk: Path) -> None:
     """The worker gets no other config, and its own goes to another; packages wait there for disk space here."""
     if not (small_disk / "build_artifacts").is_mount():
@@ -383,6 +385,7 @@ def state_of(root: Path, worker: str) -> WorkerState:
 LOCK = "iptables -w -{} INPUT -p tcp --dport 22 -j DROP"  # nothing of a connection that is open gets through either
 
 
+@pytest.mark.trial
 def test_a_way_to_all_workers_that_is_blocked_for_longer_than_the_patience_costs_no_build(small: Path) -> None:
     """The builds end meanwhile, and are collected once the way is open."""
     hold(small)
@@ -422,7 +425,7 @@ exec "$real" "$@"
 """
 
 
-@pytest.mark.once
+@pytest.mark.trial
 def test_a_tear_down_whose_playbook_is_killed_does_not_tell_that_nothing_is_left(small: Path) -> None:
     """Neither in a run's own tear-down nor in that of ``kiln fleet down``, of which the next one finds the machines."""
     hold(small)

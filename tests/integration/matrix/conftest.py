@@ -27,7 +27,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.fixture(params=["none", "docker", "podman"])
+@pytest.fixture(params=["none", "docker", pytest.param("podman", marks=pytest.mark.sampled)])
 def where(request: pytest.FixtureRequest) -> str:
     """The host and each container engine in turn."""
     return usable(request.param)

@@ -19,7 +19,7 @@ from kiln.errors import MissingTool
 from kiln.image import build_container_image
 from kiln.ledger import Ledger
 from kiln.local_channel import LocalChannel
-from tests import shared_inputs
+from tests import shared_inputs, warm
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
@@ -55,15 +55,7 @@ def words(root: Path, *more: str) -> tuple[str, ...]:
 
 def kiln(root: Path, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run ``kiln build`` to its end."""
-    return subprocess.run(
-        words(root, *more),
-        cwd=ROOT,
-        text=True,
-        capture_output=True,
-        check=False,
-        env={**os.environ, **variables},
-        timeout=CEILING,
-    )
+    return warm.kiln("-C", str(root), "build", *more, env={**os.environ, **variables})
 
 
 @contextmanager

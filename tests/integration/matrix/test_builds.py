@@ -132,6 +132,7 @@ def test_an_unknown_step_is_refused_with_the_valid_ones(small: Path) -> None:
     assert "did you mean 'build small'" in ended.stderr
 
 
+@pytest.mark.sampled
 def test_when_a_cold_build_fails_the_groups_next_build_is_cold(small: Path) -> None:
     broken = 'if [ "$cuda_compiler_version$interpreter" = None3.11 ]; then exit 3; fi\n'
     replace(small, "build.sh", "mkdir", f"{broken}mkdir")
@@ -150,6 +151,7 @@ def test_a_package_whose_tests_fail_does_not_get_into_the_channel(small: Path) -
     assert packages(small) == set()
 
 
+@pytest.mark.sampled
 def test_a_failed_steps_folder_is_kept_on_request(small: Path) -> None:
     replace(small, "install-app.sh", "mkdir", "exit 3\nmkdir")
     folder = small / "build_artifacts" / "work" / CPU_311
@@ -159,7 +161,7 @@ def test_a_failed_steps_folder_is_kept_on_request(small: Path) -> None:
     assert len(list(folder.glob("small-*/output/bld/*/work/conda_build.sh"))) == 1
 
 
-@pytest.mark.once
+@pytest.mark.sampled
 def test_of_two_runs_at_once_each_config_is_built_by_one(small: Path) -> None:
     replace(small, "install-app.sh", "mkdir", f'if [ "$cuda_compiler_version" = 12.9 ]; then {HOLD.strip()}; fi\nmkdir')
     (small / ".ci_support" / "hold").touch()
@@ -175,7 +177,7 @@ def test_of_two_runs_at_once_each_config_is_built_by_one(small: Path) -> None:
     assert set(states(small).values()) == {ConfigState.CACHED}
 
 
-@pytest.mark.once
+@pytest.mark.sampled
 def test_what_a_config_killed_after_its_publication_left_is_removed_by_the_next_run(small: Path) -> None:
     run = (small, CPU_311, "--container", "none")
     assert kiln(*run).returncode == 0
@@ -236,6 +238,7 @@ def test_a_filter_that_leaves_one_config_names_it(small: Path) -> None:
     assert states(small) == {CPU_311: ConfigState.DONE}
 
 
+@pytest.mark.sampled
 def test_an_unreachable_channel_is_tried_again_and_reported(small: Path) -> None:
     """Port 9 of this machine stands for every channel that cannot be reached."""
     replace(
@@ -252,6 +255,7 @@ def test_an_unreachable_channel_is_tried_again_and_reported(small: Path) -> None
     assert [note[:16] for note in entry.steps[-1].notes] == ["attempt 1 of 3: ", "attempt 2 of 3: "]
 
 
+@pytest.mark.sampled
 def test_a_cache_that_the_run_used_loses_its_oldest_entries_and_is_not_removed(small: Path) -> None:
     caches = small / "build_artifacts" / "compile-cache"
     assert kiln(small, CPU_311, "--container", "none").returncode == 0

@@ -35,6 +35,7 @@ def like_conda_forges(docker: str, tmp_path: Path) -> Iterator[str]:
     subprocess.run((docker, "rmi", "--force", tag), check=True, capture_output=True)
 
 
+@pytest.mark.sampled
 def test_an_image_without_the_engine_is_lent_kilns_own(small: Path, like_conda_forges: str) -> None:
     """As conda-forge's images are: a Python, an entry point for root, and no rattler-build."""
     replace(small, "check.sh", "\n", '\ntest -z "${PYTHONPATH-}"\n')  # nothing of the lent engine reaches a test
@@ -48,6 +49,7 @@ def test_an_image_without_the_engine_is_lent_kilns_own(small: Path, like_conda_f
     assert len([item for item in (small / "build_artifacts" / "engines").iterdir() if item.is_dir()]) == 1
 
 
+@pytest.mark.sampled
 def test_an_image_without_engine_and_python_is_reported_by_name(small: Path, docker: str) -> None:
     hidden = {"CONDA_FORGE_DOCKER_RUN_ARGS": f"--tmpfs {build_container_image.ENGINE_HOME} --tmpfs /usr/lib/python3.11"}
     ended = kiln(small, CPU_311, "--container", docker, **hidden)
@@ -55,6 +57,7 @@ def test_an_image_without_engine_and_python_is_reported_by_name(small: Path, doc
     assert f"the image {BASE} has no py-rattler-build" in ended.stderr
 
 
+@pytest.mark.sampled
 def test_outputs_without_a_script_pick_files_that_the_recipe_installed(tmp_path: Path) -> None:
     (tmp_path / "recipe").mkdir()
     (tmp_path / ".ci_support").mkdir()
@@ -156,6 +159,7 @@ outputs:
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("engine", "package"), [("conda-build", "conda-build"), ("mambabuild", "boa")])
 def test_an_image_without_another_engine_is_reported_with_its_package(
     small: Path, docker: str, engine: str, package: str

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 
 def test_a_config_that_runs_out_of_memory_is_reported_as_such(small: Path, docker: str) -> None:
     engine = choose_engine(docker, env=os.environ).engine

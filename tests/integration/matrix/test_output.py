@@ -57,7 +57,7 @@ def test_a_failed_build_is_read_again_by_its_run_and_its_log(small: Path, tmp_pa
     assert log["run"] == 1, "in the second run it was cached"
 
 
-@pytest.mark.once
+@pytest.mark.sampled
 def test_an_interrupted_build_has_junits_xml(small: Path, tmp_path: Path) -> None:
     replace(small, "build.sh", "mkdir", f"{HOLD.strip()}\nmkdir")
     (small / ".ci_support" / "hold").touch()

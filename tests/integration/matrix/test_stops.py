@@ -33,8 +33,6 @@ from tests.integration.matrix.helpers import (
 )
 from tests.waiting import until
 
-pytestmark = pytest.mark.once
-
 
 def nobody_builds(root: Path, config: str) -> bool:
     """Return whether a config's lock is free: its process has tidied up, its container is gone."""
@@ -72,6 +70,7 @@ def test_a_killed_run_continues_where_it_was_and_leaves_nothing(small: Path, whe
         assert str(small) not in running
 
 
+@pytest.mark.sampled
 def test_a_kill_of_all_processes_leaves_none(small: Path) -> None:
     """As when the machine runs out of memory: the run, the config's process and the builder, each with kill -9."""
     replace(small, "install-app.sh", "mkdir", f"{HOLD}mkdir")
@@ -88,6 +87,7 @@ def test_a_kill_of_all_processes_leaves_none(small: Path) -> None:
     assert [pid for pid in working_in(small) if pid != os.getpid()] == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("number", "whom"),
     [

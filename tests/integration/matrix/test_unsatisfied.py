@@ -14,6 +14,8 @@ from tests.packages import release_package
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 PIN = '        - {{ pin_subpackage("libsmall", exact=True) }}\n'
 
 

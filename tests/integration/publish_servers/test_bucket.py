@@ -42,9 +42,7 @@ if TYPE_CHECKING:
     from kiln.publish.stores.s3 import S3Store
 
 
-pytestmark = pytest.mark.once
-
-
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [ServerKind.ANACONDA, ServerKind.QUETZ, ServerKind.ARTIFACTORY])
 def test_a_server_that_goes_on_failing_has_nothing_of_a_release_and_the_same_command_finishes_later(
     server: str, tmp_path: Path, kind: ServerKind
@@ -63,6 +61,7 @@ def test_a_server_that_goes_on_failing_has_nothing_of_a_release_and_the_same_com
     assert len(served(tmp_path)) == 2
 
 
+@pytest.mark.sampled
 def test_two_machines_that_publish_the_same_come_to_one_release(server: str, tmp_path: Path) -> None:
     here, there = (channel_on(server, ServerKind.PREFIX, tmp_path / name) for name in ("here", "there"))
     paths, entries = release(tmp_path)
@@ -149,6 +148,7 @@ def test_an_interrupted_publication_to_a_bucket_can_be_aborted(bucket: StoreTarg
     assert {name: (again / name).read_bytes() for name in listed(again)} == before
 
 
+@pytest.mark.sampled
 def test_a_publication_to_a_bucket_that_dies_again_and_again_comes_to_its_end(
     bucket: StoreTarget, tmp_path: Path
 ) -> None:
@@ -185,6 +185,7 @@ class WatchedClient:
         return request(*args, **more)
 
 
+@pytest.mark.sampled
 def test_no_reader_of_a_bucket_finds_a_package_without_its_requirements(bucket: StoreTarget, tmp_path: Path) -> None:
     put(bucket, tmp_path, OLD, lambda _: None)
     needs = {"base": ("noarch", []), "middle": ("linux-64", ["base"]), "top": ("noarch", ["middle"])}
@@ -214,6 +215,7 @@ def test_no_reader_of_a_bucket_finds_a_package_without_its_requirements(bucket: 
     assert bucket.package_hashes().keys() == {"linux-64/old-1-0.conda", "linux-64/kept-1-0.conda"}
 
 
+@pytest.mark.sampled
 def test_of_two_writers_of_a_bucket_one_is_refused(bucket: StoreTarget, tmp_path: Path) -> None:
     put(bucket, tmp_path, OLD, lambda _: None)
     store: Any = bucket.store
@@ -232,6 +234,7 @@ def test_of_two_writers_of_a_bucket_one_is_refused(bucket: StoreTarget, tmp_path
     yank_patch_and_reindex.yank_packages(other, ["old-1-0.conda"])
 
 
+@pytest.mark.sampled
 def test_a_process_that_lost_its_lease_changes_nothing(bucket: StoreTarget, tmp_path: Path) -> None:
     put(bucket, tmp_path, OLD, lambda _: None)
     store: Any = bucket.store
@@ -248,6 +251,7 @@ def test_a_process_that_lost_its_lease_changes_nothing(bucket: StoreTarget, tmp_
     assert recorded_lease(bucket) is None
 
 
+@pytest.mark.sampled
 def test_an_index_that_another_process_changed_is_not_overwritten(bucket: StoreTarget, tmp_path: Path) -> None:
     put(bucket, tmp_path, OLD, lambda _: None)
     store: Any = bucket.store
@@ -262,6 +266,7 @@ def test_an_index_that_another_process_changed_is_not_overwritten(bucket: StoreT
     assert store.read(f"linux-64/{BASE}") == b"another's"
 
 
+@pytest.mark.sampled
 def test_a_write_whose_answer_was_lost_is_not_taken_for_another_s(bucket: StoreTarget, tmp_path: Path) -> None:
     store: Any = bucket.store
 
@@ -281,6 +286,7 @@ def test_a_write_whose_answer_was_lost_is_not_taken_for_another_s(bucket: StoreT
     assert recorded_lease(bucket) is None
 
 
+@pytest.mark.sampled
 def test_a_lease_is_renewed_while_its_holder_lives(bucket: StoreTarget) -> None:
     store: Any = bucket.store
     lease = dataclasses.replace(store.lease, renewal=0.01)

@@ -15,7 +15,7 @@ from kiln import files
 from kiln.errors import BudgetSpent
 from tests.integration.publish_servers.test_workflow_run import CPU, contents, programs, set_up
 
-pytestmark = [pytest.mark.needs("aws"), pytest.mark.usefixtures("bucket")]
+pytestmark = [pytest.mark.trial, pytest.mark.needs("aws"), pytest.mark.usefixtures("bucket")]
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "build-in-ci.md"
 BUCKET = "my-bucket"  # of the page

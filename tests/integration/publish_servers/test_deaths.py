@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiln.publish.servers import ServerKind
     from kiln.publish.servers.server import Server
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.sampled
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from kiln.publish.servers.server import Server
 
+pytestmark = pytest.mark.trial
+
 
 QUETZ = """
 [github]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 
 NGINX = """
 daemon off; pid {root}/nginx.pid; error_log stderr; worker_processes 1;

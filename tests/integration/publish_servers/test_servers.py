@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from kiln.publish.servers.server import Server
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_packages_are_tried_out_from_staging_and_come_in_the_order_of_need(
@@ -76,6 +74,7 @@ def test_packages_are_tried_out_from_staging_and_come_in_the_order_of_need(
     assert len(requests(tmp_path)) == before, "what is there by its hash is not brought again"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "faults"),
     [
@@ -107,6 +106,7 @@ def test_a_fault_that_passes_costs_another_attempt_after_a_pause(
     assert pauses == sorted(pauses), "each longer than the one before"
 
 
+@pytest.mark.sampled
 def test_an_index_that_comes_cut_off_is_asked_for_again(server: str, tmp_path: Path) -> None:
     where = channel_on(server, ServerKind.QUETZ, tmp_path)
     transaction.publish(where, *release(tmp_path), lambda _: None)
@@ -114,6 +114,7 @@ def test_an_index_that_comes_cut_off_is_asked_for_again(server: str, tmp_path: P
     assert len(where.package_hashes()) == 2
 
 
+@pytest.mark.sampled
 def test_packages_that_a_server_does_not_remove_are_reported(server: str, tmp_path: Path) -> None:
     (tmp_path / "faults").write_text("\n".join(["ok"] * 3 + ["500"] * 100))
     (tmp_path / "removal-faults").write_text("\n".join(["500"] * 100))
@@ -188,6 +189,7 @@ def test_the_command_aborts_the_publication_of_a_killed_one(server: str, tmp_pat
     assert not list(journals.glob("*/journal.json"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_upload_that_is_not_indexed_yet_is_removed_by_its_hash(
     server: str, tmp_path: Path, kind: ServerKind
@@ -212,6 +214,7 @@ def test_a_label_with_other_packages_is_not_published_with_them(server: str, tmp
     assert served(tmp_path) == {}
 
 
+@pytest.mark.sampled
 def test_of_two_publishers_from_one_machine_one_is_refused(server: str, tmp_path: Path) -> None:
     where = channel_on(server, ServerKind.PREFIX, tmp_path)
 

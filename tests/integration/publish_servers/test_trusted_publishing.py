@@ -22,6 +22,8 @@ from tests.integration.publish_servers.helpers import ROOT, refuse, release, req
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 
 def a_job(server: str, request_token: str = REQUEST_TOKEN) -> dict[str, str]:
     """The variables that GitHub's runner gives to a job with ``id-token: write``."""

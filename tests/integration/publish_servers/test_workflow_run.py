@@ -133,6 +133,7 @@ def run(repository: Path, server: str, tmp_path: Path) -> WorkflowRun:
     )
 
 
+@pytest.mark.sampled
 def test_the_jobs_of_a_run_build_hand_on_test_and_publish_all_configs(run: WorkflowRun, tmp_path: Path) -> None:
     assert run.run("build.yml") == SUCCESS, run.log()
     chain = [run.results[f"build-2/chain/1/job-{link}"] for link in (1, 2, 3)]
