@@ -197,6 +197,7 @@ def virtual() -> Iterator[dict[str, object]]:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.trial
 @pytest.mark.needs("qemu-system-x86_64", "qemu-img", "xorrisofs", "rsync", "ssh", "pgrep")
 def test_a_virtual_machine_builds_a_config_and_its_lease_ends_it(
     play: Callable[..., PlaybookResult], virtual: dict[str, object], tmp_path: Path
@@ -217,6 +218,7 @@ def test_a_virtual_machine_builds_a_config_and_its_lease_ends_it(
     succeed(play("down", **virtual))
 
 
+@pytest.mark.trial
 @pytest.mark.needs("qemu-system-x86_64", "qemu-img", "xorrisofs", "ssh", "pgrep")
 def test_virtual_machines_that_nobody_knows_any_more_are_found_by_their_tags_and_swept(
     play: Callable[..., PlaybookResult], virtual: dict[str, object], tmp_path: Path

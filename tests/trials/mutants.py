@@ -16,6 +16,7 @@ import csv
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("mutants.csv")
 RECORDER = Path("tests", "trials", "reached")
 BATCH = 200  # tests in one process
-LONGEST = 1800.0  # seconds for a batch: a fault that makes a test wait without end is noticed, too
+LEAST, TIMES = 60.0, 10  # seconds for a batch, and times what it took: a fault that makes a test wait is noticed, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,23 @@ def mutants() -> list[Mutant]:
         return [Mutant(number=number, **row) for number, row in enumerate(csv.DictReader(file), 1)]  # type: ignore[arg-type]
 
 
+class Reached:
+    """What the processes of a lane recorded: the tests that enter each function, the quickest first; their seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.seconds: dict[str, float] = json.loads((folder / "seconds.json").read_text(encoding="utf-8"))
+        entering: defaultdict[str, set[str]] = defaultdict(set)
+        for file in folder.glob("*.txt"):
+            test = ""
+            for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+                if line.startswith("test "):
+                    test = line.removeprefix("test ")
+                elif test in self.seconds:
+                    entering[line].add(test)
+        ordered = {function: sorted(tests, key=self.seconds.__getitem__) for function, tests in entering.items()}
+        self.tests: defaultdict[str, list[str]] = defaultdict(list, ordered)
+
+
 class Copy:
     """A clone of the project as it is committed, with an environment of its own."""
 
@@ -81,46 +99,35 @@ class Copy:
             (sys.executable, "-m", "tests", "--version"), cwd=self.root, check=True, stdout=subprocess.DEVNULL
         )
 
-    def pytest(self, *words: str, reached: Path | None = None) -> int:
-        """Run tests; returns pytest's exit code, or that of a run that takes too long."""
+    def pytest(self, *words: str, reached: Path | None = None, longest: float | None = None) -> int:
+        """Run tests; returns pytest's exit code, which is 1 for a run of more than ``longest`` seconds, too."""
         environment = dict(os.environ)
         if reached is not None:
             environment |= {"KILN_REACHED": str(reached), "PYTHONPATH": str(self.root / RECORDER)}
         argv = (".venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "--quiet", *words)
-        try:
-            return subprocess.run(
-                argv, cwd=self.root, env=environment, check=False, stdout=subprocess.DEVNULL, timeout=LONGEST
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return 1
+        with subprocess.Popen(
+            argv, cwd=self.root, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+        ) as process:
+            try:
+                return process.wait(longest)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                return 1
 
-    def noticed(self, mutant: Mutant, tests: dict[str, list[str]]) -> str:
+    def noticed(self, mutant: Mutant, reached: Reached) -> str:
         """Say whether tests notice a fault: "noticed", "missed", or "not reached"."""
         file = self.root / mutant.path
         kept = file.read_bytes()
         try:
-            reaching = tests[mutant.write_into(self.root)]
+            reaching = reached.tests[mutant.write_into(self.root)]
             for start in range(0, len(reaching), BATCH):
-                if self.pytest("--exitfirst", *reaching[start : start + BATCH]):
+                batch = reaching[start : start + BATCH]
+                longest = LEAST + TIMES * sum(reached.seconds[test] for test in batch)
+                if self.pytest("--exitfirst", *batch, longest=longest):
                     return "noticed"
         finally:
             file.write_bytes(kept)
         return "missed" if reaching else "not reached"
-
-
-def tests_by_function(folder: Path) -> dict[str, list[str]]:
-    """Return the tests that enter each function, by what the processes recorded, the quickest first."""
-    seconds: dict[str, float] = json.loads((folder / "seconds.json").read_text(encoding="utf-8"))
-    result: defaultdict[str, set[str]] = defaultdict(set)
-    for file in folder.glob("*.txt"):
-        test = ""
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("test "):
-                test = line.removeprefix("test ")
-            elif test in seconds:
-                result[line].add(test)
-    ordered = {function: sorted(tests, key=seconds.__getitem__) for function, tests in result.items()}
-    return defaultdict(list, ordered)
 
 
 def record(copy: Copy, lane: Lane, folder: Path) -> None:
@@ -149,9 +156,9 @@ def main() -> None:
             folder = (options.reached or Path(scratch)) / lane
             if not folder.exists():
                 record(copy, lane, folder)
-            tests = tests_by_function(folder)
+            reached = Reached(folder)
             for mutant in list(left):
-                outcome = copy.noticed(mutant, tests)
+                outcome = copy.noticed(mutant, reached)
                 print(f"{mutant.number:3} {lane:8} {outcome:12} {mutant.path}: {mutant.after.strip()}", flush=True)
                 if outcome == "noticed":
                     left.remove(mutant)
