@@ -144,7 +144,7 @@ def _run_command(call: Mapping[str, Any], streams: tuple[int, ...]) -> NoReturn:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:  # noqa: BLE001 - as the interpreter at its end
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

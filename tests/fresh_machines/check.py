@@ -25,6 +25,7 @@ from kiln.errors import UnsupportedPython
 from kiln.image import build_container_image
 from kiln.image.build_container_image import AFTER, ImageRecipe
 from kiln.rehearse.wheel_locks import PYTHONS
+from tests.lanes import ADDED, Lane
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ ON_MACHINE = (
     *("tests/integration/test_bootstrap.py", "tests/integration/test_python_download.py"),
     *("tests/integration/test_provenance.py", "tests/integration/test_rehearse_parts.py"),
 )
-SHARES: Mapping[int, Sequence[str]] = {ORDINARY: ("tests/unit",), NAMELESS: ON_MACHINE, BOSS: ON_USER}
+SHARES: Mapping[int, Sequence[str]] = {ORDINARY: ADDED[Lane.FAST], NAMELESS: ON_MACHINE, BOSS: ON_USER}
 # The way to the network, by name alone: values, which may hold passwords, stay out of the command line.
 PASSED_ON = re.compile(
     r"PIP_(?:INDEX_URL|CERT|PROXY|TRUSTED_HOST)|SSL_CERT_FILE|REQUESTS_CA_BUNDLE|\w+_proxy", re.IGNORECASE

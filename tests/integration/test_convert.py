@@ -17,6 +17,8 @@ from tests.unit.convert.feedstocks import conversion
 if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
 
+pytestmark = pytest.mark.slow("every config of a real feedstock is rendered in both formats")
+
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT.parent / "shared" / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/case.json"))

@@ -8,10 +8,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kiln.conda_package import reader
 from kiln.conda_package.reader import read_info_json
 from kiln.yamltext import ScalarInterpretation, parse_document
 from tests.integration.recipe_v1_feedstocks import FIXTURES, PLACEHOLDER, built, contents, depends, in_v1, paths
+
+pytestmark = pytest.mark.slow("a feedstock is built in both formats")
 
 TESTS = "info/tests/tests.yaml"
 HASH = re.compile(r"h[0-9a-f]{7}(?=_)")

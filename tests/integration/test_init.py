@@ -15,6 +15,8 @@ import pytest
 from kiln.bootstrap.environment_state import base_python
 from tests.waiting import CEILING
 
+pytestmark = pytest.mark.slow("a new feedstock is built, tested and published by an installed kiln")
+
 ROOT = Path(__file__).parents[2]
 
 

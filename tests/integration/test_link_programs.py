@@ -32,7 +32,10 @@ HEADERS = {
     "xla/": ("third_party/xla/types.h",),
 }
 
-pytestmark = pytest.mark.needs("g++", "gcc", "cmake", "make", "pkg-config")
+pytestmark = [
+    pytest.mark.slow("programs are compiled and linked with each of pkg-config, CMake and the compiler"),
+    pytest.mark.needs("g++", "gcc", "cmake", "make", "pkg-config"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +110,7 @@ def test_a_program_for_c_links_with_libtensorflow_alone(built: Path, tmp_path: P
     assert "skipped" not in ended.stdout
 
 
+@pytest.mark.sampled
 def test_programs_for_c_and_cpp_link_with_libtensorflow_cc_in_each_way(built: Path, tmp_path: Path) -> None:
     prefix = filled(tmp_path / "prefix", built, ("libtensorflow_framework", "libtensorflow_cc"))
     ended = check_link(prefix, "tensorflow_cc")
@@ -118,6 +122,7 @@ def test_programs_for_c_and_cpp_link_with_libtensorflow_cc_in_each_way(built: Pa
     assert "skipped" not in ended.stdout
 
 
+@pytest.mark.sampled
 def test_a_wheels_library_is_tested_without_the_session_that_it_lacks(built: Path, tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     shutil.copytree(built, wheels, ignore=shutil.ignore_patterns("libraries"))
@@ -128,6 +133,7 @@ def test_a_wheels_library_is_tested_without_the_session_that_it_lacks(built: Pat
     assert re.findall(r"(?m)^(.*): skipped", ended.stdout) == ["check_client_session.cc"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["tensorflow_cc.pc", "tensorflow_cc-config.cmake", "libtensorflow_cc.so"])
 def test_a_file_that_is_missing_fails_the_test(built: Path, tmp_path: Path, name: str) -> None:
     prefix = filled(tmp_path / "prefix", built, ("libtensorflow_framework", "libtensorflow_cc"))
@@ -136,6 +142,7 @@ def test_a_file_that_is_missing_fails_the_test(built: Path, tmp_path: Path, name
     assert check_link(prefix, "tensorflow_cc").returncode != 0
 
 
+@pytest.mark.sampled
 def test_a_compiler_that_is_missing_is_said(built: Path, tmp_path: Path) -> None:
     prefix = filled(tmp_path / "prefix", built, ("libtensorflow_framework", "libtensorflow_cc"))
     ended = check_link(prefix, "tensorflow_cc", CXX="no-such-compiler -m64")

@@ -13,6 +13,8 @@ import pytest
 
 from kiln import feedstock_folder_check, limits, lint
 
+pytestmark = pytest.mark.slow("a real recipe is rendered for its lints")
+
 SHARED = Path(__file__).parents[3] / "shared"
 ANSWERS = SHARED / "lint" / "expected.json"
 EXPECTED: dict[str, dict[str, list[str]]] = json.loads(ANSWERS.read_text()) if ANSWERS.is_file() else {}

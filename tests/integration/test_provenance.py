@@ -17,6 +17,8 @@ from kiln import files
 from kiln.errors import BrokenIndex, NotReproduced, NotWritable, ProvenanceBroken, ReleaseRefused, UsageError
 from tests import warm
 
+pytestmark = pytest.mark.slow("a release is built, published and rebuilt")
+
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CONFIGS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))

@@ -27,6 +27,8 @@ from tests.waiting import CEILING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow("a publication is killed at each of its steps")
+
 
 ROOT = Path(__file__).parents[2]
 BEFORE = {f"{name}-1-0.conda" for name in OLD}
@@ -73,6 +75,7 @@ def refuse(_: str) -> None:
     raise HashMismatch("no good")
 
 
+@pytest.mark.sampled
 def test_a_publication_killed_at_any_step_leaves_the_channel_as_before_or_as_after(folder: Path, quick: Path) -> None:
     before = listing(folder / "channel")
     steps = killed("publish_new", folder, quick / "copies")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from kiln.errors import KilnError
 
+pytestmark = pytest.mark.slow("a feedstock is built for a group of keys")
+
 ROOT = Path(__file__).parents[2]
 META = "package:\n  name: keys\n  version: '1'\n"
 SCRIPT = """\

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kiln.model.feedstock import Feedstock
     from kiln.model.matrix_config import BuildConfig
 
+pytestmark = pytest.mark.slow("every config of a real feedstock is rendered twice, by kiln and by rattler-build")
+
 RECIPES = FIXTURES / "recipes_v1"
 NAMES = sorted(path.name for path in RECIPES.iterdir())
 FORGE = "conda_build_tool: rattler-build\nbuild_platform: {osx_arm64: osx_64}\nprovider: {linux_aarch64: default}\n"

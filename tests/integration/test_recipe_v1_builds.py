@@ -21,6 +21,8 @@ from kiln.model.build_and_test_steps import StagedFiles
 from kiln.run import recipe_support
 from tests.integration.recipe_v1_feedstocks import CPU, ROOT, built, copied, index, kiln, require_same
 
+pytestmark = pytest.mark.slow("feedstocks are built by kiln and by rattler-build")
+
 GOLDEN = ROOT.parent / "shared" / "golden-v1"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/case.json"))
 MOST = 4  # configs of a feedstock

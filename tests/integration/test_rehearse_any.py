@@ -122,7 +122,10 @@ C_FILES = {
     "conda-forge.yml": "provider:\n  osx_64: null\n  win_64: null\nconda_build_tool: rattler-build\n",
 }
 
-pytestmark = pytest.mark.skipif(MACHINE is None, reason="this machine has no Python that a rehearsal can use")
+pytestmark = [
+    pytest.mark.slow("wheels are fetched, packaged and installed"),
+    pytest.mark.skipif(MACHINE is None, reason="this machine has no Python that a rehearsal can use"),
+]
 
 
 def kiln(root: Path, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -27,12 +27,20 @@ if TYPE_CHECKING:
     import io
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow("a feedstock is built with a secret in every form")
+
 CARELESS = ROOT / "tests" / "fixtures" / "careless"
 HANDED = {**planted.SECRETS, **planted.ONE_LETTER}
 PASSWORD, TOKEN = "pw-Zq81xK", "tok-Zq81xK"
 
 
-@pytest.fixture(params=["none", "docker", pytest.param("podman", marks=pytest.mark.sampled)])
+@pytest.fixture(
+    params=[
+        "none",
+        pytest.param("docker", marks=pytest.mark.sampled),
+        pytest.param("podman", marks=pytest.mark.sampled),
+    ]
+)
 def where(request: pytest.FixtureRequest) -> str:
     return usable(request.param)
 

@@ -25,6 +25,8 @@ from tests.feedstocks import written
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+pytestmark = pytest.mark.slow("a feedstock is built for each kind of source")
+
 ROOT = Path(__file__).parents[2]
 HEAD = "package:\n  name: keys\n  version: '1'\n"
 SCRIPT = "build:\n  script:\n    - mkdir -p $PREFIX/share\n    - cp -a . $PREFIX/share/work\n"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow("a feedstock is built")
+
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CONFIG = min(file.stem for file in (SMALL / ".ci_support").glob("*None*.yaml"))

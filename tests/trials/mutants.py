@@ -69,7 +69,7 @@ class Mutant:
 def mutants() -> list[Mutant]:
     """Read the table."""
     with TABLE.open(encoding="utf-8", newline="") as file:
-        return [Mutant(number=number, **row) for number, row in enumerate(csv.DictReader(file), 1)]  # type: ignore[arg-type]
+        return [Mutant(number=number, **row) for number, row in enumerate(csv.DictReader(file), 1)]
 
 
 class Reached:
@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--lanes", nargs="+", type=Lane, default=list(Lane), help="default: fast default all")
     parser.add_argument("--reached", type=Path, help="keep the recorded functions in this folder, and find them there")
     options = parser.parse_args()
-    if sys.version_info < (3, 12):
+    if not hasattr(sys, "monitoring"):
         parser.error("Python 3.12 or newer is needed, which tells what functions are entered")
     left = [mutant for mutant in mutants() if not options.numbers or mutant.number in options.numbers]
     count = len(left)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [
+    pytest.mark.slow("a whole run of the fleet: a machine is made, prepared, built on and removed"),
     pytest.mark.needs("docker", "ssh", "ssh-keygen", "rsync", "nginx"),
     pytest.mark.skipif(sys.version_info < (3, 11), reason=f"{UnsupportedPython.__name__}: Ansible needs Python 3.11"),
 ]

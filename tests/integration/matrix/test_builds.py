@@ -37,6 +37,8 @@ from tests.integration.matrix.helpers import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow("a small matrix is built, in some tests twice")
+
 
 def test_a_config_is_built_tested_and_put_into_the_channel(small: Path, where: str) -> None:
     ended = kiln(small, CPU_311, "--container", where, sha="abc")

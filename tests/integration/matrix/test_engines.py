@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow("a feedstock is built in a container")
+
 
 @pytest.fixture
 def like_conda_forges(docker: str, tmp_path: Path) -> Iterator[str]:

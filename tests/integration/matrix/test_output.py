@@ -18,6 +18,8 @@ from tests.integration.matrix.helpers import CPU_311, CPU_312, HOLD, ROOT, kiln,
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow("a feedstock is built twice")
+
 
 def command(root: Path, *arguments: str) -> str:
     argv = (sys.executable, "-m", "kiln", "-C", str(root), *arguments)

@@ -33,6 +33,8 @@ from tests.integration.matrix.helpers import (
 )
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow("a build is killed or stopped, and continued")
+
 
 def nobody_builds(root: Path, config: str) -> bool:
     """Return whether a config's lock is free: its process has tidied up, its container is gone."""

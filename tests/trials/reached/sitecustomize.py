@@ -60,8 +60,8 @@ class Recorder:
 
 
 recorder: Recorder | None = None
-if os.environ.get("KILN_REACHED") and sys.version_info >= (3, 12):
-    monitoring: Any = vars(sys)["monitoring"]
+monitoring: Any = vars(sys).get("monitoring")
+if os.environ.get("KILN_REACHED") and monitoring is not None:
     recorder = Recorder(os.environ["KILN_REACHED"], monitoring)
     tool = monitoring.PROFILER_ID
     monitoring.use_tool_id(tool, "kiln's tests")
