@@ -73,7 +73,7 @@ def mutants() -> list[Mutant]:
 
 
 class Reached:
-    """What the processes of a lane recorded: the tests that enter each function, the quickest first; their seconds."""
+    """What the processes of a lane recorded: the tests that enter each function, and how long each takes."""
 
     def __init__(self, folder: Path) -> None:
         self.seconds: dict[str, float] = json.loads((folder / "seconds.json").read_text(encoding="utf-8"))
@@ -85,8 +85,13 @@ class Reached:
                     test = line.removeprefix("test ")
                 elif test in self.seconds:
                     entering[line].add(test)
-        ordered = {function: sorted(tests, key=self.seconds.__getitem__) for function, tests in entering.items()}
-        self.tests: defaultdict[str, list[str]] = defaultdict(list, ordered)
+        self.entering = entering
+
+    def by(self, function: str) -> list[str]:
+        """Return the tests that enter a function, then the others that enter its file: a result may be cached."""
+        direct, file = self.entering[function], f"{function.rpartition(':')[0]}:"
+        others = set[str]().union(*(tests for name, tests in self.entering.items() if name.startswith(file))) - direct
+        return [*sorted(direct, key=self.seconds.__getitem__), *sorted(others, key=self.seconds.__getitem__)]
 
 
 class Copy:
@@ -119,7 +124,7 @@ class Copy:
         file = self.root / mutant.path
         kept = file.read_bytes()
         try:
-            reaching = reached.tests[mutant.write_into(self.root)]
+            reaching = reached.by(mutant.write_into(self.root))
             for start in range(0, len(reaching), BATCH):
                 batch = reaching[start : start + BATCH]
                 longest = LEAST + TIMES * sum(reached.seconds[test] for test in batch)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +15,9 @@ from kiln.fleet.run_event_loop import Supervisor
 from kiln.fleet.run_recorders import RunRecorder
 from kiln.model.run import ConfigState
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates, null_recorder
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 pytestmark = pytest.mark.usefixtures("rare_forecasts")
 
@@ -66,19 +70,21 @@ class Lines(NullObserver):
 
 
 def test_a_silent_worker_is_waited_for_with_the_reason_why_the_provider_does_not_list_it() -> None:
-    def lines_of(faults: Faults) -> list[str]:
+    def lines_of(faults: Faults, ends: AbstractContextManager[object]) -> list[str]:
         observer = Lines()
         settings = {"id": "r1", "command": "", "machine_type": MACHINE, "estimates": UNEVEN, "max_workers": 2}
         simulation = Simulation(UNEVEN, faults=faults)
         run_config = FleetRunConfig(**settings)  # type: ignore[arg-type]
-        with pytest.raises(MachinesUnknown):
+        with ends:
             Supervisor(run_config, executor=simulation, recorder=RunRecorder(NullStore(), observer)).execute_run()
         return [line for line in observer.lines if "not answer" in line]
 
-    expired = lines_of(Faults(dies={ONE: ENDED}, expired=ENDED - HOUR))
+    expired = lines_of(Faults(dies={ONE: ENDED}, expired=ENDED - HOUR), pytest.raises(MachinesUnknown))
     assert expired[0].startswith(f"{ONE} does not answer, and the provider does not accept the credentials since 2")
     assert "(ExpiredToken), so it is unknown whether it exists: waiting; credentials that are renewed in" in expired[0]
     assert len({line.partition(" (")[0] for line in expired}) == 1, "since the first refusal"
+    (offline,) = set(lines_of(Faults(offline=((ENDED, ENDED + HOUR),)), nullcontext()))
+    assert offline.startswith("the provider and the workers do not answer: waiting, ")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kiln.errors import MissingTool
 from kiln.image import debian
 from kiln.image.layers import LayerEntry
 from kiln.image.mmdebstrap_command import AptFiles
@@ -34,3 +35,15 @@ def test_licenses_in_another_package_require_that_package() -> None:
     inside = LayerEntry(path="/usr/share/doc/libc6/other", mode=0o777, link="copyright")
     assert debian.missing_license_packages([link, inside]) == {"gcc-12-base"}
     assert debian.missing_license_packages([link, inside, text]) == set()
+
+
+def test_packages_that_are_there_are_not_downloaded_again(tmp_path: Path) -> None:
+    store = tmp_path / "debian-trixie"
+    store.mkdir()
+    for name in ("libc6_2.36-9_amd64.deb", "bash_5.2-1_amd64.deb"):
+        (store / name).touch()
+    nothing = {"PATH": "/nowhere"}  # where mmdebstrap would be
+    debs = debian.fetch_packages("trixie", ["libc6", "bash"], folder=tmp_path, env=nothing)
+    assert [deb.name for deb in debs] == ["bash", "libc6"]
+    with pytest.raises(MissingTool):
+        debian.fetch_packages("trixie", ["zlib1g"], folder=tmp_path, env=nothing)

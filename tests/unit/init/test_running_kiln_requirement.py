@@ -44,6 +44,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
             "kiln @ https://h.example/kiln-1.tar.gz#sha256=cd",
         ),
         ({"url": "file:///w/kiln.whl", "archive_info": {}}, "kiln @ file:///w/kiln.whl"),
+        ({"url": "https://me:secret@h.example/a+b/k.whl", "archive_info": {}}, "kiln @ https://h.example/a+b/k.whl"),
         ({"url": "file:///w/clone", "dir_info": {"editable": True}}, "kiln @ file:///w/clone"),
     ],
 )
