@@ -21,7 +21,7 @@ from kiln.store import build_cache, unfinished_build_handover
 from kiln.store.layout import ArtifactLayout
 from tests import shared_inputs, small_tensorflow, waiting
 
-pytestmark = [pytest.mark.sampled, pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")]
+pytestmark = [pytest.mark.trial, pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")]
 
 ROOT = Path(__file__).parents[2]
 CONFIG, ACTIONS, LIST = "linux_64_", 8, "begun"

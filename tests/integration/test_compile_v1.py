@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 CUDA_12 = "linux_64_cuda_compiler_version12.4"
 STAGING = "compile tensorflow-split-build"
 
-pytestmark = [pytest.mark.sampled, pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")]
+pytestmark = [pytest.mark.trial, pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")]
 
 
 @pytest.fixture(scope="module")

@@ -246,6 +246,7 @@ def test_a_cross_compiled_binding_is_published_without_tests_on_request_alone(
     assert "the channel's index has the same hash" in verified.stdout
 
 
+@pytest.mark.trial
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="it is built on linux-64")
 @pytest.mark.needs(CC, QEMU, "unshare")
 def test_where_the_kernel_runs_programs_of_the_target_their_tests_run(feedstock: Feedstock, tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ def test_a_rehearsal_is_marked_and_refused_as_a_release(report: dict[str, Any], 
     assert not (tmp_path / "channel").exists()
 
 
+@pytest.mark.trial
 @pytest.mark.needs("docker")
 def test_a_rehearsal_in_a_container_continues_after_a_kill_and_a_stop(
     report: dict[str, Any], base_image: str, tmp_path: Path

@@ -34,7 +34,7 @@ genrule(name = "here", outs = ["h"], cmd = "echo here >$@", tags = ["no-remote"]
 genrule(name = "all", srcs = ["part%d" % n for n in range({ACTIONS})] + ["here"], outs = ["a"], cmd = "cat $(SRCS) >$@")
 """
 
-pytestmark = [pytest.mark.sampled, pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb", "npm")]
+pytestmark = [pytest.mark.trial, pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb", "npm")]
 
 
 @pytest.fixture(scope="module")

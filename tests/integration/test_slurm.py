@@ -239,6 +239,7 @@ def test_jobs_outlive_slurm_the_controller_and_a_drained_node(
     assert planted_in(small) == []
 
 
+@pytest.mark.trial
 def test_slurm_restarts_a_job_of_a_failed_node_and_only_jobs_of_runs_are_cancelled(
     cluster: SlurmCluster, small: Path, shared: Path, processes: Processes
 ) -> None:
@@ -269,6 +270,7 @@ def test_slurm_restarts_a_job_of_a_failed_node_and_only_jobs_of_runs_are_cancell
     assert not list(shared.glob("run-*"))
 
 
+@pytest.mark.trial
 def test_a_run_that_slurm_refuses_ends_at_once(
     cluster: SlurmCluster, small: Path, shared: Path, processes: Processes
 ) -> None:
@@ -278,6 +280,7 @@ def test_a_run_that_slurm_refuses_ends_at_once(
     assert_nothing_left(cluster, small, shared)
 
 
+@pytest.mark.trial
 def test_jobs_get_their_sizes_and_end_at_their_time_limits(cluster: SlurmCluster, sized: SizedRun) -> None:
     """Of two configs that share a compile the first takes too long; the other, which waited for it, compiles itself."""
     assert sized.end() == FleetLimit.exit_code

@@ -129,7 +129,7 @@ def assert_built_and_tested_once(root: Path, run: str, worker: str, tester: str)
     assert_whole(root, [CUDA])
 
 
-@pytest.mark.sampled
+@pytest.mark.trial
 def test_a_detached_run_outlives_this_computer_and_waits_until_it_is_collected(
     small: Path, tmp_path: Path, workers: None
 ) -> None:

@@ -174,7 +174,7 @@ def test_configs_are_built_on_the_machines_that_hold_them(small: Path, tmp_path:
     assert_given_back(small)
 
 
-@pytest.mark.sampled
+@pytest.mark.trial
 def test_what_a_run_has_built_is_tested_on_a_host_with_a_gpu(small: Path, tmp_path: Path) -> None:
     """A program stands in for the driver's: without it the host is refused, with it the recipe's tests run there."""
     config, other = (config for config in CONFIGS if "12.9" in config)
