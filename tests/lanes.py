@@ -67,10 +67,11 @@ def main() -> None:
     started_at = time.monotonic()
     lane = Lane(sys.argv[1].removeprefix("--")) if sys.argv[1:] else Lane.DEFAULT
     passed = run_checks()
-    for added in {Lane.FAST: (), Lane.DEFAULT: (Lane.DEFAULT,), Lane.ALL: (Lane.DEFAULT, Lane.ALL)}[lane]:
-        passed &= run_pytest(*ADDED[added], *PARALLEL)
-    if lane is Lane.ALL:
+    if lane is Lane.DEFAULT:
+        passed &= run_pytest(*ADDED[Lane.DEFAULT], *PARALLEL)
+    elif lane is Lane.ALL:
         passed &= run_pytest("tests/unit", "-m", "hypothesis", *PARALLEL)
+        passed &= run_pytest("tests/integration", "-m", "not trial", *PARALLEL)
     print(f"{'passed' if passed else 'failed'} in {time.monotonic() - started_at:.0f} s; not run: {left_out(lane)}")
     sys.exit(not passed)
 

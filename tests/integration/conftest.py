@@ -28,6 +28,11 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of slow tests, so that at the end no process waits for another's."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session", params=["docker", pytest.param("podman", marks=pytest.mark.sampled)])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each container engine in turn; a test is skipped where one is missing."""

@@ -27,7 +27,7 @@ from tests.waiting import CEILING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.sampled
+pytestmark = [pytest.mark.slow("environments are made"), pytest.mark.sampled]
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = ("build-locally.py", "tests/__main__.py")

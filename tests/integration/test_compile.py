@@ -33,7 +33,10 @@ CUDA_12_PY_311, CUDA_12_PY_313, CUDA_13_PY_311, _ = sorted(
     file.stem for file in (small_tensorflow.FIXTURE / ".ci_support").glob("*.yaml")
 )
 
-pytestmark = pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")
+pytestmark = [
+    pytest.mark.slow("an image with Bazel is made, and a small TensorFlow compiled three times"),
+    pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ from tests.packages import release_package
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.sampled
+pytestmark = [pytest.mark.slow("a feedstock is built in a container"), pytest.mark.sampled]
 
 INSIDE = "/home/conda/feedstock_root"
 TOKEN = "https://user:token-of-ours@example.org/feedstock"

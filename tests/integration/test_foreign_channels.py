@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from kiln.repodata.index_entry import IndexEntry
 
-pytestmark = pytest.mark.sampled
+pytestmark = [pytest.mark.slow("channels are indexed by each of the tools"), pytest.mark.sampled]
 
 ROOT = Path(__file__).parents[2]
 SUBDIRS = ("linux-64", "noarch")

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import Event, WorkersProbed
     from tests.playbook_calls import PlaybookResult
 
-pytestmark = pytest.mark.sampled
+pytestmark = [pytest.mark.slow("playbooks run against clouds that are simulated"), pytest.mark.sampled]
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"

@@ -46,6 +46,7 @@ os._exit(0)  # past py-rattler's tear-down, as kiln itself leaves
 """
 
 pytestmark = [
+    pytest.mark.slow("TensorFlow's own rehearsal, once for all tests"),
     pytest.mark.sampled,
     pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for"),
 ]

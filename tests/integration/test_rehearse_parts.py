@@ -27,7 +27,7 @@ from kiln.rehearse.wheel_locks import PYTHONS, plan_from_locks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytestmark = pytest.mark.sampled
+pytestmark = [pytest.mark.slow("wheels are fetched, packaged and installed"), pytest.mark.sampled]
 
 ENV = dict(os.environ)
 # One pure with a console script, one compiled, one whose files stand in a .data folder's place, and pip itself.

@@ -43,6 +43,7 @@ API = LockedWheel(
 )
 
 pytestmark = [
+    pytest.mark.slow("wheels are fetched, packaged and installed"),
     pytest.mark.sampled,
     pytest.mark.skipif(PYTHON not in PYTHONS, reason=f"TensorFlow has no wheels for Python {PYTHON}"),
 ]

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / "build_artifacts" / "images"
 SERVER = ROOT / "tests" / "fixtures" / "model-server.c"
-pytestmark = [pytest.mark.sampled, pytest.mark.needs("mmdebstrap"), pytest.mark.needs("gcc")]
+pytestmark = [
+    pytest.mark.slow("an image is made of TensorFlow's rehearsal, or of packages with libraries of Debian"),
+    pytest.mark.sampled,
+    pytest.mark.needs("mmdebstrap"),
+    pytest.mark.needs("gcc"),
+]
 
 
 @pytest.fixture(scope="session")

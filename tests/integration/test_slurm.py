@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 CUDA_311, CUDA_312, CPU_311, CPU_312 = CONFIGS
 pytestmark = [
+    pytest.mark.slow("a cluster is started"),
     pytest.mark.sampled,
     pytest.mark.needs("slurmctld", "slurmd", "munged", "sbatch"),
     pytest.mark.skipif(os.geteuid() != 0, reason="the daemons of several nodes run as root"),

@@ -17,7 +17,7 @@ import pytest
 from kiln.errors import UnsafeTemplate, UnsupportedPlatform
 from tests import waiting
 
-pytestmark = pytest.mark.sampled
+pytestmark = [pytest.mark.slow("commands run twice"), pytest.mark.sampled]
 
 ROOT = Path(__file__).parents[2]
 STAND_IN = ROOT / "tests" / "windows_stand_in"

@@ -71,6 +71,7 @@ fi
 """
 FIRST = {"no CUDA · interpreter 3.11", "CUDA 12.9 · interpreter 3.11"}  # as they are shown
 pytestmark = [
+    pytest.mark.slow("a whole run of the fleet: machines are made, prepared, built on and removed"),
     pytest.mark.needs("docker", "ssh", "ssh-keygen", "rsync", "nginx"),
     pytest.mark.skipif(sys.version_info < (3, 11), reason=f"{UnsupportedPython.__name__}: Ansible needs Python 3.11"),
 ]
