@@ -150,6 +150,7 @@ def test_it_is_made_once_then_used_from_anywhere_whatever_the_users_settings_are
     assert not [path for path in json.loads(second.stdout)["path"] if path in {"", "/", str(rubbish)}]
 
 
+@pytest.mark.trial
 def test_it_has_a_program_that_starts_from_anywhere(clone: Clone, tmp_path: Path) -> None:
     assert clone.enter().returncode == 0
     (clone.root / "kiln" / "__main__.py").write_text("import sys\nprint(sys.argv[1:], sys.executable)\n")
@@ -164,6 +165,7 @@ def test_it_has_a_program_that_starts_from_anywhere(clone: Clone, tmp_path: Path
         assert ended.stdout.strip() == f"{argv[1:]} {clone.root / '.venv' / 'bin' / 'python'}"
 
 
+@pytest.mark.trial
 def test_it_is_made_anew_when_the_lock_changes(clone: Clone) -> None:
     assert json.loads(clone.enter().stdout)["pebble"] == "1.0"
     clone.lock("2.0")
@@ -198,6 +200,7 @@ def test_a_killed_set_up_is_redone(clone: Clone, silent: socket.socket) -> None:
     assert json.loads(after.stdout)["pebble"] == "1.0"
 
 
+@pytest.mark.trial
 def test_an_interrupted_set_up_says_so_and_leaves_nothing_half_made(clone: Clone, silent: socket.socket) -> None:
     with fetching(clone, silent) as process:
         process.send_signal(signal.SIGINT)
@@ -209,6 +212,7 @@ def test_an_interrupted_set_up_says_so_and_leaves_nothing_half_made(clone: Clone
     assert clone.left == [LOCK]
 
 
+@pytest.mark.trial
 def test_two_at_once_make_it_once(clone: Clone) -> None:
     with clone.start() as one, clone.start() as other:
         said = [process.communicate(timeout=CEILING) for process in (one, other)]
@@ -225,6 +229,7 @@ def test_a_package_that_is_not_the_locked_one_is_refused(clone: Clone) -> None:
     assert clone.left == [LOCK]
 
 
+@pytest.mark.trial
 def test_without_network_the_last_words_of_pip_are_shown(clone: Clone) -> None:
     nowhere = {"PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "", "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "1"}
     refused = clone.enter(**nowhere)
@@ -235,6 +240,7 @@ def test_without_network_the_last_words_of_pip_are_shown(clone: Clone) -> None:
     )
 
 
+@pytest.mark.trial
 def test_without_ensurepip_this_pythons_own_pip_is_lent(clone: Clone) -> None:
     clone.write_entry(before="sys.modules['ensurepip'] = None")
     with_pip = clone.run([sys.executable, *clone.argv()[1:]])  # of Debian's, its own environments have one alone
@@ -242,6 +248,7 @@ def test_without_ensurepip_this_pythons_own_pip_is_lent(clone: Clone) -> None:
     assert not list(clone.root.glob(".venv/lib/*/site-packages/pip"))
 
 
+@pytest.mark.trial
 def test_without_any_pip_it_says_what_to_install(clone: Clone) -> None:
     clone.write_entry(before="sys.modules['ensurepip'] = sys.modules['pip'] = None")
     refused = clone.enter()
@@ -252,6 +259,7 @@ def test_without_any_pip_it_says_what_to_install(clone: Clone) -> None:
     )
 
 
+@pytest.mark.trial
 @pytest.mark.needs("unshare")
 def test_a_folder_that_cannot_be_written_is_reported(clone: Clone) -> None:
     script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tests.playbook_calls import PlaybookResult
 
-pytestmark = [pytest.mark.slow("every playbook runs three times"), pytest.mark.sampled]
+pytestmark = [pytest.mark.slow("every playbook runs three times"), pytest.mark.trial]
 
 CONFIG = "linux_64_cuda_compiler_versionNoneinterpreter3.11"
 LIST = "the provider's list"

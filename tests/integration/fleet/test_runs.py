@@ -183,7 +183,7 @@ def wrapper(folder: Path, program: str, script: str) -> Path:
     return folder
 
 
-@pytest.mark.sampled
+@pytest.mark.trial
 def test_two_machines_build_four_configs_and_all_comes_home_through_a_corrupted_transfer(small: Path) -> None:
     """Everything goes well but for one package, which is broken on its way; no secret is anywhere but where it was.
 
