@@ -15,6 +15,7 @@ from kiln.expand.keys_needing_pinning import HINT
 from kiln.lazy_pattern import lazy_pattern
 from kiln.recipe.meta_yaml_evaluation import RecipeTemplate
 from kiln.recipe.recipe import Recipe
+from kiln.recipe.validity import require_valid_identity
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.files import VariantFile, VariantSource, check_variant_source, load_variant_file
 from kiln.variants.migrations import MISFIT, apply_migrations, migration_files_of_feedstock_and_pinning
@@ -157,10 +158,12 @@ class _MatrixExpansion:
             return PlatformPackages(space=space, packages=package_parts, recipe_text=self.text)
         recipe = Recipe(self.recipe, platform, space)
         initial = Variant(platform.default_variant(), {})
+        parts = [(part, package) for part, packages in recipe.jobs_with_packages(initial) for package in packages]
+        for _, package in parts:
+            require_valid_identity(package)
         package_parts = [
             PackageKeyUsage.from_metadata(part, package)
-            for part, variants in recipe.jobs_with_packages(initial)
-            for package in variants
+            for part, package in parts
             if job.keep_noarch or not package.noarch
         ]
         return PlatformPackages(

@@ -8,6 +8,7 @@ from kiln import matchspec_notation
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.rendered import KeyFault
+from kiln.name_rules import invalid_name_reason
 from kiln.recipe.requirement_texts import SECTIONS, spec_package_name
 
 if TYPE_CHECKING:
@@ -17,7 +18,45 @@ if TYPE_CHECKING:
     from kiln.recipe.recipe import Recipe
 
 _NOARCH = frozenset({"python", "generic", "True"})
+_FORBIDDEN = frozenset("=@#$%^&*:;\"'\\|<>?/ ")
+_BOUND = lazy_pattern(r"[<>=!~|,]")  # what conda-build's own build string may have of a requirement
 _IGNORED = lazy_pattern(r"\[[^\]=]*\].*$")  # brackets without a key=value, with what follows: conda skips them
+
+
+def require_valid_identity(package: Metadata) -> None:
+    """Refuse a name, version or build number that conda-build refuses, at a variant that is known.
+
+    Raises:
+        RecipeFault: with the section of the recipe that is at fault.
+    """
+    if package.name != package.name.lower():
+        at = package.recipe.place_of_section("package")
+        raise RecipeFault(f"the package name {package.name!r} is not lower case", at=at)
+    _require_allowed_characters(package, package.name, "package name", _FORBIDDEN | {"!"})
+    _require_allowed_characters(package, package.version, "version", _FORBIDDEN | {"-"})
+    number = package.section_value("build", "number")
+    try:
+        if int(number or 0) >= 0:
+            return
+    except (TypeError, ValueError):
+        pass
+    raise RecipeFault(f"the build number is {number!r}", at=package.recipe.place_of_section("build"))
+
+
+def _require_valid_build_string(package: Metadata) -> None:
+    if package.section_value("build", "string"):
+        _require_allowed_characters(package, package.build_string, "build string", _FORBIDDEN | {"-", "!"})
+    else:
+        text = _BOUND.sub("", package.build_string).replace("*", "")  # the asterisk is that of a variant's version
+        _require_allowed_characters(package, text, "build string", frozenset())
+
+
+def _require_allowed_characters(package: Metadata, text: str, kind: str, forbidden: frozenset[str]) -> None:
+    at = package.place_of_section("package")
+    if characters := sorted(forbidden.intersection(text)):
+        raise RecipeFault(f"the {kind} {text!r} has the character {characters[0]!r}", at=at)
+    if text and (why := invalid_name_reason(text, kind)):
+        raise RecipeFault(f"{text!r} is not a valid {kind}", at=at, why=why)
 
 
 def require_valid_package(package: Metadata, values: Mapping[str, Any]) -> None:
@@ -26,6 +65,8 @@ def require_valid_package(package: Metadata, values: Mapping[str, Any]) -> None:
     Raises:
         RecipeFault: with the section of the recipe that is at fault.
     """
+    require_valid_identity(package)
+    _require_valid_build_string(package)
     if not package.name:
         at = package.place_of_section("package")
         raise RecipeFault("a package has no name", at=at, hint="name: of package or output")
@@ -69,6 +110,22 @@ def undefined_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
         )
         for package in packages
         if package.version == "None"
+    )
+
+
+def provisional_build_strings(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
+    """Return the build strings that hold a bound: conda-build writes a version there, once the host is solved."""
+    return tuple(
+        KeyFault(
+            key="requirements/host",
+            known=True,
+            what=f"{package.name} has the build string {package.build_string!r}",
+            at=package.place_of_section("requirements"),
+            why="a requirement bounds the version that the build string names, which a solver chooses",
+            hint="require the package once, without a bound beside the variant's version",
+        )
+        for package in packages
+        if _BOUND.search(package.build_string)
     )
 
 

@@ -71,7 +71,11 @@ def insert_step_counting(tree: nodes.Template) -> None:
 
 
 class UndefinedValue(jinja2.Undefined):
-    """An undefined value: false, empty, equal to other undefined values; arithmetic on it stays undefined."""
+    """An undefined value: false, empty, equal to other undefined values; whatever is done with it stays undefined.
+
+    A recipe is rendered before its variants are known, so a key may have no value yet: attributes, methods, items and
+    arithmetic are those of any value. The names are recorded, for the judgment once the variant is known.
+    """
 
     uses: ClassVar[list[str]]  # the undefined names that a rendering used other than in a test
 
@@ -87,6 +91,11 @@ class UndefinedValue(jinja2.Undefined):
     __floordiv__ = __rfloordiv__ = _undefined_result  # type: ignore[assignment]
     __mod__ = __rmod__ = __pos__ = __neg__ = __call__ = __getitem__ = __pow__ = __rpow__ = _undefined_result  # type: ignore[assignment]
     __sub__ = __rsub__ = _undefined_result  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or self._undefined_obj is not missing:  # a protocol; what a value lacks
+            return super().__getattr__(name)
+        return self._undefined_result()
 
     def _undefined_comparison(self, _: Any) -> UndefinedValue:
         return type(self)(self._undefined_hint, self._undefined_obj, self._undefined_name)
