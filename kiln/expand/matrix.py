@@ -48,7 +48,8 @@ def configs(feedstock: Feedstock, pinning: Path | None = None, doubts: Doubts | 
     ``pinning`` is a variant file that comes before the recipe's own, such as conda-forge's global pinning; in the same
     folder, ``share/conda-forge/migrations`` holds the migrations in force. A feedstock with a pinning is made for
     conda-smithy, to which an undefined name in a selector is False: so it is here, and ``doubts`` collects these names.
-    In a feedstock without a pinning they are errors.
+    In a feedstock without a pinning they are errors. It also collects the malformed conditions of ``skip`` in a
+    recipe.yaml, which rattler-build takes for false.
 
     Raises:
         KilnError: the recipe, a variant file or the settings are invalid.
@@ -101,9 +102,11 @@ class _MatrixExpansion:
         self.known = frozenset[str]().union(*keys)
         self.recipe: RecipeTemplate | RecipeV1
         if self.v1:
+            from kiln.recipe_v1.mentioned_variables import malformed_skip_warnings
             from kiln.recipe_v1.recipe import RecipeV1
 
             self.recipe = RecipeV1.read(feedstock.recipe_v1)
+            doubts.update(malformed_skip_warnings(self.recipe.root))
             self.text = self.recipe.text
         else:
             self.recipe = RecipeTemplate(

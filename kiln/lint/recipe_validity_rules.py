@@ -12,7 +12,7 @@ from kiln.lint.located_yaml import branch_items, list_or_empty
 from kiln.lint.rule_model import Problem, lint_rule
 from kiln.recipe_v1.compiled_expression import compile_template
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
-from kiln.recipe_v1.mentioned_variables import templates_outside_scripts
+from kiln.recipe_v1.mentioned_variables import malformed_conditions, templates_outside_scripts
 from kiln.recipe_v1.unknown_keys import unknown_keys
 from kiln.serialization import mapping_or_empty
 
@@ -115,6 +115,10 @@ def malformed_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
         except MalformedExpression as error:
             at = recipe.place_of_line(text.line + error.line, text.column)
             yield Problem(text=f"malformed expression {str(text)[:80]!r}: {error}", at=at)
+    for text, error, _ in malformed_conditions(recipe.root) if recipe.version else ():
+        at = recipe.place_of_line(text.line + error.line, text.column)
+        cure = "a condition is an expression without ${{ }}, its parentheses closed"
+        yield Problem(text=f"malformed condition {str(text)[:80]!r}: {error}", at=at, cure=cure)
 
 
 RULES = (lint_rule("kiln-type", wrong_value_types, "write a mapping"),)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import matchspec_notation
 from kiln.errors import KilnError
-from kiln.recipe_v1.compiled_expression import compile_expression, compile_template, is_template
+from kiln.recipe_v1.compiled_expression import compile_template, is_template
 from kiln.recipe_v1.node_evaluation import (
     compile_scalar,
     condition_holds,
@@ -186,7 +186,7 @@ def build_string_template(node: Any, scope: VariantScope) -> PlacedText:
 
 
 def evaluate_skip(node: Any, scope: VariantScope) -> bool:
-    """Evaluate ``skip``: whether any of its conditions holds; one that cannot be evaluated does not."""
+    """Evaluate ``skip``: whether any of its conditions holds; one that is malformed, or has no value, does not."""
     items = items_with_conditions_resolved(node, scope)
     conditions = [_skip_condition_holds(item, scope) for item in items]  # all of them, for the names that they read
     return any(conditions)
@@ -197,7 +197,6 @@ def _skip_condition_holds(node: Any, scope: VariantScope) -> bool:
     if is_template(text):
         rendered = rendered_text(text, scope)
         text = PlacedText(rendered, text.line, text.column, plain=False)
-    compile_scalar(text, compile_expression)
     try:
         return bool(text) and condition_holds(text, scope)
     except KilnError:

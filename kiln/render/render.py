@@ -235,6 +235,6 @@ def require_supported_keys(renderings: Iterable[RenderedConfig], *, own_engine: 
 
 
 def key_fault_warnings(rendered: RenderedConfig) -> tuple[str, ...]:
-    """Return a line for each key at fault."""
+    """Return a line for each key at fault, and the recipe's other warnings."""
     notes = ((fault, f" ({fault.hint})" if fault.hint and not fault.known else "") for fault in rendered.key_faults)
-    return tuple(f"{fault.at}: {fault.what}{note}" for fault, note in notes)
+    return (*(f"{fault.at}: {fault.what}{note}" for fault, note in notes), *rendered.warnings)

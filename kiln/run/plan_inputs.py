@@ -183,7 +183,8 @@ def _preflight_check_notes(
     tensorflow_and_cuda_version_check.require_compatible_versions(feedstock, renderings)
     _require_supported_recipe_keys(feedstock, renderings, engine=options.build.engine)
     bazel_remote_executor_secrets_and_refusals.refuse_ineffective_remote_options(feedstock, configs, options)
-    return (*_stale_matrix_note(feedstock), *_ineffective_settings_notes(feedstock, options))
+    warnings = dict.fromkeys(warning for rendered in renderings for warning in rendered.warnings)
+    return (*warnings, *_stale_matrix_note(feedstock), *_ineffective_settings_notes(feedstock, options))
 
 
 def _stale_matrix_note(feedstock: Feedstock) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ CHANGES: list[tuple[str, str, str, set[str], str]] = [
     (RECIPE, "homepage", "home", {"R-002", "kiln-key"}, "recipe/recipe.yaml:31:3"),
     (META, "  summary:", "  license: MIT\n  summary:", {"kiln-duplicate"}, "recipe/meta.yaml:33:3"),
     (RECIPE, "  summary:", "  license: MIT\n  summary:", {"kiln-duplicate"}, "recipe/recipe.yaml:34:3"),
+    (RECIPE, "build:", "build:\n  skip: osx) or linux", {"kiln-template"}, "recipe/recipe.yaml:14:9"),
     (RECIPE, "  summary:", "  description: ${{ version\n  summary:", {"kiln-template"}, "recipe/recipe.yaml:34:16"),
     (META, "extra:\n  recipe-maintainers:\n    - somebody\n", "", {"R-003", "R-011"}, "recipe/meta.yaml"),
     (META, "    - somebody\n", "", {"R-003", "R-004"}, "recipe/meta.yaml:36:3"),
