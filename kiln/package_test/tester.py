@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from kiln.console.text import count_text
 from kiln.errors import SolveFailed, TestsFailed, program_output_with_margin
 from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.build_results import TestReport, TestVerdict
+from kiln.package_test import test_prefix
 from kiln.package_test.packed_tests import output_with_packed_tests
 from kiln.package_test.specs_and_script import plan_package_tests
 from kiln.provenance import resolved_package_reader
@@ -59,8 +61,8 @@ class PackageTester:
             self, platform=platform, machine=virtual_packages.emulated_virtual_packages(platform, self.machine)
         )
 
-    def plan_tests(self, output: Output, *, sources: Path | None = None) -> tuple[TestStep, ...]:
-        """Plan the tests of one package; ``sources`` is the folder with the source files that they use."""
+    def plan_tests(self, output: Output) -> tuple[TestStep, ...]:
+        """Plan the tests of one package."""
         name = f"{output.name}-{output.build_string}"
         return plan_package_tests(
             output,
@@ -68,7 +70,6 @@ class PackageTester:
             folder=self.folder / f"test-{name}",
             prefix=self.folder / "prefixes" / name,
             available=self.available,
-            sources=sources,
         )
 
     def cache_key_inputs(self, steps: Sequence[TestStep]) -> dict[str, Any]:
@@ -105,7 +106,7 @@ class PackageTester:
             SolveFailed: when the package and its tests' requirements cannot be installed.
             TestsFailed: with the end of the tests' output; prefix and folder are kept.
         """
-        if self.platform != emulation.machine_subdir() and any(step.commands or step.downstreams for step in steps):
+        if self.platform != emulation.machine_subdir() and any(step.runs_scripts for step in steps):
             environment = self._emulator_environment(environment)
         return _merge_test_reports(
             [self._run_test_step(step, environment=environment, on_line=on_line) for step in steps]
@@ -161,7 +162,7 @@ class PackageTester:
             if on_line is not None:
                 on_line(line)
 
-        if step.commands or step.downstreams:  # also a step that tests others alone
+        if step.runs_scripts:
             log = step.folder.with_name(f"{step.folder.name}.log")
             files.remove(log)
             seconds = run_test_script(step, environment=environment, log=log, on_line=collect_note)
@@ -232,7 +233,8 @@ class PackageTester:
                 package=downstream_step.package,
                 specs=(*downstream_step.specs[:1], *test.specs),
                 environment={**downstream_step.environment, **test.environment},
-                files={".": folder} if folder.is_dir() else {},
+                files={},
+                files_of=output.name,
             )
             for test in planned
         )
@@ -298,6 +300,12 @@ def _merge_test_reports(reports: Sequence[TestReport]) -> TestReport:
     )
 
 
+def _copy_missing_file(source: str, target: str) -> None:
+    """Copy a file unless the recipe has one of its name: its current tests run."""
+    if not os.path.lexists(target):
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
 def run_test_script(
     step: TestStep, *, environment: Mapping[str, str], log: Path, on_line: Callable[[str], None]
 ) -> float:
@@ -315,8 +323,10 @@ def run_test_script(
             shutil.copytree(file, copy, dirs_exist_ok=True)
         else:
             shutil.copy2(file, copy)
+    for packed in test_prefix.packed_file_folders(step.prefix, step.files_of):
+        shutil.copytree(packed, step.folder, symlinks=True, dirs_exist_ok=True, copy_function=_copy_missing_file)
     script = step.folder / SCRIPT
-    files.write_text(script, "\n".join([*step.script, ""]))
+    files.write_text(script, "\n".join([*test_prefix.link_script_lines(step.prefix), *step.script, ""]))
     build_prefix = {"BUILD_PREFIX": str(step.build_prefix)} if step.build_specs else {}
     variables = {**environment, **step.environment, **build_prefix}
     result = process_runner.run(("bash", str(script)), env=variables, cwd=step.folder, log=log, on_line=on_line)
