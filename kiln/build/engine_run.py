@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kiln import files, process_runner, rattler_process
-from kiln.build import license_files_not_found, rattler_build_failure_kinds
+from kiln.build import license_files_not_found, rattler_build_failure_kinds, script_output_filter
 from kiln.build.rattler_build_paths import host_prefixes
 from kiln.build.rattler_build_secrets import (
     engine_environment,
@@ -26,6 +28,7 @@ from kiln.build.unpackable_prefix_files import SPECIAL, find_special_files, mess
 from kiln.errors import DownloadFailed, KilnError, program_output_with_margin
 from kiln.model.build_and_test_steps import BuildStep, CompileStep, FetchedSource
 from kiln.model.rendered import COMPILE
+from kiln.recipe_script_launch_commands import lines_without_shell_trace
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
@@ -114,6 +117,8 @@ def _run_engine_process(
     recipe = sources.recipe_with_fetched_sources(
         recipe_with_mirror_urls(recipe_with_merged_secrets(step), origins), fetched
     )
+    if not more.get("debug"):  # a person reads the script's output themselves
+        recipe, environment = filter_script_output(recipe, environment, step.folder / "shell")
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
     settings = {"platforms": to_json(step.platforms), "settings": to_json(step.settings)}
@@ -141,6 +146,29 @@ def _run_engine_process(
         )
     result: dict[str, str] = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
     return result, result_of_process
+
+
+def filter_script_output(
+    recipe: Mapping[str, Any], environment: Mapping[str, str], folder: Path
+) -> tuple[dict[str, Any], Mapping[str, str]]:
+    """Have the engine run its shell through the filter of scripts' output, by a ``bash`` in a folder of the PATH.
+
+    Return the recipe, whose script no longer has the folder on its PATH, where a configure script may find a shell that
+    a package then names, and the engine's environment.
+    """
+    path = environment.get("PATH", os.defpath)
+    shell = shutil.which("bash", path=path)
+    if shell is None:
+        return dict(recipe), environment
+    words = (sys.executable, "-I", "-S", script_output_filter.__file__, shell)
+    files.write_text(folder / "bash", f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    (folder / "bash").chmod(0o755)
+    script = recipe["build"]["script"]
+    own = lines_without_shell_trace(
+        (f"kiln_own={shlex.quote(f'{folder}{os.pathsep}')}", 'PATH="${PATH//"$kiln_own"/}"', "unset kiln_own")
+    )
+    build = {**recipe["build"], "script": {**script, "content": [*own, *script["content"]]}}
+    return {**recipe, "build": build}, {**environment, "PATH": f"{folder}{os.pathsep}{path}"}
 
 
 def channel_hosts(channels: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import files, signals
 from kiln.build import bazel_external_repository_record
 from kiln.build.rattler_build_paths import ENGINE_FOLDER, host_prefixes
+from kiln.build.script_output_filter import joined_parts
 from kiln.build.unpackable_prefix_files import (
     LEFT_OUT,
     SPECIAL,
@@ -55,7 +56,7 @@ class EngineProgressCallback:
         """Write the message of an event."""
         for line in event.message.split("\n"):
             if not ADVICE.match(line.strip()):
-                sys.stdout.write(f"{line}\n")
+                sys.stdout.write(joined_parts(f"{line}\n"))
         sys.stdout.flush()
 
     def on_download_start(self, event: object) -> None:

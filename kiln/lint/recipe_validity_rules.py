@@ -115,10 +115,10 @@ def malformed_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
         except MalformedExpression as error:
             at = recipe.place_of_line(text.line + error.line, text.column)
             yield Problem(text=f"malformed expression {str(text)[:80]!r}: {error}", at=at)
-    for text, error, _ in malformed_conditions(recipe.root) if recipe.version else ():
-        at = recipe.place_of_line(text.line + error.line, text.column)
+    for text, fault, _ in malformed_conditions(recipe.root) if recipe.version else ():
+        at = recipe.place_of_line(text.line + fault.line, text.column)
         cure = "a condition is an expression without ${{ }}, its parentheses closed"
-        yield Problem(text=f"malformed condition {str(text)[:80]!r}: {error}", at=at, cure=cure)
+        yield Problem(text=f"malformed condition {str(text)[:80]!r}: {fault}", at=at, cure=cure)
 
 
 RULES = (lint_rule("kiln-type", wrong_value_types, "write a mapping"),)
