@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kiln import files, process_runner, rattler_process
+from kiln import files, package_cache, process_runner, rattler_process
 from kiln.build import license_files_not_found, rattler_build_failure_kinds, script_output_filter
-from kiln.build.rattler_build_paths import host_prefixes
+from kiln.build.rattler_build_paths import ENGINE_FOLDER, build_prefixes, host_prefixes
 from kiln.build.rattler_build_secrets import (
     engine_environment,
     recipe_with_merged_secrets,
@@ -60,7 +60,10 @@ def build_package(
         fields = {"index": step.index, "edits": step.edits, "pins": to_json(step.pins)}
         fields |= {"packed": step.packed, "recipe_folder": str(step.recipe_folder or "")}
     run = partial(_run_engine_process, step, fields, environment=environment, on_line=on_line, origins=origins)
-    return Path(_run_with_unpack_fallback(step, run)["package"])
+    package = Path(_run_with_unpack_fallback(step, run)["package"])
+    if isinstance(step, BuildStep):
+        files.remove(step.folder / ENGINE_FOLDER)
+    return package
 
 
 def prepare_script_run(
@@ -106,6 +109,7 @@ def _run_engine_process(
     origins: SourceMirrors,
 ) -> tuple[Mapping[str, str], process_runner.ProcessResult]:
     """Run the engine's process once, with some sources fetched by kiln; return its answer and its end."""
+    _discard_damaged_packages(step, environment, on_line)  # a script that was killed has left its prefixes
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
     sources = SourceFetcher(
@@ -129,7 +133,10 @@ def _run_engine_process(
     idle = rattler_process.current_limits().stall
     with temporary_credentials_file(step) as access:
         env = {**variables, **access}
-        result_of_process = process_runner.run(argv, env=env, cwd=PACKAGE_ROOT, idle=idle, on_line=on_line)
+        try:
+            result_of_process = process_runner.run(argv, env=env, cwd=PACKAGE_ROOT, idle=idle, on_line=on_line)
+        finally:
+            _discard_damaged_packages(step, environment, on_line)
     files.remove(sources.folder)  # the work directory has copies
     if result_of_process.idle:
         waited_for = find_special_files(host_prefixes(step.folder))
@@ -146,6 +153,18 @@ def _run_engine_process(
         )
     result: dict[str, str] = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
     return result, result_of_process
+
+
+def _discard_damaged_packages(
+    step: BuildStep | CompileStep, environment: Mapping[str, str], on_line: Callable[[str], None] | None
+) -> None:
+    """Remove the packages from the cache that the step's script has changed in its prefixes."""
+    prefixes = (*host_prefixes(step.folder), *build_prefixes(step.folder))
+    if "RATTLER_CACHE_DIR" not in environment or not prefixes:
+        return
+    for changed in package_cache.discard_damaged_entries(Path(environment["RATTLER_CACHE_DIR"], "pkgs"), prefixes):
+        if on_line is not None:
+            on_line(f"the script has changed {changed}, which is removed from the cache and unpacked anew when needed")
 
 
 def filter_script_output(

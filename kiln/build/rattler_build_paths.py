@@ -12,6 +12,11 @@ def host_prefixes(step_folder: Path) -> tuple[Path, ...]:
     return tuple((step_folder / ENGINE_FOLDER).glob("*/host_env*"))
 
 
+def build_prefixes(step_folder: Path) -> tuple[Path, ...]:
+    """Return the prefixes of the machine that builds, in a step's folder."""
+    return tuple((step_folder / ENGINE_FOLDER).glob("*/build_env"))
+
+
 def source_work_folders(step_folder: Path) -> tuple[Path, ...]:
     """Return the folders of the sources, in which scripts run, in a step's folder."""
     return tuple((step_folder / ENGINE_FOLDER).glob("*/work"))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
 from kiln.build import bazel_external_repository_record
-from kiln.build.rattler_build_paths import ENGINE_FOLDER, host_prefixes
+from kiln.build.rattler_build_paths import host_prefixes
 from kiln.build.script_output_filter import joined_parts
 from kiln.build.unpackable_prefix_files import (
     LEFT_OUT,
@@ -96,7 +96,6 @@ def build_package_of_job(job: dict[str, Any]) -> Path:
     from kiln.build.metadata_rewrite import rewrite_package_metadata  # a compile needs none of it
 
     refuse_unusable_files(folder, job["recipe"], by_conda_build_rules="sections" in job["edits"])
-    files.remove(folder / ENGINE_FOLDER)
     package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     moment = int(epoch) if epoch.isdecimal() else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import emulation, files, process_runner, solve_and_install, virtual_packages
+from kiln import emulation, files, package_cache, process_runner, solve_and_install, virtual_packages
 from kiln.console.text import count_text
 from kiln.errors import SolveFailed, TestsFailed, program_output_with_margin
 from kiln.matchspec_notation import package_name, strict_rattler_spec
@@ -165,7 +165,10 @@ class PackageTester:
         if step.runs_scripts:
             log = step.folder.with_name(f"{step.folder.name}.log")
             files.remove(log)
-            seconds = run_test_script(step, environment=environment, log=log, on_line=collect_note)
+            try:
+                seconds = run_test_script(step, environment=environment, log=log, on_line=collect_note)
+            finally:
+                package_cache.discard_damaged_entries(self.cache, (step.prefix, step.build_prefix))
         for place in (step.prefix, step.build_prefix, step.folder):
             files.remove(place)
         passed = [self._test_downstream_package(step, spec, environment, collect_note) for spec in step.downstreams]
