@@ -98,7 +98,8 @@ class TestStep:
     in ``folder``, which holds copies of ``files`` by their places in it, and the files for tests that the package named
     ``files_of`` carries. ``checked`` are tests of the package's contents, which the engine runs while it packs.
     ``downstreams`` are specs of packages whose own tests run with the package. ``links`` is true for a package with
-    a link script, which is run as by an installation. ``notes`` list what could not be tested as the recipe requires.
+    a link script, which is run as by an installation. ``foreign`` are the virtual packages of another platform that a
+    ``noarch`` package requires: no test of it can run here. ``notes`` list what could not be tested as required.
     """
 
     package: str
@@ -114,6 +115,7 @@ class TestStep:
     checked: int = 0
     files_of: str = ""
     links: bool = False
+    foreign: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

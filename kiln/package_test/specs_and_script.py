@@ -147,6 +147,8 @@ def _test_environment_variables(output: Output, prefix: Path) -> dict[str, str]:
     variant = {key: value for key, value in used.items() if key.isidentifier() and not key.startswith("__")}
     return {
         **variant,
+        "CONDA_BUILD": "1",
+        "CONDA_BUILD_STATE": "TEST",
         "PREFIX": str(prefix),
         "CONDA_PREFIX": str(prefix),
         "CONDA_DEFAULT_ENV": str(prefix),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kiln.virtual_packages import VirtualPackages
 
 SCRIPT = "kiln_run_test.sh"  # next to a recipe's run_test.sh
+_OF_PLATFORMS = frozenset({"__win", "__osx", "__linux", "__unix"})
 NOTE = "note: "  # lines of a test's output with this prefix are shown to people
 
 
@@ -64,13 +65,16 @@ class PackageTester:
     def plan_tests(self, output: Output) -> tuple[TestStep, ...]:
         """Plan the tests of one package."""
         name = f"{output.name}-{output.build_string}"
-        return plan_package_tests(
+        steps = plan_package_tests(
             output,
             recipe_folder=self.recipe,
             folder=self.folder / f"test-{name}",
             prefix=self.folder / "prefixes" / name,
             available=self.available,
         )
+        required = map(package_name, output.requirements.run if output.noarch else ())
+        foreign = tuple(name for name in required if name in _OF_PLATFORMS and name not in self.machine)
+        return tuple(dataclasses.replace(step, foreign=foreign) for step in steps) if foreign else steps
 
     def cache_key_inputs(self, steps: Sequence[TestStep]) -> dict[str, Any]:
         """Return the inputs that decide the result of tests, but for the packages, as JSON values."""
@@ -106,6 +110,8 @@ class PackageTester:
             SolveFailed: when the package and its tests' requirements cannot be installed.
             TestsFailed: with the end of the tests' output; prefix and folder are kept.
         """
+        if steps[0].foreign:
+            return _untestable_report(steps)
         if self.platform != emulation.machine_subdir() and any(step.runs_scripts for step in steps):
             environment = self._emulator_environment(environment)
         return _merge_test_reports(
@@ -118,7 +124,7 @@ class PackageTester:
         Raises:
             SolveFailed: when the package and its tests' requirements cannot be installed.
         """
-        for step in steps:
+        for step in (step for step in steps if not step.foreign):
             self._install_test_prefix(step)
             for place in (step.prefix, step.build_prefix):
                 files.remove(place)
@@ -273,6 +279,14 @@ class PackageTester:
                 )
             solve_and_install.install(records, prefix, cache=self.cache, carried=True)
         return run_packages
+
+
+def _untestable_report(steps: Sequence[TestStep]) -> TestReport:
+    """Return the report of a package for another platform, for which rattler-build makes no test environment either."""
+    has_tests = any(step.runs_scripts or step.checked for step in steps)
+    note = f"not tested: it requires {', '.join(steps[0].foreign)}, which this machine is not"
+    verdict = TestVerdict.SKIPPED if has_tests else TestVerdict.NONE
+    return TestReport(package=steps[0].package, verdict=verdict, notes=(note,))
 
 
 def _identity_and_depends_fields(record: RepoDataRecord) -> dict[str, Any]:

@@ -129,6 +129,17 @@ def provisional_build_strings(packages: Sequence[Metadata]) -> tuple[KeyFault, .
     )
 
 
+def ignored_tests_of_outputs(packages: Sequence[Metadata]) -> tuple[str, ...]:
+    """Return a warning for each output named like its recipe that has tests: conda-build takes the recipe's instead."""
+    named = (package for package in packages if package.parent and not package.is_output)
+    return tuple(
+        f"{package.recipe.place_of_section('outputs')}: the tests of the output {package.name} are ignored: it has the "
+        "recipe's name, so it has the recipe's own section test, if any"
+        for package in named
+        if package.output_entry.get("test")
+    )
+
+
 def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
     """Return the names of a source's revision, such as ``GIT_BUILD_STR``, that the template writes without a value."""
     return tuple(

@@ -63,8 +63,12 @@ class SectionSchema:
                 what = f"{_EXPERIMENTAL[(self.name, str(key))]} are experimental in rattler-build, and not supported"
                 raise node_error(key, what)
         require_known_keys(fields, self.kinds, self.name)
+        kinds = ((str(key), self.kinds[str(key)], value) for key, value in fields.items())
         return {
-            str(key): self.kinds[str(key)](value, scope) for key, value in fields.items() if not is_empty_node(value)
+            key: kind(value, scope)
+            for key, kind, value in kinds
+            # A list that is written out and empty has a meaning of its own: it takes the place of an inherited one.
+            if not is_empty_node(value) or (value == [] and kind in (rendered_texts, evaluate_texts_keeping_folders))
         }
 
     def is_experimental_key(self, key: object) -> bool:

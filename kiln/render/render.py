@@ -14,6 +14,7 @@ from kiln.recipe.key_faults import key_faults
 from kiln.recipe.meta_yaml_evaluation import RecipeTemplate
 from kiln.recipe.recipe import Recipe
 from kiln.recipe.validity import (
+    ignored_tests_of_outputs,
     provisional_build_strings,
     require_acyclic_outputs,
     require_valid_package,
@@ -78,6 +79,7 @@ def _render_unbounded(feedstock: Feedstock, config: BuildConfig) -> RenderedConf
             *undefined_versions(packages),
             *provisional_build_strings(packages),
         ),
+        warnings=ignored_tests_of_outputs(packages),
     )
 
 

@@ -44,6 +44,7 @@ CHANGES: list[tuple[str, str, str, set[str], str]] = [
     (META, "\n    - somebody", " somebody", {"R-004"}, "recipe/meta.yaml:36:3"),
     (META, "test:\n  commands:\n    - small --version\n\n", "", {"R-005"}, "recipe/meta.yaml"),
     (RECIPE, "tests:\n  - script:\n      - small --version\n\n", "", {"R-005"}, "recipe/recipe.yaml"),
+    (OUTPUTS, "name: small-split", "name: libsmall", {"kiln-test"}, "recipe/meta.yaml:14:5"),
     (OUTPUTS, "    test:\n      commands:\n        - small --version\n", "", {"R-006"}, "recipe/meta.yaml:17:5"),
     (
         RECIPE_OUTPUTS,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import expand, render
+from kiln import expand, lint, render
 from kiln.errors import RecipeFault
 from tests.feedstocks import written
 
@@ -111,3 +111,17 @@ def test_the_build_machine_decides_the_compilers_that_no_variant_names(tmp_path:
         for name in ("osx_64_", "osx_arm64_")
     ]
     assert compilers == [("gcc_osx-64",), ("clang_osx-arm64",)]
+
+
+def test_tests_of_an_output_with_the_recipes_name_are_ignored_with_a_warning(tmp_path: Path) -> None:
+    tested = "  - name: {}\n    test:\n      commands:\n        - true\n"
+    meta = f"{PACKAGE}outputs:\n{tested.format('a')}{tested.format('b')}"
+    feedstock = written(tmp_path, meta)
+    (config,) = expand.configs(feedstock)
+    rendering = render.render(feedstock, config)
+    (warning,) = rendering.warnings
+    assert "recipe/meta.yaml:4:1: the tests of the output a are ignored" in warning
+    assert [output.name for output in rendering.outputs if any(test.script.lines for test in output.tests)] == ["b"]
+    assert [(str(problem.at), problem.id) for problem in lint.check(feedstock) if problem.id == "kiln-test"] == [
+        ("recipe/meta.yaml:6:5", "kiln-test")
+    ]
