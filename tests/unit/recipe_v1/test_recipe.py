@@ -113,6 +113,16 @@ def test_a_skipped_package_is_left_out(skip: str, tmp_path: Path) -> None:
     assert found(tmp_path, f"{HEAD}build:\n  skip: {skip}\n", {}) == []
 
 
+def test_a_list_that_is_written_out_and_empty_takes_the_place_of_an_inherited_one(tmp_path: Path) -> None:
+    text = "recipe:\n  name: r\n  version: '1'\nabout:\n  license: MIT\n  license_file: [LICENSE]\noutputs:\n"
+    text += "".join(
+        f"  - package:\n      name: {name}\n    about:\n      license_file:{given}\n"
+        for name, given in (("a", " []"), ("b", ""), ("c", "\n        - if: win\n          then: W"), ("d", " null"))
+    )
+    licenses = {package.name: package.sections["about"]["license_file"] for _, package in found(tmp_path, text, {})}
+    assert licenses == {"a": [], "b": ["LICENSE"], "c": [], "d": ["LICENSE"]}
+
+
 MALFORMED = ("linux and", "linux) or osx", "(linux", "true linux", "and linux", "(unix or osx) and 1 < 15)")
 
 
