@@ -17,6 +17,7 @@ from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.rendered import RUN_EXPORTS, TEST_MODULES, Output, OutputTest, Script, Source, Staging
 from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace, script_run_lines
+from kiln.recipe_v1.compiled_expression import is_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -134,8 +135,13 @@ def source_entry(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     fields = {**({} if is_fetched else identity), "target_directory": definition.folder}
     entry |= {key: value for key, value in fields.items() if value is not None}
     if definition.patches:
-        entry["patches"] = [str(recipe_folder / patch) for patch in definition.patches]
+        entry["patches"] = [_patch_path(patch, recipe_folder) for patch in definition.patches]
     return {**entry, **definition.settings}
+
+
+def _patch_path(patch: str, recipe_folder: Path) -> str:
+    """Return the path of a patch: in the recipe, or in a folder of the build that the engine puts in place."""
+    return patch if is_template(patch) else str(recipe_folder / patch)
 
 
 def local_source_entry(path: Path) -> dict[str, Any]:

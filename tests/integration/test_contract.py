@@ -30,6 +30,7 @@ SOURCES = {
     "recipe/src/data/deep.txt": "deep\n",
     "recipe/src/own.log": "a log\n",
     "recipe/change.patch": "--- a/text\n+++ b/text\n@@ -1 +1 @@\n-one\n+two\n",
+    "recipe/src/own.patch": "--- a/data/deep.txt\n+++ b/data/deep.txt\n@@ -1 +1 @@\n-deep\n+deeper\n",
     "recipe/COPYING": "free\n",
     "recipe/shared.dat": "shared\n",
     "recipe/check.sh": 'test "$(cat shared.dat)" = shared\n',
@@ -198,6 +199,7 @@ outputs:
         target_directory: work
         patches:
           - change.patch
+          - ${{ SRC_DIR }}/work/own.patch
     build:
       script:
         env:
@@ -209,7 +211,7 @@ outputs:
     tests:
       - script:
           - test "$(cat work/text)" = two
-          - test "$(cat work/data/deep.txt)" = deep
+          - test "$(cat work/data/deep.txt)" = deeper
           - test "$(cat shared.dat)" = shared
           - test "$(cd work; ls *.log)" = own.log
           - test -f $PREFIX/share/dep
