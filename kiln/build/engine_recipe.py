@@ -17,7 +17,6 @@ from kiln.build.solved_pins import pin_placeholder
 from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.rendered import RUN_EXPORTS, TEST_MODULES, Output, OutputTest, Script, Source, Staging
 from kiln.recipe_script_launch_commands import export_lines, lines_without_shell_trace, script_run_lines
-from kiln.recipe_v1.compiled_expression import is_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -141,7 +140,7 @@ def source_entry(definition: Source, recipe_folder: Path) -> dict[str, Any]:
 
 def _patch_path(patch: str, recipe_folder: Path) -> str:
     """Return the path of a patch: in the recipe, or in a folder of the build that the engine puts in place."""
-    return patch if is_template(patch) else str(recipe_folder / patch)
+    return patch if patch.startswith("${{") else str(recipe_folder / patch)
 
 
 def local_source_entry(path: Path) -> dict[str, Any]:

@@ -49,6 +49,17 @@ def wrong_value_types(subject: LintedFeedstock) -> Iterator[Problem]:
         value = holder.get("requirements")
         requirements = {"run": value} if isinstance(value, list) and holder is not recipe.root else value
         yield from _requirement_type_problems(subject, mapping_or_empty(requirements))
+        if recipe.version == 0:
+            yield from _command_type_problems(subject, holder)
+
+
+def _command_type_problems(subject: LintedFeedstock, holder: Mapping[Any, Any]) -> Iterator[Problem]:
+    """Yield commands with a colon that YAML reads as mappings."""
+    for section, key in (("test", "commands"), ("build", "script")):
+        for item in list_or_empty(mapping_or_empty(holder.get(section)).get(key)):
+            if isinstance(item, dict):
+                text = f"an entry of {section}/{key} is a mapping, expected text"
+                yield Problem(text=text, at=subject.recipe.place_of(item), cure="quote the entry")
 
 
 def _entries_of_section(subject: LintedFeedstock, section: str) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln import expand, lint, render
-from kiln.errors import RecipeFault
+from kiln.errors import KilnError, RecipeFault
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -125,3 +125,15 @@ def test_tests_of_an_output_with_the_recipes_name_are_ignored_with_a_warning(tmp
     assert [(str(problem.at), problem.id) for problem in lint.check(feedstock) if problem.id == "kiln-test"] == [
         ("recipe/meta.yaml:6:5", "kiln-test")
     ]
+
+
+def test_an_item_with_a_colon_is_refused_with_its_line_and_all_at_once(tmp_path: Path) -> None:
+    commands = 'test:\n  commands:\n    - ok\n    - echo "a: b"\nrequirements:\n  run:\n    - foo: 1.2\n'
+    output = "outputs:\n  - name: b\n    build:\n      script:\n        - echo c: d\n"
+    feedstock = written(tmp_path, PACKAGE + commands + output)
+    with pytest.raises(KilnError) as caught:
+        expand.configs(feedstock)
+    for place in ("7:7: test/commands", "10:7: requirements/run", "15:11: build/script"):
+        assert f"recipe/meta.yaml:{place} has a mapping instead of text" in str(caught.value)
+    problems = {(problem.at.line, problem.at.column) for problem in lint.check(feedstock) if problem.id == "kiln-type"}
+    assert {(7, 7), (15, 11)} <= problems
