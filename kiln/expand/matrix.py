@@ -112,6 +112,7 @@ class _MatrixExpansion:
             self.recipe = RecipeTemplate(
                 feedstock.meta, "recipe/meta.yaml", self.known, doubts=doubts if pinning else None
             )
+            doubts.update(self.recipe.text.lists_as_selectors)
             self.text = self.recipe.text.text
         self.environ = dict(self.forge.environ)
         if _CUDA.search(self.text):

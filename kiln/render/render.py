@@ -79,7 +79,7 @@ def _render_unbounded(feedstock: Feedstock, config: BuildConfig) -> RenderedConf
             *undefined_versions(packages),
             *provisional_build_strings(packages),
         ),
-        warnings=ignored_tests_of_outputs(packages),
+        warnings=(*map(str, recipe.source.text.lists_as_selectors.values()), *ignored_tests_of_outputs(packages)),
     )
 
 
