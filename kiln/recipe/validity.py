@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from kiln import matchspec_notation
@@ -156,7 +157,7 @@ def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
 
 
 def require_acyclic_outputs(packages: Sequence[Metadata]) -> None:
-    """Refuse two outputs that require each other; a cross-compiled recipe may require its outputs of another platform.
+    """Refuse outputs that require each other; a cross-compiled recipe may require its outputs of another platform.
 
     Raises:
         RecipeFault: with their names.
@@ -169,11 +170,12 @@ def require_acyclic_outputs(packages: Sequence[Metadata]) -> None:
         }
         for package in packages
     }
-    for name, required in needs.items():
-        for other in required & needs.keys() - {name}:
-            if name in needs[other]:
-                at = packages[0].recipe.place_of_section("outputs")
-                raise RecipeFault(f"the outputs {name} and {other} require each other", at=at)
+    try:
+        TopologicalSorter({name: sorted(set(required) - {name}) for name, required in needs.items()}).prepare()
+    except CycleError as error:
+        *names, last = error.args[1][1:]
+        at = packages[0].recipe.place_of_section("outputs")
+        raise RecipeFault(f"the outputs {', '.join(names)} and {last} require each other", at=at) from error
 
 
 def _is_cross_compiled(package: Metadata) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "package:\n  name: a\n  version: 1\n"
 ONE = "  - name: {}\n    requirements:\n      {}:\n        - {}\n"
+THREE = "outputs:\n" + "".join(ONE.format(name, "run", other) for name, other in ("bc", "cd", "db"))
 TWO = "outputs:\n" + ONE.format("b", "run", "c") + ONE.format("c", "host", "b")
 
 
@@ -38,6 +39,7 @@ def rendered(folder: Path, meta: str) -> list[dict[str, Any]]:
         (f"{PACKAGE}requirements:\n  run:\n    -\n    - b\n", "requirements/run has an empty item", 4),
         (f"{PACKAGE}outputs:\n  - name: b\n    requirements:\n      run:\n        -\n", "has an empty item", 4),
         (PACKAGE + TWO, "the outputs [bc] and [bc] require each other", 4),
+        (PACKAGE + THREE, "the outputs [bcd], [bcd] and [bcd] require each other", 4),
         (f"{PACKAGE}outputs:\n  - name: b\n    target: ../up\n", "target is '../up'", 4),
     ],
 )
