@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 DIRECT = SourceMirrors()
 _NAMES = {COMPILE: "the recipe's own build step"}
+_FILTERED = "KILN_FILTERED"  # a variable of a script whose output the filter reads
 PACKAGE_ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
 
 
@@ -172,19 +173,26 @@ def filter_script_output(
 ) -> tuple[dict[str, Any], Mapping[str, str]]:
     """Have the engine run its shell through the filter of scripts' output, by a ``bash`` in a folder of the PATH.
 
-    Return the recipe, whose script no longer has the folder on its PATH, where a configure script may find a shell that
-    a package then names, and the engine's environment.
+    The engine prefers a bash of the build environment; the script then starts itself again, through the filter. Return
+    the recipe, whose script no longer has the folder on its PATH, where a configure script may find a shell that a
+    package then names, and the engine's environment.
     """
     path = environment.get("PATH", os.defpath)
     shell = shutil.which("bash", path=path)
     if shell is None:
         return dict(recipe), environment
-    words = (sys.executable, "-I", "-S", script_output_filter.__file__, shell)
-    files.write_text(folder / "bash", f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    words = shlex.join((sys.executable, "-I", "-S", script_output_filter.__file__))
+    files.write_text(folder / "bash", f'#!/bin/sh\n{_FILTERED}=1 exec {words} {shlex.quote(shell)} "$@"\n')
     (folder / "bash").chmod(0o755)
     script = recipe["build"]["script"]
     own = lines_without_shell_trace(
-        (f"kiln_own={shlex.quote(f'{folder}{os.pathsep}')}", 'PATH="${PATH//"$kiln_own"/}"', "unset kiln_own")
+        (
+            f'[ -n "${{{_FILTERED}-}}" ] || {_FILTERED}=1 exec {words} "$BASH" -e "${{BASH_SOURCE[0]}}"',
+            f"unset {_FILTERED}",
+            f"kiln_own={shlex.quote(f'{folder}{os.pathsep}')}",
+            'PATH="${PATH//"$kiln_own"/}"',
+            "unset kiln_own",
+        )
     )
     build = {**recipe["build"], "script": {**script, "content": [*own, *script["content"]]}}
     return {**recipe, "build": build}, {**environment, "PATH": f"{folder}{os.pathsep}{path}"}

@@ -84,6 +84,19 @@ def test_both_streams_are_one_in_order_and_the_path_is_as_before(name: str, tmp_
 
 
 @pytest.mark.processes
+def test_a_script_that_another_bash_runs_starts_itself_again_through_the_filter(tmp_path: Path) -> None:
+    recipe, environment = filter_script_output(
+        {"build": {"script": {"content": ["printf 'caf\\351\\n'; env | grep -c KILN_ || true", "exit 3"]}}},
+        {"PATH": "/usr/bin:/bin"},
+        tmp_path / "shell",
+    )
+    script = tmp_path / "conda_build.sh"
+    script.write_text("\n".join(["echo begin", "(", *recipe["build"]["script"]["content"], ")"]))
+    ended = subprocess.run(("/bin/bash", "-e", script), env=environment, capture_output=True, check=False)
+    assert (ended.stdout.decode().splitlines(), ended.returncode) == (["begin", "begin", "caf\ufffd", "0"], 3)
+
+
+@pytest.mark.processes
 def test_a_process_that_is_left_behind_keeps_nobody_waiting(tmp_path: Path) -> None:
     start = time.monotonic()
     ended = shell(tmp_path, "{ sleep 300; } & echo $!; { while :; do echo; done; } & echo $!; echo last")
