@@ -103,12 +103,22 @@ def build_package_of_job(job: dict[str, Any]) -> Path:
         package_file,
         package,
         index=job["index"],
-        edits=job["edits"],
+        edits=job["edits"] | {"installed_info": installed_info_files(folder)},
         pins=pins_from_json(job["pins"]),
         epoch=moment,
         level=settings.level,
     )
     return package
+
+
+def installed_info_files(folder: Path) -> list[str]:
+    """Return the files that the script has put into the prefix's folder ``info``, by their names there.
+
+    The engine packs them as metadata, and lists none of them.
+    """
+    folders = (prefix / "info" for prefix in host_prefixes(folder))
+    files_of_folders = ((info, file) for info in folders for file in sorted(info.rglob("*")))
+    return [str(file.relative_to(info)) for info, file in files_of_folders if file.is_file() and not file.is_symlink()]
 
 
 def pins_from_json(values: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, Pin], ...]:

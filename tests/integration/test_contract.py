@@ -97,6 +97,7 @@ outputs:
       commands:
         - test "$(cat $PREFIX/share/one)" = "$PREFIX"
         - test "$(tr -d '\0' <$PREFIX/share/two)" = "$PREFIX"
+        - test "$(cat $PREFIX/info/own)" = own
   - name: c-link
     build:
       post-link: link
@@ -177,7 +178,8 @@ echo $(cat text) $PKG_VERSION $PKG_BUILDNUM {flavour} $GIVEN >$PREFIX/share/sour
     "recipe/check.awk": 'BEGIN { system("mkdir -p $PREFIX/share; touch $PREFIX/share/in $PREFIX/share/out") }\n',
     "recipe/run-check.sh": "test -f $PREFIX/share/in && test ! -f $PREFIX/share/out && . ./check.sh\n",
     "recipe/install-prefix.sh": """
-mkdir -p $PREFIX/share
+mkdir -p $PREFIX/share $PREFIX/info
+echo own >$PREFIX/info/own
 for file in one copied; do echo $PREFIX >$PREFIX/share/$file; done
 printf '%s\\0' $PREFIX >$PREFIX/share/two
 """,
