@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,15 @@ class RecipeTemplate:
             SelectableText(template_functions.read_recipe_file(self.path.parent, name), name).select(self._names).text
         )
 
+    @contextlib.contextmanager
+    def without_judgment(self) -> Iterator[None]:
+        """Have nothing judged in the block, which renders the recipe before its variant is known."""
+        self._environment.permissive = True
+        try:
+            yield
+        finally:
+            self._environment.permissive = False
+
     def compiled_template(self, selected: SelectedText) -> Template:
         """Return the compiled template of a selected text."""
         template = self._templates.get(selected.text)
@@ -190,7 +200,7 @@ class RecipeTemplate:
         revision that are written without a value.
         """
         template = self.compiled_template(selected)
-        key = (selected.text, names.cache_key_values(template.asked), extra)
+        key = (selected.text, names.cache_key_values(template.asked), extra, self._environment.permissive)
         text, of_revision = self._rendered.get(key) or (None, set())
         if text is None:
             self._names = names

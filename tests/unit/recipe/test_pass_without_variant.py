@@ -67,6 +67,13 @@ FORMS = {  # lines below run: the requirements at the key's two values
         ["a >=3,<4"],
     ),
     "    - a {{ (words.split(',')|first).strip().lower() }}": (["a a"], ["a c"]),
+    "{% set name = {'1.2': 'a.b', '3.4': 'c.d'}[key] %}\n    - {{ name.split('.')[1] }}": (["b"], ["d"]),
+    "{% set major, minor = key.split('.') %}\n    - a {{ minor }}": (["a 2"], ["a 4"]),
+    "    - a {{ 12 // (key|int) }}": (["a 12"], ["a 4"]),
+    "    - a {{ '%d' % (key|float) }}": (["a 1"], ["a 3"]),
+    "    - a {{ [1, 2, 3, 4][key|int] }}": (["a 2"], ["a 4"]),
+    "    - a {{ words.split(',')|map('upper')|join('_') }}": (["a A_B"], ["a C_D"]),
+    "    - a {{ key|float|round|int }}": (["a 1"], ["a 3"]),
     "    - a {{ environ.get('WORDS', key) }}": (["a 1.2"], ["a 3.4"]),
 }
 
