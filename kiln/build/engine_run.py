@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from kiln import files, package_cache, process_runner, rattler_process
 from kiln.build import license_files_not_found, rattler_build_failure_kinds, script_output_filter
-from kiln.build.rattler_build_paths import ENGINE_FOLDER, build_prefixes, host_prefixes
+from kiln.build.rattler_build_paths import ENGINE_FOLDER, UP_TO_STEP, build_prefixes, host_prefixes
 from kiln.build.rattler_build_secrets import (
     engine_environment,
     recipe_with_merged_secrets,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 DIRECT = SourceMirrors()
 _NAMES = {COMPILE: "the recipe's own build step"}
+_SHELL = "shell"  # the folder, in a step's, of the shell that the engine runs
 _FILTERED = "KILN_FILTERED"  # a variable of a script whose output the filter reads
 PACKAGE_ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
 
@@ -123,7 +124,7 @@ def _run_engine_process(
         recipe_with_mirror_urls(recipe_with_merged_secrets(step), origins), fetched
     )
     if not more.get("debug"):  # a person reads the script's output themselves
-        recipe, environment = filter_script_output(recipe, environment, step.folder / "shell")
+        recipe, environment = filter_script_output(recipe, environment, step.folder)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
     settings = {"platforms": to_json(step.platforms), "settings": to_json(step.settings)}
@@ -169,32 +170,33 @@ def _discard_damaged_packages(
 
 
 def filter_script_output(
-    recipe: Mapping[str, Any], environment: Mapping[str, str], folder: Path
+    recipe: Mapping[str, Any], environment: Mapping[str, str], step_folder: Path
 ) -> tuple[dict[str, Any], Mapping[str, str]]:
     """Have the engine run its shell through the filter of scripts' output, by a ``bash`` in a folder of the PATH.
 
     The engine prefers a bash of the build environment; the script then starts itself again, through the filter. Return
     the recipe, whose script no longer has the folder on its PATH, where a configure script may find a shell that a
-    package then names, and the engine's environment.
+    package then names, and the engine's environment. What the script does for that is in a file, since packages contain
+    the recipe, and no path of this machine.
     """
     path = environment.get("PATH", os.defpath)
     shell = shutil.which("bash", path=path)
     if shell is None:
         return dict(recipe), environment
+    folder = step_folder / _SHELL
     words = shlex.join((sys.executable, "-I", "-S", script_output_filter.__file__))
     files.write_text(folder / "bash", f'#!/bin/sh\n{_FILTERED}=1 exec {words} {shlex.quote(shell)} "$@"\n')
     (folder / "bash").chmod(0o755)
-    script = recipe["build"]["script"]
-    own = lines_without_shell_trace(
-        (
-            f'[ -n "${{{_FILTERED}-}}" ] || {_FILTERED}=1 exec {words} "$BASH" -e "${{BASH_SOURCE[0]}}"',
-            f"unset {_FILTERED}",
-            f"kiln_own={shlex.quote(f'{folder}{os.pathsep}')}",
-            'PATH="${PATH//"$kiln_own"/}"',
-            "unset kiln_own",
-        )
+    lines = (
+        f'[ -n "${{{_FILTERED}-}}" ] || {_FILTERED}=1 exec {words} "$BASH" -e "${{BASH_SOURCE[1]}}"',
+        f"kiln_own={shlex.quote(f'{folder}{os.pathsep}')}",
+        'PATH="${PATH//"$kiln_own"/}"',
+        f"unset {_FILTERED} kiln_own",
     )
-    build = {**recipe["build"], "script": {**script, "content": [*own, *script["content"]]}}
+    files.write_text(folder / "enter", "".join(f"{line}\n" for line in lines))
+    script = recipe["build"]["script"]
+    enter = lines_without_shell_trace((f'. "$SRC_DIR/{UP_TO_STEP}/{_SHELL}/enter"',))
+    build = {**recipe["build"], "script": {**script, "content": [*enter, *script["content"]]}}
     return {**recipe, "build": build}, {**environment, "PATH": f"{folder}{os.pathsep}{path}"}
 
 

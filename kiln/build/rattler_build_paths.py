@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 ENGINE_FOLDER = Path("output", "bld")
+UP_TO_STEP = "../../../.."  # from a folder of sources
 
 
 def host_prefixes(step_folder: Path) -> tuple[Path, ...]:
