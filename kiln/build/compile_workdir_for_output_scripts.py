@@ -121,10 +121,13 @@ _RELINK = (
 
 
 def copy_test_sources_lines(patterns: Iterable[str], place: Path) -> tuple[str, ...]:
-    """Return the lines that copy the source files of a test to ``place``; globs are the shell's."""
+    """Return the lines that copy the source files of a test to ``place``; globs are the shell's.
+
+    The engine's own files among them hold paths of this machine.
+    """
     target = shlex.quote(str(place))
     copies = (f"cp -r --parents -- {shell_quoted_glob(pattern)} {target}/" for pattern in patterns)
-    return (f"rm -rf {target}", f"mkdir -p {target}", *copies)
+    return (f"rm -rf {target}", f"mkdir -p {target}", *copies, f"(cd {target} && rm -f {' '.join(_ENGINES)})")
 
 
 def shell_quoted_glob(pattern: str) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kiln import files, process_runner, rattler_process
-from kiln.build import license_files_not_found, rattler_build_failure_kinds
-from kiln.build.rattler_build_paths import host_prefixes
+from kiln import files, package_cache, process_runner, rattler_process
+from kiln.build import license_files_not_found, rattler_build_failure_kinds, script_output_filter
+from kiln.build.rattler_build_paths import ENGINE_FOLDER, UP_TO_STEP, build_prefixes, host_prefixes
 from kiln.build.rattler_build_secrets import (
     engine_environment,
     recipe_with_merged_secrets,
@@ -26,6 +28,7 @@ from kiln.build.unpackable_prefix_files import SPECIAL, find_special_files, mess
 from kiln.errors import DownloadFailed, KilnError, program_output_with_margin
 from kiln.model.build_and_test_steps import BuildStep, CompileStep, FetchedSource
 from kiln.model.rendered import COMPILE
+from kiln.recipe_script_launch_commands import lines_without_shell_trace
 from kiln.serialization import to_json
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 DIRECT = SourceMirrors()
 _NAMES = {COMPILE: "the recipe's own build step"}
+_SHELL = "shell"  # the folder, in a step's, of the shell that the engine runs
+_FILTERED = "KILN_FILTERED"  # a variable of a script whose output the filter reads
 PACKAGE_ROOT = Path(__file__).parents[2]  # the folder that holds the kiln package, for `python -m`
 
 
@@ -57,7 +62,10 @@ def build_package(
         fields = {"index": step.index, "edits": step.edits, "pins": to_json(step.pins)}
         fields |= {"packed": step.packed, "recipe_folder": str(step.recipe_folder or "")}
     run = partial(_run_engine_process, step, fields, environment=environment, on_line=on_line, origins=origins)
-    return Path(_run_with_unpack_fallback(step, run)["package"])
+    package = Path(_run_with_unpack_fallback(step, run)["package"])
+    if isinstance(step, BuildStep):
+        files.remove(step.folder / ENGINE_FOLDER)
+    return package
 
 
 def prepare_script_run(
@@ -103,6 +111,7 @@ def _run_engine_process(
     origins: SourceMirrors,
 ) -> tuple[Mapping[str, str], process_runner.ProcessResult]:
     """Run the engine's process once, with some sources fetched by kiln; return its answer and its end."""
+    _discard_damaged_packages(step, environment, on_line)  # a script that was killed has left its prefixes
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
     sources = SourceFetcher(
@@ -114,6 +123,8 @@ def _run_engine_process(
     recipe = sources.recipe_with_fetched_sources(
         recipe_with_mirror_urls(recipe_with_merged_secrets(step), origins), fetched
     )
+    if not more.get("debug"):  # a person reads the script's output themselves
+        recipe, environment = filter_script_output(recipe, environment, step.folder)
     job, answer = step.folder / "job.json", step.folder / "result.json"
     places = {"folder": str(step.folder), "result": str(answer), "parent": os.getpid()}
     settings = {"platforms": to_json(step.platforms), "settings": to_json(step.settings)}
@@ -124,7 +135,10 @@ def _run_engine_process(
     idle = rattler_process.current_limits().stall
     with temporary_credentials_file(step) as access:
         env = {**variables, **access}
-        result_of_process = process_runner.run(argv, env=env, cwd=PACKAGE_ROOT, idle=idle, on_line=on_line)
+        try:
+            result_of_process = process_runner.run(argv, env=env, cwd=PACKAGE_ROOT, idle=idle, on_line=on_line)
+        finally:
+            _discard_damaged_packages(step, environment, on_line)
     files.remove(sources.folder)  # the work directory has copies
     if result_of_process.idle:
         waited_for = find_special_files(host_prefixes(step.folder))
@@ -141,6 +155,49 @@ def _run_engine_process(
         )
     result: dict[str, str] = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
     return result, result_of_process
+
+
+def _discard_damaged_packages(
+    step: BuildStep | CompileStep, environment: Mapping[str, str], on_line: Callable[[str], None] | None
+) -> None:
+    """Remove the packages from the cache that the step's script has changed in its prefixes."""
+    prefixes = (*host_prefixes(step.folder), *build_prefixes(step.folder))
+    if "RATTLER_CACHE_DIR" not in environment or not prefixes:
+        return
+    for changed in package_cache.discard_damaged_entries(Path(environment["RATTLER_CACHE_DIR"], "pkgs"), prefixes):
+        if on_line is not None:
+            on_line(f"the script has changed {changed}, which is removed from the cache and unpacked anew when needed")
+
+
+def filter_script_output(
+    recipe: Mapping[str, Any], environment: Mapping[str, str], step_folder: Path
+) -> tuple[dict[str, Any], Mapping[str, str]]:
+    """Have the engine run its shell through the filter of scripts' output, by a ``bash`` in a folder of the PATH.
+
+    The engine prefers a bash of the build environment; the script then starts itself again, through the filter. Return
+    the recipe, whose script no longer has the folder on its PATH, where a configure script may find a shell that a
+    package then names, and the engine's environment. What the script does for that is in a file, since packages contain
+    the recipe, and no path of this machine.
+    """
+    path = environment.get("PATH", os.defpath)
+    shell = shutil.which("bash", path=path)
+    if shell is None:
+        return dict(recipe), environment
+    folder = step_folder / _SHELL
+    words = shlex.join((sys.executable, "-I", "-S", script_output_filter.__file__))
+    files.write_text(folder / "bash", f'#!/bin/sh\n{_FILTERED}=1 exec {words} {shlex.quote(shell)} "$@"\n')
+    (folder / "bash").chmod(0o755)
+    lines = (
+        f'[ -n "${{{_FILTERED}-}}" ] || {_FILTERED}=1 exec {words} "$BASH" -e "${{BASH_SOURCE[1]}}"',
+        f"kiln_own={shlex.quote(f'{folder}{os.pathsep}')}",
+        'PATH="${PATH//"$kiln_own"/}"',
+        f"unset {_FILTERED} kiln_own",
+    )
+    files.write_text(folder / "enter", "".join(f"{line}\n" for line in lines))
+    script = recipe["build"]["script"]
+    enter = lines_without_shell_trace((f'. "$SRC_DIR/{UP_TO_STEP}/{_SHELL}/enter"',))
+    build = {**recipe["build"], "script": {**script, "content": [*enter, *script["content"]]}}
+    return {**recipe, "build": build}, {**environment, "PATH": f"{folder}{os.pathsep}{path}"}
 
 
 def channel_hosts(channels: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.build import collected_info_files, recipe_files_in_info, solved_pins
 from kiln.build.depends_simplified import simplified_depends
 from kiln.build.metadata_edit_plan import LISTS
-from kiln.build.paths_json_edits import corrected_paths_json, legacy_file_lists
+from kiln.build.paths_json_edits import corrected_paths_json, legacy_file_lists, path_entry
 from kiln.conda_package import reader, rewriter
 from kiln.conda_package.reader import InfoFile
 from kiln.matchspec_notation import conda_build_spec
@@ -142,9 +142,13 @@ class MetadataRewriter:
 
     @cached_property
     def _paths_json(self) -> dict[str, Any]:
-        return corrected_paths_json(
-            self._parsed_engine_json("paths.json"), self.edits.get("no_link", ()), self.edits.get("prefix_files", {})
-        )
+        paths = self._parsed_engine_json("paths.json")
+        if "sections" in self.edits:  # conda-build installs what a script puts into the prefix's folder info
+            named = (name for name in self.edits.get("installed_info", ()) if name in self.old)
+            paths |= {
+                "paths": [*paths.get("paths", ()), *(path_entry(f"info/{name}", self.old[name]) for name in named)]
+            }
+        return corrected_paths_json(paths, self.edits.get("no_link", ()), self.edits.get("prefix_files", {}))
 
     def _about_json(self) -> dict[str, Any]:
         """Return about.json with the recipe's own values; the engine's ``extra`` counts before the recipe's.

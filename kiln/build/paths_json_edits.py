@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BuildFailed
@@ -36,6 +37,12 @@ def corrected_paths_json(
             for key in _PREFIX:
                 entry.pop(key, None)
     return {**paths, "paths": entries}
+
+
+def path_entry(path: str, data: bytes) -> dict[str, Any]:
+    """Return the entry of a file in paths.json."""
+    digest = hashlib.sha256(data).hexdigest()
+    return {"_path": path, "path_type": "hardlink", "sha256": digest, "size_in_bytes": len(data)}
 
 
 def _require_files_with_prefix(entries: Iterable[Mapping[str, Any]], mode: str, globs: Iterable[str]) -> None:

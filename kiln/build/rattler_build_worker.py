@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, signals
 from kiln.build import bazel_external_repository_record
-from kiln.build.rattler_build_paths import ENGINE_FOLDER, host_prefixes
+from kiln.build.rattler_build_paths import host_prefixes
+from kiln.build.script_output_filter import joined_parts
 from kiln.build.unpackable_prefix_files import (
     LEFT_OUT,
     SPECIAL,
@@ -55,7 +56,7 @@ class EngineProgressCallback:
         """Write the message of an event."""
         for line in event.message.split("\n"):
             if not ADVICE.match(line.strip()):
-                sys.stdout.write(f"{line}\n")
+                sys.stdout.write(joined_parts(f"{line}\n"))
         sys.stdout.flush()
 
     def on_download_start(self, event: object) -> None:
@@ -95,7 +96,6 @@ def build_package_of_job(job: dict[str, Any]) -> Path:
     from kiln.build.metadata_rewrite import rewrite_package_metadata  # a compile needs none of it
 
     refuse_unusable_files(folder, job["recipe"], by_conda_build_rules="sections" in job["edits"])
-    files.remove(folder / ENGINE_FOLDER)
     package = folder / package_file.name
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     moment = int(epoch) if epoch.isdecimal() else None
@@ -103,12 +103,22 @@ def build_package_of_job(job: dict[str, Any]) -> Path:
         package_file,
         package,
         index=job["index"],
-        edits=job["edits"],
+        edits=job["edits"] | {"installed_info": installed_info_files(folder)},
         pins=pins_from_json(job["pins"]),
         epoch=moment,
         level=settings.level,
     )
     return package
+
+
+def installed_info_files(folder: Path) -> list[str]:
+    """Return the files that the script has put into the prefix's folder ``info``, by their names there.
+
+    The engine packs them as metadata, and lists none of them.
+    """
+    folders = (prefix / "info" for prefix in host_prefixes(folder))
+    files_of_folders = ((info, file) for info in folders for file in sorted(info.rglob("*")))
+    return [str(file.relative_to(info)) for info, file in files_of_folders if file.is_file() and not file.is_symlink()]
 
 
 def pins_from_json(values: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, Pin], ...]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import emulation, expand, feedstock_folder_check, files, render
 from kiln.bazel import interrupt_script
 from kiln.build import bazel_external_repository_record
-from kiln.build.plan import plan_outputs, test_sources_folder
+from kiln.build.plan import plan_outputs
 from kiln.builder import job_main, secret_leaks
 from kiln.builder.compile_step import CompileStepRunner
 from kiln.builder.job_main import NOT_FOR_TESTS, remove_folders_on_failure
@@ -249,8 +249,7 @@ class ConfigBuilder:
         """Install a package into a fresh prefix and run its tests; ``siblings`` are the packages' hashes."""
         config = self.rendered.config
         tester = tester.for_platform(config.platform) if config.is_cross and output.subdir != "noarch" else tester
-        sources = test_sources_folder(self.job.folder, output)  # without a compile, they are in the package
-        steps = tester.plan_tests(output, sources=sources if sources.is_dir() else None)
+        steps = tester.plan_tests(output)
         inputs = {
             **tester.cache_key_inputs(steps),
             **({"emulated": self.job.emulated} if config.is_cross else {}),
@@ -291,7 +290,7 @@ class ConfigBuilder:
     def run_tests(self, tester: PackageTester, steps: Sequence[TestStep], display: ReportedStep) -> TestReport:
         """Install a package and run its tests, without the network unless it is granted."""
         title, places = f"test {steps[0].package}", [place for step in steps for place in (step.folder, step.prefix)]
-        scripts = any(step.commands or step.downstreams for step in steps)
+        scripts = any(step.runs_scripts for step in steps)
         apart = self.engine.scripts_without_network(title) if scripts else contextlib.nullcontext(os.environ)
         with apart as variables, remove_folders_on_failure(self.job, *places):
             environment = {name: value for name, value in variables.items() if name not in NOT_FOR_TESTS}

@@ -15,6 +15,7 @@ from kiln.expand.keys_needing_pinning import HINT
 from kiln.lazy_pattern import lazy_pattern
 from kiln.recipe.meta_yaml_evaluation import RecipeTemplate
 from kiln.recipe.recipe import Recipe
+from kiln.recipe.validity import require_valid_identity
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.variants.files import VariantFile, VariantSource, check_variant_source, load_variant_file
 from kiln.variants.migrations import MISFIT, apply_migrations, migration_files_of_feedstock_and_pinning
@@ -47,7 +48,8 @@ def configs(feedstock: Feedstock, pinning: Path | None = None, doubts: Doubts | 
     ``pinning`` is a variant file that comes before the recipe's own, such as conda-forge's global pinning; in the same
     folder, ``share/conda-forge/migrations`` holds the migrations in force. A feedstock with a pinning is made for
     conda-smithy, to which an undefined name in a selector is False: so it is here, and ``doubts`` collects these names.
-    In a feedstock without a pinning they are errors.
+    In a feedstock without a pinning they are errors. It also collects the malformed conditions of ``skip`` in a
+    recipe.yaml, which rattler-build takes for false.
 
     Raises:
         KilnError: the recipe, a variant file or the settings are invalid.
@@ -100,14 +102,17 @@ class _MatrixExpansion:
         self.known = frozenset[str]().union(*keys)
         self.recipe: RecipeTemplate | RecipeV1
         if self.v1:
+            from kiln.recipe_v1.mentioned_variables import malformed_skip_warnings
             from kiln.recipe_v1.recipe import RecipeV1
 
             self.recipe = RecipeV1.read(feedstock.recipe_v1)
+            doubts.update(malformed_skip_warnings(self.recipe.root))
             self.text = self.recipe.text
         else:
             self.recipe = RecipeTemplate(
                 feedstock.meta, "recipe/meta.yaml", self.known, doubts=doubts if pinning else None
             )
+            doubts.update(self.recipe.text.lists_as_selectors)
             self.text = self.recipe.text.text
         self.environ = dict(self.forge.environ)
         if _CUDA.search(self.text):
@@ -157,10 +162,12 @@ class _MatrixExpansion:
             return PlatformPackages(space=space, packages=package_parts, recipe_text=self.text)
         recipe = Recipe(self.recipe, platform, space)
         initial = Variant(platform.default_variant(), {})
+        parts = [(part, package) for part, packages in recipe.jobs_with_packages(initial) for package in packages]
+        for _, package in parts:
+            require_valid_identity(package)
         package_parts = [
             PackageKeyUsage.from_metadata(part, package)
-            for part, variants in recipe.jobs_with_packages(initial)
-            for package in variants
+            for part, package in parts
             if job.keep_noarch or not package.noarch
         ]
         return PlatformPackages(

@@ -12,7 +12,7 @@ from kiln.lint.located_yaml import branch_items, list_or_empty
 from kiln.lint.rule_model import Problem, lint_rule
 from kiln.recipe_v1.compiled_expression import compile_template
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
-from kiln.recipe_v1.mentioned_variables import templates_outside_scripts
+from kiln.recipe_v1.mentioned_variables import malformed_conditions, templates_outside_scripts
 from kiln.recipe_v1.unknown_keys import unknown_keys
 from kiln.serialization import mapping_or_empty
 
@@ -49,6 +49,17 @@ def wrong_value_types(subject: LintedFeedstock) -> Iterator[Problem]:
         value = holder.get("requirements")
         requirements = {"run": value} if isinstance(value, list) and holder is not recipe.root else value
         yield from _requirement_type_problems(subject, mapping_or_empty(requirements))
+        if recipe.version == 0:
+            yield from _command_type_problems(subject, holder)
+
+
+def _command_type_problems(subject: LintedFeedstock, holder: Mapping[Any, Any]) -> Iterator[Problem]:
+    """Yield commands with a colon that YAML reads as mappings."""
+    for section, key in (("test", "commands"), ("build", "script")):
+        for item in list_or_empty(mapping_or_empty(holder.get(section)).get(key)):
+            if isinstance(item, dict):
+                text = f"an entry of {section}/{key} is a mapping, expected text"
+                yield Problem(text=text, at=subject.recipe.place_of(item), cure="quote the entry")
 
 
 def _entries_of_section(subject: LintedFeedstock, section: str) -> list[Any]:
@@ -115,6 +126,10 @@ def malformed_expressions(subject: LintedFeedstock) -> Iterator[Problem]:
         except MalformedExpression as error:
             at = recipe.place_of_line(text.line + error.line, text.column)
             yield Problem(text=f"malformed expression {str(text)[:80]!r}: {error}", at=at)
+    for text, fault, _ in malformed_conditions(recipe.root) if recipe.version else ():
+        at = recipe.place_of_line(text.line + fault.line, text.column)
+        cure = "a condition is an expression without ${{ }}, its parentheses closed"
+        yield Problem(text=f"malformed condition {str(text)[:80]!r}: {fault}", at=at, cure=cure)
 
 
 RULES = (lint_rule("kiln-type", wrong_value_types, "write a mapping"),)

@@ -269,8 +269,18 @@ def installs_without_pip(subject: LintedFeedstock) -> Iterator[Problem]:
             yield Problem(text="'python setup.py install' is deprecated", at=recipe.place_of(command))
 
 
+def ignored_output_tests(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield the tests of an output of a meta.yaml that has the recipe's name."""
+    recipe = subject.recipe
+    name = recipe.section("package").get("name")
+    for output in () if recipe.version else recipe.outputs:
+        if output.get("test") and output.get("name") == name:
+            yield Problem(text=f"the tests of the output {name} are ignored", at=recipe.place_of_key(output, "test"))
+
+
 TEST_RULES = (
     lint_rule("R-005", no_tests, "add imports: or commands: (recipe.yaml: tests:) that use the package"),
     hint_rule("R-006", untested_outputs, "add a test to the output"),
+    hint_rule("kiln-test", ignored_output_tests, "move them to the recipe's own section test"),
     hint_rule("R-049", installs_without_pip, "write '{{ PYTHON }} -m pip install . --no-deps --no-build-isolation'"),
 )

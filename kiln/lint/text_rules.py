@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
 from kiln.lint.rule_model import Problem, hint_rule, lint_rule
+from kiln.template.selectors import SelectableText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,8 +57,11 @@ def untidy_selectors(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield selectors of a meta.yaml that are not written as '  # [selector]'."""
     recipe = subject.recipe
     if recipe.version == 0:
+        lists = {at.line: fault for at, fault in SelectableText(recipe.text, recipe.file).lists_as_selectors.items()}
         for number, line in numbered_lines(recipe):
-            if selector_of_line(line) and not TIDY_SELECTOR.match(line.rstrip()):
+            if number in lists:
+                yield Problem(text=lists[number].what, at=recipe.place_of_line(number), cure=lists[number].hint)
+            elif selector_of_line(line) and not TIDY_SELECTOR.match(line.rstrip()):
                 text = "the selector is not written as two spaces, '#', one space, '[selector]'"
                 yield Problem(text=text, at=recipe.place_of_line(number))
 

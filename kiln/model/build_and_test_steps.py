@@ -95,9 +95,11 @@ class TestStep:
     """The test of one package in a separate prefix.
 
     ``specs`` are installed into ``prefix``, ``build_specs`` into another. The lines of ``script`` are run by bash
-    in ``folder``, which holds copies of ``files`` by their places in it. ``checked`` are tests of the package's
-    contents, which the engine runs while it packs. ``downstreams`` are specs of packages whose own tests run with the
-    package. ``notes`` list what could not be tested as the recipe requires.
+    in ``folder``, which holds copies of ``files`` by their places in it, and the files for tests that the package named
+    ``files_of`` carries. ``checked`` are tests of the package's contents, which the engine runs while it packs.
+    ``downstreams`` are specs of packages whose own tests run with the package. ``links`` is true for a package with
+    a link script, which is run as by an installation. ``foreign`` are the virtual packages of another platform that a
+    ``noarch`` package requires: no test of it can run here. ``notes`` list what could not be tested as required.
     """
 
     package: str
@@ -111,7 +113,15 @@ class TestStep:
     downstreams: tuple[str, ...] = ()
     build_specs: tuple[str, ...] = ()
     checked: int = 0
+    files_of: str = ""
+    links: bool = False
+    foreign: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def runs_scripts(self) -> bool:
+        """True if the test runs something of a package, be it the tests of others alone."""
+        return bool(self.commands or self.downstreams or self.links)
 
     @property
     def build_prefix(self) -> Path:

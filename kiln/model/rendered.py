@@ -288,7 +288,7 @@ class RenderedConfig:
 
     ``name`` is that of the recipe as a whole. ``network`` are the steps whose scripts may use the network according to
     the recipe, by names or patterns. ``key_faults`` are the keys that do not exist, and those that rattler-build does
-    not have. ``file`` is the recipe's file.
+    not have. ``warnings`` are about what both take, but hardly anybody means. ``file`` is the recipe's file.
     """
 
     config: BuildConfig
@@ -297,6 +297,7 @@ class RenderedConfig:
     outputs: tuple[Output, ...] = ()
     network: tuple[str, ...] = ()
     key_faults: tuple[KeyFault, ...] = ()
+    warnings: tuple[str, ...] = ()
     file: str = "recipe/meta.yaml"
 
     @property

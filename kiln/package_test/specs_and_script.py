@@ -49,11 +49,8 @@ def plan_package_tests(
     folder: Path,
     prefix: Path,
     available: Collection[str] | None = None,
-    sources: Path | None = None,
 ) -> tuple[TestStep, ...]:
-    """Plan the tests of one package, at least one; ``sources`` is the folder with the source files that they use.
-
-    Without it, they are those in the package.
+    """Plan the tests of one package, at least one; the source files that they use are those in the package.
 
     ``available`` are the names of the packages in the channel, where that is known: other requirements of the test
     are omitted, with a note (a rehearsal has no compiler packages, for example; its tests use the machine's).
@@ -67,7 +64,6 @@ def plan_package_tests(
         requirements = [spec for spec in required if available is None or package_name(spec) in available]
         unavailable = [spec for spec in required if spec not in requirements]
         lines = shell_lines_of_test(test, recipe_folder)
-        source_files = sorted(sources.iterdir()) if sources is not None and test.source_files else ()
         where = prefix.with_name(f"{prefix.name}{place}")
         return TestStep(
             package=output.name,
@@ -76,13 +72,14 @@ def plan_package_tests(
             script=(
                 *((BUILD_HEAD,) if test.requires_build else ()),
                 *SCRIPT_HEAD,
-                *(_lines_copying_packed_files(output, test) if sources is None else ()),
                 *lines,
             ),
             commands=len(lines),
             checked=1 if test.contents else 0,
             environment=_test_environment_variables(output, where),
-            files={**recipe_files_of_test(test, recipe_folder), **{file.name: file for file in source_files}},
+            files=recipe_files_of_test(test, recipe_folder),
+            files_of=output.name if test.source_files else "",
+            links="post-link" in output.settings.link_scripts,
             folder=folder.with_name(f"{folder.name}{place}"),
             prefix=where,
             downstreams=test.downstreams,
@@ -126,14 +123,6 @@ def _files_matching_pattern(folder: Path, pattern: str, *, below: bool) -> list[
         return []
 
 
-def _lines_copying_packed_files(output: Output, test: OutputTest) -> tuple[str, ...]:
-    """Return the lines that copy a test's source files from the package, where rattler-build has put them."""
-    if not test.source_files:
-        return ()
-    place = f'"$PREFIX"/etc/conda/test-files/{output.name}'
-    return (f"if [ -d {place} ]; then cp -rn {place}/*/. .; fi",)
-
-
 def shell_lines_of_test(test: OutputTest, recipe_folder: Path) -> tuple[str, ...]:
     """Return the shell lines of a test: its imports, its files, then its script.
 
@@ -158,6 +147,8 @@ def _test_environment_variables(output: Output, prefix: Path) -> dict[str, str]:
     variant = {key: value for key, value in used.items() if key.isidentifier() and not key.startswith("__")}
     return {
         **variant,
+        "CONDA_BUILD": "1",
+        "CONDA_BUILD_STATE": "TEST",
         "PREFIX": str(prefix),
         "CONDA_PREFIX": str(prefix),
         "CONDA_DEFAULT_ENV": str(prefix),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import emulation, files, process_runner, solve_and_install, virtual_packages
+from kiln import emulation, files, package_cache, process_runner, solve_and_install, virtual_packages
 from kiln.console.text import count_text
 from kiln.errors import SolveFailed, TestsFailed, program_output_with_margin
 from kiln.matchspec_notation import package_name, strict_rattler_spec
 from kiln.model.build_results import TestReport, TestVerdict
+from kiln.package_test import test_prefix
 from kiln.package_test.packed_tests import output_with_packed_tests
 from kiln.package_test.specs_and_script import plan_package_tests
 from kiln.provenance import resolved_package_reader
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from kiln.virtual_packages import VirtualPackages
 
 SCRIPT = "kiln_run_test.sh"  # next to a recipe's run_test.sh
+_OF_PLATFORMS = frozenset({"__win", "__osx", "__linux", "__unix"})
 NOTE = "note: "  # lines of a test's output with this prefix are shown to people
 
 
@@ -59,17 +62,19 @@ class PackageTester:
             self, platform=platform, machine=virtual_packages.emulated_virtual_packages(platform, self.machine)
         )
 
-    def plan_tests(self, output: Output, *, sources: Path | None = None) -> tuple[TestStep, ...]:
-        """Plan the tests of one package; ``sources`` is the folder with the source files that they use."""
+    def plan_tests(self, output: Output) -> tuple[TestStep, ...]:
+        """Plan the tests of one package."""
         name = f"{output.name}-{output.build_string}"
-        return plan_package_tests(
+        steps = plan_package_tests(
             output,
             recipe_folder=self.recipe,
             folder=self.folder / f"test-{name}",
             prefix=self.folder / "prefixes" / name,
             available=self.available,
-            sources=sources,
         )
+        required = map(package_name, output.requirements.run if output.noarch else ())
+        foreign = tuple(name for name in required if name in _OF_PLATFORMS and name not in self.machine)
+        return tuple(dataclasses.replace(step, foreign=foreign) for step in steps) if foreign else steps
 
     def cache_key_inputs(self, steps: Sequence[TestStep]) -> dict[str, Any]:
         """Return the inputs that decide the result of tests, but for the packages, as JSON values."""
@@ -105,7 +110,9 @@ class PackageTester:
             SolveFailed: when the package and its tests' requirements cannot be installed.
             TestsFailed: with the end of the tests' output; prefix and folder are kept.
         """
-        if self.platform != emulation.machine_subdir() and any(step.commands or step.downstreams for step in steps):
+        if steps[0].foreign:
+            return _untestable_report(steps)
+        if self.platform != emulation.machine_subdir() and any(step.runs_scripts for step in steps):
             environment = self._emulator_environment(environment)
         return _merge_test_reports(
             [self._run_test_step(step, environment=environment, on_line=on_line) for step in steps]
@@ -117,7 +124,7 @@ class PackageTester:
         Raises:
             SolveFailed: when the package and its tests' requirements cannot be installed.
         """
-        for step in steps:
+        for step in (step for step in steps if not step.foreign):
             self._install_test_prefix(step)
             for place in (step.prefix, step.build_prefix):
                 files.remove(place)
@@ -161,10 +168,13 @@ class PackageTester:
             if on_line is not None:
                 on_line(line)
 
-        if step.commands or step.downstreams:  # also a step that tests others alone
+        if step.runs_scripts:
             log = step.folder.with_name(f"{step.folder.name}.log")
             files.remove(log)
-            seconds = run_test_script(step, environment=environment, log=log, on_line=collect_note)
+            try:
+                seconds = run_test_script(step, environment=environment, log=log, on_line=collect_note)
+            finally:
+                package_cache.discard_damaged_entries(self.cache, (step.prefix, step.build_prefix))
         for place in (step.prefix, step.build_prefix, step.folder):
             files.remove(place)
         passed = [self._test_downstream_package(step, spec, environment, collect_note) for spec in step.downstreams]
@@ -232,7 +242,8 @@ class PackageTester:
                 package=downstream_step.package,
                 specs=(*downstream_step.specs[:1], *test.specs),
                 environment={**downstream_step.environment, **test.environment},
-                files={".": folder} if folder.is_dir() else {},
+                files={},
+                files_of=output.name,
             )
             for test in planned
         )
@@ -270,6 +281,14 @@ class PackageTester:
         return run_packages
 
 
+def _untestable_report(steps: Sequence[TestStep]) -> TestReport:
+    """Return the report of a package for another platform, for which rattler-build makes no test environment either."""
+    has_tests = any(step.runs_scripts or step.checked for step in steps)
+    note = f"not tested: it requires {', '.join(steps[0].foreign)}, which this machine is not"
+    verdict = TestVerdict.SKIPPED if has_tests else TestVerdict.NONE
+    return TestReport(package=steps[0].package, verdict=verdict, notes=(note,))
+
+
 def _identity_and_depends_fields(record: RepoDataRecord) -> dict[str, Any]:
     return {
         "name": record.name.normalized,
@@ -298,6 +317,12 @@ def _merge_test_reports(reports: Sequence[TestReport]) -> TestReport:
     )
 
 
+def _copy_missing_file(source: str, target: str) -> None:
+    """Copy a file unless the recipe has one of its name: its current tests run."""
+    if not os.path.lexists(target):
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
 def run_test_script(
     step: TestStep, *, environment: Mapping[str, str], log: Path, on_line: Callable[[str], None]
 ) -> float:
@@ -315,8 +340,10 @@ def run_test_script(
             shutil.copytree(file, copy, dirs_exist_ok=True)
         else:
             shutil.copy2(file, copy)
+    for packed in test_prefix.packed_file_folders(step.prefix, step.files_of):
+        shutil.copytree(packed, step.folder, symlinks=True, dirs_exist_ok=True, copy_function=_copy_missing_file)
     script = step.folder / SCRIPT
-    files.write_text(script, "\n".join([*step.script, ""]))
+    files.write_text(script, "\n".join([*test_prefix.link_script_lines(step.prefix), *step.script, ""]))
     build_prefix = {"BUILD_PREFIX": str(step.build_prefix)} if step.build_specs else {}
     variables = {**environment, **step.environment, **build_prefix}
     result = process_runner.run(("bash", str(script)), env=variables, cwd=step.folder, log=log, on_line=on_line)

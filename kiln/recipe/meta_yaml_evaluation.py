@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
-from kiln.errors import KilnError, RecipeFault
+from kiln.errors import KilnError, RecipeFault, raise_all
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.source_position import Place
 from kiln.recipe import template_functions
+from kiln.recipe.requirement_texts import SECTIONS
 from kiln.recipe.used_variant_keys import check_line_length
+from kiln.serialization import mappings_in_list
 from kiln.template.sandboxed_jinja import StepLimitedEnvironment, Template
 from kiln.template.selectors import BoundedDict, SelectableText, SelectedText
 from kiln.yamltext import Document, ScalarInterpretation, parse_document, read_text
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 _SECTIONS = ("package", "build", "requirements", "app", "test", "about", "extra")
 _LISTS = ("source", "outputs")
+_TEXTS = (("test", "commands"), ("build", "script"), *(("requirements", section) for section in SECTIONS))
 _BUILD_NAMES = {
     # Names of conda-build's environment, as a build script would write them: the paths are known only to a build.
     "CONDA_BUILD": "1", "CONDA_BUILD_STATE": "RENDER", "PYTHONNOUSERSITE": "1", "PREFIX": "$PREFIX",
@@ -96,6 +100,15 @@ class RecipeTemplate:
             SelectableText(template_functions.read_recipe_file(self.path.parent, name), name).select(self._names).text
         )
 
+    @contextlib.contextmanager
+    def without_judgment(self) -> Iterator[None]:
+        """Have nothing judged in the block, which renders the recipe before its variant is known."""
+        self._environment.permissive = True
+        try:
+            yield
+        finally:
+            self._environment.permissive = False
+
     def compiled_template(self, selected: SelectedText) -> Template:
         """Return the compiled template of a selected text."""
         template = self._templates.get(selected.text)
@@ -138,7 +151,28 @@ class RecipeTemplate:
         for name in (*_SECTIONS, *_LISTS):
             if name in sections:
                 sections[name] = self._validated_section(name, sections[name] or {}, document)
+        raise_all(list(self._mapping_instead_of_text_errors(sections)))
         return sections
+
+    def _mapping_instead_of_text_errors(self, sections: Mapping[str, Any]) -> Iterator[RecipeFault]:
+        """Yield a fault for each item with a colon that YAML reads as a mapping, where items are texts."""
+        for holder in (sections, *mappings_in_list(sections.get("outputs"))):
+            for section, key in _TEXTS:
+                values = holder.get(section)
+                for item in mappings_in_list(values.get(key) if isinstance(values, dict) else None):
+                    yield self._mapping_instead_of_text_error(f"{section}/{key}", item)
+
+    def _mapping_instead_of_text_error(self, where: str, item: Mapping[str, Any]) -> RecipeFault:
+        name = str(next(iter(item), ""))
+        of_key = re.compile(rf"(\s*-\s+)(['\"]?){re.escape(name)}\2\s*:")
+        places = ((line.number, match.end(1) + 1) for line in self.text.lines if (match := of_key.match(line.text)))
+        line, column = next(places, (0, 0))
+        return RecipeFault(
+            f"{where} has a mapping instead of text",
+            at=Place(file=self.name, line=line, column=column),
+            why=f"to YAML a colon with a space after it separates a key from its value: {str(dict(item))[:80]}",
+            hint="write a space for the colon" if where.startswith("requirements") else "quote the whole item",
+        )
 
     def _validated_section(self, name: str, value: Any, document: Document) -> Any:
         allowed = (dict, list) if name in _LISTS else (dict,)
@@ -166,7 +200,7 @@ class RecipeTemplate:
         revision that are written without a value.
         """
         template = self.compiled_template(selected)
-        key = (selected.text, names.cache_key_values(template.asked), extra)
+        key = (selected.text, names.cache_key_values(template.asked), extra, self._environment.permissive)
         text, of_revision = self._rendered.get(key) or (None, set())
         if text is None:
             self._names = names

@@ -8,9 +8,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
-from kiln.name_rules import invalid_name_reason
 from kiln.recipe.requirement_texts import requirement_texts, requirements_by_section, spec_package_name
 from kiln.recipe.used_variant_keys import RecipeTextRegions, text_regions
 from kiln.variants.files import as_list
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from kiln.recipe.recipe import Recipe
     from kiln.variants.space import Variant
 
-_FORBIDDEN = frozenset("=@#$%^&*:;\"'\\|<>?/ ")
 _NEVER_HASHED = ("python", "r_base", "perl", "lua")
 _BOOLEANS = dict.fromkeys(("y", "on", "true", "yes"), True) | dict.fromkeys(("n", "no", "false", "off"), False)
 _HASH = lazy_pattern(r"h[0-9a-f]{7}")
@@ -80,53 +77,27 @@ class Metadata:
         entries = self.recipe.output_entries(self.values)
         return next((entry for entry in entries if entry.get("name") == self.name), {})
 
+    # A recipe is also evaluated before its variant is known, so no value is judged here: see `kiln.recipe.validity`.
+
     @cached_property
     def name(self) -> str:
-        """The package's name.
-
-        Raises:
-            RecipeFault: it is not lower case, or has forbidden characters.
-        """
-        name = str(self.section_value("package", "name", ""))
-        if name != name.lower():
-            raise RecipeFault(
-                f"the package name {name!r} is not lower case", at=self.recipe.place_of_section("package")
-            )
-        self._require_allowed_characters(name, "package name", _FORBIDDEN | {"!"})
-        return name
+        """The package's name."""
+        return str(self.section_value("package", "name", ""))
 
     @cached_property
     def version(self) -> str:
         """The package's version."""
         package = self.values.get("package") or {}
         # conda-build converts any value to text, an empty one too.
-        version = str(package.get("version", "")) if isinstance(package, dict) else ""
-        self._require_allowed_characters(version, "version", _FORBIDDEN | {"-"})
-        return version
-
-    def _require_allowed_characters(self, text: str, kind: str, forbidden: frozenset[str]) -> None:
-        if characters := sorted(forbidden.intersection(text)):
-            at = self.recipe.place_of_section("outputs" if self.parent else "package")
-            raise RecipeFault(f"the {kind} {text!r} has the character {characters[0]!r}", at=at)
-        if text and (why := invalid_name_reason(text, kind)):
-            at = self.recipe.place_of_section("outputs" if self.parent else "package")
-            raise RecipeFault(f"{text!r} is not a valid {kind}", at=at, why=why)
+        return str(package.get("version", "")) if isinstance(package, dict) else ""
 
     @cached_property
     def build_number(self) -> int:
-        """The build number; 0 by default.
-
-        Raises:
-            RecipeFault: it is not a whole number, or negative.
-        """
-        value = self.section_value("build", "number")
+        """The build number; 0 by default, and for what is no whole number."""
         try:
-            number = int(value or 0)
-        except (TypeError, ValueError) as error:
-            raise RecipeFault(f"the build number is {value!r}", at=self.recipe.place_of_section("build")) from error
-        if number < 0:
-            raise RecipeFault(f"the build number is {number}", at=self.recipe.place_of_section("build"))
-        return number
+            return int(self.section_value("build", "number") or 0)
+        except (TypeError, ValueError):
+            return 0
 
     @property
     def noarch(self) -> Any:
@@ -287,14 +258,6 @@ class Metadata:
     @cached_property
     def build_string(self) -> str:
         """The build string: the recipe's own, or languages, hash and build number."""
-        text = self._build_string_with_hash()
-        if self.section_value("build", "string"):
-            self._require_allowed_characters(text, "build string", _FORBIDDEN | {"-", "!"})
-        else:  # conda-build's own may hold the asterisk of a bound in the variant
-            self._require_allowed_characters(text.replace("*", ""), "build string", frozenset())
-        return text
-
-    def _build_string_with_hash(self) -> str:
         template = self.section_value("build", "string")
         if template and not self.package_text().has_hash_in_build_string:
             return str(template)

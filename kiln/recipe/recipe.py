@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import MalformedYaml, RecipeFault
@@ -295,7 +296,8 @@ class Recipe:
         ``initial`` is the variant of the first rendering, by default the space's first. Skipped packages, and jobs
         whose top is skipped, are omitted.
         """
-        before = self.top_level_metadata(initial or self.space.first_variant())
+        with contextlib.nullcontext() if initial is None else self.source.without_judgment():
+            before = self.top_level_metadata(initial or self.space.first_variant())
         space = self.narrowed = self._space_narrowed_for_noarch(before)
         start = space.first_variant()
         first = Metadata(self, start, before.values, host_subdir=self.host_subdir(start), listed=before.listed)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from kiln import matchspec_notation
 from kiln.errors import RecipeFault
 from kiln.lazy_pattern import lazy_pattern
 from kiln.model.rendered import KeyFault
+from kiln.name_rules import invalid_name_reason
 from kiln.recipe.requirement_texts import SECTIONS, spec_package_name
 
 if TYPE_CHECKING:
@@ -17,7 +19,45 @@ if TYPE_CHECKING:
     from kiln.recipe.recipe import Recipe
 
 _NOARCH = frozenset({"python", "generic", "True"})
+_FORBIDDEN = frozenset("=@#$%^&*:;\"'\\|<>?/ ")
+_BOUND = lazy_pattern(r"[<>=!~|,]")  # what conda-build's own build string may have of a requirement
 _IGNORED = lazy_pattern(r"\[[^\]=]*\].*$")  # brackets without a key=value, with what follows: conda skips them
+
+
+def require_valid_identity(package: Metadata) -> None:
+    """Refuse a name, version or build number that conda-build refuses, at a variant that is known.
+
+    Raises:
+        RecipeFault: with the section of the recipe that is at fault.
+    """
+    if package.name != package.name.lower():
+        at = package.recipe.place_of_section("package")
+        raise RecipeFault(f"the package name {package.name!r} is not lower case", at=at)
+    _require_allowed_characters(package, package.name, "package name", _FORBIDDEN | {"!"})
+    _require_allowed_characters(package, package.version, "version", _FORBIDDEN | {"-"})
+    number = package.section_value("build", "number")
+    try:
+        if int(number or 0) >= 0:
+            return
+    except (TypeError, ValueError):
+        pass
+    raise RecipeFault(f"the build number is {number!r}", at=package.recipe.place_of_section("build"))
+
+
+def _require_valid_build_string(package: Metadata) -> None:
+    if package.section_value("build", "string"):
+        _require_allowed_characters(package, package.build_string, "build string", _FORBIDDEN | {"-", "!"})
+    else:
+        text = _BOUND.sub("", package.build_string).replace("*", "")  # the asterisk is that of a variant's version
+        _require_allowed_characters(package, text, "build string", frozenset())
+
+
+def _require_allowed_characters(package: Metadata, text: str, kind: str, forbidden: frozenset[str]) -> None:
+    at = package.place_of_section("package")
+    if characters := sorted(forbidden.intersection(text)):
+        raise RecipeFault(f"the {kind} {text!r} has the character {characters[0]!r}", at=at)
+    if text and (why := invalid_name_reason(text, kind)):
+        raise RecipeFault(f"{text!r} is not a valid {kind}", at=at, why=why)
 
 
 def require_valid_package(package: Metadata, values: Mapping[str, Any]) -> None:
@@ -26,6 +66,8 @@ def require_valid_package(package: Metadata, values: Mapping[str, Any]) -> None:
     Raises:
         RecipeFault: with the section of the recipe that is at fault.
     """
+    require_valid_identity(package)
+    _require_valid_build_string(package)
     if not package.name:
         at = package.place_of_section("package")
         raise RecipeFault("a package has no name", at=at, hint="name: of package or output")
@@ -72,6 +114,33 @@ def undefined_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
     )
 
 
+def provisional_build_strings(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
+    """Return the build strings that hold a bound: conda-build writes a version there, once the host is solved."""
+    return tuple(
+        KeyFault(
+            key="requirements/host",
+            known=True,
+            what=f"{package.name} has the build string {package.build_string!r}",
+            at=package.place_of_section("requirements"),
+            why="a requirement bounds the version that the build string names, which a solver chooses",
+            hint="require the package once, without a bound beside the variant's version",
+        )
+        for package in packages
+        if _BOUND.search(package.build_string)
+    )
+
+
+def ignored_tests_of_outputs(packages: Sequence[Metadata]) -> tuple[str, ...]:
+    """Return a warning for each output named like its recipe that has tests: conda-build takes the recipe's instead."""
+    named = (package for package in packages if package.parent and not package.is_output)
+    return tuple(
+        f"{package.recipe.place_of_section('outputs')}: the tests of the output {package.name} are ignored: it has the "
+        "recipe's name, so it has the recipe's own section test, if any"
+        for package in named
+        if package.output_entry.get("test")
+    )
+
+
 def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
     """Return the names of a source's revision, such as ``GIT_BUILD_STR``, that the template writes without a value."""
     return tuple(
@@ -88,7 +157,7 @@ def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
 
 
 def require_acyclic_outputs(packages: Sequence[Metadata]) -> None:
-    """Refuse two outputs that require each other; a cross-compiled recipe may require its outputs of another platform.
+    """Refuse outputs that require each other; a cross-compiled recipe may require its outputs of another platform.
 
     Raises:
         RecipeFault: with their names.
@@ -101,11 +170,12 @@ def require_acyclic_outputs(packages: Sequence[Metadata]) -> None:
         }
         for package in packages
     }
-    for name, required in needs.items():
-        for other in required & needs.keys() - {name}:
-            if name in needs[other]:
-                at = packages[0].recipe.place_of_section("outputs")
-                raise RecipeFault(f"the outputs {name} and {other} require each other", at=at)
+    try:
+        TopologicalSorter({name: sorted(set(required) - {name}) for name, required in needs.items()}).prepare()
+    except CycleError as error:
+        *names, last = error.args[1][1:]
+        at = packages[0].recipe.place_of_section("outputs")
+        raise RecipeFault(f"the outputs {', '.join(names)} and {last} require each other", at=at) from error
 
 
 def _is_cross_compiled(package: Metadata) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from kiln.errors import SelectorFault
 from kiln.recipe_v1.compiled_expression import compile_expression, is_template, names_in_script_line, required_names
 from kiln.recipe_v1.expression_evaluation import MalformedExpression
 from kiln.recipe_v1.node_evaluation import node_place
@@ -14,13 +15,14 @@ from kiln.recipe_v1.scope import variant_key_of_name as normalized_name
 from kiln.yamltext import PlacedText
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from kiln.model.source_position import Place
     from kiln.recipe_v1.recipe import RecipeV1
 
 _CONDITIONS = ("if", "skip")
 _SCRIPTS = ("script", "content")
+_OWN_NAMES = ("context", "extra")  # sections whose keys are the feedstock's own
 
 
 def mentioned_variant_keys(recipe: RecipeV1) -> dict[str, Place]:
@@ -74,6 +76,36 @@ def _names_in_scalar(node: PlacedText, key: str) -> frozenset[str]:
     except (MalformedExpression, ValueError):  # the latter by an invalid requirement
         return frozenset()  # as above
     return frozenset({normalized_name(bare)}) if bare else frozenset()
+
+
+def malformed_conditions(node: Any, key: str = "") -> Iterator[tuple[PlacedText, MalformedExpression, bool]]:
+    """Yield each malformed condition with its fault, and whether it is one of ``skip``, which then does not hold."""
+    if isinstance(node, dict):
+        for inner, value in node.items():
+            if inner not in _OWN_NAMES:
+                yield from malformed_conditions(value, key if inner in {"then", "else"} else str(inner))
+    elif isinstance(node, list):
+        for item in node:
+            yield from malformed_conditions(item, key)
+    elif isinstance(node, PlacedText) and key in _CONDITIONS and node and not is_template(node):
+        try:
+            compile_expression(str(node))
+        except MalformedExpression as error:
+            yield node, error, key == "skip"
+
+
+def malformed_skip_warnings(root: Mapping[str, Any]) -> dict[Place, SelectorFault]:
+    """Return a warning for each malformed condition of ``skip``, by its place."""
+    return {
+        (at := node_place(node)): SelectorFault(
+            f"the condition {str(node)[:80]!r} of skip is malformed, so nothing is skipped by it",
+            at=at,
+            why=f"{error}; rattler-build takes it for false",
+            hint="correct it; kiln lint fails until then",
+        )
+        for node, error, skips in malformed_conditions(root)
+        if skips
+    }
 
 
 def templates_outside_scripts(node: Any, apart: Collection[str]) -> Iterator[PlacedText]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import matchspec_notation
 from kiln.errors import KilnError
-from kiln.recipe_v1.compiled_expression import compile_expression, compile_template, is_template
+from kiln.recipe_v1.compiled_expression import compile_template, is_template
 from kiln.recipe_v1.node_evaluation import (
     compile_scalar,
     condition_holds,
@@ -63,8 +63,12 @@ class SectionSchema:
                 what = f"{_EXPERIMENTAL[(self.name, str(key))]} are experimental in rattler-build, and not supported"
                 raise node_error(key, what)
         require_known_keys(fields, self.kinds, self.name)
+        kinds = ((str(key), self.kinds[str(key)], value) for key, value in fields.items())
         return {
-            str(key): self.kinds[str(key)](value, scope) for key, value in fields.items() if not is_empty_node(value)
+            key: kind(value, scope)
+            for key, kind, value in kinds
+            # A list that is written out and empty has a meaning of its own: it takes the place of an inherited one.
+            if not is_empty_node(value) or (value == [] and kind in (rendered_texts, evaluate_texts_keeping_folders))
         }
 
     def is_experimental_key(self, key: object) -> bool:
@@ -186,7 +190,7 @@ def build_string_template(node: Any, scope: VariantScope) -> PlacedText:
 
 
 def evaluate_skip(node: Any, scope: VariantScope) -> bool:
-    """Evaluate ``skip``: whether any of its conditions holds; one that cannot be evaluated does not."""
+    """Evaluate ``skip``: whether any of its conditions holds; one that is malformed, or has no value, does not."""
     items = items_with_conditions_resolved(node, scope)
     conditions = [_skip_condition_holds(item, scope) for item in items]  # all of them, for the names that they read
     return any(conditions)
@@ -197,7 +201,6 @@ def _skip_condition_holds(node: Any, scope: VariantScope) -> bool:
     if is_template(text):
         rendered = rendered_text(text, scope)
         text = PlacedText(rendered, text.line, text.column, plain=False)
-    compile_scalar(text, compile_expression)
     try:
         return bool(text) and condition_holds(text, scope)
     except KilnError:

@@ -13,7 +13,14 @@ from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe.key_faults import key_faults
 from kiln.recipe.meta_yaml_evaluation import RecipeTemplate
 from kiln.recipe.recipe import Recipe
-from kiln.recipe.validity import require_acyclic_outputs, require_valid_package, undefined_git_names, undefined_versions
+from kiln.recipe.validity import (
+    ignored_tests_of_outputs,
+    provisional_build_strings,
+    require_acyclic_outputs,
+    require_valid_package,
+    undefined_git_names,
+    undefined_versions,
+)
 from kiln.recipe_v1.format_detection import is_v1
 from kiln.render.output_settings import truth_value_or_none
 from kiln.render.rendered_parts_from_meta_yaml import (
@@ -66,7 +73,13 @@ def _render_unbounded(feedstock: Feedstock, config: BuildConfig) -> RenderedConf
     documents = [recipe.top_level_metadata(package.variant).values for package in packages]
     return replace(
         _rendered_config(config, recipe, packages, open_ends),
-        key_faults=(*_key_faults(recipe, documents), *undefined_git_names(recipe), *undefined_versions(packages)),
+        key_faults=(
+            *_key_faults(recipe, documents),
+            *undefined_git_names(recipe),
+            *undefined_versions(packages),
+            *provisional_build_strings(packages),
+        ),
+        warnings=(*map(str, recipe.source.text.lists_as_selectors.values()), *ignored_tests_of_outputs(packages)),
     )
 
 
@@ -224,6 +237,6 @@ def require_supported_keys(renderings: Iterable[RenderedConfig], *, own_engine: 
 
 
 def key_fault_warnings(rendered: RenderedConfig) -> tuple[str, ...]:
-    """Return a line for each key at fault."""
+    """Return a line for each key at fault, and the recipe's other warnings."""
     notes = ((fault, f" ({fault.hint})" if fault.hint and not fault.known else "") for fault in rendered.key_faults)
-    return tuple(f"{fault.at}: {fault.what}{note}" for fault, note in notes)
+    return (*(f"{fault.at}: {fault.what}{note}" for fault, note in notes), *rendered.warnings)

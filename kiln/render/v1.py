@@ -9,6 +9,7 @@ from kiln.model.rendered import Output, Pin, RenderedConfig, Requirements
 from kiln.name_rules import invalid_name_reason
 from kiln.operating_system.file_operations import file_content_stamp
 from kiln.recipe_v1.hash_inputs_and_build_strings import BuildIdentities, BuildIdentity
+from kiln.recipe_v1.mentioned_variables import malformed_skip_warnings
 from kiln.recipe_v1.node_evaluation import RECIPE
 from kiln.recipe_v1.recipe import PackageAtVariant, RecipeV1, requirement_versions_from_variant
 from kiln.recipe_v1.variant_exploration import RecipePackages
@@ -68,6 +69,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
         stagings=stagings,
         outputs=tuple(outputs.values()),
         network=steps_with_network(packages[0].sections.get("extra")) if packages else (),
+        warnings=tuple(map(str, malformed_skip_warnings(recipe.root).values())),
         file=RECIPE,
     )
 

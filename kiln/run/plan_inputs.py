@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import conda_forge_yml, expand, limits, render
+from kiln.build import script_variables
 from kiln.errors import RecipeFault
 from kiln.job.required_channels_and_network import channel_sources
 from kiln.job.step_and_output_lookup import require_known_step
@@ -183,7 +184,22 @@ def _preflight_check_notes(
     tensorflow_and_cuda_version_check.require_compatible_versions(feedstock, renderings)
     _require_supported_recipe_keys(feedstock, renderings, engine=options.build.engine)
     bazel_remote_executor_secrets_and_refusals.refuse_ineffective_remote_options(feedstock, configs, options)
-    return (*_stale_matrix_note(feedstock), *_ineffective_settings_notes(feedstock, options))
+    warnings = dict.fromkeys(warning for rendered in renderings for warning in rendered.warnings)
+    return (
+        *warnings,
+        *_unset_variable_notes(renderings, options.client),
+        *_stale_matrix_note(feedstock),
+        *_ineffective_settings_notes(feedstock, options),
+    )
+
+
+def _unset_variable_notes(renderings: Iterable[RenderedConfig], given: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a note on each variable of the caller that a recipe passes to its scripts, and that the caller lacks."""
+    names = {name for rendered in renderings for name in script_variables.config_caller_variable_names(rendered)}
+    return tuple(
+        f"{name} is not set: the scripts to which the recipe gives it go without"
+        for name in sorted(names - given.keys())
+    )
 
 
 def _stale_matrix_note(feedstock: Feedstock) -> tuple[str, ...]:

@@ -71,9 +71,14 @@ def insert_step_counting(tree: nodes.Template) -> None:
 
 
 class UndefinedValue(jinja2.Undefined):
-    """An undefined value: false, empty, equal to other undefined values; arithmetic on it stays undefined."""
+    """An undefined value: false, empty, equal to other undefined values; whatever is done with it stays undefined.
+
+    A recipe is rendered before its variants are known, so a key may have no value yet: attributes, methods, items and
+    arithmetic are those of any value. The names are recorded, for the judgment once the variant is known.
+    """
 
     uses: ClassVar[list[str]]  # the undefined names that a rendering used other than in a test
+    permissive: ClassVar[bool] = False  # true while no variant is known: what a value lacks is as undefined as a name
 
     def _record_use(self) -> None:
         if self._undefined_obj is missing and self._undefined_name:
@@ -87,6 +92,12 @@ class UndefinedValue(jinja2.Undefined):
     __floordiv__ = __rfloordiv__ = _undefined_result  # type: ignore[assignment]
     __mod__ = __rmod__ = __pos__ = __neg__ = __call__ = __getitem__ = __pow__ = __rpow__ = _undefined_result  # type: ignore[assignment]
     __sub__ = __rsub__ = _undefined_result  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        lacking = self._undefined_obj is not missing and not self.permissive
+        if name.startswith("__") or lacking:  # a protocol of Python or Jinja; what a value lacks
+            return super().__getattr__(name)
+        return self._undefined_result()
 
     def _undefined_comparison(self, _: Any) -> UndefinedValue:
         return type(self)(self._undefined_hint, self._undefined_obj, self._undefined_name)
@@ -115,11 +126,20 @@ class StepLimitedEnvironment(ImmutableSandboxedEnvironment):
         self.uses: list[str] = []
         self.budget = StepBudget()
         self._compiled: dict[str, CompiledTemplatePiece] = {}
-        undefined = type("Recorded", (UndefinedValue,), {"uses": self.uses})
+        self._undefined: type[UndefinedValue] = type("Recorded", (UndefinedValue,), {"uses": self.uses})
         # Not optimized: constants are evaluated when the template runs, where the budget applies, not when it compiles.
-        super().__init__(undefined=undefined, loader=jinja2.FunctionLoader(load), cache_size=0, optimized=False)
+        super().__init__(undefined=self._undefined, loader=jinja2.FunctionLoader(load), cache_size=0, optimized=False)
         self.filters = {**self.filters, COUNTED: self.budget.count_iterations}
         self.globals.pop("lipsum", None)
+
+    @property
+    def permissive(self) -> bool:
+        """True while no variant is known: nothing that fails is judged, and a piece that does is empty."""
+        return bool(self._undefined.permissive)
+
+    @permissive.setter
+    def permissive(self, value: bool) -> None:
+        self._undefined.permissive = value
 
     def compiled_piece(self, text: str) -> CompiledTemplatePiece:
         """Return the compiled piece of a text; each text is compiled once."""
@@ -262,6 +282,8 @@ class Template:
             at = self._place_of_error(error, start, piece)
             raise UnsafeTemplate("the template does what the sandbox does not allow", at=at, why=why) from error
         except Exception as error:
+            if self._environment.permissive:
+                return ""
             why = f"{type(error).__name__}: {error}"
             raise TemplateFault("the template fails", at=self._place_of_error(error, start, piece), why=why) from error
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _MAX_LENGTH = 50_000
 _KEY = lazy_pattern(r"[\s-]*['\"]?([^\s:'\"]+)['\"]?\s*:")
+_ONLY_KEY = lazy_pattern(r"[\s-]*['\"]?[\w/-]+['\"]?\s*:\s*")
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -91,6 +92,20 @@ class SelectableText:
     @cached_property
     def _keys_under_selectors(self) -> set[str]:
         return {result[1] for line in self.lines if line.selector and (result := _KEY.match(line.text))}
+
+    @cached_property
+    def lists_as_selectors(self) -> dict[Place, SelectorFault]:
+        """A warning for each list in brackets at a line's end, by its place: it is a selector to conda-build."""
+        lists = (line for line in self.lines if line.selector and not line.commented and _ONLY_KEY.fullmatch(line.text))
+        return {
+            (at := Place(file=self.file, line=line.number, column=line.column)): SelectorFault(
+                f"[{line.selector}] is a selector, not a list, so {line.text.strip(' -:')} has no value from it",
+                at=at,
+                why="conda-build reads brackets at a line's end so, with or without a number sign before them",
+                hint="write one '- item' a line",
+            )
+            for line in lists
+        }
 
     @cached_property
     def selector_names(self) -> tuple[str, ...]:

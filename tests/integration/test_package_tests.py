@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from kiln import feedstock_folder_check, render
@@ -37,14 +36,6 @@ def package_of(folder: Path, word: str) -> Path:
     config = read_config(feedstock, next(feedstock.config_folder.glob("*.yaml")).stem)
     output = render.close_static_pins(render.render(feedstock_folder_check.load(feedstock.root), config)).outputs[0]
     return release_package(folder / "built", "little", build=output.build_string)
-
-
-def test_a_package_is_installed_and_its_tests_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    package = package_of(tmp_path, "little")
-    capsys.readouterr()
-    assert run(["-C", str(tmp_path / "feedstock"), "test", str(package), "--json"]) == 0
-    reports = json.loads(capsys.readouterr().out)
-    assert [(report["package"], report["verdict"], report["tests"]) for report in reports] == [("little", "passed", 2)]
 
 
 def test_a_failed_test_is_reported_with_its_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

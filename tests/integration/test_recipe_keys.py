@@ -208,20 +208,6 @@ def channel(folder: Path) -> str:
 REQUIRES = "requirements:\n  host: [dep]\n"
 
 
-@pytest.mark.parametrize("key", ["ignore_run_exports", "ignore_run_exports_from", ""])
-def test_run_exports(key: str, tmp_path: Path) -> None:
-    ignored = f"  {key}: [dep]\n" if key else ""
-    package = made(tmp_path, f"{META}build:\n{ignored}{SCRIPT}{REQUIRES}", variants=channel(tmp_path))
-    assert package.info("index.json")["depends"] == ([] if key else ["dep >=1"])
-
-
-def test_files_of_other_packages(tmp_path: Path) -> None:
-    keys = "build:\n  always_include_files: [share/dep]\n"
-    package = made(tmp_path, f"{META}{keys}{SCRIPT}{REQUIRES}", variants=channel(tmp_path))
-    assert "share/dep" in package.paths()
-    assert "share/other" not in package.paths()
-
-
 @pytest.mark.parametrize("key", ["merge_build_host: true", "number: 0"], ids=["asked", "no-host-no-compiler"])
 def test_merged_environments(key: str, tmp_path: Path) -> None:
     script = "  script:\n    - mkdir -p $PREFIX/share\n    - test -f $PREFIX/share/dep && touch $PREFIX/share/x\n"
@@ -333,35 +319,6 @@ def test_downstreams(passes: bool, tmp_path: Path) -> None:
     report = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, check=True).stdout
     assert "downstream user 1: 1 test passed" in report
     assert "downstream absent was not tested" in report
-
-
-OUTPUTS = """\
-outputs:
-  - name: first
-    script: first.awk
-    script_interpreter: awk -f
-    files:
-      include: [share/*]
-      exclude: [share/b]
-    build:
-      post-link: linked
-    test:
-      script: check.sh
-  - name: keys
-"""
-
-
-def test_outputs(tmp_path: Path) -> None:
-    awk = 'BEGIN { system("mkdir -p $PREFIX/share; touch $PREFIX/share/a $PREFIX/share/b") }'
-    files = {"recipe/first.awk": awk, "recipe/linked.sh": "true", "recipe/check.sh": "test -f $PREFIX/share/a"}
-    ended = build(tmp_path, META + OUTPUTS, files)
-    assert ended.returncode == 0, ended.stderr
-    paths = Built(tmp_path, "first").paths()
-    assert "share/a" in paths
-    assert "share/b" not in paths
-    assert "2 tests passed" not in ended.stdout
-    broken = {**files, "recipe/check.sh": "exit 3"}
-    assert "tests of first fail" in refused(tmp_path / "broken", TestsFailed, META + OUTPUTS, broken)
 
 
 def test_unsupported_keys_are_refused_before_anything_is_built(tmp_path: Path) -> None:

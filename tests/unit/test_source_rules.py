@@ -28,7 +28,7 @@ LAYERS = tuple(
         bazel container local_channel console files zstd system_package_advice ledger limits provenance
         compat package_safety name_rules channel_url_credentials rattler_process process_table
         conda_forge_yml signals folder_lock http_client source_download archive_kinds recipe_script_launch_commands
-        emulation version_spec plain_yaml_loading solve_and_install virtual_packages""",
+        emulation version_spec plain_yaml_loading package_cache solve_and_install virtual_packages""",
         "feedstock_folder_check lint expand render build package_test publish rehearse image report",
         "store job executor builder scheduling run install release fleet bump convert init",
         "cli __main__",

@@ -155,16 +155,6 @@ def test_the_variant_is_in_the_environment_as_scripts_of_builds_see_it() -> None
     assert "__glibc" not in step.environment
 
 
-def test_source_files_of_a_package_from_elsewhere_are_those_in_it(tmp_path: Path) -> None:
-    test = OutputTest(script=Script(lines=("true",)), source_files=("a",))
-    (step,) = steps_of(test)
-    assert step.script[-2] == (
-        'if [ -d "$PREFIX"/etc/conda/test-files/app ]; then cp -rn "$PREFIX"/etc/conda/test-files/app/*/. .; fi'
-    )
-    (tmp_path / "a").touch()
-    output = dataclasses.replace(APP, tests=(test,))
-    (step,) = plan_package_tests(
-        output, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"), sources=tmp_path
-    )
-    assert step.files == {"a": tmp_path / "a"}
-    assert not any("test-files" in line for line in step.script)
+def test_source_files_are_those_in_the_package() -> None:
+    given = OutputTest(script=Script(lines=("true",)), source_files=("a",))
+    assert [step.files_of for step in steps_of(given, OutputTest())] == ["app", ""]

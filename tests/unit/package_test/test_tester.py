@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kiln.errors import TestsFailed
-from kiln.model.rendered import Output, OutputTest, Script
+from kiln.model.build_results import TestVerdict
+from kiln.model.rendered import Output, OutputTest, Requirements, Script
 from kiln.package_test.tester import PackageTester, run_test_script
 
 OUTPUT = Output(
@@ -116,3 +117,14 @@ def test_packages_of_another_platform_are_solved_and_run_as_such(tmp_path: Path)
         "CROSSCOMPILING_EMULATOR": str(tmp_path / "qemu-aarch64-static"),
         "CMAKE_CROSSCOMPILING_EMULATOR": str(tmp_path / "qemu-aarch64-static"),
     }
+
+
+def test_a_noarch_package_for_another_platform_is_not_tested_here(tmp_path: Path) -> None:
+    needs = Requirements(run=("python", "__win"))
+    output = dataclasses.replace(OUTPUT, noarch="python", subdir="noarch", requirements=needs)
+    tester = dataclasses.replace(TESTER, folder=tmp_path)
+    report = tester.run_tests(tester.plan_tests(output), environment={})
+    assert report.verdict is TestVerdict.SKIPPED
+    assert report.notes == ("not tested: it requires __win, which this machine is not",)
+    tester.trial_install(tester.plan_tests(output))
+    assert not any(step.foreign for step in tester.plan_tests(dataclasses.replace(output, noarch=None)))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import expand, render
-from kiln.errors import RecipeFault
+from kiln import expand, lint, render
+from kiln.errors import KilnError, RecipeFault
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "package:\n  name: a\n  version: 1\n"
 ONE = "  - name: {}\n    requirements:\n      {}:\n        - {}\n"
+THREE = "outputs:\n" + "".join(ONE.format(name, "run", other) for name, other in ("bc", "cd", "db"))
 TWO = "outputs:\n" + ONE.format("b", "run", "c") + ONE.format("c", "host", "b")
 
 
@@ -38,6 +39,7 @@ def rendered(folder: Path, meta: str) -> list[dict[str, Any]]:
         (f"{PACKAGE}requirements:\n  run:\n    -\n    - b\n", "requirements/run has an empty item", 4),
         (f"{PACKAGE}outputs:\n  - name: b\n    requirements:\n      run:\n        -\n", "has an empty item", 4),
         (PACKAGE + TWO, "the outputs [bc] and [bc] require each other", 4),
+        (PACKAGE + THREE, "the outputs [bcd], [bcd] and [bcd] require each other", 4),
         (f"{PACKAGE}outputs:\n  - name: b\n    target: ../up\n", "target is '../up'", 4),
     ],
 )
@@ -111,3 +113,29 @@ def test_the_build_machine_decides_the_compilers_that_no_variant_names(tmp_path:
         for name in ("osx_64_", "osx_arm64_")
     ]
     assert compilers == [("gcc_osx-64",), ("clang_osx-arm64",)]
+
+
+def test_tests_of_an_output_with_the_recipes_name_are_ignored_with_a_warning(tmp_path: Path) -> None:
+    tested = "  - name: {}\n    test:\n      commands:\n        - true\n"
+    meta = f"{PACKAGE}outputs:\n{tested.format('a')}{tested.format('b')}"
+    feedstock = written(tmp_path, meta)
+    (config,) = expand.configs(feedstock)
+    rendering = render.render(feedstock, config)
+    (warning,) = rendering.warnings
+    assert "recipe/meta.yaml:4:1: the tests of the output a are ignored" in warning
+    assert [output.name for output in rendering.outputs if any(test.script.lines for test in output.tests)] == ["b"]
+    assert [(str(problem.at), problem.id) for problem in lint.check(feedstock) if problem.id == "kiln-test"] == [
+        ("recipe/meta.yaml:6:5", "kiln-test")
+    ]
+
+
+def test_an_item_with_a_colon_is_refused_with_its_line_and_all_at_once(tmp_path: Path) -> None:
+    commands = 'test:\n  commands:\n    - ok\n    - echo "a: b"\nrequirements:\n  run:\n    - foo: 1.2\n'
+    output = "outputs:\n  - name: b\n    build:\n      script:\n        - echo c: d\n"
+    feedstock = written(tmp_path, PACKAGE + commands + output)
+    with pytest.raises(KilnError) as caught:
+        expand.configs(feedstock)
+    for place in ("7:7: test/commands", "10:7: requirements/run", "15:11: build/script"):
+        assert f"recipe/meta.yaml:{place} has a mapping instead of text" in str(caught.value)
+    problems = {(problem.at.line, problem.at.column) for problem in lint.check(feedstock) if problem.id == "kiln-type"}
+    assert {(7, 7), (15, 11)} <= problems

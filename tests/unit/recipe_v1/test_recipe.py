@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.errors import KilnError, MalformedYaml, RecipeFault, TemplateFault
+from kiln.recipe_v1.mentioned_variables import malformed_skip_warnings
 from tests.unit.recipe_v1.support import HEAD, found, one, recipe
 
 if TYPE_CHECKING:
@@ -110,6 +111,28 @@ def test_a_condition_that_cannot_be_evaluated_names_its_line_and_the_nearest_nam
 @pytest.mark.parametrize("skip", ["true", "linux", "[win, linux]", "not win", "[false, \"${{ 'linux' }}\"]"])
 def test_a_skipped_package_is_left_out(skip: str, tmp_path: Path) -> None:
     assert found(tmp_path, f"{HEAD}build:\n  skip: {skip}\n", {}) == []
+
+
+def test_a_list_that_is_written_out_and_empty_takes_the_place_of_an_inherited_one(tmp_path: Path) -> None:
+    text = "recipe:\n  name: r\n  version: '1'\nabout:\n  license: MIT\n  license_file: [LICENSE]\noutputs:\n"
+    text += "".join(
+        f"  - package:\n      name: {name}\n    about:\n      license_file:{given}\n"
+        for name, given in (("a", " []"), ("b", ""), ("c", "\n        - if: win\n          then: W"), ("d", " null"))
+    )
+    licenses = {package.name: package.sections["about"]["license_file"] for _, package in found(tmp_path, text, {})}
+    assert licenses == {"a": [], "b": ["LICENSE"], "c": [], "d": ["LICENSE"]}
+
+
+MALFORMED = ("linux and", "linux) or osx", "(linux", "true linux", "and linux", "(unix or osx) and 1 < 15)")
+
+
+@pytest.mark.parametrize("skip", MALFORMED)
+def test_a_malformed_condition_of_skip_is_false_as_to_the_engine_with_a_warning(skip: str, tmp_path: Path) -> None:
+    text = f"{HEAD}build:\n  skip:\n    - win\n    - {skip}\n"
+    assert len(found(tmp_path, text, {})) == 1
+    ((at, warning),) = malformed_skip_warnings(recipe(tmp_path, text).root).items()
+    assert (at.line, at.column) == (7, 7)
+    assert "is malformed, so nothing is skipped by it" in warning.what
 
 
 @pytest.mark.parametrize("skip", ["win", "nowhere == 'x'", "[]", "false"])

@@ -147,3 +147,12 @@ def test_files_of_a_recipe_yaml_are_refused_in_the_same_way(tmp_path: Path) -> N
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     require_keys(feedstock, configs, engine="rattler-build")
+
+
+def test_a_variable_that_scripts_get_and_the_caller_lacks_is_noted(tmp_path: Path) -> None:
+    meta = "package:\n  name: a\n  version: 1\nbuild:\n  script_env:\n    - FOO\n    - BAR=1\n    - BAZ\n"
+    feedstock = written(tmp_path, meta)
+    configs = expand.configs(feedstock)
+    expand.write_ci_support(feedstock, configs)
+    (note,) = _preflight_check_notes(feedstock, configs, RunOptions(configs=(), command="", client={"BAZ": ""}))
+    assert note == "FOO is not set: the scripts to which the recipe gives it go without"

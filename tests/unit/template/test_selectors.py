@@ -133,3 +133,22 @@ def test_the_oldest_entry_goes_when_the_cache_is_full() -> None:
     assert cache == {"a": 3, "b": 2}
     cache["c"] = 4
     assert cache == {"b": 2, "c": 4}
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("run: [libfoo, libbar]", "run"),
+        ("  commands: [x]", "commands"),
+        ("  - requires: [a]", "requires"),
+        ("run: # [linux]", ""),
+        ("skip: true [win]", ""),
+        ("- [a, b]", ""),
+        ("imports: []", ""),
+    ],
+)
+def test_a_list_in_brackets_that_is_a_selector_gives_a_warning(line: str, key: str) -> None:
+    warnings = SelectableText(f"a: b\n{line}\n", "recipe/meta.yaml").lists_as_selectors
+    assert [(at.line, fault.what.rpartition(" so ")[2].split()[0]) for at, fault in warnings.items()] == (
+        [(2, key)] if key else []
+    )
