@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import files, process_runner
+from kiln import files, git
 from kiln.bazel.disk_caches import DiskCaches
-from kiln.errors import MissingTool, NotWritable
+from kiln.errors import MissingTool, NotWritable, UsageError
 from kiln.local_channel import LocalChannel
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def refuse_tracked_link(feedstock: Feedstock) -> None:
 def _is_tracked_by_git(link: Path) -> bool | None:
     """Return whether git tracks a file; None where git fails."""
     try:
-        result = process_runner.capture(("git", "ls-files", "--", link.name), env=os.environ, cwd=link.parent)
-    except MissingTool:
+        result = git.run(link.parent, "ls-files", "--", link.name, env=os.environ)
+    except (MissingTool, UsageError):
         return None
     return bool(result.stdout) if result.ok else None

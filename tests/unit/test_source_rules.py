@@ -28,7 +28,7 @@ LAYERS = tuple(
         bazel container local_channel console files zstd system_package_advice ledger limits provenance
         compat package_safety name_rules channel_url_credentials rattler_process process_table
         conda_forge_yml signals folder_lock http_client source_download archive_kinds recipe_script_launch_commands
-        emulation version_spec plain_yaml_loading solve_and_install virtual_packages""",
+        emulation git version_spec plain_yaml_loading solve_and_install virtual_packages""",
         "feedstock_folder_check lint expand render build package_test publish rehearse image report",
         "store job executor builder scheduling run install release fleet bump convert init",
         "cli __main__",
@@ -104,6 +104,12 @@ def test_imports_within_a_layer_make_no_cycle(layer: int) -> None:
         free = {part for part, others in uses.items() if not others & uses.keys()}
         assert free, f"these import each other in a cycle: {sorted(uses)}"
         uses = {part: others for part, others in uses.items() if part not in free}
+
+
+def test_git_is_called_by_one_module() -> None:
+    """But for sources, which are checked out where the build runs."""
+    callers = {name_of(file) for file in FILES if re.search(r"""(?<!get)[(\[]\s*["']git["'],""", file.read_text())}
+    assert callers == {"git.py", "build/source_repository_checkout.py"}
 
 
 def test_the_lowest_layer_needs_only_the_standard_library() -> None:
