@@ -114,7 +114,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     )
     with signals.termination_as_interrupt():
         if options.abort:
-            print_results(options, aborted=transaction.abort(channel))
+            print_results(options, aborted=transaction.abort(channel, lambda remark: print_notes([remark])))
         elif options.yank:
             print_results(options, **yank_or_patch_packages(require_store_target(channel), options))
         elif options.reindex:

@@ -59,7 +59,7 @@ def test_a_server_has_addresses_and_a_header(
 @pytest.mark.parametrize(
     ("kind", "method", "path"),
     [
-        (ServerKind.ANACONDA, "DELETE", "https://host/dist/release/a-b/1.0/noarch/a-b-1.0-0.conda"),
+        (ServerKind.ANACONDA, "DELETE", "https://host/channels/release/trial"),
         (ServerKind.PREFIX, "DELETE", "https://host/api/v1/delete/trial/noarch/a-b-1.0-0.conda"),
         (
             ServerKind.QUETZ,
@@ -69,12 +69,12 @@ def test_a_server_has_addresses_and_a_header(
         (ServerKind.ARTIFACTORY, "DELETE", "https://host/trial/noarch/a-b-1.0-0.conda"),
     ],
 )
-def test_a_package_is_deleted_by_one_request(
+def test_a_package_is_removed_from_a_channel_by_one_request(
     kind: ServerKind, method: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[tuple[str, str]] = []
     monkeypatch.setattr(ServerApi, "send_json_request", lambda _, method, url, **__: requests.append((method, url)))
-    server(kind).delete("noarch/a-b-1.0-0.conda", "trial")
+    server(kind).unlist("noarch/a-b-1.0-0.conda", "trial")
     assert requests == [(method, path)]
 
 
