@@ -16,7 +16,7 @@ from kiln.errors import AlreadyRunning, DiskFull, KilnError, NotWritable, System
 from kiln.operating_system import file_locks, file_operations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _REFUSED = ".refused"
 _PART = ".part"
@@ -54,7 +54,7 @@ def atomic_folder_change(folder: Path) -> Iterator[Path]:
     """
     part = _temporary_part_path(folder)
     try:
-        shutil.copytree(folder, part, symlinks=True, copy_function=_link_unless_conda_meta)
+        copy_tree(folder, part, _link_unless_conda_meta)
         yield part
         try:
             file_operations.exchange_folders(part, folder)
@@ -80,14 +80,56 @@ def part_files_beside(path: Path) -> tuple[Path, ...]:
     return tuple(place for place in path.parent.iterdir() if pattern.fullmatch(place.name))
 
 
-def _link_unless_conda_meta(source: str, target: str) -> str:
-    if os.path.basename(os.path.dirname(source)) == "conda-meta":  # noqa: PTH119, PTH120 - copytree passes texts
-        return str(shutil.copy2(source, target))
+def _link_unless_conda_meta(source: str, target: str) -> None:
+    if os.path.basename(os.path.dirname(source)) == "conda-meta":  # noqa: PTH119, PTH120 - of many files
+        shutil.copy2(source, target)
+        return
+    link_or_copy_new(source, target)
+
+
+def link_or_copy_new(source: str, target: str) -> None:
+    """Give a file or a link a second name, where nothing is yet; copy it where hard links are impossible."""
     try:
         file_operations.make_hard_link(source, target)
     except OSError:
         shutil.copy2(source, target, follow_symlinks=False)
-    return target
+
+
+def walk(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each folder below one, itself first, with the names of its folders and of its other files.
+
+    As `os.walk`, which fails at a thousand levels with Python 3.11 and earlier. Links are not followed; what cannot be
+    listed is left out.
+    """
+    pending = [os.fspath(top)]
+    while pending:
+        place = pending.pop()
+        folders: list[str] = []
+        names: list[str] = []
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                (folders if entry.is_dir(follow_symlinks=False) else names).append(entry.name)
+        yield place, folders, names
+        pending += (os.path.join(place, name) for name in reversed(folders))  # noqa: PTH118 - of many files
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the regular files below a folder, and the links to such, sorted."""
+    below = (Path(place, name) for place, _, names in walk(folder) for name in names)
+    return sorted(path for path in below if path.is_file())
+
+
+def copy_tree(source: Path, target: Path, copy: Callable[[str, str], object]) -> None:
+    """Copy a folder with all folders in it to a new path, and each other file by a function of two paths."""
+    made = []
+    for place, _, names in walk(source):
+        there = os.fspath(target) + place.removeprefix(os.fspath(source))
+        os.makedirs(there, exist_ok=True)  # noqa: PTH103 - of many files
+        made.append((place, there))
+        for name in names:
+            copy(os.path.join(place, name), os.path.join(there, name))  # noqa: PTH118
+    for place, there in reversed(made):
+        shutil.copystat(place, there)
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
@@ -168,7 +210,7 @@ def remove(path: Path) -> None:
     for attempts_left in reversed(range(_TRIES)):
         try:
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                _remove_folder(path)
             else:
                 path.unlink(missing_ok=True)
         except PermissionError:
@@ -180,6 +222,16 @@ def remove(path: Path) -> None:
             time.sleep(_PAUSE)
         else:
             return
+
+
+def _remove_folder(path: Path) -> None:
+    try:
+        shutil.rmtree(path)
+    except (RecursionError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in {errno.ENAMETOOLONG, errno.EMFILE}:
+            raise
+        file_operations.flatten_folder(path)
+        shutil.rmtree(path)
 
 
 def remove_part_files(folder: Path) -> None:
@@ -271,11 +323,11 @@ def human_readable_size(size: int) -> str:
 
 
 def size_on_disk(folder: Path) -> int:
-    """Return the bytes that the files below a folder take on the disk; files removed meanwhile do not count."""
+    """Return the bytes that the files below a folder take on the disk; what the system does not find is left out."""
     size = 0
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in walk(folder):
         for name in (*folders, *names):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 size += file_operations.size_on_disk(os.lstat(os.path.join(place, name)))  # noqa: PTH118 - of many files
     return size
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import git
+from kiln import files, git
 from kiln.errors import RecipeFault, UnsafeTemplate
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ def _safe_git_folder(repository: Path, feedstock: Path) -> Path:
 
 
 def _symbolic_links(folder: Path) -> Iterator[Path]:
-    for top, folders, files in os.walk(folder):
-        for name in (*folders, *files):
+    for top, folders, names in files.walk(folder):
+        for name in (*folders, *names):
             if (file := Path(top, name)).is_symlink():
                 yield file
 
