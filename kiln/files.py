@@ -289,6 +289,27 @@ def text_or_empty(path: Path) -> str:
         return ""
 
 
+def read_regular_file(path: Path, limit: int) -> bytes:
+    """Return the content of a file that others may have made; a pipe or a device would block, a link lead elsewhere.
+
+    Raises:
+        OSError: it is missing, or not a regular file.
+        ValueError: it has more than ``limit`` bytes.
+    """
+    with os.fdopen(file_operations.open_regular_file(path), "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"{path} has more than {limit:,} bytes")
+    return data
+
+
+def end_of_file(path: Path, limit: int) -> bytes:
+    """Return the last bytes of a file that others may have made; see `read_regular_file`."""
+    with os.fdopen(file_operations.open_regular_file(path), "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+        return file.read(limit)
+
+
 def csv_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a table with a line of column names."""
     import csv  # slow to import, and rarely needed

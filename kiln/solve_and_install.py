@@ -128,7 +128,7 @@ def _is_written(file: Path, source: Path, entry: Mapping[str, Any]) -> bool:
     if not stat.S_ISREG(status.st_mode):
         return True
     if entry.get("sha256_in_prefix"):
-        return files.sha256(file) == entry["sha256_in_prefix"]
+        return bool(files.sha256(file) == entry["sha256_in_prefix"])
     if entry.get("prefix_placeholder") is None and source.is_file():
         return status.st_size == source.stat().st_size
     return status.st_size > 0 or not entry.get("size_in_bytes")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import git
+from kiln.errors import UsageError
 from tests import git_repositories
 
 if TYPE_CHECKING:
@@ -126,5 +127,5 @@ def test_a_bare_repository_in_a_checkout_is_not_used(root: Path) -> None:
 def test_a_setting_that_cannot_be_overridden_is_refused(root: Path) -> None:
     with (root.parent / ".git/config").open("a") as file:
         file.write('[filter "a=b"]\n\tclean = touch RAN\n')
-    with pytest.raises(git.UsageError, match="names a program"):
+    with pytest.raises(UsageError, match="names a program"):
         git.run(root, "status", env=ENV)

@@ -26,7 +26,7 @@ def prefix(tmp_path: Path) -> Path:
     files.write_text(tmp_path / "prefix/bin/script", "/prefix")
     files.write_text(tmp_path / "prefix/lib/site-packages/module.py", "text")
     (tmp_path / "prefix/bin/link").symlink_to("program")
-    paths = [
+    paths: list[dict[str, object]] = [
         {"_path": "bin/program", "size_in_bytes": 99},  # which its package has wrong
         {"_path": "bin/script", "prefix_placeholder": "/p", "sha256_in_prefix": None, "size_in_bytes": 3},
         {"_path": "lib/site-packages/module.py", "size_in_bytes": 4},
@@ -59,6 +59,6 @@ def test_what_was_not_written_completely_is_found(
     damage(prefix)
     with pytest.raises(BrokenPackage, match="was not written completely"):
         solve_and_install._require_written_packages(prefix, {"old-1-0.json"})
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))
     with pytest.raises(DiskFull, match="was not written completely"):
         solve_and_install._require_written_packages(prefix, {"old-1-0.json"})

@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -209,16 +210,11 @@ class ServerTarget:
         paths = self._missing_package_paths(batch, channel)
         if not paths:
             return
-        journal = self.journal.read()
-        assert journal is not None, "uploads begin with a journal"
-        journal = journal.with_uploads(channel, paths)
-        self.journal.write(journal)
+        self._change_journal(lambda journal: journal.with_uploads(channel, paths))
 
         def transfer() -> None:
-            nonlocal journal
             for path in act(self._missing_package_paths(batch, channel)):
-                journal = journal.with_confirmed_upload(channel, path)
-                self.journal.write(journal)
+                self._change_journal(partial(Journal.with_confirmed_upload, channel=channel, path=path))
 
         names = ", ".join(path.split("/")[-1] for path in paths)
         self.client.send_change_with_retries(
@@ -226,6 +222,11 @@ class ServerTarget:
             lambda: not self._missing_package_paths(batch, channel),
             f"{names} could not be uploaded to {channel} on {self.server.url}",
         )
+
+    def _change_journal(self, change: Callable[[Journal], Journal]) -> None:
+        journal = self.journal.read()
+        assert journal is not None, "uploads begin with a journal"
+        self.journal.write(change(journal))
 
     def _missing_package_paths(self, batch: Sequence[IndexEntry], channel: str) -> list[str]:
         return _missing_from_index(batch, self.client.indexed_hashes(channel), channel)
