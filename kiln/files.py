@@ -7,7 +7,9 @@ import errno
 import hashlib
 import os
 import re
+import shlex
 import shutil
+import stat
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -21,8 +23,15 @@ if TYPE_CHECKING:
 _REFUSED = ".refused"
 _PART = ".part"
 _CHUNK = 1 << 20
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_FREE_SPACE = "free some space, then try again"
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_SPECIAL = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_FREE_SPACE = "free some space and run the same command again"
+_LIMIT = "raise the limit on the size of files (ulimit -f) and run the same command again"
 _TRIES, _PAUSE = 100, 0.02  # seconds
 
 
@@ -196,7 +205,7 @@ def safe_path_inside(path: Path, root: Path, *, links: bool = False) -> Path:
             raise NotWritable(
                 f"{place} is a link, and nothing is written through links",
                 why=f"it leads to {place.readlink()}",
-                hint=f"remove it, and kiln makes the folder: rm {place}",
+                hint=f"remove the link, and kiln makes the folder: rm {shlex.quote(str(place))}",
             )
     return path
 
@@ -287,6 +296,29 @@ def text_or_empty(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def refuse_special_files(*folders: Path) -> None:
+    """Refuse pipes, sockets and devices right in folders, and links to such: who opens one may wait for ever.
+
+    Raises:
+        SystemFault: there is one.
+    """
+    for folder in folders:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_file() or entry.is_dir():
+                    continue
+                with contextlib.suppress(OSError):  # a link that leads nowhere
+                    kind = special_kind(os.stat(entry.path))  # noqa: PTH116 - of many files
+                    if kind:
+                        hint = "move it to another folder"
+                        raise SystemFault(f"{entry.path} is {kind}, not a file", hint=hint)
+
+
+def special_kind(status: os.stat_result) -> str:
+    """Return what a file is that is neither a regular file nor a folder nor a link; empty for these."""
+    return next((kind for is_kind, kind in _SPECIAL if is_kind(status.st_mode)), "")
 
 
 def read_regular_file(path: Path, limit: int) -> bytes:
@@ -397,7 +429,7 @@ def full_disk_as_kiln_error(folder: Path) -> Iterator[None]:
         raise DiskFull(
             f"the disk became full while writing {error.filename or folder}",
             why=error.strerror or str(error),
-            hint="free some space and run the same command again; what was finished is kept",
+            hint=_LIMIT if error.errno == errno.EFBIG else f"{_FREE_SPACE}; what was finished is kept",
         ) from error
 
 
@@ -408,7 +440,8 @@ def os_error_as_kiln_error(error: OSError) -> KilnError | None:
         return _kiln_error_without_path(error, message)
     path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
     if error.errno in _DISK_FULL:
-        return DiskFull(f"the disk became full while writing {path}", why=message, hint=_FREE_SPACE)
+        hint = _LIMIT if error.errno == errno.EFBIG else _FREE_SPACE
+        return DiskFull(f"the disk became full while writing {path}", why=message, hint=hint)
     if error.errno == errno.EROFS:
         hint = "mount the file system for writing, or work in a copy of the folder on another one"
         return NotWritable(f"{path} cannot be written", why=message, hint=hint)
@@ -425,7 +458,8 @@ def _kiln_error_without_path(error: OSError, message: str) -> KilnError | None:
     if "temporary directory" in message:
         return SystemFault("no folder for temporary files", why=message, hint="set TMPDIR to a folder")
     if error.errno in _DISK_FULL:
-        return DiskFull(f"the disk became full while working in {here}", why=message, hint=_FREE_SPACE)
+        hint = _LIMIT if error.errno == errno.EFBIG else _FREE_SPACE
+        return DiskFull(f"the disk became full while working in {here}", why=message, hint=hint)
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -42,10 +43,14 @@ def solve(
         DownloadFailed: when a channel cannot be reached, or its server sends nothing.
         BrokenIndex: when its index is invalid.
         LimitExceeded: when its index is too large, or solving takes too long.
+        SystemFault: when a folder that is a channel has a pipe, a socket or a device.
     """
+    urls = list(channel_url_credentials.register_credentials(channels))
+    for folder in (Path(url_or_path) for url_or_path in map(_local_path, urls) if url_or_path):
+        files.refuse_special_files(folder / platform, folder / "noarch")
     records = rattler_process.run_operation(
         "solve",
-        channels=list(channel_url_credentials.register_credentials(channels)),
+        channels=urls,
         specs=list(specs),
         virtual_packages=dict(virtual_packages),
         platform=platform,
@@ -53,6 +58,13 @@ def solve(
         priority=priority,
     )
     return records_from_json(records)
+
+
+def _local_path(channel: str) -> str:
+    """Return the path of a channel that is a folder; empty for others."""
+    if channel.startswith("file://"):
+        return str(files.path_of_file_url(channel.removeprefix("file://")))
+    return channel if os.path.isabs(channel) else ""  # noqa: PTH117 - a text
 
 
 def install(

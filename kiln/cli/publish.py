@@ -264,7 +264,7 @@ def reindex_channel(channel: StoreTarget, options: argparse.Namespace) -> None:
     if broken:
         raise BrokenPackage(
             f"{len(broken)} files in {channel.name} are not installable packages; the index contains all others",
-            hint="delete or replace them, and run the same command again",
+            hint="replace them, or move them out of the channel, and run the same command again",
             others=broken,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import conda_forge_yml, expand, limits, render
+from kiln import conda_forge_yml, expand, feedstock_folder_check, limits, render
 from kiln.errors import RecipeFault
 from kiln.job.required_channels_and_network import channel_sources
 from kiln.job.step_and_output_lookup import require_known_step
@@ -88,6 +88,8 @@ def look_up_run_inputs(
     )
     notes_on_recipe = limits.run_bounded(lambda: _preflight_check_notes(feedstock, configs, options))
     choice = container_engine_and_image_choice.choose_container_engine(options)
+    # The engine's scripts do not quote their folders, and the option for a mount separates its parts by commas.
+    feedstock_folder_check.require_usable_path(feedstock.root, " " if choice.engine is None else ",")
     if choice.engine is None:
         buildable_platforms.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=False)
     image_platforms = buildable_platforms.image_platforms(feedstock, configs)

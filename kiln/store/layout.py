@@ -10,6 +10,7 @@ from kiln import files, git
 from kiln.bazel.disk_caches import DiskCaches
 from kiln.errors import MissingTool, NotWritable, UsageError
 from kiln.local_channel import LocalChannel
+from kiln.name_rules import existing_subdirs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,8 @@ class ArtifactLayout:
     ) -> ArtifactLayout:
         """Return the folders of a feedstock."""
         refuse_tracked_link(feedstock)
+        root = feedstock.artifacts
+        files.refuse_special_files(root, *(root / name for name in (*existing_subdirs(root), "locks", "finished")))
         return cls(root=feedstock.artifacts, rehearsal=rehearsal, compile_cache=compile_cache)
 
     def safe_path(self, *names: str) -> Path:
@@ -124,7 +127,7 @@ def refuse_tracked_link(feedstock: Feedstock) -> None:
         raise NotWritable(
             f"{link} is a link that came with the feedstock, and nothing is written through it",
             why=f"it leads to {link.readlink()}; a link of your own is followed where git does not track it",
-            hint=f"git rm --cached {link.name}, if it is to stay, or rm {link}",
+            hint=f"if it is to stay, git rm --cached {link.name}; else rename the link",
         )
 
 

@@ -106,6 +106,28 @@ def test_imports_within_a_layer_make_no_cycle(layer: int) -> None:
         uses = {part: others for part, others in uses.items() if part not in free}
 
 
+DESTROYS = re.compile(
+    r"\brm -[rf]|\b(?:remove|delete) (?:it|them|\{)|\bgit (?:clean|reset|checkout --)|\bkill -9|prune"
+)
+
+
+def test_no_hint_destroys_what_a_user_has_made() -> None:
+    """Who pastes a hint loses nothing: files are moved or renamed; options, settings and links are removed."""
+    found = [
+        f"{name_of(file)}: {text}"
+        for file in FILES
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.keyword) and call.arg == "hint"
+        if DESTROYS.search(text := ast.unparse(call.value))
+    ]
+    allowed = {  # settings of conda-forge.yml, a hash in a recipe, and packages in a label of a server
+        *("expand/publishing_job_settings.py", "bump/source_hash_literals.py", "publish/servers/server_publication.py"),
+        *("run/unsupported_recipe_yaml_keys.py", "build/rattler_build_failure_kinds.py"),
+        "cli/build_continued_over_ci_jobs.py",  # an option
+    }
+    assert [line for line in found if line.partition(":")[0] not in allowed] == []
+
+
 def test_git_is_called_by_one_module() -> None:
     """But for sources, which are checked out where the build runs."""
     callers = {name_of(file) for file in FILES if re.search(r"""(?<!get)[(\[]\s*["']git["'],""", file.read_text())}
