@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln import conda_forge_yml, expand, feedstock_folder_check, limits, render
+from kiln.build import patch_check
 from kiln.errors import RecipeFault
 from kiln.job.required_channels_and_network import channel_sources
 from kiln.job.step_and_output_lookup import require_known_step
@@ -183,6 +184,8 @@ def _preflight_check_notes(
         expand.conda_settings(feedstock.conda_forge_yml)
     renderings = [render.render(feedstock, config) for config in configs]
     tensorflow_and_cuda_version_check.require_compatible_versions(feedstock, renderings)
+    for source in (source for rendered in renderings for source in rendered.sources):
+        patch_check.require_safe_patches(feedstock.recipe / patch for patch in source.patches)
     _require_supported_recipe_keys(feedstock, renderings, engine=options.build.engine)
     bazel_remote_executor_secrets_and_refusals.refuse_ineffective_remote_options(feedstock, configs, options)
     return (*_stale_matrix_note(feedstock), *_ineffective_settings_notes(feedstock, options))

@@ -164,7 +164,7 @@ def publish_finished_config(
     Raises:
         HashMismatch: another machine has delivered a package of this name with another hash.
     """
-    with hold_lock(layout.lock_file("channel")):
+    with hold_lock(layout.common_lock_file("channel")):
         reports = [run_record_json_columns.record_from_json(PackageReport, fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
         paths = [_channel_path(report) for report in reports]
@@ -202,7 +202,7 @@ def index_channel(layout: ArtifactLayout) -> None:
         BrokenPackage: when the metadata of a package there cannot be read.
     """
     if layout.channel.is_unindexed:
-        with hold_lock(layout.lock_file("channel")):
+        with hold_lock(layout.common_lock_file("channel")):
             layout.channel.repair_index()
 
 
