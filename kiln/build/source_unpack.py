@@ -214,7 +214,12 @@ def _write_file_member(member: _ArchiveMember, place: Path) -> None:
     if content is None:
         raise KeyError(f"{member.name[:200]!r} has no content")
     with content, place.open("xb") as file:
-        shutil.copyfileobj(content, file, 1 << 18)
+        for chunk in files.read_chunks(content, 1 << 18):
+            if chunk.count(0) == len(chunk):  # a hole of a sparse file takes no space on the disk
+                file.seek(len(chunk), os.SEEK_CUR)
+            else:
+                file.write(chunk)
+        file.truncate()
     place.chmod((member.mode & _ALL) | stat.S_IRUSR)
     os.utime(place, (member.time, member.time))
 

@@ -95,6 +95,7 @@ class InitReport:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Make or complete a feedstock."""
+    from kiln import signals
     from kiln.init import running_kiln_requirement
 
     if options.name is None and (only := _option_that_needs_new_feedstock(options)):
@@ -104,11 +105,12 @@ def run(options: argparse.Namespace, root: Path) -> int:
         requirement = running_kiln_requirement.parse_given_requirement(options.requirement)
     else:
         requirement = running_kiln_requirement.requirement_of_running_kiln(env=variables)
-    report = (
-        make_feedstock(options, root, requirement, variables)
-        if options.name
-        else complete_feedstock(options, root, requirement)
-    )
+    with signals.termination_as_interrupt():  # so that nothing unfinished is left
+        report = (
+            make_feedstock(options, root, requirement, variables)
+            if options.name
+            else complete_feedstock(options, root, requirement)
+        )
     print(report.as_json() if options.json else "\n".join(report.as_lines(options.name)))
     return 0
 
