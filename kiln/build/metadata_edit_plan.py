@@ -21,7 +21,8 @@ _NOT_METADATA = ("recipe_log_file",)  # conda-build has no such field, and reads
 def about_and_hash_edits(output: Output) -> dict[str, Any]:
     """Return what a package's metadata needs besides the engine's.
 
-    ``about`` and ``extra`` are added to about.json, without what a recipe says of its own build; ``hash_input`` are the values whose hash the build string has,
+    ``about`` and ``extra`` are added to about.json, without what a recipe says of its own build; ``hash_input`` are the
+    values whose hash the build string has,
     ``no_link`` are globs of files that are never linked, and
     ``without_recipe`` is true when the package must not contain its recipe.
     """
