@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from kiln.cli.completion import answer_completion_request
 
         answer_completion_request()
+    open_closed_streams()
     from kiln.cli import run
     from kiln.cli.masked_and_escaped_streams import print_masked_traceback
     from kiln.operating_system import home_fallback
@@ -35,6 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     home_fallback.add_missing_home_variables()
     code = run(sys.argv[1:] if arguments is None else arguments)
     flush_and_exit(code)
+
+
+def open_closed_streams() -> None:
+    """Lead standard streams that the caller has closed to nowhere: their numbers would be those of other files."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which gets the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def flush_and_exit(code: int) -> None:

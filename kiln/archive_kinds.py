@@ -13,7 +13,7 @@ ARCHIVES = (
     *(".7z", ".tar", ".tar.bz2", ".tar.gz", ".tar.lzma", ".tar.xz", ".tar.z", ".tar.zst"),
     *(".tgz", ".whl", ".zip", ".rpm", ".deb"),
 )
-BY_ENGINE = (".7z", ".tar", ".tar.bz2", ".tar.gz", ".tar.xz", ".tar.zst", ".tgz", ".zip")  # those of rattler-build
+BY_ENGINE = (".tar", ".tar.bz2", ".tar.gz", ".tar.xz", ".tar.zst", ".tgz", ".zip")  # but 7z, which it lets lead out
 
 
 # The kinds that a name promises, and the beginnings of files of each kind.

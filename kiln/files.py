@@ -7,7 +7,9 @@ import errno
 import hashlib
 import os
 import re
+import shlex
 import shutil
+import stat
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -16,13 +18,20 @@ from kiln.errors import AlreadyRunning, DiskFull, KilnError, NotWritable, System
 from kiln.operating_system import file_locks, file_operations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _REFUSED = ".refused"
 _PART = ".part"
 _CHUNK = 1 << 20
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_FREE_SPACE = "free some space, then try again"
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_SPECIAL = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_FREE_SPACE = "free some space and run the same command again"
+_LIMIT = "raise the limit on the size of files (ulimit -f) and run the same command again"
 _TRIES, _PAUSE = 100, 0.02  # seconds
 
 
@@ -54,7 +63,7 @@ def atomic_folder_change(folder: Path) -> Iterator[Path]:
     """
     part = _temporary_part_path(folder)
     try:
-        shutil.copytree(folder, part, symlinks=True, copy_function=_link_unless_conda_meta)
+        copy_tree(folder, part, _link_unless_conda_meta)
         yield part
         try:
             file_operations.exchange_folders(part, folder)
@@ -80,14 +89,56 @@ def part_files_beside(path: Path) -> tuple[Path, ...]:
     return tuple(place for place in path.parent.iterdir() if pattern.fullmatch(place.name))
 
 
-def _link_unless_conda_meta(source: str, target: str) -> str:
-    if os.path.basename(os.path.dirname(source)) == "conda-meta":  # noqa: PTH119, PTH120 - copytree passes texts
-        return str(shutil.copy2(source, target))
+def _link_unless_conda_meta(source: str, target: str) -> None:
+    if os.path.basename(os.path.dirname(source)) == "conda-meta":  # noqa: PTH119, PTH120 - of many files
+        shutil.copy2(source, target)
+        return
+    link_or_copy_new(source, target)
+
+
+def link_or_copy_new(source: str, target: str) -> None:
+    """Give a file or a link a second name, where nothing is yet; copy it where hard links are impossible."""
     try:
         file_operations.make_hard_link(source, target)
     except OSError:
         shutil.copy2(source, target, follow_symlinks=False)
-    return target
+
+
+def walk(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each folder below one, itself first, with the names of its folders and of its other files.
+
+    As `os.walk`, which fails at a thousand levels with Python 3.11 and earlier. Links are not followed; what cannot be
+    listed is left out.
+    """
+    pending = [os.fspath(top)]
+    while pending:
+        place = pending.pop()
+        folders: list[str] = []
+        names: list[str] = []
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                (folders if entry.is_dir(follow_symlinks=False) else names).append(entry.name)
+        yield place, folders, names
+        pending += (os.path.join(place, name) for name in reversed(folders))  # noqa: PTH118 - of many files
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the regular files below a folder, and the links to such, sorted."""
+    below = (Path(place, name) for place, _, names in walk(folder) for name in names)
+    return sorted(path for path in below if path.is_file())
+
+
+def copy_tree(source: Path, target: Path, copy: Callable[[str, str], object]) -> None:
+    """Copy a folder with all folders in it to a new path, and each other file by a function of two paths."""
+    made = []
+    for place, _, names in walk(source):
+        there = os.fspath(target) + place.removeprefix(os.fspath(source))
+        os.makedirs(there, exist_ok=True)  # noqa: PTH103 - of many files
+        made.append((place, there))
+        for name in names:
+            copy(os.path.join(place, name), os.path.join(there, name))  # noqa: PTH118
+    for place, there in reversed(made):
+        shutil.copystat(place, there)
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
@@ -154,7 +205,7 @@ def safe_path_inside(path: Path, root: Path, *, links: bool = False) -> Path:
             raise NotWritable(
                 f"{place} is a link, and nothing is written through links",
                 why=f"it leads to {place.readlink()}",
-                hint=f"remove it, and kiln makes the folder: rm {place}",
+                hint=f"remove the link, and kiln makes the folder: rm {shlex.quote(str(place))}",
             )
     return path
 
@@ -168,7 +219,7 @@ def remove(path: Path) -> None:
     for attempts_left in reversed(range(_TRIES)):
         try:
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                _remove_folder(path)
             else:
                 path.unlink(missing_ok=True)
         except PermissionError:
@@ -180,6 +231,16 @@ def remove(path: Path) -> None:
             time.sleep(_PAUSE)
         else:
             return
+
+
+def _remove_folder(path: Path) -> None:
+    try:
+        shutil.rmtree(path)
+    except (RecursionError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in {errno.ENAMETOOLONG, errno.EMFILE}:
+            raise
+        file_operations.flatten_folder(path)
+        shutil.rmtree(path)
 
 
 def remove_part_files(folder: Path) -> None:
@@ -237,6 +298,50 @@ def text_or_empty(path: Path) -> str:
         return ""
 
 
+def refuse_special_files(*folders: Path) -> None:
+    """Refuse pipes, sockets and devices right in folders, and links to such: who opens one may wait for ever.
+
+    Raises:
+        SystemFault: there is one.
+    """
+    for folder in folders:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_file() or entry.is_dir():
+                    continue
+                with contextlib.suppress(OSError):  # a link that leads nowhere
+                    kind = special_kind(os.stat(entry.path))  # noqa: PTH116 - of many files
+                    if kind:
+                        hint = "move it to another folder"
+                        raise SystemFault(f"{entry.path} is {kind}, not a file", hint=hint)
+
+
+def special_kind(status: os.stat_result) -> str:
+    """Return what a file is that is neither a regular file nor a folder nor a link; empty for these."""
+    return next((kind for is_kind, kind in _SPECIAL if is_kind(status.st_mode)), "")
+
+
+def read_regular_file(path: Path, limit: int) -> bytes:
+    """Return the content of a file that others may have made; a pipe or a device would block, a link lead elsewhere.
+
+    Raises:
+        OSError: it is missing, or not a regular file.
+        ValueError: it has more than ``limit`` bytes.
+    """
+    with os.fdopen(file_operations.open_regular_file(path), "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"{path} has more than {limit:,} bytes")
+    return data
+
+
+def end_of_file(path: Path, limit: int) -> bytes:
+    """Return the last bytes of a file that others may have made; see `read_regular_file`."""
+    with os.fdopen(file_operations.open_regular_file(path), "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+        return file.read(limit)
+
+
 def csv_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a table with a line of column names."""
     import csv  # slow to import, and rarely needed
@@ -271,11 +376,11 @@ def human_readable_size(size: int) -> str:
 
 
 def size_on_disk(folder: Path) -> int:
-    """Return the bytes that the files below a folder take on the disk; files removed meanwhile do not count."""
+    """Return the bytes that the files below a folder take on the disk; what the system does not find is left out."""
     size = 0
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in walk(folder):
         for name in (*folders, *names):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 size += file_operations.size_on_disk(os.lstat(os.path.join(place, name)))  # noqa: PTH118 - of many files
     return size
 
@@ -324,7 +429,7 @@ def full_disk_as_kiln_error(folder: Path) -> Iterator[None]:
         raise DiskFull(
             f"the disk became full while writing {error.filename or folder}",
             why=error.strerror or str(error),
-            hint="free some space and run the same command again; what was finished is kept",
+            hint=_LIMIT if error.errno == errno.EFBIG else f"{_FREE_SPACE}; what was finished is kept",
         ) from error
 
 
@@ -335,7 +440,8 @@ def os_error_as_kiln_error(error: OSError) -> KilnError | None:
         return _kiln_error_without_path(error, message)
     path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
     if error.errno in _DISK_FULL:
-        return DiskFull(f"the disk became full while writing {path}", why=message, hint=_FREE_SPACE)
+        hint = _LIMIT if error.errno == errno.EFBIG else _FREE_SPACE
+        return DiskFull(f"the disk became full while writing {path}", why=message, hint=hint)
     if error.errno == errno.EROFS:
         hint = "mount the file system for writing, or work in a copy of the folder on another one"
         return NotWritable(f"{path} cannot be written", why=message, hint=hint)
@@ -352,7 +458,8 @@ def _kiln_error_without_path(error: OSError, message: str) -> KilnError | None:
     if "temporary directory" in message:
         return SystemFault("no folder for temporary files", why=message, hint="set TMPDIR to a folder")
     if error.errno in _DISK_FULL:
-        return DiskFull(f"the disk became full while working in {here}", why=message, hint=_FREE_SPACE)
+        hint = _LIMIT if error.errno == errno.EFBIG else _FREE_SPACE
+        return DiskFull(f"the disk became full while working in {here}", why=message, hint=hint)
     return None
 
 

@@ -6,6 +6,7 @@ and those that only rattler knows.
 
 from __future__ import annotations
 
+import unicodedata
 from typing import TYPE_CHECKING
 
 from kiln.lazy_pattern import lazy_pattern
@@ -20,6 +21,7 @@ CONDA_PLATFORMS = (
 )  # fmt: skip
 FORGE_PLATFORMS = tuple(platform.replace("-", "_") for platform in CONDA_PLATFORMS)  # as conda-forge.yml has them
 PLATFORMS = frozenset({*CONDA_PLATFORMS, "linux-loong64", "linux-riscv32"})
+_BESIDE_CONFIGS = frozenset({"wheels", "sources", "converted", "cache"})  # folders in that of rehearsals
 _SYSTEMS = frozenset(platform.partition("-")[0] for platform in PLATFORMS)
 _SUBDIR = lazy_pattern(r"[a-z0-9]+(?:-[a-z0-9_]+)+")
 _MISSPELT = 0.8  # the likeness from which a name is a misspelling: linux-x86_64, linux-46
@@ -74,8 +76,12 @@ def existing_subdirs(channel: Path) -> tuple[str, ...]:
 
 
 def is_config_name(name: str) -> bool:
-    """Return whether a config may have this name, which its files and folders bear."""
-    return name[:1] not in {"", ".", "-"} and "/" not in name and not HIDDEN.search(name)
+    """Return whether a config may have this name, which its files and folders bear.
+
+    Macs have one file for the composed and the decomposed form of a letter, and no system needs the second one.
+    """
+    hidden = HIDDEN.search(name) or not unicodedata.is_normalized("NFC", name)
+    return name[:1] not in {"", ".", "-"} and "/" not in name and not hidden and name not in _BESIDE_CONFIGS
 
 
 def escaped_for_terminal(text: str) -> str:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kiln import channel_url_credentials, files, folder_lock, rattler_process
-from kiln.errors import BrokenIndex
+from kiln.errors import BrokenIndex, BrokenPackage
 from kiln.matchspec_notation import package_name
 from kiln.rattler_process.package_records_as_json import records_from_json, records_to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from rattler import PrefixRecord, RepoDataRecord
 
     from kiln.virtual_packages import VirtualPackages
+
+_LITTLE = 1 << 20  # bytes; with less, a disk is full
 
 
 def solve(
@@ -38,10 +43,14 @@ def solve(
         DownloadFailed: when a channel cannot be reached, or its server sends nothing.
         BrokenIndex: when its index is invalid.
         LimitExceeded: when its index is too large, or solving takes too long.
+        SystemFault: when a folder that is a channel has a pipe, a socket or a device.
     """
+    urls = list(channel_url_credentials.register_credentials(channels))
+    for folder in (Path(url_or_path) for url_or_path in map(_local_path, urls) if url_or_path):
+        files.refuse_special_files(folder / platform, folder / "noarch")
     records = rattler_process.run_operation(
         "solve",
-        channels=list(channel_url_credentials.register_credentials(channels)),
+        channels=urls,
         specs=list(specs),
         virtual_packages=dict(virtual_packages),
         platform=platform,
@@ -49,6 +58,13 @@ def solve(
         priority=priority,
     )
     return records_from_json(records)
+
+
+def _local_path(channel: str) -> str:
+    """Return the path of a channel that is a folder; empty for others."""
+    if channel.startswith("file://"):
+        return str(files.path_of_file_url(channel.removeprefix("file://")))
+    return channel if os.path.isabs(channel) else ""  # noqa: PTH117 - a text
 
 
 def install(
@@ -75,6 +91,7 @@ def install(
         LimitExceeded: when one is larger than it may be.
     """
     cache.mkdir(parents=True, exist_ok=True)
+    before = {file.name for file in (prefix / "conda-meta").glob("*.json")}
     with files.full_disk_as_kiln_error(prefix.parent):
         try:
             rattler_process.run_operation(
@@ -86,8 +103,52 @@ def install(
                 seen_at=seen_at,
                 carried=carried,
             )
+            _require_written_packages(prefix, before)
         finally:
             files.remove(files.quarantine_path(prefix))  # here, since the process may have ended before it could
+
+
+def _require_written_packages(prefix: Path, before: Container[str]) -> None:
+    """Read again what the library wrote: on a full disk some of its writes are lost without an error.
+
+    ``before`` are the names of records that are not new.
+
+    Raises:
+        DiskFull: when a file or a record was not written completely, and the disk has no space.
+        BrokenPackage: when the disk has space.
+    """
+    for file in (prefix / "conda-meta").glob("*.json"):
+        if file.name in before:
+            continue
+        try:
+            record = json.loads(file.read_bytes())
+            cached = Path(record.get("extracted_package_dir") or "")
+            entries = record["paths_data"]["paths"]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            _raise_unwritten(file)
+        for entry in entries:
+            if not _is_written(prefix / entry["_path"], cached / entry["_path"], entry):
+                _raise_unwritten(prefix / entry["_path"])
+
+
+def _is_written(file: Path, source: Path, entry: Mapping[str, Any]) -> bool:
+    """Return whether a file is there as its package has it: other packages may have a size that is not their file's."""
+    try:
+        status = file.lstat()
+    except OSError:
+        return False
+    if not stat.S_ISREG(status.st_mode):
+        return True
+    if entry.get("sha256_in_prefix"):
+        return bool(files.sha256(file) == entry["sha256_in_prefix"])
+    if entry.get("prefix_placeholder") is None and source.is_file():
+        return status.st_size == source.stat().st_size
+    return status.st_size > 0 or not entry.get("size_in_bytes")
+
+
+def _raise_unwritten(file: Path) -> NoReturn:
+    files.require_disk_space(file.parent, _LITTLE, for_what=f"{file}, which was not written completely")
+    raise BrokenPackage(f"{file} was not written completely", hint="try again")
 
 
 def install_atomically(
@@ -127,11 +188,11 @@ def record_requested_specs(prefix: Path, requested: Iterable[str]) -> None:
     specs: dict[str, list[str]] = {}
     for spec in requested:
         specs.setdefault(package_name(spec), []).append(spec)
+    texts = {}
     for record in installed_package_records(prefix):
         record.requested_specs = specs.get(record.name.normalized, [])
-        record.write_to_path(
-            prefix / "conda-meta" / f"{record.name.normalized}-{record.version}-{record.build}.json", True
-        )
+        texts[f"{record.name.normalized}-{record.version}-{record.build}.json"] = record.to_json().encode()
+    files.write_files(prefix / "conda-meta", texts)  # the library's own writer loses the error of a full disk
     (prefix / "conda-meta" / "history").touch()
 
 

@@ -88,15 +88,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.copy(found[1], [found[2]], target)
         elif found := re.match(r"/channels/([^/]+)/([^/]+)/copy/([^/]+)", self.path):
             self.copy(found[2], packages(self.root / found[2]), found[1] if found[3] == "main" else found[3])
+        elif found := re.match(r"/channels/([^/]+)/([^/]+)$", self.path):
+            file = self.unlabeled / json.loads(data)["basename"]
+            self.change(found[2], file.name, lambda: self.put(found[2], [(file.name, file.read_bytes())]))
         else:
             self.anaconda(data)
 
     def do_DELETE(self) -> None:
         data = self.body()
         if found := re.match(r"/channels/([^/]+)/([^/]+)$", self.path):
-            self.remove([found[1] if found[2] == "main" else found[2]], json.loads(data)["basename"])
-        elif found := re.match(rf"/dist/([^/]+)/[^/]+/[^/]+/{PLACE}", self.path):
-            self.remove([place.name for place in self.root.iterdir() if (place / found[2]).is_file()], found[2])
+            self.unlabel(found[1] if found[2] == "main" else found[2], json.loads(data)["basename"])
         elif found := re.match(
             rf"(?:/api/v1/delete|/api/channels)?/([^/]+)(?:/packages/[^/]+/versions)?/{PLACE}", self.path
         ):
@@ -107,7 +108,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if found := re.match(rf"/stage/([^/]+)/[^/]+/[^/]+/{PLACE}", self.path):
             if not self.trusted():
                 self.answer(401)
-            elif any((place / found[2]).is_file() for place in self.root.iterdir()):
+            elif any((place / found[2]).is_file() for place in (*self.root.iterdir(), self.unlabeled)):
                 self.answer(409)
             else:
                 label = json.loads(data)["channels"][0]
@@ -163,6 +164,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 index(self.root / channel)
 
         self.change(" ".join(channels), Path(path).name, act)
+
+    @property
+    def unlabeled(self) -> Path:
+        """The files that an owner of anaconda.org has kept without their last label."""
+        return self.root.parent / "unlabeled"
+
+    def unlabel(self, channel: str, path: str) -> None:
+        file = self.root / channel / path
+        if file.is_file():
+            (self.unlabeled / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.unlabeled / path).write_bytes(file.read_bytes())
+        self.remove([channel], path)
 
     def put(self, channel: str, found: list[tuple[str, bytes]]) -> None:
         for name, data in found:

@@ -79,7 +79,7 @@ def conda_package(
         tar.addfile(link)
     with zipfile.ZipFile(path, "w") as file:
         members = {
-            "metadata.json": b"{}",
+            "metadata.json": b'{"conda_pkg_format_version": 2}',
             f"pkg-{path.stem}.tar.zst": _payload(payload, links or {}, mtime),
             f"info-{path.stem}.tar.zst": zstd.compress(archive.getvalue()),
         }

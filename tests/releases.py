@@ -17,7 +17,12 @@ def candidate(name: str = "small", config: str = "config", **contents_of: Any) -
     artifact = Artifact(
         path=path, sha256="aa", size=1, config=config, name=name, version="1", build_string="0", subdir="linux-64"
     )
-    fields: dict[str, Any] = {"sha256": "aa", "size": 1, "index": index, "about": {"license": "MIT"}}
+    fields: dict[str, Any] = {
+        "sha256": "aa",
+        "size": 1,
+        "index": index,
+        "about": {"license": "MIT", "extra": {"sha": "1" * 40}},
+    }
     fields |= {"licenses": ("LICENCE",), "paths": (f"share/{name}",), **contents_of}
     return Candidate(
         path=path,

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import resource
 import shlex
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,8 @@ PACKAGE = re.compile(
 )
 LOG = re.compile(r"logs/\d+/[A-Za-z0-9_.+-]+\.log")
 ARTIFACTS = "/build_artifacts/"
+LONGEST = 16 << 20  # bytes of a report, and of the end of a log
+PATIENCE = 120.0  # seconds for the end of a log
 RESERVE = 64 << 20  # bytes of this computer's disk that stay free: for the index, logs and other files
 
 
@@ -100,7 +104,9 @@ def expected(report: Any, config: str) -> tuple[list[dict[str, Any]], list[str]]
             path = below(artifact["path"])
             if not PACKAGE.fullmatch(path):
                 raise Refused(f"{artifact['path']!r} in the report is not the path of a package")
-            packages.append({"path": path, "sha256": artifact["sha256"], "size": int(artifact["size"])})
+            if type(artifact["size"]) is not int or artifact["size"] < 0:
+                raise Refused(f"{path} cannot have {artifact['size']!r} bytes")
+            packages.append({"path": path, "sha256": artifact["sha256"], "size": artifact["size"]})
     return packages, logs
 
 
@@ -130,19 +136,55 @@ def argv(config: Path, machine: str, source: str, target: Path) -> list[str]:
     ]
 
 
-def fetch(parameters: dict[str, Any], source: str, target: Path, names: list[str]) -> None:
-    """Fetch files by name. Raises Refused with the output of rsync."""
+def fetch(parameters: dict[str, Any], source: str, target: Path, names: list[str], limit: int) -> None:
+    """Fetch files by name, each of at most ``limit`` bytes. Raises Refused with the output of rsync.
+
+    Longer ones are left out; the system stops a sender that sends more than it has announced.
+    """
     if not names:
         return
     target.mkdir(parents=True, exist_ok=True)
     config = Path(parameters["folder"]) / "ssh" / f"{parameters['machine']}.config"
-    words = argv(config, parameters["machine"], source, target)
+    words = [*argv(config, parameters["machine"], source, target), f"--max-size={limit}"]
     try:
-        process = subprocess.run(words, input="\0".join(names), capture_output=True, text=True, check=False)
+        process = subprocess.run(
+            words,
+            input="\0".join(names),
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        )
     except FileNotFoundError as missing:
         raise Refused("rsync is not installed; the package is rsync") from missing
     if process.returncode:
         raise Refused(f"rsync ended with exit code {process.returncode}: {process.stderr.strip()[-500:]}")
+
+
+def fetch_end(parameters: dict[str, Any], source: str, target: Path, name: str) -> None:
+    """Fetch the end of a log that is longer than it may be, and leave out what cannot be fetched."""
+    config = Path(parameters["folder"]) / "ssh" / f"{parameters['machine']}.config"
+    words = ["ssh", "-F", str(config), parameters["machine"], f"tail -c {LONGEST} {shlex.quote(f'{source}/{name}')}"]
+    with subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        end = threading.Timer(PATIENCE, process.kill)
+        end.start()
+        data = process.stdout.read(LONGEST)
+        end.cancel()
+        process.kill()
+    if data:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes(data)
+
+
+def fetch_logs(parameters: dict[str, Any], source: str, target: Path, names: list[str]) -> None:
+    """Fetch logs, of those that are too long the end."""
+    fetch(parameters, source, target, names, LONGEST)
+    for name in names:
+        if not (target / name).exists():
+            fetch_end(parameters, source, target, name)
 
 
 def require_space(packages: list[dict[str, Any]], folder: Path) -> None:
@@ -153,11 +195,30 @@ def require_space(packages: list[dict[str, Any]], folder: Path) -> None:
         raise Refused(f"DISK FULL in {folder}: {needed}; {free / 1e6:.1f} MB are free")
 
 
+def fetch_packages(parameters: dict[str, Any], source: str, target: Path, listed: list[dict[str, Any]]) -> None:
+    """Fetch the packages that are not here yet. Raises Refused when one has another hash each time."""
+    incomplete = wrong(listed, target)
+    require_space([package for package in listed if package["path"] in incomplete], target.parent)
+    for _ in range(parameters["tries"]):
+        for package in listed:
+            if package["path"] in incomplete:
+                (target / package["path"]).unlink(missing_ok=True)
+                fetch(parameters, source, target, [package["path"]], package["size"])
+        incomplete = wrong(listed, target)
+        if not incomplete:
+            return
+    for part in target.rglob(".partial"):
+        shutil.rmtree(part)
+    raise Refused(f"HASH MISMATCH: not what the build reported: {', '.join(incomplete)}")
+
+
 def collect(parameters: dict[str, Any]) -> tuple[bool, list[dict[str, Any]]]:
     """Collect a config; return whether anything changed, and its packages."""
     target = Path(parameters["folder"]) / "collected" / parameters["machine"] / parameters["config"]
     home, config, packages = parameters["home"], parameters["config"], target / "packages"
-    fetch(parameters, f"{home}/jobs/{config}", target, ["log", "report.json", "state.json"])
+    jobs = f"{home}/jobs/{config}"
+    fetch(parameters, jobs, target, ["report.json", "state.json"], LONGEST)
+    fetch_logs(parameters, jobs, target, ["log"])
     try:
         report = json.loads((target / "report.json").read_text(encoding="utf-8", errors="replace"))
     except ValueError:
@@ -166,18 +227,9 @@ def collect(parameters: dict[str, Any]) -> tuple[bool, list[dict[str, Any]]]:
     verified = target / "verified.json"
     if verified.exists() and json.loads(verified.read_text()) == listed and not wrong(listed, packages):
         return False, listed
-    fetch(parameters, f"{home}/project/build_artifacts", target, logs)
-    incomplete = wrong(listed, packages)
-    require_space([package for package in listed if package["path"] in incomplete], target)
-    for _ in range(parameters["tries"]):
-        for name in incomplete:
-            (packages / name).unlink(missing_ok=True)
-        fetch(parameters, f"{home}/project/build_artifacts", packages, incomplete)
-        incomplete = wrong(listed, packages)
-        if not incomplete:
-            break
-    if incomplete:
-        raise Refused(f"HASH MISMATCH: not what the build of {config} reported: {', '.join(incomplete)}")
+    artifacts = f"{home}/project/build_artifacts"
+    fetch_logs(parameters, artifacts, target, logs)
+    fetch_packages(parameters, artifacts, packages, listed)
     part = verified.with_name(".verified.new")
     part.write_text(json.dumps(listed, indent=1) + "\n")
     part.replace(verified)

@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 
 # The keys of ``about`` that are lists in about.json, whatever the recipe has, by FIELDS in conda_build/metadata.py.
 LISTS = ("identifiers", "keywords", "tags")
+# Facts about a build, which a recipe cannot state: its commit, its repository and the run of its CI.
+_OF_THE_BUILD = frozenset({"flow_run_id", "remote_url", "sha"})
 _NOT_METADATA = ("recipe_log_file",)  # conda-build has no such field, and reads it nevertheless
 
 
 def about_and_hash_edits(output: Output) -> dict[str, Any]:
     """Return what a package's metadata needs besides the engine's.
 
-    ``about`` and ``extra`` are added to about.json, ``hash_input`` are the values whose hash the build string has,
+    ``about`` and ``extra`` are added to about.json, without what a recipe says of its own build; ``hash_input`` are the
+    values whose hash the build string has,
     ``no_link`` are globs of files that are never linked, and
     ``without_recipe`` is true when the package must not contain its recipe.
     """
@@ -27,7 +30,7 @@ def about_and_hash_edits(output: Output) -> dict[str, Any]:
     about = {key: value for key, value in setting.items() if value and key not in _NOT_METADATA}
     edits = {
         "about": {key: _about_json_value(key, value) for key, value in about.items()},
-        "extra": dict(output.extra),
+        "extra": {key: value for key, value in output.extra.items() if key not in _OF_THE_BUILD},
         "no_link": list(output.settings.no_link),
         "without_recipe": not output.settings.include_recipe,
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import files, folder_lock, masking, source_download
 from kiln.archive_kinds import is_archive, is_misnamed
-from kiln.build import sources_fetched_by_engine_or_kiln
+from kiln.build import patch_check, sources_fetched_by_engine_or_kiln
 from kiln.build.engine_recipe import local_source_entry
 from kiln.build.rattler_build_failure_kinds import HASH
 from kiln.build.source_repository_checkout import check_out_repository
@@ -54,11 +54,13 @@ class SourceFetcher:
         Raises:
             HashMismatch: a file or its content does not have the recipe's hash.
             DownloadFailed: a source cannot be fetched.
-            RecipeFault: a hash, a name or a revision is invalid.
+            RecipeFault: a hash, a name, a revision or a patch is invalid.
             BuildFailed: an archive cannot be unpacked.
             MissingTool: a program for a source is missing.
         """
         entries = list(recipe.get("source", ()))
+        for entry in entries:
+            patch_check.require_safe_patches(map(Path, entry.get("patches", ())))
         for number, item in enumerate(fetched):
             try:
                 address = self._fetch_source(item.source, self.folder / str(number))
@@ -83,6 +85,11 @@ class SourceFetcher:
         checkout = _checkout_of_source(source)
         if checkout is not None:
             return local_source_entry(self._check_out_source(source, checkout, folder).absolute())
+        if source.path is not None and sources_fetched_by_engine_or_kiln.is_unpacked_by_kiln(source):
+            archive = Path(source.path)
+            return local_source_entry(
+                unpack_source(archive, archive.name, folder / "tree", hoist=True, env=self.env).absolute()
+            )
         if source.path is not None:
             self._verify_local_source(source, Path(source.path), folder)
         return {}

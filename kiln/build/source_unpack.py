@@ -17,6 +17,7 @@ import tarfile
 import zipfile
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from kiln import files, process_runner
@@ -26,7 +27,6 @@ from kiln.zstd import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
 _FAULTS = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError),
@@ -214,7 +214,12 @@ def _write_file_member(member: _ArchiveMember, place: Path) -> None:
     if content is None:
         raise KeyError(f"{member.name[:200]!r} has no content")
     with content, place.open("xb") as file:
-        shutil.copyfileobj(content, file, 1 << 18)
+        for chunk in files.read_chunks(content, 1 << 18):
+            if chunk.count(0) == len(chunk):  # a hole of a sparse file takes no space on the disk
+                file.seek(len(chunk), os.SEEK_CUR)
+            else:
+                file.write(chunk)
+        file.truncate()
     place.chmod((member.mode & _ALL) | stat.S_IRUSR)
     os.utime(place, (member.time, member.time))
 
@@ -225,7 +230,7 @@ def _run_bsdtar(archive: Path, name: str, folder: Path, env: Mapping[str, str]) 
     result = process_runner.run(argv, env=env)
     if not result.ok:
         raise BuildFailed(f"{name} cannot be unpacked", why=result.tail)
-    for path in folder.rglob("*"):
+    for path in (Path(place, name) for place, _, names in files.walk(folder) for name in names):
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
             place = str(path.relative_to(folder))

@@ -24,7 +24,7 @@ def source_file_name(source: Source) -> str:
 def is_fetched_by_kiln(source: Source) -> bool:
     """Return whether kiln fetches a source, so that the engine gets a local file or folder."""
     if source.by_engine:
-        return False
+        return is_unpacked_by_kiln(source)
     if source.url:
         local = any("://" not in url for url in source.url)
         return bool(source.hashes or source.archive_name or local) or is_unpacked_by_kiln(source)
@@ -33,9 +33,11 @@ def is_fetched_by_kiln(source: Source) -> bool:
 
 def is_unpacked_by_kiln(source: Source) -> bool:
     """Return whether kiln unpacks a source's file, since the engine cannot, or would do it in another way."""
-    if source.by_engine or not source.url:
+    name = source_file_name(source) or (Path(source.path).name if source.path and source.by_engine else "")
+    if source.by_engine:  # a file with a name of its own is not unpacked
+        return source.file_name is None and name.lower().endswith(".7z")
+    if not source.url:
         return False
-    name = source_file_name(source)
     foreign = is_archive(name) and not is_wheel(name) and not is_unpacked_by_rattler_build(name)
     return source.no_hoist or bool(source.content_hashes) or foreign or (is_wheel(name) and bool(source.patches))
 

@@ -17,6 +17,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln import files
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -69,7 +71,7 @@ def _paths_with_kinds(entries: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 
 def _walk_special_files(prefix: Path) -> Iterator[tuple[str, Path]]:
-    for folder, _, names in os.walk(prefix):
+    for folder, _, names in files.walk(prefix):
         for path in (Path(folder, name) for name in names):
             mode = path.lstat().st_mode
             yield from ((letter, path) for letter, is_kind in _SPECIAL_TESTS.items() if is_kind(mode))
@@ -83,12 +85,12 @@ def files_omitted_by_engine(prefix: Path) -> tuple[tuple[str, ...], tuple[str, .
     """
     others = installed_package_files(prefix)
     omissions = [(name, why) for name, why in sorted(_walk_omitted_files(prefix)) if name not in others]
-    files = tuple(f"{name} ({why})" for name, why in omissions if why != _TAG)
-    return files, tuple(name for name, why in omissions if why == _TAG)
+    omitted = tuple(f"{name} ({why})" for name, why in omissions if why != _TAG)
+    return omitted, tuple(name for name, why in omissions if why == _TAG)
 
 
 def _walk_omitted_files(prefix: Path) -> Iterator[tuple[str, str]]:
-    for folder, folders, names in os.walk(prefix):
+    for folder, folders, names in files.walk(prefix):
         place = Path(folder).relative_to(prefix)
         if not place.parts:
             folders[:] = [name for name in folders if name != _META]  # the engine's own records
@@ -136,7 +138,7 @@ def _version_faults(prefix: Path, others: frozenset[str], name: str, version: st
 def _build_link_faults(prefix: Path, others: frozenset[str], build_folder: Path) -> Iterator[str]:
     """Yield the links to files of the build outside of the prefix."""
     real_prefix, real_folder = Path(os.path.realpath(prefix)), Path(os.path.realpath(build_folder))
-    for folder, folders, names in os.walk(prefix):
+    for folder, folders, names in files.walk(prefix):
         for path in (Path(folder, name) for name in (*folders, *names)):
             if not path.is_symlink() or str(path.relative_to(prefix)) in others:
                 continue

@@ -42,7 +42,7 @@ def folder_content_hash(folder: Path, algorithm: str, skip: Iterable[str] = ()) 
 
 
 def _relative_paths(folder: Path) -> Iterator[str]:
-    for top, folders, names in os.walk(folder):
+    for top, folders, names in files.walk(folder):
         for name in (*folders, *names):
             yield Path(top, name).relative_to(folder).as_posix()
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kiln import process_runner
+from kiln import git, process_runner
 from kiln.bump.literals import Literal, place_of_offset
 from kiln.errors import DownloadFailed, MissingTool, RecipeFault
 from kiln.lazy_pattern import lazy_pattern
@@ -21,7 +23,6 @@ from kiln.versions import Version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from kiln.bump.plan import BumpPlan
     from kiln.bump.recipe_views import SourceView
@@ -164,8 +165,9 @@ def list_git_references(
         DownloadFailed: the repository cannot be reached.
     """
     place = address if ":" in address else str((folder / address).resolve())
-    argv = ("git", "ls-remote", "--", place, *names)
-    result = process_runner.capture(argv, env={**env, **_SETTINGS}, timeout=_GIT_SECONDS)
+    with tempfile.TemporaryDirectory(prefix="kiln-git-") as outside:  # of any repository with settings
+        words = ("ls-remote", "--", place, *names)
+        result = git.run(Path(outside), *words, env={**env, **_SETTINGS}, timeout=_GIT_SECONDS)
     if not result.ok:
         lines = [line for line in result.tail.splitlines() if line.startswith("fatal:")] or result.tail.splitlines()
         why = (lines or [f"git ended with exit code {result.exit_code}"])[0]

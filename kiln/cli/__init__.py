@@ -237,5 +237,5 @@ def missing_dependency_error(error: ModuleNotFoundError) -> MissingTool:
     return MissingTool(
         f"the Python package {error.name!r} is missing from {sys.executable}",
         why="kiln runs in an environment with its locked dependencies",
-        hint="python build-locally.py creates that environment in .venv; delete .venv if it is damaged",
+        hint="python build-locally.py creates that environment in .venv; rename .venv if it is damaged",
     )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from typing import TYPE_CHECKING
 
-from kiln.errors import MissingTool, UsageError
 from kiln.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from kiln.job.host_environment_and_python import HostMachine
     from kiln.model.feedstock import Feedstock
@@ -33,22 +30,22 @@ PROXIES = lazy_pattern(r"(?:https?|no|all)_proxy$", re.IGNORECASE)
 
 
 def conda_forge_build_variables(feedstock: Feedstock, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a build: conda-forge's, proxies, and the commit with its time."""
-    from kiln import channel_url_credentials
+    """Return the variables of a build: conda-forge's, proxies, and the commit with its time.
+
+    The commit of a checkout counts, not the caller's ``sha``: see `kiln.git.checkout_commit` for its form.
+    """
+    from kiln import channel_url_credentials, git
     from kiln.executor import conda_forge_variables_and_paths
 
     names = {*conda_forge_variables_and_paths.CONTRACT, "CPU_COUNT", "FEEDSTOCK_NAME"}
     variables = {name: value for name, value in environment.items() if name in names or PROXIES.match(name)}
     if "remote_url" in variables:  # it is written into packages
         variables["remote_url"] = channel_url_credentials.url_without_credentials(variables["remote_url"])
-    if "sha" not in variables:
-        commit = git_output_or_empty(
-            feedstock.root, variables_passed_to_builds(environment), "log", "-1", "--format=%H %ct"
-        )
-        if commit:
-            variables["sha"], commit_time = commit.split()
-            variables.setdefault("SOURCE_DATE_EPOCH", commit_time)
-    return variables
+    inputs = (feedstock.recipe, feedstock.config_folder, feedstock.conda_forge_yml)
+    commit, commit_time = git.checkout_commit(feedstock.root, inputs, env=variables_passed_to_builds(environment))
+    if commit and "sha" not in variables:
+        variables.setdefault("SOURCE_DATE_EPOCH", commit_time)
+    return {**variables, "sha": commit} if commit else variables
 
 
 def container_client_variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -85,27 +82,6 @@ def git_and_pip_environment(environment: Mapping[str, str], *more: str) -> dict[
         **pip_variables(environment),
         **variables_of_names(environment, more),
     }
-
-
-def git_output(root: Path, environment: Mapping[str, str], *arguments: str, hint: str = "") -> str:
-    """Return the output of git in a folder.
-
-    Raises:
-        UsageError: if git fails.
-    """
-    from kiln import process_runner
-
-    result = process_runner.capture(("git", *arguments), env=environment, cwd=root, timeout=60)
-    if not result.ok:
-        raise UsageError(f"git {arguments[0]} failed in {root}", why=result.tail.strip(), hint=hint)
-    return result.stdout
-
-
-def git_output_or_empty(root: Path, environment: Mapping[str, str], *arguments: str) -> str:
-    """Return the output of git in a folder; empty without git, or if it fails."""
-    with contextlib.suppress(MissingTool, UsageError):
-        return git_output(root, environment, *arguments)
-    return ""
 
 
 def pip_variables(environment: Mapping[str, str]) -> dict[str, str]:

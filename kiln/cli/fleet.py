@@ -188,7 +188,7 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
         process_runner.find_program(program, env=os.environ)
     if options.detach:
         return start_detached_run(options, feedstock)
-    with files.held_lock_file(layout.lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
+    with files.held_lock_file(layout.common_lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
         selection, previous = selection_and_run_to_resume(options, feedstock, ledger)
         stage = fleet_gpu_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
         tests = fleet_gpu_tests.gpu_test_plan(stage, selection.cached, selection.configs)
@@ -258,7 +258,8 @@ def start_detached_run(options: argparse.Namespace, feedstock: Feedstock) -> int
         tests = fleet_gpu_tests.gpu_test_plan(stage, (), selection.configs)
         plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests)
         fleet_run_terms_from_options.run_terms_of_plan(options, plan)
-        with files.held_lock_file(layout.lock_file("fleet-detach")):  # of two at once, the second has to see the first
+        lock = layout.common_lock_file("fleet-detach")
+        with files.held_lock_file(lock):  # of two at once, the second has to see the first
             fleet_unrecorded_run_recovery.require_no_run_of_same_build(options, feedstock, selection.configs, ledger)
             # another run would have a part of these
             quotas = fleet_account_quota_lookup.account_quotas(options, feedstock)

@@ -314,7 +314,7 @@ def tear_down_run_of_key(options: argparse.Namespace, root: Path) -> int:
         )
     with contextlib.ExitStack() as stack:
         if feedstock is not None:
-            stack.enter_context(files.held_lock_file(artifact_layout(feedstock).lock_file("fleet")))
+            stack.enter_context(files.held_lock_file(artifact_layout(feedstock).common_lock_file("fleet")))
         stack.enter_context(signals.termination_as_interrupt())
         tear_down_detached_run(options, feedstock, key)
     return 0

@@ -23,7 +23,7 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
     layout = artifact_layout(feedstock)
     with (
-        files.held_lock_file(layout.lock_file("fleet")),
+        files.held_lock_file(layout.common_lock_file("fleet")),
         FleetLedger(layout.ledger) as ledger,
         signals.termination_as_interrupt(),
     ):

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.ledger.fleet import FleetLedger
 
     layout = artifact_layout(feedstock)
-    with files.held_lock_file(layout.lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
+    with files.held_lock_file(layout.common_lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
         tests = worker_test_inputs(options, feedstock, ledger)
         for program in PROGRAMS:
             process_runner.find_program(program, env=os.environ)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln.cli import pinning_selection
 from kiln.cli.commands_in_hints import make_pasteable
-from kiln.cli.environment_filters import git_and_pip_environment, git_output_or_empty
+from kiln.cli.environment_filters import git_and_pip_environment
 from kiln.cli.failed_run_error_text import kiln_command_words
 from kiln.errors import KilnError, UsageError
 from kiln.operating_system.shell_quoting import joined_command_line
@@ -95,6 +95,7 @@ class InitReport:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Make or complete a feedstock."""
+    from kiln import signals
     from kiln.init import running_kiln_requirement
 
     if options.name is None and (only := _option_that_needs_new_feedstock(options)):
@@ -104,11 +105,12 @@ def run(options: argparse.Namespace, root: Path) -> int:
         requirement = running_kiln_requirement.parse_given_requirement(options.requirement)
     else:
         requirement = running_kiln_requirement.requirement_of_running_kiln(env=variables)
-    report = (
-        make_feedstock(options, root, requirement, variables)
-        if options.name
-        else complete_feedstock(options, root, requirement)
-    )
+    with signals.termination_as_interrupt():  # so that nothing unfinished is left
+        report = (
+            make_feedstock(options, root, requirement, variables)
+            if options.name
+            else complete_feedstock(options, root, requirement)
+        )
     print(report.as_json() if options.json else "\n".join(report.as_lines(options.name)))
     return 0
 
@@ -169,8 +171,10 @@ def maintainers_and_note(given: list[str] | None, root: Path, variables: dict[st
         if invalid := [name for name in given if not _MAINTAINER.fullmatch(name)]:
             raise UsageError(f"{invalid[0]!r} is not a GitHub user or team", hint="--maintainer USER")
         return given, ""
+    from kiln import git
+
     folder = root if root.is_dir() else Path.cwd()
-    name = git_output_or_empty(folder, variables, "config", "github.user").strip()
+    name = git.output_or_empty(folder, "config", "github.user", env=variables).strip()
     if _MAINTAINER.fullmatch(name):
         return [name], ""
     login = next((os.environ[key] for key in ("LOGNAME", "USER") if os.environ.get(key)), "")
@@ -209,8 +213,11 @@ def files_ignored_by_git(root: Path, names: list[str]) -> list[str]:
     """Return the files of a checkout that git ignores: conda-smithy's .gitignore names most files of the root."""
     if not names or not (root / ".git").exists():
         return []
+    from kiln import git
+
     words = ("-c", "core.quotePath=false", "check-ignore", "--", *names)
-    return git_output_or_empty(root, git_and_pip_environment(os.environ, "XDG_CONFIG_HOME"), *words).splitlines()
+    listing = git.output_or_empty(root, *words, env=git_and_pip_environment(os.environ, "XDG_CONFIG_HOME"))
+    return listing.splitlines()
 
 
 def _add_ci_workflow(feedstock: Feedstock, report: InitReport) -> None:

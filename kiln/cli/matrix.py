@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.cli import pinning_selection
 from kiln.cli.commands_in_hints import make_pasteable
-from kiln.cli.environment_filters import git_output, variables_of_names
+from kiln.cli.environment_filters import variables_of_names
 from kiln.cli.run_view_choice_and_printing import print_notes, terminal_width
 from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate, UnsupportedPython, UsageError
 
@@ -156,17 +156,19 @@ def extracted_git_revision(root: Path, revision: str) -> Iterator[Path]:
     import tarfile
     import tempfile
 
+    from kiln import git
+
     if not hasattr(tarfile, "data_filter"):
         raise UnsupportedPython("this Python cannot unpack a revision safely", hint="3.10.12, 3.11.4 or newer can")
 
     with tempfile.TemporaryDirectory(prefix="kiln-matrix-") as folder:
         archive, tree = Path(folder, "tree.tar"), Path(folder, "tree")
-        git = partial(git_output, root, variables_of_names(os.environ, ("PATH", "HOME")))
-        commit = git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
-        names = [name for name in git("ls-tree", "--name-only", commit).splitlines() if name in _TREE]
+        git_output = partial(git.output, root, env=variables_of_names(os.environ, ("PATH", "HOME")))
+        commit = git_output("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
+        names = [name for name in git_output("ls-tree", "--name-only", commit).splitlines() if name in _TREE]
         if "recipe" not in names:
             raise UsageError(f"{revision} has no recipe in {root}")
-        git("archive", "--format=tar", "-o", str(archive), commit, *names)
+        git_output("archive", "--format=tar", "-o", str(archive), commit, *names)
         with tarfile.open(archive) as file:
             file.extractall(tree, filter="data")
         yield tree

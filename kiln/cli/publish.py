@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln import masking
-from kiln.cli.environment_filters import git_output_or_empty, variables_passed_to_builds
+from kiln.cli.environment_filters import variables_passed_to_builds
 from kiln.cli.run_view_choice_and_printing import print_line, print_notes
 from kiln.errors import BrokenPackage, UsageError, did_you_mean
 from kiln.name_rules import PLATFORMS
@@ -56,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SUBDIR",
         help="accept cross-compiled packages of this platform, such as linux-aarch64, whose tests were skipped",
+    )
+    parser.add_argument(
+        "--allow-dirty",
+        action="store_true",
+        help="accept packages that were built from a checkout with changes; their attestations say so",
     )
     parser.add_argument("--check", action="store_true", help="check the packages for a release, and publish nothing")
     parser.add_argument("--sign-key", metavar="FILE", type=Path, help="sign the records with this SSH key")
@@ -109,7 +114,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     )
     with signals.termination_as_interrupt():
         if options.abort:
-            print_results(options, aborted=transaction.abort(channel))
+            print_results(options, aborted=transaction.abort(channel, lambda remark: print_notes([remark])))
         elif options.yank:
             print_results(options, **yank_or_patch_packages(require_store_target(channel), options))
         elif options.reindex:
@@ -138,7 +143,7 @@ def feedstock_platforms(feedstock: Feedstock) -> frozenset[str]:
 
 def publish_finished_packages(channel: PublicationTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish the finished packages in the ledger."""
-    from kiln import feedstock_folder_check
+    from kiln import feedstock_folder_check, git
     from kiln.provenance import ssh_signatures
     from kiln.publish import conda_forge_yml_restrictions, gate, transaction
     from kiln.release import candidate_packages, provenance_creation, release_bundle, staging_test
@@ -150,8 +155,8 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
             feedstock.conda_forge_yml,
             options.to,
             environment=os.environ,
-            current_branch=lambda: git_output_or_empty(
-                root, variables_passed_to_builds(os.environ), "symbolic-ref", "--quiet", "--short", "HEAD"
+            current_branch=lambda: git.output_or_empty(
+                root, "symbolic-ref", "--quiet", "--short", "HEAD", env=variables_passed_to_builds(os.environ)
             ).strip(),
         )
     matrix = candidate_packages.ConfigsAndRuns.from_feedstock(feedstock)
@@ -162,12 +167,14 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
         published=published,
         tokens=environment_secrets(os.environ),
         untested=parse_untested_platforms(options.allow_untested),
+        allow_dirty=options.allow_dirty,
     )
     paths, entries = candidate_packages.read_releasable_packages(release)
+    new_packages = candidate_packages.packages_new_in_channel(release)
+    print_notes((*gate.nonblocking_notes(release), *channel.notes) if new_packages else ())
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
     sign = ssh_signatures.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
-    new_packages = candidate_packages.packages_new_in_channel(release)
     attestation = provenance_creation.release_provenance_and_attestations(
         matrix,
         new_packages,
@@ -184,7 +191,6 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
         environment=variables_passed_to_builds(os.environ),
         on_line=print_line,
     )
-    print_notes((*gate.nonblocking_notes(release), *channel.notes) if new_packages else ())
     return {"published": transaction.publish(channel, paths, entries, trial, attestation)}
 
 
@@ -207,7 +213,7 @@ def attestation_settings(
 ) -> AttestationSettings | None:
     """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""
     from kiln import channel_url_credentials
-    from kiln.cli.current_ci_run_urls import repository_and_run_urls, workflow_uri
+    from kiln.cli.current_ci_run_urls import workflow_uri
     from kiln.release.provenance_creation import AttestationSettings
 
     if attester is None:
@@ -219,7 +225,6 @@ def attestation_settings(
         attester=attester,
         channel=url,
         workflow=workflow_uri(os.environ),
-        run_url=repository_and_run_urls(os.environ)[1],
     )
 
 
@@ -259,7 +264,7 @@ def reindex_channel(channel: StoreTarget, options: argparse.Namespace) -> None:
     if broken:
         raise BrokenPackage(
             f"{len(broken)} files in {channel.name} are not installable packages; the index contains all others",
-            hint="delete or replace them, and run the same command again",
+            hint="replace them, or move them out of the channel, and run the same command again",
             others=broken,
         )
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from kiln import __version__
 from kiln.cli import pinning_selection
 from kiln.cli.commands_in_hints import make_pasteable
-from kiln.cli.environment_filters import git_output
 from kiln.cli.run_view_choice_and_printing import print_notes
 from kiln.errors import MatrixDrift, UsageError
 
@@ -141,12 +140,15 @@ def commit_rerendered_files(feedstock: Feedstock, pinning: str, how: str) -> str
 
 
 def _run_git(root: Path, *arguments: str) -> str:
-    return git_output(root, os.environ, *arguments, hint="commit the files yourself")
+    from kiln import git
+
+    return git.output(root, *arguments, env=os.environ, hint="commit the files yourself")
 
 
 def _commit_with_editor(root: Path, text: str, names: list[str]) -> None:
-    from kiln import process_runner
+    from kiln import git, process_runner
 
-    words = ("git", "commit", "--quiet", "--edit", "--verbose", "--message", text, "--", *names)
-    if process_runner.run_on_terminal(words, env=dict(os.environ), cwd=root):
+    arguments = ("commit", "--quiet", "--edit", "--verbose", "--message", text, "--", *names)
+    words, env = git.command(root, *arguments, env=os.environ)
+    if process_runner.run_on_terminal(words, env=env, cwd=root):
         raise UsageError(f"git commit failed in {root}", hint="commit the files yourself")

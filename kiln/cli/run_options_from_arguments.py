@@ -7,9 +7,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln import masking
+from kiln import git, masking
 from kiln.cli import option_value_parsers, top_parser
-from kiln.cli.current_ci_run_urls import repository_and_run_urls
+from kiln.cli.current_ci_run_urls import repository_and_run_urls, workflow_uri
 from kiln.cli.environment_filters import (
     conda_forge_build_variables,
     container_client_variables,
@@ -60,6 +60,9 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     )
     text = environment.get("BAZEL_REMOTE_CREDENTIALS", "")
     arguments["remote_credentials"] = options.remote_credentials or option_value_parsers.parse_credentials_setting(text)
+    variables = conda_forge_build_variables(feedstock, environment)
+    if git.is_dirty(commit := variables.get("sha", "")):
+        print(f"note: built from changes to the commit {commit[:8]}; kiln publish needs --allow-dirty", file=sys.stderr)
     remote_url, ci_url = repository_and_run_urls(environment)
     return RunOptions(
         **{**arguments, "configs": configs},
@@ -69,7 +72,8 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
         fetch=not options.dry_run,
         remote_url=remote_url,
         ci_url=ci_url,
-        caller_variables=conda_forge_build_variables(feedstock, environment),
+        workflow=workflow_uri(environment),
+        caller_variables=variables,
         client={**container_client_variables(environment), **pip_variables(environment), **secrets},
     )
 

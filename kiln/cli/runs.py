@@ -81,6 +81,7 @@ def run_as_json(report: MatrixReport, now: float) -> dict[str, Any]:
 
 def runs_as_table(reports: Sequence[MatrixReport], now: float) -> str:
     """Return the runs as a table."""
+    from kiln import git
     from kiln.cli.run_view_choice_and_printing import terminal_width
     from kiln.console.progress_text import state_count_text
     from kiln.console.text import duration, table
@@ -90,7 +91,7 @@ def runs_as_table(reports: Sequence[MatrixReport], now: float) -> str:
         (
             str(report.run),
             f"{datetime.fromtimestamp(report.started).astimezone():%Y-%m-%d %H:%M}",
-            report.commit[:8],
+            git.short_commit(report.commit),
             "rehearsal" if report.rehearsal else "build",
             totals.run_verdict(report),
             duration(totals.end_or_last_recorded_time(report, now) - report.started),

@@ -37,6 +37,7 @@ LARGEST_HEADER = 1 << 20  # of a tar archive's member: its name, or its extended
 LONGEST_PATH = 4096  # PATH_MAX of linux/limits.h
 LEAST_PAYLOAD, RATIO = 1 << 33, 200  # bytes, and how many times its packed size a payload may be unpacked
 MOST_MEMBERS = 2_000_000
+_FORMAT, _LARGEST_METADATA = 2, 1 << 16
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _DESCRIPTOR, _LONGEST_DESCRIPTOR = 8, 24  # the flag of sizes that follow a member, and their bytes
 
@@ -63,6 +64,8 @@ class CheckedTarMember(tarfile.TarInfo):
         if self.type == tarfile.GNUTYPE_SPARSE:
             raise tarfile.ReadError("a file with holes, which no package has")
         member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]  # its stubs leave it out
+        if member.ischr() or member.isblk() or member.isfifo():
+            raise tarfile.ReadError(f"{member.name[:200]!r} is a device or a pipe, which no package has")
         if member.issparse() or member.size < 0:
             raise tarfile.ReadError("a file with holes, which no package has")
         if max(len(member.name), len(member.linkname)) > LONGEST_PATH:
@@ -234,6 +237,11 @@ def info_archive_name(file: zipfile.ZipFile) -> str:
         raise ValueError("it has no metadata")
     if len(info) > 1 or len(payload) > 1 or len(set(names)) < len(names):
         raise ValueError("it has a member twice")
+    if "metadata.json" in names:
+        with file.open("metadata.json") as content:
+            metadata = parse_strict_json(content.read(_LARGEST_METADATA))
+        if not isinstance(metadata, dict) or metadata.get("conda_pkg_format_version") != _FORMAT:
+            raise ValueError(f"its format is not version {_FORMAT} of .conda")
     _require_no_data_between_members(file)
     return info[0]
 

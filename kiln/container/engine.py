@@ -90,26 +90,40 @@ class EngineChoice:
 def choose_engine(name: str | None, *, env: Mapping[str, str], executable: str | None = None) -> EngineChoice:
     """Return the engine called ``name``, none for ``none``, or the first that answers without a name.
 
+    Builds on the host have all rights of the user: so an engine that is installed and does not answer is an error.
+
     ``executable`` is the program to use for it (conda-forge's DOCKER_EXECUTABLE), ``env`` the variables of the
     engine's client (PATH, DOCKER_HOST, XDG_RUNTIME_DIR, ...).
 
     Raises:
         UsageError: for an unknown name.
-        MissingTool: when the requested engine is missing or does not answer.
+        MissingTool: when the requested engine is missing or does not answer, or none of the installed ones answers.
     """
     if name == "none":
         return EngineChoice(engine=None, notes=ON_THE_HOST)
     if name is not None or executable is not None:
         engine = find_engine(_engine_kind_of_name(name), env=env, executable=executable)
         return EngineChoice(engine=engine, notes=engine.lacks)
-    complaints = []
+    missing, silent = [], []
     for kind in EngineKind:
         try:
-            engine = find_engine(kind, env=env)
-            return EngineChoice(engine=engine, notes=engine.lacks)
+            _find_engine_program(kind.value, env, is_named=False)
         except MissingTool as error:
-            complaints.append(f"{error.what}{f' ({error.why})' if error.why else ''}")
-    return EngineChoice(engine=None, notes=(*complaints, *ON_THE_HOST))
+            missing.append(error)
+            continue
+        try:
+            engine = find_engine(kind, env=env)
+        except MissingTool as error:
+            silent.append(error)
+            continue
+        return EngineChoice(engine=engine, notes=(*map(_complaint, silent), *engine.lacks))
+    if silent:
+        raise silent[0]
+    return EngineChoice(engine=None, notes=(*map(_complaint, missing), *ON_THE_HOST))
+
+
+def _complaint(error: MissingTool) -> str:
+    return f"{error.what} ({error.why})" if error.why else error.what
 
 
 def _engine_kind_of_name(name: str | None) -> EngineKind | None:

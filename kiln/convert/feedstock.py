@@ -73,7 +73,8 @@ def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterab
     """
     if is_v1(feedstock) or feedstock.recipe_v1.exists():
         at = Place(file="recipe/recipe.yaml")
-        raise ConversionRefused("the feedstock has a recipe.yaml", at=at, hint="remove it to convert meta.yaml again")
+        hint = "to convert meta.yaml again, move recipe.yaml to another folder first" if feedstock.meta.exists() else ""
+        raise ConversionRefused("the feedstock has a recipe.yaml", at=at, hint=hint or "there is nothing to convert")
     configs = _configs_to_compare(feedstock, pinning)
     old = _packages_by_config(configs, lambda config: packages_of_meta_yaml(feedstock, config))
     meta, forge = read_text(feedstock.meta, META), _conda_forge_yml_with_build_tool(feedstock)

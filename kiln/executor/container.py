@@ -134,7 +134,7 @@ class ContainerExecutor:
             title = f"fetch the engine for Python {python}"
             with (
                 StepReporter().step(title) as step,
-                build_cache.hold_lock(layout.lock_file("engines"), seconds=build_cache.LONG),
+                build_cache.hold_lock(layout.common_lock_file("engines"), seconds=build_cache.LONG),
             ):
                 engine_wheels_for_images.fetch_engine_wheels(
                     python, layout.engines, subdir, env=os.environ, on_line=step.pass_on_line

@@ -94,7 +94,13 @@ def _read_config_file(path: Path, *, typed: bool) -> BuildConfig:
     check_variant_source(VariantSource(name=place_name, values=document.value, document=document))
     data = document.value
     values = {key: _values_of_key(key, value, document) for key, value in data.items() if key not in SETTINGS}
-    return config_of_values(name, _subdir_of_name(name), values, data)
+    config = config_of_values(name, _subdir_of_name(name), values, data)
+    if config.platform not in PLATFORMS:
+        known = sorted(PLATFORMS)
+        hint = did_you_mean(config.platform, known) or "linux-64"
+        at = document.place_of_key("target_platform")
+        raise VariantFault(f"target_platform: no such platform: {config.platform[:80]!r}", at=at, hint=hint)
+    return config
 
 
 def config_of_values(

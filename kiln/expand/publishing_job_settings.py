@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from kiln.conda_forge_yml import TypedSettings
 
 # What kiln publishes to from another machine; see `kiln publish --help`.
-CHANNEL = lazy_pattern(r"(?:anaconda|prefix):[\w.-]+|(?:quetz|artifactory):https://[\w./:-]+|s3://[\w./-]+")
+CHANNEL = lazy_pattern(
+    r"(?!.*/\.\.?(?:/|$))(?:(?:anaconda|prefix):\w[\w.-]*|(?:quetz|artifactory):https://\w[\w./:-]*|s3://\w[\w./-]*)"
+)
 TRUSTING = "prefix:"  # the channels of servers that trust CI jobs
 BUCKET = "s3://"
 ENVIRONMENT = "release"
@@ -68,7 +70,7 @@ def _staging_channel(own: TypedSettings, channel: str) -> str:
             why="packages are tested from another channel of the server before they are published",
             hint="publish_staging: CHANNEL; a label for anaconda",
         )
-    elif not re.fullmatch(r"[\w.-]+", staging) or staging == re.split("[:/]", channel)[-1]:
+    elif not re.fullmatch(r"\w[\w.-]*", staging) or staging == re.split("[:/]", channel)[-1]:
         raise RecipeFault(f"kiln: publish_staging: {staging!r} is not another channel of the server")
     return staging
 

@@ -30,9 +30,21 @@ WORKFLOW = frozenset(
 _SYSTEM = lazy_pattern(
     r"(?:GITHUB|RUNNER|ACTIONS|KILN|LD|DYLD)_\w+|(?:BAZEL|PYTHON|BASH)_?[A-Z]*|PATH|HOME|USER|SHELL|ENV|IFS|PWD|TMPDIR"
     r"|LANG|LC_\w+|TERM|CPU_COUNT|SOURCE_DATE_EPOCH|BUILD_\w+|UPLOAD_PACKAGES|IS_PR_BUILD|FEEDSTOCK_NAME|HOST_USER_ID"
-    r"|DOCKER_(?:IMAGE|EXECUTABLE|HOST)|\w+_PROXY|GIT_(?:ASKPASS|SSH|SSH_COMMAND|DIR|CONFIG\w*|EXEC_PATH)|PIP_\w+"
-    r"|NODE_OPTIONS",
+    r"|DOCKER_(?:IMAGE|EXECUTABLE|HOST)|\w+_PROXY|PIP_\w+|CDPATH|FPATH|GLOBIGNORE|EXECIGNORE|PS[0-4]|SHELLOPTS"
+    r"|POSIXLY_CORRECT|ZDOTDIR|INPUTRC|LOCPATH|NLSPATH|HOSTALIASES|TEMP|TMP|EDITOR|VISUAL|PAGER|BROWSER|CC|CXX|GZIP"
+    r"|[GM]?(?:NU)?MAKEFLAGS|MAKEFILES",
     re.IGNORECASE,
+)
+# Programs read settings from variables with their name or with such an end; but tokens are no settings.
+_SETTING = lazy_pattern(
+    r"(?:PERL5?|RUBY|NODE|LUA|JAVA|JDK|TCL|PHP|GUILE|GCONV|GLIBC|MALLOC|OPENSSL|SSL|CURL|WGET|TAR|XZ|ZSTD|UNZIP|ZIP"
+    r"|GREP|LESS|CMAKE|CARGO|RUST|RUSTC|GO|NPM|YARN|CONDA|MAMBA|PIXI|DOCKER|PODMAN|CONTAINERS|GIT|SSH|GPG|GNUPG|UV|XDG"
+    r"|PROMPT|SYSTEMD|DBUS|PKG_CONFIG)(?:_\w+|LIB|OPT|DB|OPEN|FLAGS|PATH|ROOT|PROXY|ENV)?"
+    r"|\w+_(?:OPTIONS|OPTS|FLAGS|CONF|CONFIG|COMMAND|PATH|LIB|PRELOAD|HOME|DIR|SHELL)|_JAVA\w*",
+    re.IGNORECASE,
+)
+_OF_SECRET = lazy_pattern(
+    r"\w+_(?:TOKEN|PASSWORD|PASS|SECRET|KEY|KEY_ID|PASSPHRASE|CREDENTIALS|AUTH|USERNAME|USER|LOGIN|PAT)", re.IGNORECASE
 )
 _OWN = frozenset(name.upper() for name in WORKFLOW)
 
@@ -61,7 +73,8 @@ def require_unreserved_names(names: Iterable[str], setting: str, at: Place | Non
         RecipeFault: with the first such name.
     """
     for name in names:
-        if name.upper() in _OWN or _SYSTEM.fullmatch(name):
+        is_setting = _SETTING.fullmatch(name) and not _OF_SECRET.fullmatch(name)
+        if name.upper() in _OWN or _SYSTEM.fullmatch(name) or is_setting:
             owner = "the workflow" if name.upper() in _OWN else "GitHub, the system or a build"
             raise RecipeFault(
                 f"{setting}: {name} is a variable of {owner}",

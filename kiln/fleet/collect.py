@@ -15,7 +15,7 @@ from kiln.fleet.executor_protocol import CollectFailed, CommandUndelivered, Resu
 from kiln.fleet.playbook_runner import LITTLE, read_json_object
 from kiln.ledger import run_record_json_columns
 from kiln.model.build_results import PackageReport, StepReport
-from kiln.name_rules import is_channel_subdir
+from kiln.store import delivery_check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from kiln.fleet.executor_protocol import CollectResults, Event, KeepPackages
     from kiln.fleet.executor_shared_state import PlaybookSession
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+~-]*\.conda")
 LONGEST = 2000  # characters of the end of a build's output
-WHEEL = re.compile(r"wheels/(?:cpu|cuda\d+(?:\.\d+)*)(?:-linux-[a-z0-9]+)?/[A-Za-z0-9_][A-Za-z0-9_.+-]*\.whl")
 NO_TRANSFER = re.compile(r"rsync ended with exit code (10|12|30|35|255)\b")  # of rsync, for a lost connection
 DISK_FULL = "DISK FULL"  # in the message of the module that fetches packages
 
@@ -102,10 +100,12 @@ def read_collected_results(
     if (reason := _output_of_unreported_failure(folder)) is not None:
         return ResultsCollected(worker=worker, config=config, log=_latest_log(folder, config), reason=reason)
     try:
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        report = delivery_check.read_report(folder / "report.json")
         (entry,) = [item for item in report["configs"] if item["config"] == config]
         reports = [run_record_json_columns.record_from_json(PackageReport, data) for data in entry["packages"]]
-        packages = tuple(verify_received_package(folder / packages_in, report, sender="worker") for report in reports)
+        packages = tuple(
+            delivery_check.verify_received_package(folder / packages_in, report, sender="worker") for report in reports
+        )
         steps = tuple(run_record_json_columns.record_from_json(StepReport, step) for step in entry["steps"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
@@ -132,12 +132,12 @@ def input_mismatch_reason(folder: Path, *, key: str) -> str:
 def _output_of_unreported_failure(folder: Path) -> str | None:
     """Return the last output of a build that failed before it could report; None if it did, or should have."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        if (folder / "report.json").read_text(encoding="utf-8").strip():
+        if files.read_regular_file(folder / "report.json", delivery_check.LONGEST_REPORT).strip():
             return None
         state = read_json_object(folder / "state.json")
         if not state or state.get("exit_code") == 0:
             return None
-        output = (folder / "log").read_text(encoding="utf-8", errors="replace")[-LONGEST:].strip()
+        output = files.end_of_file(folder / "log", 4 * LONGEST).decode(errors="replace")[-LONGEST:].strip()
         return output[output.rfind("error: ") :].removeprefix("error: ") if "error: " in output else output
     return None
 
@@ -145,27 +145,4 @@ def _output_of_unreported_failure(folder: Path) -> str | None:
 def _latest_log(folder: Path, config: str) -> Path | None:
     """Return the config's latest log, else the output of kiln on the worker."""
     logs = [log for log in sorted((folder / "logs").glob(f"*/{config}.log")) if not log.is_symlink()]
-    return next((log for log in (*reversed(logs), folder / "log") if log.is_file()), None)
-
-
-def verify_received_package(folder: Path, report: PackageReport, *, sender: str) -> PackageReport:
-    """Return a package of a sender's report with its path in a folder, once its name and its hash were checked.
-
-    Raises:
-        BrokenPackage: when it names a file outside of the folder.
-        HashMismatch: when the file is missing, or is not the one that was built.
-    """
-    artifact = report.artifact
-    name = artifact.path.name
-    is_package = is_channel_subdir(artifact.subdir) and NAME.fullmatch(name)
-    if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{name}")):
-        raise BrokenPackage(f"{artifact.subdir}/{name} is not the name of a package")
-    path = folder / artifact.subdir / name
-    if path.is_symlink() or not path.is_file():
-        raise HashMismatch(f"{name} is missing", why=f"it is in the {sender}'s report, but not in {path.parent}")
-    digest = files.sha256(path)
-    if digest != artifact.sha256:
-        path.unlink()  # so that it is fetched anew
-        raise HashMismatch(f"{name} is corrupt", why=f"its hash is {digest}, not {artifact.sha256}")
-    tests = dataclasses.replace(report.tests, log=None)
-    return dataclasses.replace(report, artifact=dataclasses.replace(artifact, path=path), tests=tests)
+    return next((log for log in (*reversed(logs), folder / "log") if log.is_file() and not log.is_symlink()), None)

@@ -74,8 +74,8 @@ def _run_owned_elsewhere_error(note: FleetRun, owner: OwnerProcess, here: OwnerP
     return AlreadyRunning(
         f"the fleet run {note.id} was started {where}, and the ledger here does not have it",
         why=f"{path} is a copy: the workers belong to that run",
-        hint=f"continue it there, and remove {path.parent} here; or terminate its workers:"
-        f" kiln fleet down {note.id} --provider {note.provider}",
+        hint=f"continue it there, and move {path.parent} to another folder here; if the other one no longer exists,"
+        f" kiln fleet down {note.id} --provider {note.provider} terminates the workers",
     )
 
 

@@ -6,7 +6,6 @@ same name may be another project. Source: PEP 610, ``direct_url.json``.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -17,15 +16,14 @@ from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from kiln import channel_url_credentials, files, process_runner
-from kiln.errors import MissingTool, UsageError
+from kiln import channel_url_credentials, files, git
+from kiln.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NAME = "kiln"
 _CLONE = Path(__file__).parents[2]
-_SECONDS = 30.0
 _SSH = re.compile(r"(?P<user>[\w.-]+@)?(?P<host>[\w.-]+):(?P<path>[^/:].*)")
 _URL = re.compile(r"[a-z+]+://")
 _PATH_LIKE = re.compile(r"\.{0,2}/|file:")
@@ -146,21 +144,19 @@ def _installed_version_and_origin() -> tuple[str, dict[str, Any] | None] | None:
 
 def _requirement_of_git_clone(env: Mapping[str, str]) -> KilnRequirement:
     """Return the requirement of the commit of the clone that runs, at the repository that it was cloned from."""
-    commit = None
-    with contextlib.suppress(MissingTool):
-        commit = process_runner.capture(("git", "rev-parse", "HEAD"), env=env, cwd=_CLONE, timeout=_SECONDS)
-        remote = process_runner.capture(("git", "remote", "get-url", "origin"), env=env, cwd=_CLONE, timeout=_SECONDS)
-        status = process_runner.capture(("git", "status", "--porcelain", "kiln"), env=env, cwd=_CLONE, timeout=_SECONDS)
-    if commit is None or not (_CLONE / ".git").exists() or not commit.ok:
+    commit, _ = git.checkout_commit(_CLONE, (_CLONE / NAME,), env=env) if (_CLONE / ".git").exists() else ("", "")
+    if not commit:
         raise UsageError(
             "the origin of this kiln is unknown",
             why=f"pip has not installed {Path(__file__).parents[1]}, and it is not in a git clone",
             hint=_HINT,
         )
-    if not remote.ok or (url := url_of_git_remote(remote.stdout.strip())) is None:
+    remote = git.output_or_empty(_CLONE, "remote", "get-url", "origin", env=env).strip()
+    if not remote or (url := url_of_git_remote(remote)) is None:
         return _requirement_of_local_file(_CLONE.as_uri())
-    note = "this clone has changes that are not committed; the feedstock gets its last commit" if status.stdout else ""
-    return KilnRequirement(line=f"{NAME} @ git+{url}@{commit.stdout.strip()}", note=note)
+    dirty = git.is_dirty(commit)
+    note = "this clone has changes that are not committed; the feedstock gets its last commit" if dirty else ""
+    return KilnRequirement(line=f"{NAME} @ git+{url}@{git.base_commit(commit)}", note=note)
 
 
 def _url_without_password(url: str) -> str:

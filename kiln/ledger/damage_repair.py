@@ -121,7 +121,7 @@ def unusable_file_error(error: sqlite3.Error, path: Path) -> KilnError | None:
         )
         return NotWritable(f"the ledger {path} cannot be written", why=message, hint=hint)
     if "disk I/O" in message:
-        hint = "look for errors of the disk in the system's log: sudo dmesg"
+        hint = "look for a limit on the size of files (ulimit -f), and for errors of the disk (sudo dmesg)"
         return LedgerFault(f"the ledger {path} cannot be read from the disk", why=message, hint=hint)
     return None
 

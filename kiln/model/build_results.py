@@ -79,10 +79,15 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageReport:
-    """One package of a run with its tests; ``repositories`` are those that its sources declare for Bazel."""
+    """One package of a run with its tests; ``repositories`` are those that its sources declare for Bazel.
+
+    ``feedstock`` is a hash over the recipe, the settings and the config's file that it was built from; empty where they
+    changed during the build, or an older kiln recorded it.
+    """
 
     artifact: Artifact
     build_seconds: float
     reused: bool
     tests: TestReport
     repositories: tuple[ExternalRepository, ...] = ()
+    feedstock: str = ""

@@ -49,7 +49,8 @@ class Provenance:
     ``sources`` are the recipe's, each with its hash or commit. ``recipe`` is a hash over the recipe's files,
     ``log_sha256`` one over the build's log. ``tests`` is the verdict, ``tested_with`` the run dependencies that the
     tests were run with, each with its package URL. ``cross_compiled`` says for which platform on which one, empty for a
-    native build. ``feedstock_files`` are texts of files of the feedstock that the
+    native build. ``kiln`` is the version that built, ``workflow`` and ``run_url`` are of the CI that built, empty on a
+    user's machine. ``feedstock_files`` are texts of files of the feedstock that the
     package does not carry, by their paths. Unknown values are None.
     """
 
@@ -82,6 +83,8 @@ class Provenance:
     log_sha256: str | None
     tested_with: tuple[Mapping[str, str], ...] = ()
     cross_compiled: str = ""
+    workflow: str = ""
+    run_url: str = ""
     sbom_sha256: str = ""
     cyclonedx_sha256: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)

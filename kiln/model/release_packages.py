@@ -58,7 +58,8 @@ class Candidate:
 
     ``contents`` is None when the file cannot be read, ``broken`` says why; ``built_on`` is the platform that it was
     cross-compiled on, empty for a native build; ``output`` is its config's current render,
-    and with ``needs_nothing_else`` no package can have added to its requirements.
+    and with ``needs_nothing_else`` no package can have added to its requirements. ``is_current`` when it was built
+    from the feedstock's files as they are now.
     """
 
     path: Path
@@ -70,6 +71,7 @@ class Candidate:
     built_on: str = ""
     output: Output | None = None
     needs_nothing_else: bool = False
+    is_current: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,8 @@ class Release:
     ``configs`` are all configs of the matrix with their states, None for one that was never built; ``partial``
     are those that may be missing. ``expected`` are the paths in the channel that each config renders. ``allowed`` are
     globs over package names, ``held`` the hashes of the files in the channel, by their paths. ``untested`` are
-    platforms whose cross-compiled packages may be published without tests.
+    platforms whose cross-compiled packages may be published without tests. With ``allow_dirty``, packages may be built
+    from a checkout with changes.
     """
 
     configs: Mapping[str, ConfigState | None]
@@ -89,3 +92,4 @@ class Release:
     allowed: tuple[str, ...]
     held: Mapping[str, str] = field(default_factory=dict)
     untested: frozenset[str] = frozenset()
+    allow_dirty: bool = False

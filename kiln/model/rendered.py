@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from kiln.errors import RecipeFault
 from kiln.model.output_build_settings import BuildSettings
 
 if TYPE_CHECKING:
@@ -168,6 +170,21 @@ class Source:
     patches: tuple[str, ...] = ()
     by_engine: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse names that lead out of the work folder.
+
+        Raises:
+            RecipeFault: always in this case, whatever the engine would do.
+        """
+        for name, text in (("folder", self.folder), ("file name", self.file_name)):
+            path = PurePosixPath((text or "").replace("\\", "/"))
+            if path.is_absolute() or ".." in path.parts or "\0" in (text or ""):
+                raise RecipeFault(
+                    f"the {name} of a source is {text!r}",
+                    why="it leads out of the work folder",
+                    hint="give a path below it",
+                )
 
 
 COMPILE = "compile"  # the name of the recipe's own build step

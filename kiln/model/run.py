@@ -104,8 +104,8 @@ class MatrixReport:
     """One run: ``finished`` is None while it runs, or when it was killed; ``rehearsal`` when it made no release.
 
     ``commit`` is the feedstock's at the start of the run, ``remote_url`` its repository, ``kiln_version`` the version
-    that built, ``ci_url`` the page of the CI's run; each is empty where unknown, as in runs of an older kiln. ``cost``
-    is that of a fleet's run.
+    that built, ``ci_url`` the page of the CI's run, ``workflow`` the URI of its workflow; each is empty where unknown,
+    as in runs of an older kiln. ``cost`` is that of a fleet's run.
     """
 
     run: int
@@ -123,5 +123,6 @@ class MatrixReport:
     remote_url: str = ""
     kiln_version: str = ""
     ci_url: str = ""
+    workflow: str = ""
     cost: RunCost | None = None
     configs: tuple[ConfigRun, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -62,6 +63,14 @@ if sys.platform == "win32":
             if not file.is_symlink() and file.exists():
                 file.chmod(stat.S_IREAD | stat.S_IWRITE)
         return path.exists()
+
+    def flatten_folder(path: Path) -> None:
+        """Refuse: the system's own limit on paths keeps folders from being so deep.
+
+        Raises:
+            OSError: always.
+        """
+        raise OSError(errno.ENAMETOOLONG, "its folders are too deep", str(path))
 
     def size_on_disk(status: os.stat_result) -> int:
         """Return the bytes that a file takes, up to its last block."""
@@ -142,6 +151,28 @@ else:
                 if not folder.is_symlink():
                     folder.chmod(0o700)
         return True
+
+    def flatten_folder(path: Path) -> None:
+        """Move all folders below one right into it, however deep they are: paths and Python's stack have limits."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        top = os.open(path, flags)
+        try:
+            pending = [entry.name for entry in os.scandir(top) if entry.is_dir(follow_symlinks=False)]
+            while pending:
+                name = pending.pop()
+                with contextlib.suppress(PermissionError):
+                    os.chmod(name, 0o700, dir_fd=top)
+                folder = os.open(name, flags, dir_fd=top)
+                try:
+                    inner = [entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+                    for entry in inner:
+                        moved = f".{os.urandom(8).hex()}"
+                        os.rename(entry, moved, src_dir_fd=folder, dst_dir_fd=top)
+                        pending.append(moved)
+                finally:
+                    os.close(folder)
+        finally:
+            os.close(top)
 
     def size_on_disk(status: os.stat_result) -> int:
         """Return the bytes that a file takes in blocks."""

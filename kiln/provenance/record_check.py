@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from kiln import files
+from kiln import files, git
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage, ProvenanceBroken
 from kiln.provenance.hash_chain import ChainedRecord, parse_chain
@@ -76,7 +76,9 @@ def _verify_metadata(record: Mapping[str, Any], package: Path) -> str:
     if wrong:
         raise ProvenanceBroken(f"{package.name} and its record differ in {', '.join(wrong)}")
     package_id = f"{facts['name']} {facts['version']} {facts['build']}"
-    return f"it is {package_id} of commit {facts['commit'] or 'unknown'}, as recorded"
+    commit = str(facts["commit"] or "")
+    changes = ", with changes that were not committed" if git.is_dirty(commit) else ""
+    return f"it is {package_id} of commit {git.base_commit(commit) or 'unknown'}{changes}, as recorded"
 
 
 def _cross_compilation_facts(record: Mapping[str, Any]) -> list[str]:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 from kiln.errors import ProvenanceBroken
+from kiln.git import COMMIT
 from kiln.serialization import iso_timestamp, mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 HOME = "https://github.com/conda-forge/tensorflow-feedstock"  # kiln's own, see pyproject.toml
+DIFFERS_FROM = "differsFromGitCommit"  # the hash of the resource is one over the files that differ
 BUILD_TYPE = f"{HOME}/kiln/build/v1"
-BUILDER = f"{HOME}/kiln"
+MACHINE = "urn:kiln:machine:"  # of a builder that is no CI, before the name of the machine
 EXTERNAL = (
     "config",
     "variant",
@@ -32,6 +35,8 @@ EXTERNAL = (
     "feedstock_files",
 )
 INTERNAL = (
+    "workflow",
+    "run_url",
     "engine_version",
     "kiln",
     "machine",
@@ -47,16 +52,18 @@ OF_THE_FILE = ("subdir", "size", "name", "version", "build", "license", "depends
 _ALGORITHMS = {"sha256", "sha512", "sha1", "md5"}
 
 
-def predicate_of_record(record: Mapping[str, Any], *, builder: str = "", run_url: str = "") -> dict[str, Any]:
+def predicate_of_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the predicate of a record: what was built from what, by whom.
 
-    ``builder`` is the URI of the CI's workflow, ``run_url`` that of its run; empty where no CI built the package.
+    The builder is the CI's workflow, else its run, else the user's machine.
     """
+    host = str(record["machine"]).partition(",")[0]
+    builder = record.get("workflow") or record.get("run_url") or f"{MACHINE}{quote(host)}"
     moments = {
         name: iso_timestamp(seconds) if isinstance(seconds, (int, float)) else ""
         for name, seconds in (("startedOn", record.get("started")), ("finishedOn", record.get("finished")))
     }
-    metadata = {"invocationId": run_url, **moments}
+    metadata = {"invocationId": record.get("run_url"), **moments}
     byproducts = [
         {"name": name, "digest": {"sha256": record[key]}}
         for name, key in (("log", "log_sha256"), ("sbom", "sbom_sha256"), ("sbom.cdx", "cyclonedx_sha256"))
@@ -73,7 +80,7 @@ def predicate_of_record(record: Mapping[str, Any], *, builder: str = "", run_url
         },
         "runDetails": {
             "builder": {
-                "id": builder or BUILDER,
+                "id": builder,
                 "version": {"kiln": str(record["kiln"]), str(record["engine"]): str(record["engine_version"])},
             },
             "metadata": {key: value for key, value in metadata.items() if value},
@@ -108,7 +115,9 @@ def build_fact_lines(value: Mapping[str, Any]) -> list[str]:
     definition, details = mapping_or_empty(value.get("buildDefinition")), mapping_or_empty(value.get("runDetails"))
     builder, metadata = mapping_or_empty(details.get("builder")), mapping_or_empty(details.get("metadata"))
     versions = " ".join(f"{name} {version}" for name, version in mapping_or_empty(builder.get("version")).items())
-    lines = [f"built by {builder.get('id')}" + (f" ({versions})" if versions else "")]
+    name = str(builder.get("id"))
+    who = f"the machine {unquote(name.removeprefix(MACHINE))}" if name.startswith(MACHINE) else name
+    lines = [f"built by {who}" + (f" ({versions})" if versions else "")]
     if metadata.get("invocationId"):
         lines.append(f"in the run {metadata['invocationId']}")
     if is_kiln_predicate(value):
@@ -130,6 +139,8 @@ def _input_description(item: Mapping[str, Any]) -> str:
     name = item.get("uri") or item.get("name")
     if commit := digests.pop("gitCommit", None):
         return f"built from the commit {commit} of {str(name).removeprefix('git+')}"
+    if base := mapping_or_empty(item.get("annotations")).get(DIFFERS_FROM):
+        name = f"{str(name).removeprefix('git+')}, with changes to its commit {base} that were not committed"
     return f"built from {name}" + "".join(f", {kind} {text}" for kind, text in digests.items())
 
 
@@ -143,7 +154,11 @@ def _resolved_dependencies(record: Mapping[str, Any]) -> Iterable[dict[str, Any]
     if record.get("commit"):
         remote = record.get("remote") or ""
         name: dict[str, str] = {"uri": f"git+{remote}"} if "://" in remote else {"name": remote or "feedstock"}
-        yield {**name, "digest": {"gitCommit": str(record["commit"])}}
+        match = COMMIT.fullmatch(str(record["commit"]))
+        if match and match[2]:
+            yield {**name, "digest": {"sha256": match[2]}, "annotations": {DIFFERS_FROM: match[1]}}
+        else:
+            yield {**name, "digest": {"gitCommit": str(record["commit"])}}
     yield {"name": "recipe", "digest": {"sha256": str(record["recipe"])}}
     for source in record.get("sources") or ():
         yield _source_dependency(source)

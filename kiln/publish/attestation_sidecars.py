@@ -106,7 +106,9 @@ def write_content_addressed_sidecar(store: Store, path: str, record: Mapping[str
     if data is None or sidecar_hash(data) == record.get(FIELD):
         return ""
     if not _has_only_statements_about_file(data, path.partition("/")[2], str(record.get("sha256"))):
-        raise BrokenPackage(f"{path}{ENDING} has no attestation of this package", hint="delete or replace it")
+        raise BrokenPackage(
+            f"{path}{ENDING} has no attestation of this package", hint="replace it, or move it out of the channel"
+        )
     before = store.read(f"{path}{ENDING}.{record[FIELD]}") if record.get(FIELD) else None
     if before is not None:
         old = sigstore_bundles.parse_sidecar(before)

@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from kiln import git
 from kiln.errors import ReleaseRefused
 from kiln.matchspec_notation import conda_build_spec, package_name, strict_rattler_spec
 from kiln.model.build_results import TestVerdict
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 # Folders in which packages of many origins have files: headers, and Python's namespaces.
 SHARED_FOLDERS = ("include/*", "*/include/*", "*/site-packages/*")
 
+_COMMIT_UNKNOWN = (
+    "the commit is unknown that it was built from, so nobody can rebuild it from a checkout; to record it, commit the "
+    "feedstock, then run kiln build --rebuild"
+)
+
 
 class RefusalKind(str, Enum):
     """The kinds of reasons."""
@@ -39,6 +45,8 @@ class RefusalKind(str, Enum):
     UNTESTED = "untested"
     REHEARSAL = "rehearsal"
     MISMATCH = "mismatch"
+    OUTDATED = "outdated"
+    DIRTY = "dirty"
     NOT_ALLOWED = "not allowed"
     HELD = "held"
     LEAK = "leak"
@@ -90,7 +98,11 @@ def nonblocking_notes(release: Release) -> tuple[str, ...]:
     """
     links = _links_to_folders(release.candidates)
     skipped = [candidate for candidate in release.candidates if _may_be_published_untested(candidate, release)]
+    commits = [(candidate.path.name, _commit(candidate)) for candidate in release.candidates]
+    unknown = [name for name, commit in commits if not git.COMMIT.fullmatch(commit)]
+    more = f" and {len(unknown) - 1} more" if unknown[1:] else ""
     return (
+        *([f"{unknown[0]}{more}: {_COMMIT_UNKNOWN}"] if unknown else []),
         *(f"{candidate.path.name}: not tested, it is {cross_compilation_text(candidate)}" for candidate in skipped),
         *(f"{name}: {what}" for name, what, shared in links if not shared),
     )
@@ -132,7 +144,20 @@ def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> Iterat
     if sha256 not in {None, candidate.artifact.sha256}:
         held = f"the channel has it with the hash {sha256[:16]}..." if sha256 else "it was withdrawn there"
         yield RefusalKind.HELD, held
+    if not candidate.is_current:
+        yield RefusalKind.OUTDATED, "the recipe, conda-forge.yml or its config's file has changed since; build it again"
+    commit = _commit(candidate)
+    if git.is_dirty(commit) and not release.allow_dirty:
+        base = git.base_commit(commit)[:8]
+        what = f"built from changes to the commit {base}: commit them and run kiln build --rebuild, or --allow-dirty"
+        yield RefusalKind.DIRTY, what
     yield from _contents_refusal_reasons(candidate)
+
+
+def _commit(candidate: Candidate) -> str:
+    """Return the commit in a package's metadata, in the form of `kiln.git.checkout_commit`; empty where unknown."""
+    commit = candidate.contents.about.get("extra", {}).get("sha") if candidate.contents else None
+    return commit if isinstance(commit, str) else ""
 
 
 def _why_untested(candidate: Candidate, release: Release) -> str:

@@ -30,7 +30,8 @@ class Journal:
     """A publication: ``packages`` maps the paths of all packages to their hashes, ``fresh`` are the new paths.
 
     On a server ``aside`` is the channel for staging, and ``brought`` lists what this publication has uploaded, or may
-    have: channels with paths, in that order.
+    have: channels with paths, in that order. ``confirmed`` are those that the server said it took from it: the others
+    may be another machine's, of the same packages.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Journal:
     phase: PublicationPhase = PublicationPhase.STAGING
     aside: str = ""
     brought: tuple[tuple[str, str], ...] = ()
+    confirmed: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def from_entries(cls, entries: Iterable[IndexEntry], hashes: Mapping[str, str]) -> Journal:
@@ -63,9 +65,8 @@ class Journal:
                 fresh=tuple(_checked_package_path(path) for path in values["fresh"]),
                 phase=PublicationPhase(values["phase"]),
                 aside=str(values.get("aside", "")),
-                brought=tuple(
-                    (str(channel), _checked_package_path(path)) for channel, path in values.get("brought", ())
-                ),
+                brought=_checked_uploads(values.get("brought", ())),
+                confirmed=_checked_uploads(values.get("confirmed", ())),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise BrokenIndex("the channel's journal of a publication cannot be read", why=repr(error)) from error
@@ -82,9 +83,17 @@ class Journal:
         """Return the journal before packages are uploaded to a channel of a server."""
         return dataclasses.replace(self, brought=tuple(dict.fromkeys((*self.brought, *((channel, p) for p in paths)))))
 
+    def with_confirmed_upload(self, channel: str, path: str) -> Journal:
+        """Return the journal after a server took a package."""
+        return dataclasses.replace(self, confirmed=tuple(dict.fromkeys((*self.confirmed, (channel, path)))))
+
     def uploaded_paths(self, channel: str) -> tuple[str, ...]:
         """Return the paths that this publication has, or may have, uploaded to a channel of a server."""
         return tuple(path for name, path in self.brought if name == channel)
+
+    def confirmed_paths(self, channel: str) -> tuple[str, ...]:
+        """Return the paths that a channel of a server took from this publication."""
+        return tuple(path for name, path in self.confirmed if name == channel)
 
     @property
     def staging_folder(self) -> str:
@@ -130,6 +139,10 @@ class JournalFile:
         """Raise PublicationPending when any publication is under way."""
         if (journal := self.read()) is not None:
             journal.require_same_publication(Journal.from_entries((), {}))
+
+
+def _checked_uploads(uploads: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(channel), _checked_package_path(path)) for channel, path in uploads)
 
 
 def _checked_package_path(path: str) -> str:

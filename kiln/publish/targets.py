@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from kiln.publish.servers.server import Server
     from kiln.publish.transaction import PublicationTarget
+
+_CHANNEL = re.compile(r"\w[\w.-]*", re.ASCII)  # it becomes a part of paths and addresses
 
 
 def parse_target(
@@ -61,7 +64,7 @@ def _server_of_channel_url(kind: ServerKind, text: str, environment: Mapping[str
     url, _, channel = text.rpartition("/")
     url = url or kind.server_class.default_url
     parts = urlsplit(url)
-    if not channel or parts.scheme not in {"http", "https"}:
+    if not _CHANNEL.fullmatch(channel) or parts.scheme not in {"http", "https"}:
         raise UsageError(f"{text!r} is not a channel of {kind.value}", hint=f"{kind.value}:https://SERVER/CHANNEL")
     credentials = _server_credentials(kind, url, environment)
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:

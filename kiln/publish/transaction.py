@@ -81,8 +81,11 @@ class PublicationTarget(Protocol):
     def withdraw_packages(self, journal: Journal) -> None:
         """Remove the new packages from the channel; they stay in staging."""
 
-    def abort(self, journal: Journal) -> None:
-        """Remove the new packages from the channel and from staging, with their records."""
+    def abort(self, journal: Journal) -> tuple[str, ...]:
+        """Remove this publication's packages from the channel and from staging, with their records.
+
+        Return remarks on packages that stay, since they may be another's.
+        """
 
 
 def publish(
@@ -118,8 +121,8 @@ def publish(
     return tuple(entry.path for entry in publication.entries)
 
 
-def abort(target: PublicationTarget) -> tuple[str, ...]:
-    """Reverse the publication that is under way, and return the paths of its packages.
+def abort(target: PublicationTarget, note: Callable[[str], None] = lambda _: None) -> tuple[str, ...]:
+    """Reverse the publication that is under way, and return the paths of its packages; ``note`` gets what stays.
 
     Raises:
         UploadFailed, TokenRefused: when a server does not remove something; another call continues.
@@ -128,8 +131,10 @@ def abort(target: PublicationTarget) -> tuple[str, ...]:
         journal = target.journal.read()
         if journal is None:
             return ()
-        target.abort(journal)
+        remarks = target.abort(journal)
         target.journal.remove()
+    for remark in remarks:
+        note(remark)
     return journal.fresh
 
 
@@ -166,4 +171,7 @@ def _reverse_promotion(target: PublicationTarget) -> str:
     except KilnError as error:
         remaining = target.package_hashes().keys() & journal.fresh
         return f"{len(remaining)} of {len(journal.fresh)} packages are in {target.name} and stay there: {error.what}"
+    hashes = target.package_hashes()
+    if others := [path for path in journal.fresh if hashes.get(path) == journal.packages[path]]:
+        return f"{len(others)} of its packages are in {target.name} and stay there: their upload was not confirmed"
     return f"nothing of it is in {target.name}"

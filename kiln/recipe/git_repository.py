@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import process_runner
+from kiln import files, git
 from kiln.errors import RecipeFault, UnsafeTemplate
 
 if TYPE_CHECKING:
@@ -18,11 +18,9 @@ _SECONDS = 30.0
 _MAX_SIZE = 4 << 20  # bytes of a file
 # The user's and the system's settings do not count, and the repository's own run no program.
 _SETTINGS = {
-    "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_ALLOW_PROTOCOL": "", "LC_ALL": "C",
+    "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_ALLOW_PROTOCOL": "", "LC_ALL": "C",
     "PATH": os.defpath,
 }  # fmt: skip
-_HARMLESS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.pager=cat", "safe.directory=*")
 _ELSEWHERE = ("commondir", "objects/info/alternates", "objects/info/http-alternates")
 _SETTINGS_FILES = ("config", "config.worktree")
 _INCLUDE = re.compile(r"\[\s*include|refstorage[^\n]*:", re.IGNORECASE)  # settings and refs of other files
@@ -110,16 +108,13 @@ def _safe_git_folder(repository: Path, feedstock: Path) -> Path:
 
 
 def _symbolic_links(folder: Path) -> Iterator[Path]:
-    for top, folders, files in os.walk(folder):
-        for name in (*folders, *files):
+    for top, folders, names in files.walk(folder):
+        for name in (*folders, *names):
             if (file := Path(top, name)).is_symlink():
                 yield file
 
 
 def _run_git(folder: Path, *arguments: str) -> str | None:
     """Return the output of a command of git in a repository, and in none of the folders above; None where it fails."""
-    settings = [word for setting in _HARMLESS for word in ("-c", setting)]
-    result = process_runner.capture(
-        ("git", *settings, "--git-dir", str(folder), *arguments), env=_SETTINGS, cwd=folder, timeout=_SECONDS
-    )
+    result = git.run(folder, *arguments, env=_SETTINGS, repository=folder, timeout=_SECONDS)
     return result.stdout if result.ok else None

@@ -14,6 +14,7 @@ from kiln.model.release_packages import Candidate, Release
 from kiln.publish import package_inspection
 from kiln.publish.gate import require_releasable
 from kiln.repodata.index_entry import IndexEntry, read_index_entry
+from kiln.store import build_cache
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class ConfigsAndRuns:
         published: Mapping[str, str],
         tokens: Sequence[str] = (),
         untested: Iterable[str] = (),
+        allow_dirty: bool = False,
     ) -> Release:
         """Return the release of all configs' packages, or of the named ones, whatever made them."""
         build_paths = (
@@ -82,6 +84,7 @@ class ConfigsAndRuns:
             allowed=allowed_package_names(self.feedstock),
             held=published,
             untested=frozenset(untested),
+            allow_dirty=allow_dirty,
         )
 
     def find_output(self, name: str, configs: Iterable[str]) -> tuple[RenderedConfig, Output] | None:
@@ -91,6 +94,10 @@ class ConfigsAndRuns:
                 if not output.skip and output.package_file_name == name:
                     return self.rendered[config], output
         return None
+
+    def _is_current(self, config: str, report: PackageReport) -> bool:
+        """Return whether a package was built from the feedstock's files as they are now."""
+        return report.feedstock == build_cache.recipe_and_config_digest(self.feedstock, config)
 
     def _reports_by_package_file(self) -> dict[Path, tuple[tuple[str, PackageReport], ...]]:
         """Return every package file of the last runs, each with the configs that made it and their reports."""
@@ -122,6 +129,7 @@ class ConfigsAndRuns:
             broken=broken,
             built_on=_cross_build_platform(rendered),
             output=rendered and rendered[1],
+            is_current=any(each is report and self._is_current(name, each) for name, each in reports),
             needs_nothing_else=rendered is not None and _has_no_build_requirements(*rendered),
         )
 

@@ -7,7 +7,6 @@ is trusted: packages must have the hashes of the report, and a release judges th
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from kiln.errors import BrokenPackage, ReleaseRefused, UsageError
 from kiln.fleet import collect
 from kiln.ledger import Ledger, run_record_json_columns
 from kiln.model.run import GOOD, ConfigState, MatrixReport
-from kiln.store import build_cache, configs_built_on_workers
+from kiln.store import build_cache, configs_built_on_workers, delivery_check
 from kiln.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from kiln.store.configs_built_on_workers import RemoteConfig
 
 REPORT = "report.json"
-LONGEST = 16 << 20  # bytes of a report
 
 
 def import_ci_job_results(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:
@@ -81,9 +79,7 @@ def read_job_report(path: Path) -> MatrixReport:
         ReleaseRefused: the config is not finished, or was rehearsed.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(LONGEST + 1)
-        data = json.loads(text[:LONGEST])
+        data = delivery_check.read_report(path)
         for config in data["configs"]:
             config.pop("error", None)  # what `kiln build --json` adds
         report = run_record_json_columns.record_from_json(MatrixReport, data)

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kiln import __version__, files, limits, masking
+from kiln import files, limits, masking
 from kiln.bazel import declared_repositories
 from kiln.conda_package import reader
 from kiln.errors import ProvenanceBroken
@@ -56,16 +56,15 @@ class Attester(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttestationSettings:
-    """The attestations to make: by whom, for the channel at a URL, and the CI's workflow and run if there are any."""
+    """The attestations to make: by whom, for the channel at a URL, and the workflow of a CI that publishes."""
 
     attester: Attester
     channel: str
     workflow: str = ""
-    run_url: str = ""
 
     def sign_package_bundles(self, record: Provenance) -> tuple[bytes, ...]:
         """Return the signed statements about a package: that it is published, and how it was made."""
-        predicate = slsa.predicate_of_record(dataclasses.asdict(record), builder=self.workflow, run_url=self.run_url)
+        predicate = slsa.predicate_of_record(dataclasses.asdict(record))
         published = statements.publication_statement(record.file, record.sha256, self.channel)
         return self.attester.sign_statements(
             [published, statements.slsa_statement(record.file, record.sha256, predicate)]
@@ -160,7 +159,9 @@ def provenance_record(
         remote=extra.get("remote_url"),
         engine=report.engine,
         engine_version=_engine_version(info, contents.about),
-        kiln=__version__,
+        kiln=report.kiln_version,
+        workflow=report.workflow,
+        run_url=report.ci_url,
         container=report.container,
         image=report.image,
         machine=report.machine,
@@ -238,8 +239,9 @@ def _recorded_sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple
             fields["checkout"] = {"program": checkout.program, "url": masking.with_masked_credentials(checkout.url)}
             fields["checkout"] |= {"revision": checkout.revision} if checkout.revision else {}
         if source.path is not None:
-            place = matrix.feedstock.recipe / source.path
-            fields["digest"] = file_or_folder_digest(place) if place.exists() else None
+            place = (matrix.feedstock.recipe / source.path).resolve()
+            if place.is_relative_to(matrix.feedstock.recipe.resolve()):  # others may have changed since the build
+                fields["digest"] = file_or_folder_digest(place) if place.exists() else None
         sources.append(fields)
     return tuple(sources)
 

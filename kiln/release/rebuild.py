@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from kiln import files
+from kiln import files, git
 from kiln.errors import NotReproduced, ProvenanceBroken
 from kiln.process_table import kill_orphans_in_folder
 from kiln.release.package_byte_differences import described_differences, feedstock_folder_in_placeholders
@@ -59,7 +59,7 @@ def require_same_recipe(feedstock: Feedstock, record: Mapping[str, Any]) -> None
         raise ProvenanceBroken(f"the record is invalid: {', '.join(wrong) or 'extra'} has an invalid value")
     if build_cache.recipe_digest(feedstock) == record["recipe"]:
         return
-    commit = record.get("commit")
+    commit = git.base_commit(record.get("commit"))
     raise ProvenanceBroken(
         f"the recipe in {feedstock.root} is not the one that {record['file']} was built from",
         why=f"its files have another hash than {record['recipe'][:16]}...",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from kiln import files, folder_lock
+from kiln import files, folder_lock, git
 from kiln.build.recipe_files_in_info import META, TEMPLATE, VARIANT, VARIANT_V1
 from kiln.conda_package import reader
 from kiln.errors import BrokenPackage, NotWritable, ProvenanceBroken
@@ -43,6 +43,7 @@ def restore_feedstock(package: Path, record: Mapping[str, Any], into: Path) -> F
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise NotWritable(f"{into} is not empty", hint="name a new folder")
     texts, config = record.get("feedstock_files"), record.get("config")
+    commit = git.base_commit(record.get("commit")) or "the commit of its release"
     allowed = {"conda-forge.yml", f".ci_support/{config}.yaml", f"recipe/{VARIANT}"}
     if (
         not isinstance(texts, dict)
@@ -52,7 +53,7 @@ def restore_feedstock(package: Path, record: Mapping[str, Any], into: Path) -> F
         raise ProvenanceBroken(
             f"the record of {package.name} does not have the files of its feedstock",
             why="they are recorded since kiln 0.1; or its config file is too large",
-            hint=f"git checkout {record.get('commit') or 'the commit of its release'}, and rebuild there",
+            hint=f"git checkout {commit}, and rebuild there",
         )
     if texts.keys() - allowed or not all(isinstance(text, str) for text in texts.values()):
         raise ProvenanceBroken(f"the record of {package.name} has files that are not of a feedstock")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from kiln import files
+from kiln import files, git
 from kiln.console.progress_text import SIGNS
 from kiln.console.text import duration, elapsed_text, unindented_terminal_line
 from kiln.report import totals
@@ -52,7 +52,8 @@ def _jinja_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"SIGNS": SIGNS, "totals": totals, "commit_url": commit_url}
+    environment.globals |= {"SIGNS": SIGNS, "totals": totals}
+    environment.globals |= {"commit_url": commit_url, "short_commit": git.short_commit}
     environment.filters |= {
         "clean": lambda text: cut_to_width(unindented_terminal_line(str(text))),
         "reason": _reason_text,
@@ -82,8 +83,9 @@ def is_web_url(url: str) -> bool:
 
 def commit_url(report: MatrixReport) -> str:
     """Return the page of a run's commit, as GitHub, GitLab and Forgejo have it; empty where it is unknown."""
-    url = f"{report.remote_url.rstrip('/').removesuffix('.git')}/commit/{report.commit}"
-    return url if re.fullmatch("[0-9a-f]{7,64}", report.commit) and is_web_url(report.remote_url) else ""
+    commit = git.base_commit(report.commit)
+    url = f"{report.remote_url.rstrip('/').removesuffix('.git')}/commit/{commit}"
+    return url if re.fullmatch("[0-9a-f]{7,64}", commit) and is_web_url(report.remote_url) else ""
 
 
 def short_duration(seconds: float) -> str:

@@ -141,7 +141,10 @@ class ConfigBuild:
             return {**good, "debug": result["debug"]}
         changed = build_cache.recipe_and_config_digest(task.feedstock, task.job.config) != task.job.sources
         outdated = changed or result.get("outdated", False)
-        packages = self.publish_to_channel(result["packages"], time.monotonic() - start, outdated=outdated)
+        made_from = {"feedstock": "" if changed else task.job.sources}
+        packages = self.publish_to_channel(
+            [{**package, **made_from} for package in result["packages"]], time.monotonic() - start, outdated=outdated
+        )
         good["reason"] = CHANGED if changed else ""
         return {**good, "packages": [to_json(package) for package in packages]}
 

@@ -27,7 +27,8 @@ class RunOptions:
     which may contain a password, ``cache_bound`` the bytes of all caches on the disk. ``build`` goes to each job.
     ``remote_executor`` is the address of a server that runs Bazel's actions, ``remote_credentials`` a folder for it,
     or the variable that is made of one.
-    ``remote_url`` is the feedstock's repository, ``ci_url`` the page of the CI's run; both empty where unknown.
+    ``remote_url`` is the feedstock's repository, ``ci_url`` the page of the CI's run, ``workflow`` the URI of its
+    workflow; empty where unknown.
     """
 
     configs: tuple[str, ...]
@@ -46,6 +47,7 @@ class RunOptions:
     remote_credentials: Path | str | None = field(default=None, repr=False)
     cache_bound: int = CACHE_BOUND
     remote_url: str = ""
+    workflow: str = ""
     ci_url: str = ""
     build: BuildOptions = field(default_factory=BuildOptions)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import conda_forge_yml, expand, limits, render
-from kiln.build import script_variables
+from kiln import conda_forge_yml, expand, feedstock_folder_check, limits, render
+from kiln.build import patch_check, script_variables
 from kiln.errors import RecipeFault
 from kiln.job.required_channels_and_network import channel_sources
 from kiln.job.step_and_output_lookup import require_known_step
@@ -89,6 +89,8 @@ def look_up_run_inputs(
     )
     notes_on_recipe = limits.run_bounded(lambda: _preflight_check_notes(feedstock, configs, options))
     choice = container_engine_and_image_choice.choose_container_engine(options)
+    # The engine's scripts do not quote their folders, and the option for a mount separates its parts by commas.
+    feedstock_folder_check.require_usable_path(feedstock.root, " " if choice.engine is None else ",")
     if choice.engine is None:
         buildable_platforms.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=False)
     image_platforms = buildable_platforms.image_platforms(feedstock, configs)
@@ -182,6 +184,8 @@ def _preflight_check_notes(
         expand.conda_settings(feedstock.conda_forge_yml)
     renderings = [render.render(feedstock, config) for config in configs]
     tensorflow_and_cuda_version_check.require_compatible_versions(feedstock, renderings)
+    for source in (source for rendered in renderings for source in rendered.sources):
+        patch_check.require_safe_patches(feedstock.recipe / patch for patch in source.patches)
     _require_supported_recipe_keys(feedstock, renderings, engine=options.build.engine)
     bazel_remote_executor_secrets_and_refusals.refuse_ineffective_remote_options(feedstock, configs, options)
     warnings = dict.fromkeys(warning for rendered in renderings for warning in rendered.warnings)

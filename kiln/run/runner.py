@@ -109,6 +109,7 @@ class MatrixRun:
             remote_url=plan.options.remote_url,
             kiln_version=__version__,
             ci_url=plan.options.ci_url,
+            workflow=plan.options.workflow,
             configs=tuple(self.configs.values()),
         )
 

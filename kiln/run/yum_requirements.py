@@ -90,7 +90,7 @@ def add_packages_to_images(
     derived: dict[BuildLocation, BuildLocation] = {}
     notes = []
     with build_cache.hold_lock(
-        ArtifactLayout.for_feedstock(feedstock).lock_file("images"), seconds=derived_image.SECONDS
+        ArtifactLayout.for_feedstock(feedstock).common_lock_file("images"), seconds=derived_image.SECONDS
     ):
         for place in dict.fromkeys(places.values()):
             derived[place], note = _derive_image_with_packages(place, packages, options, engine, on_line)

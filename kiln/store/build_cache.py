@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from kiln import __version__, files
-from kiln.errors import AlreadyRunning
+from kiln.errors import AlreadyRunning, HashMismatch
 from kiln.ledger import FINISHED_CONFIG, Ledger, StoredArtifact, run_record_json_columns
 from kiln.model.build_results import PackageReport
 from kiln.model.rattler_build_settings import OWN_ENGINE
@@ -152,18 +152,30 @@ def publish_finished_config(
     *,
     seconds: float,
     disk: int,
+    delivered: bool = False,
 ) -> tuple[PackageReport, ...]:
     """Put a finished config's packages into the channel, its wheels next to it, and record the config as finished.
 
     ``packages_made`` are package files with their reports, ``disk`` the bytes that the build took. A package of that
     name that another config has put there, from the same recipe and engine, stays: packages that depend on it may have
-    been tested with it. The channel is indexed by ``index_channel``, once for all configs that were added meanwhile.
+    been tested with it. If the packages were ``delivered`` by other machines, both must have one hash, since one of
+    them may be forged. The channel is indexed by ``index_channel``, once for all configs that were added meanwhile.
+
+    Raises:
+        HashMismatch: another machine has delivered a package of this name with another hash.
     """
-    with hold_lock(layout.lock_file("channel")):
+    with hold_lock(layout.common_lock_file("channel")):
         reports = [run_record_json_columns.record_from_json(PackageReport, fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
         paths = [_channel_path(report) for report in reports]
         stays = [_artifact_of_other_config(ledger, layout, path, inputs, config) for path in paths]
+        for report, other in zip(reports, stays, strict=True):
+            if delivered and other is not None and other.sha256 != report.artifact.sha256:
+                raise HashMismatch(
+                    f"{other.path} was delivered with two hashes",
+                    why=f"by {other.config} with {other.sha256}, by {config} with {report.artifact.sha256}",
+                    hint=f"what several configs make must be the same from each; or build it here: kiln build {config}",
+                )
         fresh = [(source, path) for source, path, other in zip(sources, paths, stays, strict=True) if other is None]
         packages = [(source, path.split("/")[0]) for source, path in fresh if source.suffix != ".whl"]
         if packages:
@@ -190,7 +202,7 @@ def index_channel(layout: ArtifactLayout) -> None:
         BrokenPackage: when the metadata of a package there cannot be read.
     """
     if layout.channel.is_unindexed:
-        with hold_lock(layout.lock_file("channel")):
+        with hold_lock(layout.common_lock_file("channel")):
             layout.channel.repair_index()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln import expand
 from kiln.ledger import Ledger
 from kiln.serialization import to_json
-from kiln.store import build_cache
+from kiln.store import build_cache, delivery_check
 from kiln.store.layout import ArtifactLayout
 from kiln.variants.cuda_version import compile_group
 
@@ -63,13 +63,18 @@ def add_collected_packages(
     """Put a config's collected and verified packages into the channel; return them with their paths there.
 
     Without ``index``, the caller indexes the channel before anything reads it.
+
+    Raises:
+        BrokenPackage: they are not exactly those that the config renders.
+        HashMismatch: another config has delivered a package of this name with another hash.
     """
+    delivery_check.require_packages_of_config(feedstock, config.config, config.group, packages)
     layout = ArtifactLayout.for_feedstock(feedstock)
     packages_made = [(report.artifact.path, to_json(report)) for report in packages]
     seconds = sum(report.build_seconds for report in packages)
     with Ledger(layout.ledger) as ledger:
         added = build_cache.publish_finished_config(
-            ledger, layout, config.config, packages_made, config.inputs, seconds=seconds, disk=0
+            ledger, layout, config.config, packages_made, config.inputs, seconds=seconds, disk=0, delivered=True
         )
     if index:
         build_cache.index_channel(layout)

@@ -21,7 +21,7 @@ def json_digest(value: object) -> str:
 def folder_digest(folder: Path, *, without: Iterable[str] = ()) -> str:
     """Return a hash over the names and contents of all files below a folder, without some names at its top level."""
     left_out = {folder / name for name in without}
-    paths = sorted(file for file in folder.rglob("*") if file.is_file() and file not in left_out)
+    paths = [file for file in files.files_below(folder) if file not in left_out]
     return json_digest([(str(file.relative_to(folder)), files.sha256(file)) for file in paths])
 
 

@@ -6,10 +6,11 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln import files, process_runner
+from kiln import files, git
 from kiln.bazel.disk_caches import DiskCaches
-from kiln.errors import MissingTool, NotWritable
+from kiln.errors import MissingTool, NotWritable, UsageError
 from kiln.local_channel import LocalChannel
+from kiln.name_rules import existing_subdirs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,8 @@ class ArtifactLayout:
     ) -> ArtifactLayout:
         """Return the folders of a feedstock."""
         refuse_tracked_link(feedstock)
+        root = feedstock.artifacts
+        files.refuse_special_files(root, *(root / name for name in (*existing_subdirs(root), "locks", "finished")))
         return cls(root=feedstock.artifacts, rehearsal=rehearsal, compile_cache=compile_cache)
 
     def safe_path(self, *names: str) -> Path:
@@ -76,25 +79,34 @@ class ArtifactLayout:
         """Bazel's caches, one for each key."""
         return DiskCaches(root=self.compile_cache or self.safe_path("compile-cache"))
 
-    def lock_file(self, name: str) -> Path:
-        """Return the lock file of a config's build, or of the channel."""
+    # A config may have any name, so what belongs to configs has folders in which nothing else is.
+
+    def lock_file(self, config: str) -> Path:
+        """Return the lock file of a config's build."""
+        return self.safe_path("locks", "rehearsals" if self.rehearsal else "builds", f"{config}.lock")
+
+    def common_lock_file(self, name: str) -> Path:
+        """Return the lock file of what configs share, such as the channel."""
         return self.safe_path("locks", f"{'rehearsal-' if self.rehearsal else ''}{name}.lock")
 
     def work_folder(self, config: str) -> Path:
         """Return the folder of a config's build; removed at its end, except a rehearsal's with its channel."""
-        return self.safe_path("rehearsal" if self.rehearsal else "work", config)
+        return self._folder_of_configs("", config)
 
     def staging_folder(self, config: str) -> Path:
         """Return the folder of a config's packages between its work folder and the channel."""
-        return self.work_folder(config).with_name(f"{config}.packages")
+        return self._folder_of_configs("-packages", config)
 
     def container_marker_file(self, config: str) -> Path:
         """Return the file that marks a config's folder as a container's."""
-        return self.work_folder(config).with_name(f"{config}.in-container")
+        return self._folder_of_configs("-in-container", config)
 
     def published_marker_file(self, config: str) -> Path:
         """A file that exists from just before a config is recorded as finished until its folder is removed."""
-        return self.work_folder(config).with_name(f"{config}.published")
+        return self._folder_of_configs("-published", config)
+
+    def _folder_of_configs(self, kind: str, config: str) -> Path:
+        return self.safe_path(f"{'rehearsal' if self.rehearsal else 'work'}{kind}", config)
 
     def log_file(self, run: int, config: str) -> Path:
         """Return the log of a config's build in a run."""
@@ -124,14 +136,14 @@ def refuse_tracked_link(feedstock: Feedstock) -> None:
         raise NotWritable(
             f"{link} is a link that came with the feedstock, and nothing is written through it",
             why=f"it leads to {link.readlink()}; a link of your own is followed where git does not track it",
-            hint=f"git rm --cached {link.name}, if it is to stay, or rm {link}",
+            hint=f"if it is to stay, git rm --cached {link.name}; else rename the link",
         )
 
 
 def _is_tracked_by_git(link: Path) -> bool | None:
     """Return whether git tracks a file; None where git fails."""
     try:
-        result = process_runner.capture(("git", "ls-files", "--", link.name), env=os.environ, cwd=link.parent)
-    except MissingTool:
+        result = git.run(link.parent, "ls-files", "--", link.name, env=os.environ)
+    except (MissingTool, UsageError):
         return None
     return bool(result.stdout) if result.ok else None

@@ -81,7 +81,7 @@ class RehearsalLayout:
         names = {package.name for package in self.channel.packages()}
         if not root.exists() and names - set(needed):
             with files.atomic_replacement(root) as part:
-                shutil.copytree(self.channel.root, part, symlinks=True, copy_function=_link_or_copy)
+                files.copy_tree(self.channel.root, part, _link_or_copy)
         return root.exists()
 
     def remove_earlier_channel(self) -> None:

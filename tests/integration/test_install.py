@@ -29,6 +29,7 @@ from kiln.install.install import InstallRequest, plan_install
 from kiln.local_channel import LocalChannel
 from tests import warm
 from tests.packages import hostile_package, release_package
+from tests.small_disks import mounted
 from tests.solving import record, rendered, stand_ins, write
 
 ROOT = Path(__file__).parents[2]
@@ -112,6 +113,34 @@ def test_a_dry_run_has_the_same_json_and_writes_nothing(channel: Path, tmp_path:
     ]
     assert not told["installed"]
     assert not (tmp_path / "prefix").exists()
+
+
+def test_on_a_full_disk_a_prefix_stays_as_it_was(channel: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with mounted(disk, "400k"):
+        words = (
+            "install",
+            "--from",
+            str(channel),
+            "--prefix",
+            str(disk / "prefix"),
+            "--cache",
+            str(tmp_path / "cache"),
+        )
+        assert cli.run([*words, "app"]) == 0
+        before, codes = state(disk), []
+        for free in range(1024, 100 * 1024, 4096):
+            usage = shutil.disk_usage(disk)
+            (disk / "ballast").write_bytes(bytes(max(0, usage.free - free)))
+            codes.append(cli.run([*words, "other"]))
+            (disk / "ballast").unlink()
+            if codes[-1] == 0:
+                break
+            assert state(disk) == before
+        assert codes[-1] == 0
+        assert len(codes) > 1
+        assert installed(disk) == {"app-1-0", "library-1-0", "other-1-0"}
+        assert all(json.loads(text) for name, text in state(disk).items() if name.endswith(".json"))
 
 
 def test_a_prefix_is_updated_and_other_files_stay(channel: Path, tmp_path: Path) -> None:

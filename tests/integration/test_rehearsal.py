@@ -276,7 +276,7 @@ def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(small_d
 def test_two_of_one_config_at_once_are_refused(tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
     config = cpu_config_for_python(feedstock_folder_check.load(feedstock), PYTHON).name
-    lock = feedstock / "build_artifacts" / "locks" / f"rehearsal-{config}.lock"
+    lock = feedstock / "build_artifacts" / "locks" / "rehearsals" / f"{config}.lock"
     lock.parent.mkdir(parents=True)
     holder = (
         "import sys; from pathlib import Path; from kiln.files import held_lock_file\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from kiln import files
 from kiln.errors import AlreadyRunning, DiskFull, KilnError, NotWritable, SystemFault
+from kiln.store.digests import folder_digest
 
 
 def names(folder: Path) -> list[str]:
@@ -268,3 +270,29 @@ def test_an_empty_file_is_created_in_one_step_and_not_through_a_link(tmp_path: P
     with pytest.raises(OSError, match="symbolic links"):
         files.create_empty_file(link)
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="paths have a limit there")
+@pytest.mark.parametrize(("depth", "name"), [(1050, "d"), (30, "d" * 200), (1050, "d" * 20)])
+def test_folders_of_any_depth_are_measured_copied_hashed_and_removed(tmp_path: Path, depth: int, name: str) -> None:
+    """Deeper than Python's stack, than the longest path, and than the open files of a process."""
+    top = tmp_path / "top"
+    top.mkdir()
+    place = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=place)
+        inner = os.open(name, os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(os.open("file", os.O_CREAT, dir_fd=place))
+    os.close(place)
+    is_short = depth * (len(name) + 1) < 4000
+    assert len([folder for folder, _, _ in files.walk(top)]) > 15
+    assert files.size_on_disk(top) >= 0
+    assert folder_digest(top)
+    if is_short:
+        files.copy_tree(top, tmp_path / "copy", shutil.copy2)
+        assert [path.name for path in files.files_below(tmp_path / "copy")] == ["file"]
+        files.remove(tmp_path / "copy")
+    files.remove(top)
+    assert names(tmp_path) == []

@@ -76,7 +76,9 @@ def test_the_folders_of_a_channel(tmp_path: Path) -> None:
     assert name_rules.existing_subdirs(tmp_path / "missing") == ()
 
 
-@pytest.mark.parametrize("name", ["..", ".hidden", "-rf", "--help", "", "a\nb", "a\x1b[2J", "a\u202eb", "a/b"])
+@pytest.mark.parametrize(
+    "name", ["..", ".hidden", "-rf", "--help", "", "a\nb", "a\x1b[2J", "a\u202eb", "a/b", "wheels", "e\u0301"]
+)
 def test_a_file_with_an_invalid_name_is_not_a_config(name: str) -> None:
     assert not name_rules.is_config_name(name)
 

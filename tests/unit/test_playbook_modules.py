@@ -132,6 +132,47 @@ def test_a_file_with_another_hash_and_a_link_are_wrong(tmp_path: Path) -> None:
     assert COLLECT.wrong(rows, tmp_path) == ["bad", "link", "missing"]
 
 
+@pytest.mark.parametrize("size", [-1, -(10**15), 1.5, "3", None, True])
+def test_a_size_that_no_file_has_is_refused(size: object) -> None:
+    lying = report("/x/build_artifacts/noarch/a-1-0.conda")
+    lying["configs"][0]["packages"][0]["artifact"]["size"] = size
+    with pytest.raises(COLLECT.Refused, match="cannot have"):
+        COLLECT.expected(lying, "config")
+
+
+@pytest.mark.processes
+@pytest.mark.needs("rsync")
+def test_a_worker_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an endless log the end is kept, a package that is larger than it claims is not, nor a part of it."""
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nwhile [ "$1" != one ]; do shift; done; shift; exec sh -c "$*"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    job, package = tmp_path / "jobs/config", tmp_path / "project/build_artifacts/linux-64/a-1-0.conda"
+    for folder in (job, package.parent):
+        folder.mkdir(parents=True)
+    monkeypatch.setattr(COLLECT, "LONGEST", 1000)
+    (job / "log").write_bytes(b"x" * 5000 + b"the end")
+    (job / "state.json").write_text("{}")
+    package.write_bytes(b"y" * 5000)
+    digest = hashlib.sha256(package.read_bytes()).hexdigest()
+    (job / "report.json").write_text(json.dumps(report(f"/x/build_artifacts/linux-64/{package.name}", digest, log="")))
+    parameters = {
+        "folder": str(tmp_path / "run"),
+        "machine": "one",
+        "config": "config",
+        "home": str(tmp_path),
+        "tries": 2,
+    }
+    (tmp_path / "run").mkdir()
+    with pytest.raises(COLLECT.Refused, match="HASH MISMATCH"):
+        COLLECT.collect(parameters)
+    got = {path.name: path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert got == {"log": 1000, "report.json": (job / "report.json").stat().st_size, "state.json": 2}
+    assert (tmp_path / "run/collected/one/config/log").read_bytes().endswith(b"the end")
+
+
 @pytest.mark.parametrize(("text", "expires"), [("7", 7), ("", 0), ("tomorrow", 0), ("-7", 0), ("7.5", 0)])
 def test_a_tag_that_others_have_written_hides_no_machine(text: str, expires: int) -> None:
     tags = {"kiln-fleet": "true", "kiln-expires": text}
@@ -782,7 +823,7 @@ def test_a_workers_credentials_are_forgotten_with_it_and_no_others(tmp_path: Pat
 def test_a_missing_rsync_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(COLLECT.Refused, match="rsync is not installed; the package is rsync"):
-        COLLECT.fetch({"folder": str(tmp_path), "machine": "one"}, "/home", tmp_path / "target", ["log"])
+        COLLECT.fetch({"folder": str(tmp_path), "machine": "one"}, "/home", tmp_path / "target", ["log"], 1)
 
 
 def test_a_job_keeps_the_hash_over_what_it_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ LAYERS = tuple(
         bazel container local_channel console files zstd system_package_advice ledger limits provenance
         compat package_safety name_rules channel_url_credentials rattler_process process_table
         conda_forge_yml signals folder_lock http_client source_download archive_kinds recipe_script_launch_commands
-        emulation version_spec plain_yaml_loading package_cache solve_and_install virtual_packages""",
+        emulation git version_spec plain_yaml_loading package_cache solve_and_install virtual_packages""",
         "feedstock_folder_check lint expand render build package_test publish rehearse image report",
         "store job executor builder scheduling run install release fleet bump convert init",
         "cli __main__",
@@ -104,6 +104,34 @@ def test_imports_within_a_layer_make_no_cycle(layer: int) -> None:
         free = {part for part, others in uses.items() if not others & uses.keys()}
         assert free, f"these import each other in a cycle: {sorted(uses)}"
         uses = {part: others for part, others in uses.items() if part not in free}
+
+
+DESTROYS = re.compile(
+    r"\brm -[rf]|\b(?:remove|delete) (?:it|them|\{)|\bgit (?:clean|reset|checkout --)|\bkill -9|prune"
+)
+
+
+def test_no_hint_destroys_what_a_user_has_made() -> None:
+    """Who pastes a hint loses nothing: files are moved or renamed; options, settings and links are removed."""
+    found = [
+        f"{name_of(file)}: {text}"
+        for file in FILES
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.keyword) and call.arg == "hint"
+        if DESTROYS.search(text := ast.unparse(call.value))
+    ]
+    allowed = {  # settings of conda-forge.yml, a hash in a recipe, and packages in a label of a server
+        *("expand/publishing_job_settings.py", "bump/source_hash_literals.py", "publish/servers/server_publication.py"),
+        *("run/unsupported_recipe_yaml_keys.py", "build/rattler_build_failure_kinds.py"),
+        "cli/build_continued_over_ci_jobs.py",  # an option
+    }
+    assert [line for line in found if line.partition(":")[0] not in allowed] == []
+
+
+def test_git_is_called_by_one_module() -> None:
+    """But for sources, which are checked out where the build runs."""
+    callers = {name_of(file) for file in FILES if re.search(r"""(?<!get)[(\[]\s*["']git["'],""", file.read_text())}
+    assert callers == {"git.py", "build/source_repository_checkout.py"}
 
 
 def test_the_lowest_layer_needs_only_the_standard_library() -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
 from kiln.errors import BrokenPackage
 from kiln.fleet import costs
-from kiln.fleet.collect import verify_received_package
 from kiln.ledger.run_record_json_columns import record_from_json
 from kiln.model.fleet_run import FleetRun
 from kiln.model.run import ConfigRun, MatrixReport
 from kiln.serialization import from_json_values
-from kiln.store import configs_built_on_workers
+from kiln.store import configs_built_on_workers, delivery_check
 from kiln.store.build_cache import InputHashes
 from kiln.store.configs_built_on_workers import RemoteConfig
 
@@ -36,7 +34,7 @@ def read_fetched_results(folder: Path) -> tuple[MatrixReport, FleetRun]:
         HashMismatch: when a package is not the one that was built.
     """
     try:
-        state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        state: dict[str, Any] = delivery_check.read_report(folder / "state.json")
         if state["report"] is None:
             lines = "\n".join(state.get("output", ()))
             raise BrokenPackage("the run has ended before its first build, and has no results", why=lines)
@@ -51,7 +49,8 @@ def read_fetched_results(folder: Path) -> tuple[MatrixReport, FleetRun]:
 def _config_with_checked_files(folder: Path, config: ConfigRun) -> ConfigRun:
     log = folder / "logs" / f"{config.config}.log"
     packages = tuple(
-        verify_received_package(folder / "packages", package, sender="controller") for package in config.packages
+        delivery_check.verify_received_package(folder / "packages", package, sender="controller")
+        for package in config.packages
     )
     is_log = log.is_file() and log.parent.resolve() == (folder / "logs").resolve()
     return dataclasses.replace(config, packages=packages, log=log if is_log else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import time
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from kiln.fleet.slurm.attempt_folders_and_sbatch_options import AttemptFolder, h
 from kiln.fleet.slurm.outcome import NEVER, is_job_over, job_outcome
 from kiln.model.job_estimate import JobSize
 from kiln.name_rules import is_channel_subdir
+from kiln.store import delivery_check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -187,33 +187,46 @@ def copy_build_results(attempt: AttemptFolder, target: Path, config: str) -> Non
     """Copy a build's report, state and logs, and the packages that its report lists; links are not followed."""
     target.mkdir(parents=True, mode=0o700)
     for name in REPORTS:
-        _copy_file_if_exists(attempt.folder, name, target / name)
+        _copy_end_if_exists(attempt.folder, name, target / name)
     if (log := attempt.latest_build_log(config)) is not None:
-        _copy_file_if_exists(
+        _copy_end_if_exists(
             attempt.artifacts, str(log.relative_to(attempt.artifacts)), target / log.relative_to(attempt.artifacts)
         )
-    for name in _reported_package_paths(target / "report.json", config):
-        size = (attempt.artifacts / name).lstat().st_size if (attempt.artifacts / name).is_file() else 0
+    for name, size in _reported_packages(target / "report.json", config):
         files.require_disk_space(target, size + LITTLE, for_what=f"the package {name}")
-        _copy_file_if_exists(attempt.artifacts, name, target / "packages" / name)
+        _copy_file_if_exists(attempt.artifacts, name, target / "packages" / name, size=size)
 
 
-def _reported_package_paths(report: Path, config: str) -> list[str]:
-    """Return the paths of packages below their folder; `collect.verify_received_package` checks them."""
+def _reported_packages(report: Path, config: str) -> list[tuple[str, int]]:
+    """Return the paths and sizes of packages below their folder; `delivery_check` checks them."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        entries = json.loads(report.read_text(encoding="utf-8"))["configs"]
+        entries = delivery_check.read_report(report)["configs"]
         artifacts = [
             package["artifact"] for entry in entries if entry["config"] == config for package in entry["packages"]
         ]
-        names = [f"{artifact['subdir']}/{str(artifact['path']).rpartition('/')[2]}" for artifact in artifacts]
-        return [name for name in names if is_channel_subdir(name.partition("/")[0]) or collect.WHEEL.fullmatch(name)]
+        packages = [
+            (f"{artifact['subdir']}/{str(artifact['path']).rpartition('/')[2]}", int(artifact["size"]))
+            for artifact in artifacts
+        ]
+        return [
+            (name, size)
+            for name, size in packages
+            if is_channel_subdir(name.partition("/")[0]) or delivery_check.WHEEL.fullmatch(name)
+        ]
     return []
 
 
-def _copy_file_if_exists(folder: Path, name: str, target: Path) -> None:
-    """Copy a file below a folder, if it exists; one behind a link is left out."""
+def _copy_file_if_exists(folder: Path, name: str, target: Path, *, size: int) -> None:
+    """Copy a file of a size below a folder, if it exists; one behind a link, or of another size, is left out."""
     source = folder / name
     with contextlib.suppress(NotWritable):
-        if files.safe_path_inside(source, folder).is_file():
+        if files.safe_path_inside(source, folder).is_file() and source.stat().st_size == size:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target, follow_symlinks=False)
+
+
+def _copy_end_if_exists(folder: Path, name: str, target: Path) -> None:
+    """Copy a report or a log below a folder, of a log that is too long its end; one behind a link is left out."""
+    with contextlib.suppress(NotWritable, FileNotFoundError):
+        data = files.end_of_file(files.safe_path_inside(folder / name, folder), delivery_check.LONGEST_REPORT)
+        files.write_bytes(target, data)

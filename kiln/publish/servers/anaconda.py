@@ -6,10 +6,18 @@ Source: anaconda-client 1.16, binstar_client/mixins/channels.py (labels) and ``B
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
+from kiln.conda_package import reader
+from kiln.http_client import HttpError
 from kiln.publish.servers.server import Promotion, Server, parse_package_file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+EXISTS = "already exists"  # in the library's error, which has no status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +29,6 @@ class Anaconda(Server):
     token_variable: ClassVar[str] = "ANACONDA_API_KEY"  # noqa: S105 - the variable's name
     token_header: ClassVar[tuple[str, str]] = ("Authorization", "token {}")
     auth_probe: ClassVar[str] = "{url}/user"
-    deletion: ClassVar[str] = "{url}/dist/{owner}/{name}/{version}/{path}"  # a file is the owner's, with all its labels
     together: ClassVar[bool] = True
     sweeps: ClassVar[bool] = True
     moment: ClassVar[str] = (
@@ -33,24 +40,37 @@ class Anaconda(Server):
         name = channel if channel == self.channel else f"{self.channel}/label/{channel}"
         return (self.client_url or self.reading).format(url=self.url, channel=name)
 
+    def upload(self, package: Path, channel: str) -> None:
+        """Upload a package under a label; one that the owner has is not taken again, and gets the label."""
+        try:
+            Server.upload(self, package, channel)
+        except HttpError as error:
+            if EXISTS not in str(error):
+                raise
+            subdir = reader.read_info_json(package, "index.json")["subdir"]
+            self._change_label("POST", f"{subdir}/{package.name}", channel)
+
     def _upload_by_library(self, files: list[str], channel: str) -> None:
-        """Upload a file under a label; a file that the owner has is refused, whatever its label."""
         from rattler_build.upload import upload_package_to_anaconda as upload
 
         key, labels = self.credentials.token, [self._label_of_channel(channel)]
         upload(files, self.channel, channel=labels, api_key=key, url=self.url, auth_file=self.auth_file)
 
-    def promote(self, promotion: Promotion) -> None:
+    def promote(self, promotion: Promotion) -> Iterator[str]:
         """Give all files with the label for staging the published one, too."""
         self.api.send_json_request(
             "POST", f"{self._label_api_url(promotion.staging)}/copy/{self._label_of_channel(promotion.channel)}"
         )
+        yield from promotion.packages
 
     def unlist(self, path: str, channel: str) -> None:
-        """Remove a label from a file."""
+        """Remove a label from a file; the file stays, since others may have given it labels."""
+        self._change_label("DELETE", path, channel)
+
+    def _change_label(self, method: str, path: str, channel: str) -> None:
         name, version, _ = parse_package_file_name(path)
         body = {"package": name, "version": version, "basename": path}
-        self.api.send_json_request("DELETE", self._label_api_url(channel), body=body)
+        self.api.send_json_request(method, self._label_api_url(channel), body=body)
 
     def _label_of_channel(self, channel: str) -> str:
         return "main" if channel == self.channel else channel

@@ -6,10 +6,13 @@ Source: the pages "Copy Item" and "Delete Item" of JFrog's REST APIs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
 from kiln.publish.servers.server import Promotion, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +31,9 @@ class Artifactory(Server):
 
         upload(files, self.url, channel, token=self.credentials.token, auth_file=self.auth_file)
 
-    def promote(self, promotion: Promotion) -> None:
+    def promote(self, promotion: Promotion) -> Iterator[str]:
         """Copy packages from the repository for staging."""
         for path in promotion.packages:
             target = quote(f"/{promotion.channel}/{path}")
             self.api.send_json_request("POST", f"{self.url}/api/copy/{promotion.staging}/{path}?to={target}")
+            yield path

@@ -7,10 +7,13 @@ rattler_upload's upload/prefix.rs for the form of an upload with an attestation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kiln import files
 from kiln.publish.servers.server import Promotion, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class PrefixDev(Server):
 
         upload(files, self.url, channel, api_key=self.credentials.token, auth_file=self.auth_file)
 
-    def promote(self, promotion: Promotion) -> None:
+    def promote(self, promotion: Promotion) -> Iterator[str]:
         """Upload packages to the channel, each with the bundle of its publish attestation, if it has one.
 
         The library sends an attestation with a token of its own trusted publishing alone, so the form is sent here.
@@ -44,3 +47,4 @@ class PrefixDev(Server):
                 )
             else:
                 self.upload(package, promotion.channel)
+            yield path

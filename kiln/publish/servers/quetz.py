@@ -12,7 +12,7 @@ from kiln.http_client import HttpError
 from kiln.publish.servers.server import Promotion, Server
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 EXISTS = 409
 _NO_FORM = {404, 405, EXISTS, 413}  # no such route; one of the files exists; larger than a proxy allows
@@ -35,22 +35,22 @@ class Quetz(Server):
 
         upload(files, self.url, channel, api_key=self.credentials.token, auth_file=self.auth_file)
 
-    def promote(self, promotion: Promotion) -> None:
+    def promote(self, promotion: Promotion) -> Iterator[str]:
         """Upload all packages in one request; where the server does not take that, one by one."""
         files, channel = list(promotion.packages.values()), promotion.channel
         try:
             if len(files) > 1:
                 self.api.post_files(f"{self.url}/api/channels/{channel}/files/", "files", files)
+                yield from promotion.packages
                 return
         except HttpError as error:
             if error.status not in _NO_FORM:
                 raise
-        for package in files:
-            self._upload_unless_present(package, channel)
-
-    def _upload_unless_present(self, package: Path, channel: str) -> None:
-        try:
-            self.upload(package, channel)
-        except HttpError as error:
-            if error.status != EXISTS:  # the index then says with which hash
-                raise
+        for path, package in promotion.packages.items():
+            try:
+                self.upload(package, channel)
+            except HttpError as error:
+                if error.status != EXISTS:  # the index then says with which hash
+                    raise
+            else:
+                yield path

@@ -16,7 +16,7 @@ from kiln.http_client import HttpError
 from kiln.publish.servers.api_requests import ServerApi
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from kiln.publish.servers.server_credentials import ServerCredentials
@@ -48,7 +48,7 @@ class Server(abc.ABC):
     ``default_url`` is the URL of a public server, ``reading`` the pattern of a channel's URL for clients,
     ``token_variable`` the environment variable of the token (rattler-build's name), and ``token_header`` its header.
     ``auth_probe`` is the pattern of a URL whose status says whether the server accepts the token; empty where uploads
-    report a status. ``deletion`` is the pattern of the URL of one package, where a request deletes it.
+    report a status. ``deletion`` is the pattern of the URL of one package, where a request deletes it from a channel.
     """
 
     default_url: ClassVar[str] = ""
@@ -56,7 +56,7 @@ class Server(abc.ABC):
     token_variable: ClassVar[str]
     token_header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer {}")
     auth_probe: ClassVar[str] = ""
-    deletion: ClassVar[str]
+    deletion: ClassVar[str] = ""
     together: ClassVar[bool] = False
     sweeps: ClassVar[bool] = False
     takes_attestations: ClassVar[bool] = False
@@ -95,17 +95,13 @@ class Server(abc.ABC):
         """Call the library's function for uploads to this kind of server."""
 
     @abc.abstractmethod
-    def promote(self, promotion: Promotion) -> None:
-        """Publish staged packages."""
+    def promote(self, promotion: Promotion) -> Iterator[str]:
+        """Publish staged packages, and yield the path of each that the server took now."""
 
     def unlist(self, path: str, channel: str) -> None:
-        """Remove a package from the channel's index; most servers list all that they have, so delete it."""
-        self.delete(path, channel)
-
-    def delete(self, path: str, channel: str) -> None:
-        """Delete a package that this publication uploaded."""
+        """Remove a package from a channel; most servers list all that they have, so delete it."""
         name, version, _ = parse_package_file_name(path)
-        place = {"owner": self.channel, "channel": channel, "name": name, "version": quote(version), "path": path}
+        place = {"channel": channel, "name": name, "version": quote(version), "path": path}
         self.api.send_json_request("DELETE", self.deletion.format(url=self.url, **place))
 
     def _upload_failure_status(self, message: str) -> int | None:

@@ -1,8 +1,8 @@
 """A channel on a server that keeps its own index, as the target of a publication.
 
 A release goes to a channel for staging, is tried out from there, and is then published as nearly at once as the server
-can. The journal on this machine is written before each upload, so that the same command resumes, and the uploads can
-be reversed: never of a package that was there before, or whose hash differs.
+can. The journal on this machine is written before each upload, so that the same command resumes, and after it. What is
+reversed are uploads that the server has confirmed: another package may be another machine's, of the same hash.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -29,7 +30,7 @@ from kiln.publish.servers.server import Promotion, Server
 from kiln.publish.stores.folder import FolderStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -117,9 +118,10 @@ class ServerTarget:
         """Upload packages to the channel for staging."""
         aside = publication.journal.aside
 
-        def upload_packages(paths: Sequence[str]) -> None:
+        def upload_packages(paths: Sequence[str]) -> Iterator[str]:
             for path in paths:
                 self.server.upload(publication.files[path], aside)
+                yield path
 
         for entry in publication.entries:
             self._transfer_missing_packages([entry], aside, upload_packages)
@@ -137,10 +139,10 @@ class ServerTarget:
                 attestations[entry.path] = file
         self._require_nothing_else_staged(publication.journal)
 
-        def promote_packages(paths: Sequence[str]) -> None:
+        def promote_packages(paths: Sequence[str]) -> Iterator[str]:
             packages = {path: publication.files[path] for path in paths}
             promotion = Promotion(packages=packages, staging=aside, channel=self.channel, attestations=attestations)
-            self.server.promote(promotion)
+            return self.server.promote(promotion)
 
         batches = [publication.entries] if self.server.together else [(entry,) for entry in publication.entries]
         for batch in batches:
@@ -162,29 +164,32 @@ class ServerTarget:
                 self.client.remove_package(self.server.unlist, path, aside)
 
     def withdraw_packages(self, journal: Journal) -> None:
-        """Remove what this publication uploaded to the channel, the last package first."""
-        listed = self.package_hashes()
-        paths = [path for path in journal.uploaded_paths(self.channel) if path in journal.fresh]
-        for path in reversed(paths):
-            if self.client.package_hash(path, self.channel, listed) == journal.packages[path]:
-                self.client.remove_package(self.server.unlist, path, self.channel)
-        self.client.wait_until_removed(self.channel, {path: journal.packages[path] for path in paths})
+        """Remove what the channel took from this publication, the last package first."""
+        self._remove_confirmed_packages(journal, self.channel)
 
-    def abort(self, journal: Journal) -> None:
-        """Remove what this publication uploaded to staging and to the channel, and the records of it."""
-        aside, published = journal.aside, self.package_hashes()
-        staged, paths = self.client.indexed_hashes(aside), journal.uploaded_paths(aside)
-        for path in reversed(paths):
-            sha256 = self.client.package_hash(path, aside, staged) or published.get(path)
-            if sha256 == journal.packages[path]:
-                self.client.remove_package(self.server.delete, path, aside)
-        self.withdraw_packages(journal)
-        self.client.wait_until_removed(aside, {path: journal.packages[path] for path in paths})
+    def abort(self, journal: Journal) -> tuple[str, ...]:
+        """Remove what staging and the channel took from this publication, and the records; return what stays."""
+        for channel in (journal.aside, self.channel):
+            self._remove_confirmed_packages(journal, channel)
         if self.state_folder.read(CHAIN):
             self.state_folder.write(CHAIN, chain_without_publication(self.state_folder, journal))
         remove_bills_of_materials(self.state_folder, journal)
         for path in journal.fresh:
             attestation_sidecars.remove_sidecars(self.state_folder, path)
+        listed = {channel: self.client.indexed_hashes(channel) for channel in (journal.aside, self.channel)}
+        return tuple(
+            f"{path} is in {channel} and stays there: its upload was not confirmed, so it may be another machine's"
+            for channel, path in journal.brought
+            if (channel, path) not in journal.confirmed
+            and self.client.package_hash(path, channel, listed[channel]) == journal.packages[path]
+        )
+
+    def _remove_confirmed_packages(self, journal: Journal, channel: str) -> None:
+        listed, paths = self.client.indexed_hashes(channel), journal.confirmed_paths(channel)
+        for path in reversed(paths):
+            if self.client.package_hash(path, channel, listed) == journal.packages[path]:
+                self.client.remove_package(self.server.unlist, path, channel)
+        self.client.wait_until_removed(channel, {path: journal.packages[path] for path in paths})
 
     def _require_nothing_else_staged(self, journal: Journal) -> None:
         """Raise PublicationPending where one request would publish other packages that are staged."""
@@ -199,31 +204,44 @@ class ServerTarget:
             )
 
     def _transfer_missing_packages(
-        self, batch: Sequence[IndexEntry], channel: str, act: Callable[[Sequence[str]], None]
+        self, batch: Sequence[IndexEntry], channel: str, act: Callable[[Sequence[str]], Iterable[str]]
     ) -> None:
-        """Bring packages to a channel, except those that it has; the journal notes them first."""
+        """Bring packages to a channel, except those that it has; the journal notes them before and after."""
         paths = self._missing_package_paths(batch, channel)
         if not paths:
             return
-        journal = self.journal.read()
-        assert journal is not None, "uploads begin with a journal"
-        self.journal.write(journal.with_uploads(channel, paths))
+        self._change_journal(lambda journal: journal.with_uploads(channel, paths))
+
+        def transfer() -> None:
+            for path in act(self._missing_package_paths(batch, channel)):
+                self._change_journal(partial(Journal.with_confirmed_upload, channel=channel, path=path))
+
         names = ", ".join(path.split("/")[-1] for path in paths)
         self.client.send_change_with_retries(
-            lambda: act(self._missing_package_paths(batch, channel)),
+            transfer,
             lambda: not self._missing_package_paths(batch, channel),
             f"{names} could not be uploaded to {channel} on {self.server.url}",
         )
 
+    def _change_journal(self, change: Callable[[Journal], Journal]) -> None:
+        journal = self.journal.read()
+        assert journal is not None, "uploads begin with a journal"
+        self.journal.write(change(journal))
+
     def _missing_package_paths(self, batch: Sequence[IndexEntry], channel: str) -> list[str]:
-        listed = self.client.indexed_hashes(channel)
-        for entry in batch:
-            if listed.get(entry.path, entry.sha256) != entry.sha256:
-                raise UploadFailed(f"{channel} has {entry.file} with another hash", hint="raise the build number")
-        return [entry.path for entry in batch if entry.path not in listed]
+        return _missing_from_index(batch, self.client.indexed_hashes(channel), channel)
 
     def _wait_until_indexed(self, entries: Sequence[IndexEntry], channel: str) -> None:
-        packages = {entry.path: entry.sha256 for entry in entries}
         self.client.wait_for_index(
-            channel, lambda now: packages.items() <= now.items(), "does not list uploaded packages"
+            channel,
+            lambda listed: not _missing_from_index(entries, listed, channel),
+            "does not list uploaded packages",
         )
+
+
+def _missing_from_index(batch: Sequence[IndexEntry], listed: Mapping[str, str], channel: str) -> list[str]:
+    """Return the paths that an index lacks; raise UploadFailed where it has one with another hash."""
+    for entry in batch:
+        if listed.get(entry.path, entry.sha256) != entry.sha256:
+            raise UploadFailed(f"{channel} has {entry.file} with another hash", hint="raise the build number")
+    return [entry.path for entry in batch if entry.path not in listed]

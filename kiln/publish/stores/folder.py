@@ -61,8 +61,10 @@ class FolderStore:
 
     def read(self, path: str) -> bytes | None:
         """Return a file's content."""
+        place = self.root / path
+        files.refuse_special_files(place.parent)
         try:
-            return (self.root / path).read_bytes()
+            return place.read_bytes()
         except FileNotFoundError:
             return None
 

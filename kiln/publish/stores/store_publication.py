@@ -135,8 +135,9 @@ class StoreTarget:
             self.store.remove(path)
             attestation_sidecars.undo_sidecar_writes(self.store, path)
 
-    def abort(self, journal: Journal) -> None:
-        """Remove packages, then the bills of their records and the folder for staging."""
+    def abort(self, journal: Journal) -> tuple[str, ...]:
+        """Remove packages, then the bills of their records and the folder for staging; nothing stays."""
         self.withdraw_packages(journal)
         remove_bills_of_materials(self.store, journal)
         self.store.remove(journal.staging_folder)
+        return ()

@@ -20,7 +20,7 @@ from tests.channel_server import TOKEN
 from tests.packages import release_package
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from kiln.publish.servers.server import Server
     from kiln.publish.stores.lease import Lease
@@ -82,15 +82,16 @@ class Mortal:
 
     def __getattr__(self, name: str) -> Any:
         result = getattr(self.server, name)
-        return functools.partial(self.ask, result) if name in {"upload", "promote", "unlist", "delete"} else result
+        return functools.partial(self.ask, result) if name in {"upload", "promote", "unlist"} else result
 
-    def ask(self, change: Callable[..., None], *args: Any) -> None:
+    def ask(self, change: Callable[..., Iterator[str] | None], *args: Any) -> list[str]:
         self.lives -= 1
         if self.lives < 0 and not self.after:
             raise KeyboardInterrupt
-        change(*args)
+        taken = list(change(*args) or ())
         if self.lives < 0:
             raise KeyboardInterrupt
+        return taken
 
 
 def refuse(_: str) -> None:

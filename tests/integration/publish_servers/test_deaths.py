@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from kiln import files
+from kiln.errors import HashMismatch
 from kiln.publish import transaction
 from tests.channel_server import index
-from tests.integration.publish_servers.helpers import KINDS, Mortal, channel_on, release, served
+from tests.integration.publish_servers.helpers import KINDS, Mortal, channel_on, refuse, release, served
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -22,8 +23,23 @@ if TYPE_CHECKING:
 
     from kiln.publish.servers import ServerKind
     from kiln.publish.servers.server import Server
+    from kiln.publish.servers.server_publication import ServerTarget
 
 pytestmark = pytest.mark.sampled
+
+
+def require_named_remains(where: ServerTarget, tmp_path: Path, before: dict[str, str]) -> None:
+    """Abort a publication: what it leaves are packages of one request, and each is named."""
+    remarks: list[str] = []
+    transaction.abort(where, remarks.append)
+    assert served(tmp_path, where.channel).items() >= before.items()
+    left = [
+        (path, place)
+        for place in (where.channel, where.staging or "")
+        for path in served(tmp_path, place).keys() - before.keys()
+    ]
+    assert sorted((remark.split()[0], remark.split()[3]) for remark in remarks) == sorted(left)
+    assert len(left) <= (2 if where.server.together else 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -52,17 +68,41 @@ def test_a_publication_that_dies_at_any_request_is_resumed_or_aborted(
         if where.server.together:
             assert len(new) in (0, 2), "all or nothing"
         assert [path for path, _ in new] != ["linux-64/app-1-0.conda"], "what others need comes first"
-        if after:  # which is how it looks before the next request, too: so each state is finished and taken back
-            transaction.abort(where)
-            assert served(tmp_path, channel) == before
+        if after:  # what the last request made was not confirmed, and stays
+            require_named_remains(where, tmp_path, before)
             assert transaction.abort(where) == ()
         else:
             transaction.publish(where, paths, entries, lambda _: None)
             assert served(tmp_path, channel) == {**before, **{entry.path: entry.sha256 for entry in entries}}
-        assert served(tmp_path, staging) == {}
-        for gone in (channel, staging):
-            shutil.rmtree(tmp_path / "served" / gone)
+            assert served(tmp_path, staging) == {}
+        for gone in (channel, staging, "../unlabeled"):
+            shutil.rmtree(tmp_path / "served" / gone, ignore_errors=True)
     assert died >= 2 * 5, "it died at every request"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_abort_never_removes_a_release_that_another_machine_finished(
+    server: str, tmp_path: Path, kind: ServerKind
+) -> None:
+    """The second machine publishes the same packages between the failure of the first one and its abort."""
+    paths, entries = release(tmp_path)
+    expected = {entry.path: entry.sha256 for entry in entries}
+    for case, (lives, after) in enumerate(((-1, False), *itertools.product(range(4), (False, True)))):
+        channel, staging = f"release-{case}", f"trial-{case}"
+        first, second = (
+            channel_on(server, kind, tmp_path / machine, channel=channel, staging=staging) for machine in "ab"
+        )
+        mortal = dataclasses.replace(first, server=cast("Server", Mortal(first.server, lives, after=after)))
+        with contextlib.suppress(KeyboardInterrupt, HashMismatch):
+            transaction.publish(*((first, paths, entries, refuse) if lives < 0 else (mortal, paths, entries, len)))
+        confirmed = journal.confirmed_paths(channel) if (journal := first.journal.read()) else ()
+        transaction.publish(second, paths, entries, lambda _: None)
+        transaction.abort(first)
+        assert served(tmp_path, channel).items() >= {p: h for p, h in expected.items() if p not in confirmed}.items()
+        if not confirmed:
+            assert served(tmp_path, channel) == expected
+        for gone in (channel, staging, "../unlabeled"):
+            shutil.rmtree(tmp_path / "served" / gone, ignore_errors=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,7 +113,7 @@ def test_abort_can_die_at_any_request_and_leaves_packages_of_others(
     for lives, after in itertools.product(range(100), (False, True)):
         channel, staging = f"release-{lives}-{after}", f"trial-{lives}-{after}"
         where = channel_on(server, kind, tmp_path, channel=channel, staging=staging)
-        dying = cast("Server", Mortal(where.server, 3, after=True))
+        dying = cast("Server", Mortal(where.server, 3, after=False))
         with contextlib.suppress(KeyboardInterrupt):
             transaction.publish(dataclasses.replace(where, server=dying), paths, entries, lambda _: None)
         foreign = tmp_path / "served" / channel / "noarch" / "lib-1-0.conda"
@@ -88,5 +128,6 @@ def test_abort_can_die_at_any_request_and_leaves_packages_of_others(
             break
         assert list(served(tmp_path, channel)) == ["noarch/lib-1-0.conda"]
         assert served(tmp_path, staging) == {}
-        shutil.rmtree(tmp_path / "served" / channel)
+        for gone in (channel, "../unlabeled"):
+            shutil.rmtree(tmp_path / "served" / gone, ignore_errors=True)
     assert lives >= 2, "it died at every request"

@@ -196,7 +196,7 @@ def test_an_upload_that_is_not_indexed_yet_is_removed_by_its_hash(
 ) -> None:
     where = channel_on(server, kind, tmp_path)
     (tmp_path / "faults").write_text("later")
-    mortal = dataclasses.replace(where, server=cast("Server", Mortal(where.server, 0, after=True)))
+    mortal = dataclasses.replace(where, server=cast("Server", Mortal(where.server, 1, after=False)))
     with pytest.raises(KeyboardInterrupt):
         transaction.publish(mortal, *release(tmp_path), lambda _: None)
     assert len(served(tmp_path, "trial")) == 1

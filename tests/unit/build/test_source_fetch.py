@@ -119,7 +119,7 @@ def test_an_invalid_hash_makes_no_path(fetch: Fetch, text: str) -> None:
 @pytest.mark.parametrize("name", ["../a.zip", "..", "/etc/a.zip"])
 def test_a_name_leads_nowhere(fetch: Fetch, name: str) -> None:
     with pytest.raises(RecipeFault, match="source/fn"):
-        fetch.entries(Source(url=("a.bin",), hashes=SHA1, file_name=name))
+        fetch.entries(Source(url=("a.bin",), hashes=SHA1, archive_name=name))
 
 
 def test_of_several_addresses_the_first_with_the_hash_counts(fetch: Fetch) -> None:

@@ -192,3 +192,19 @@ def test_a_link_in_a_zip_file_is_not_read_beyond_what_a_link_can_be(tmp_path: Pa
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_holes_of_a_sparse_file_take_no_space(tmp_path: Path) -> None:
+    size, data = 64 << 20, b"x" * 1000
+    plain = tmp_path / "plain"
+    with plain.open("wb") as written:
+        written.seek(size)
+        written.write(data)
+        written.truncate(2 * size)
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz", compresslevel=1) as archive:
+        archive.add(plain, "top/sparse")
+    file = unpack_source(tmp_path / "a.tar.gz", "a.tar.gz", tmp_path / "tree", hoist=True, env={}) / "sparse"
+    assert (file.stat().st_size, file.stat().st_blocks < 10_000) == (2 * size, True)
+    with file.open("rb") as opened:
+        opened.seek(size - 1)
+        assert opened.read(len(data) + 2) == b"\0" + data + b"\0"

@@ -12,6 +12,9 @@ import pytest
 
 from kiln import cli
 from kiln.errors import DiskFull, Interrupted, MissingTool, NotWritable, SystemFault, UsageError
+from kiln.ledger import Ledger
+from tests.feedstocks import written
+from tests.runs import worked_through
 
 ROOT = Path(__file__).parents[3]
 
@@ -132,3 +135,18 @@ def test_the_help_fits_a_terminal_of_80_columns(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert {name for name in cli.COMMANDS if any(line.startswith(f"  {name} ") for line in lines)} == set(cli.COMMANDS)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_fault(tmp_path: Path, closed: str) -> None:
+    """Their numbers are not those of files that the command opens."""
+    feedstock = written(tmp_path, "package:\n  name: a\n  version: '1'\n")
+    with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
+        ledger.end_run(ledger.begin_run(worked_through(["a"])))
+    before = (feedstock.artifacts / "ledger.sqlite").read_bytes()
+    words = ("sh", "-c", f'exec "$0" -m kiln -C "$1" runs {closed}', sys.executable, str(tmp_path))
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (feedstock.artifacts / "ledger.sqlite").read_bytes() == before

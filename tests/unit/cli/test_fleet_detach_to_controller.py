@@ -100,7 +100,10 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
 
 
 def refuse_second(_: object, feedstock: Feedstock, *__: object) -> None:
-    with pytest.raises(AlreadyRunning), files.held_lock_file(artifact_layout(feedstock).lock_file("fleet-detach")):
+    with (
+        pytest.raises(AlreadyRunning),
+        files.held_lock_file(artifact_layout(feedstock).common_lock_file("fleet-detach")),
+    ):
         pytest.fail("another one could begin between the question and the start")
     raise AlreadyRunning("one is detached")
 

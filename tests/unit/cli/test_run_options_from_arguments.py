@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 META = "package:\n  name: small\n  version: '1'\n"
 EXTERNAL = {
     *("configs", "command", "image", "fetch", "caller_variables", "client", "build"),
-    *("remote_url", "ci_url"),
+    *("remote_url", "ci_url", "workflow"),
     *("executable", "run_arguments", "debug"),
     *("deadline", "least_reserve", "action_limit"),  # of --budget
 }
@@ -38,7 +38,6 @@ def options_of(folder: Path, *words: str) -> RunOptions:
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("sha", "0" * 40)  # git is not asked
     for name in (
         "BAZEL_REMOTE_CACHE",
         "BAZEL_REMOTE_EXECUTOR",

@@ -61,6 +61,17 @@ def test_an_engine_that_is_requested_by_name_must_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_an_installed_engine_that_does_not_answer_is_not_replaced_by_the_host(tmp_path: Path, name: str) -> None:
+    program(tmp_path, name, f"{name} version 4", '{"ServerErrors":["Cannot connect to the daemon"]}', 1)
+    env = {"PATH": str(tmp_path)}
+    with pytest.raises(MissingTool, match="its engine does not answer") as caught:
+        choose_engine(None, env=env)
+    assert "--container none" in caught.value.hint
+    assert choose_engine("none", env=env).engine is None
+
+
+@pytest.mark.processes
 def test_a_client_without_its_daemon_is_passed_over_for_the_next_engine(tmp_path: Path) -> None:
     program(tmp_path, "docker", "Docker version 28.2.2", '{"ServerErrors":["Cannot connect to the daemon"]}', 1)
     program(tmp_path, "podman", "podman version 4.3.1", json.dumps(PODMAN_INFO))
@@ -68,6 +79,7 @@ def test_a_client_without_its_daemon_is_passed_over_for_the_next_engine(tmp_path
     choice = choose_engine(None, env=env)
     assert choice.engine is not None
     assert (choice.engine.kind, choice.engine.version, choice.engine.rootless) == (EngineKind.PODMAN, "4.3.1", True)
+    assert "its engine does not answer (Cannot connect to the daemon)" in choice.notes[0]
     with pytest.raises(MissingTool, match="does not answer") as caught:
         choose_engine("docker", env=env)
     assert caught.value.why == "Cannot connect to the daemon"

@@ -184,3 +184,14 @@ def test_a_feedstock_with_a_recipe_yaml_is_refused(tmp_path: Path) -> None:
 def test_a_feedstock_without_configs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownConfig):
         convert.convert(written(tmp_path, PINNED))
+
+
+@pytest.mark.parametrize("with_meta", [True, False])
+def test_the_only_recipe_is_never_to_be_removed(tmp_path: Path, with_meta: bool) -> None:
+    feedstock = written(tmp_path, PINNED, files={"recipe/recipe.yaml": "package:\n  name: a\n"})
+    if not with_meta:
+        feedstock.meta.unlink()
+    with pytest.raises(ConversionRefused) as refused:
+        convert.convert(feedstock)
+    assert ("move recipe.yaml to another folder" in refused.value.hint) is with_meta
+    assert "remove" not in refused.value.hint

@@ -100,6 +100,8 @@ def test_an_unknown_config_is_answered_with_the_nearest(tmp_path: Path) -> None:
         ("a:\n- b: c\n", VariantFault, "neither text nor number"),
         ("a:\n- 1\n- 2\nb:\n- 1\nzip_keys:\n- - a\n  - b\n", VariantFault, "different numbers of values"),
         ("target_platform:\n- linux-46\n", VariantFault, "not a subdir"),
+        ("target_platform:\n- linux-evil\n", VariantFault, "no such platform: 'linux-evil'"),
+        ("target_platform:\n- ../x\n", VariantFault, "not a subdir"),
     ],
 )
 def test_an_invalid_file_is_refused(tmp_path: Path, content: str, kind: type[Exception], reason: str) -> None:

@@ -595,6 +595,11 @@ def test_the_publishing_jobs_command_has_all_that_its_channel_needs(
     ("own", "what"),
     [
         ("publish_to: 'prefix:mine', publish_staging: b", "publish_token is missing"),
+        ("publish_to: 'anaconda:..', publish_staging: b, publish_token: A", "is not a channel of a server"),
+        ("publish_to: 'prefix:--help', publish_staging: b, publish_token: A", "is not a channel of a server"),
+        ("publish_to: 'quetz:https://a.example/../x', publish_staging: b, publish_token: A", "is not a channel"),
+        ("publish_to: 's3://b/..', publish_token: A", "is not a channel of a server"),
+        ("publish_to: 'prefix:mine', publish_staging: --help, publish_token: A", "is not another channel"),
         ("publish_to: 'prefix:mine', publish_token: A", "publish_staging is missing"),
         ("publish_to: 'prefix:mine', publish_staging: mine, publish_token: A", "is not another channel"),
         ("publish_to: 'prefix:mine', publish_staging: 'a b', publish_token: A", "is not another channel"),
@@ -650,7 +655,31 @@ def test_a_chain_is_not_longer_than_a_run_may_be(feedstock: Feedstock, hours: in
 
 @pytest.mark.parametrize(
     "name",
-    ["JOBS", "CONFIG", "config", "CHANNEL", "GIB", "sha", "PATH", "GITHUB_TOKEN", "RUNNER_TEMP", "LD_PRELOAD"],
+    [
+        *("JOBS", "CONFIG", "config", "CHANNEL", "GIB", "sha", "PATH", "GITHUB_TOKEN", "RUNNER_TEMP", "LD_PRELOAD"),
+        *(
+            "SHELLOPTS",
+            "BASHOPTS",
+            "PS4",
+            "PROMPT_COMMAND",
+            "CDPATH",
+            "PERL5LIB",
+            "PERL5OPT",
+            "RUBYOPT",
+            "NODE_OPTIONS",
+        ),
+        *("GCONV_PATH", "GLIBC_TUNABLES", "OPENSSL_CONF", "SSL_CERT_FILE", "TAR_OPTIONS", "DOCKER_CONTEXT", "GOFLAGS"),
+        *(
+            "GIT_TEMPLATE_DIR",
+            "GIT_PROXY_COMMAND",
+            "MAKEFLAGS",
+            "CMAKE_TOOLCHAIN_FILE",
+            "CARGO_HOME",
+            "JAVA_TOOL_OPTIONS",
+        ),
+        *("NODE_OPTIONS", "JAVA_TOOL_OPTIONS"),
+        *("_JAVA_OPTIONS", "XDG_CONFIG_HOME", "CURL_HOME", "EDITOR", "GREP_OPTIONS", "LESSOPEN", "NPM_CONFIG_REGISTRY"),
+    ],
 )
 def test_a_secret_cannot_take_the_place_of_a_variable(feedstock: Feedstock, name: str) -> None:
     settings(feedstock, f"secrets: [MY_TOKEN, {name}]\n")
@@ -659,7 +688,13 @@ def test_a_secret_cannot_take_the_place_of_a_variable(feedstock: Feedstock, name
     assert str(refused.value.at) == "conda-forge.yml:1:1"
 
 
-@pytest.mark.parametrize("name", ["MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "NETRC", "GIT_TOKEN", "CHANNEL_KEY", "JOBS2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "NETRC", "GIT_TOKEN", "CHANNEL_KEY", "JOBS2"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "DOCKER_PASSWORD", "NODE_AUTH_TOKEN", "CARGO_REGISTRY_TOKEN", "RESULT"),
+    ],
+)
 def test_other_names_of_secrets_are_free(feedstock: Feedstock, name: str) -> None:
     settings(feedstock, f"secrets: [{name}]\n")
     assert steps(feedstock)["Build"]["env"] == {name: f"${{{{ secrets.{name} }}}}"}

@@ -28,6 +28,7 @@ BUILT: dict[str, Any] = {
     "reused": False,
     "tests": {**TESTS, "notes": [], "log": None, "run_packages": []},
     "repositories": [],
+    "feedstock": "",
 }
 
 

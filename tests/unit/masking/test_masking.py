@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -39,6 +41,12 @@ def test_there_are_twenty_forms_and_the_search_finds_each() -> None:
     for secret, form in itertools.product(planted.SECRETS.values(), written.FORMS):
         assert planted.found(written.FORMS[form](secret).encode()), (secret, form)
     assert not planted.found(b"tk- and nothing of them")
+
+
+def test_the_documentation_promises_the_tested_forms_and_no_others() -> None:
+    page = (Path(__file__).parents[3] / "docs/how-to/secrets.md").read_text()
+    rows = re.findall(r"^\|.*\|.*\|((?: `[\w-]+`)+) \|$", page, re.MULTILINE)
+    assert sorted(re.findall(r"`([\w-]+)`", " ".join(rows))) == sorted(written.FORMS)
 
 
 @pytest.mark.parametrize(("variable", "form"), EVERY)

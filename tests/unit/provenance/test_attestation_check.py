@@ -371,8 +371,9 @@ def test_a_record_survives_its_way_through_the_predicate() -> None:
     import dataclasses
 
     one = record(FILE, sha256=SHA256, image="quay.io/a@sha256:12", commit="c" * 40, remote="https://a.org/b")
+    one = dataclasses.replace(one, workflow=WORKFLOW, run_url="https://a.org/run")
     values = json.loads(json.dumps(dataclasses.asdict(one)))
-    predicate = json.loads(json.dumps(slsa.predicate_of_record(values, builder=WORKFLOW, run_url="https://a.org/run")))
+    predicate = json.loads(json.dumps(slsa.predicate_of_record(values)))
     assert slsa.is_kiln_predicate(predicate)
     assert slsa.record_from_predicate(predicate, FILE, SHA256) == values
     assert slsa.build_fact_lines(predicate) == [
@@ -384,8 +385,25 @@ def test_a_record_survives_its_way_through_the_predicate() -> None:
         f"built from https://example.org/a-1.tar.gz, sha256 {'ef' * 32}",
         "built from docker://quay.io/a, sha256 12",
     ]
-    host = slsa.predicate_of_record({**values, "image": None, "sources": []})
-    assert "built as the config config, by rattler-build on a host" in slsa.build_fact_lines(host)
+    dirty = f"{'c' * 40}-dirty-{'d' * 64}"
+    host = {
+        **values,
+        "image": None,
+        "sources": [],
+        "workflow": "",
+        "run_url": "",
+        "machine": "my box, AMD",
+        "commit": dirty,
+    }
+    assert slsa.build_fact_lines(slsa.predicate_of_record(host)) == [
+        "built by the machine my box (kiln 0.1.0 rattler-build 0.73.0)",
+        "built as the config config, by rattler-build on a host",
+        (
+            f"built from https://a.org/b, with changes to its commit {'c' * 40} that were not committed, "
+            f"sha256 {'d' * 64}"
+        ),
+        f"built from recipe, sha256 {'cd' * 32}",
+    ]
     assert slsa.build_fact_lines({"runDetails": 7, "buildDefinition": {"resolvedDependencies": [1]}}) == [
         "built by None"
     ]

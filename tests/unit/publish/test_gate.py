@@ -34,6 +34,33 @@ def test_a_whole_tested_matrix_is_a_release() -> None:
     require_releasable(release(candidate()))
 
 
+DIRTY = f"{'a' * 40}-dirty-{'b' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("commit", "expected", "noted"),
+    [
+        ("a" * 40, [], False),
+        (DIRTY, [RefusalKind.DIRTY], False),
+        (None, [], True),
+        ("", [], True),
+        ("main", [], True),
+        (7, [], True),
+    ],
+)
+def test_the_commit_of_a_package_is_known_and_has_its_recipe(
+    commit: object, expected: list[RefusalKind], noted: bool
+) -> None:
+    given = candidate(about={"license": "MIT", "extra": {"sha": commit}})
+    assert kinds(release(given)) == expected
+    assert kinds(release(given, allow_dirty=True)) == []
+    assert any("the commit is unknown" in note for note in nonblocking_notes(release(given))) is noted
+
+
+def test_a_package_of_an_older_recipe_is_refused() -> None:
+    assert kinds(release(replace(candidate(), is_current=False))) == [RefusalKind.OUTDATED]
+
+
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [

@@ -20,22 +20,23 @@ if TYPE_CHECKING:
 
     from kiln.model.feedstock import Feedstock
 
-META = "package:\n  name: small\n  version: '1'\n"
+META = "package:\n  name: {{ name_of_config }}\n  version: '1'\nbuild:\n  string: h_0\n"
+VARIANT = "target_platform:\n- linux-64\nname_of_config:\n- {}\n"
 
 
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Feedstock:
     """A feedstock with two configs."""
-    feedstock = written(tmp_path / "feedstock", META)
+    feedstock = written(tmp_path / "feedstock", META, "name_of_config:\n- small\n- other\n")
     feedstock.config_folder.mkdir(exist_ok=True)
-    for name in ("linux_64_a", "linux_64_b"):
-        (feedstock.config_folder / f"{name}.yaml").write_text("target_platform:\n- linux-64\n")
+    for name, package in (("linux_64_a", "small"), ("linux_64_b", "other")):
+        (feedstock.config_folder / f"{name}.yaml").write_text(VARIANT.format(package))
     return feedstock
 
 
 def job(folder: Path, config: str = "linux_64_a", package: str = "small", **changes: Any) -> Path:
     """Write the folder that a job has saved."""
-    path = release_package(folder / "linux-64", package, build="h_0")
+    path = release_package(folder / "linux-64", package, build="h_0", payload=changes.pop("payload", None))
     artifact = {
         "path": f"/home/runner/work/build_artifacts/linux-64/{path.name}",
         "sha256": files.sha256(path),
@@ -122,6 +123,21 @@ def test_what_was_collected_before_a_refused_job_is_indexed(feedstock: Feedstock
         ci_job_results_import.import_ci_job_results(feedstock, [tmp_path / "jobs"])
     index = json.loads((feedstock.artifacts / "linux-64" / "repodata.json").read_bytes())
     assert list(index["packages.conda"]) == ["small-1-h_0.conda"]
+
+
+@pytest.mark.processes
+def test_a_package_of_two_configs_has_one_hash(feedstock: Feedstock, tmp_path: Path) -> None:
+    (feedstock.config_folder / "linux_64_b.yaml").write_text(VARIANT.format("small"))
+    job(tmp_path / "jobs" / "a")
+    job(tmp_path / "jobs" / "b", "linux_64_b", "small", payload={"share/forged": b"x"})
+    with pytest.raises(HashMismatch, match=r"small-1-h_0\.conda was delivered with two hashes"):
+        ci_job_results_import.import_ci_job_results(feedstock, [tmp_path / "jobs"])
+
+
+def test_a_package_that_another_config_renders_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:
+    with pytest.raises(BrokenPackage, match=r"with linux-64/other-1-h_0\.conda, which it does not render"):
+        ci_job_results_import.import_ci_job_results(feedstock, [job(tmp_path / "a", package="other")])
+    assert candidate_packages.runs_in_ledger(feedstock) == ()
 
 
 def test_a_package_that_is_not_the_one_of_the_report_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def layout(tmp_path: Path) -> ArtifactLayout:
 
 
 def test_folders_that_a_killed_process_left_of_a_finished_config_are_removed(layout: ArtifactLayout) -> None:
-    layout.published_marker_file("a").write_text("")
+    files.create_empty_file(layout.published_marker_file("a"))
     build_cache.remove_leftover_work_folders(layout, ["a", "b"])
     assert not [path for path in layout.work_folder("a").parent.iterdir() if path.suffix != ".lock"]
 
@@ -36,7 +36,7 @@ def test_a_folder_without_the_mark_is_kept_for_a_build_from_a_later_step(layout:
 
 
 def test_a_config_that_is_being_built_keeps_its_folder(layout: ArtifactLayout) -> None:
-    layout.published_marker_file("a").write_text("")
+    files.create_empty_file(layout.published_marker_file("a"))
     with files.held_lock_file(layout.lock_file("a")):
         build_cache.remove_leftover_work_folders(layout, ["a"])
         assert (layout.work_folder("a") / "file").exists()

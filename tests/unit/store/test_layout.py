@@ -26,7 +26,11 @@ PLACES: dict[str, Callable[[ArtifactLayout], object]] = {
     "compile-cache": lambda layout: layout.compile_caches,
     "compile-cache/k": lambda layout: layout.compile_caches.folder("k"),
     "locks": lambda layout: layout.lock_file("c"),
-    "locks/c.lock": lambda layout: layout.lock_file("c"),
+    "locks/builds/c.lock": lambda layout: layout.lock_file("c"),
+    "locks/channel.lock": lambda layout: layout.common_lock_file("channel"),
+    "work-packages/c": lambda layout: layout.staging_folder("c"),
+    "work-published": lambda layout: layout.published_marker_file("c"),
+    "work-in-container": lambda layout: layout.container_marker_file("c"),
     "work": lambda layout: layout.work_folder("c"),
     "work/c": lambda layout: layout.work_folder("c"),
     "logs": lambda layout: layout.log_file(1, "c"),
@@ -52,6 +56,23 @@ def test_a_link_in_the_place_of_what_builds_write_is_refused(tmp_path: Path, nam
     with pytest.raises(NotWritable, match=f"{link} is a link.*\n.*{elsewhere}"):
         PLACES[name](ArtifactLayout(root=tmp_path / "build_artifacts"))
     assert list(elsewhere.iterdir()) == []
+
+
+NAMES = ("a", "a.packages", "a.in-container", "a.published", "channel", "rehearsal-a", "a.lock", "builds", "fleet")
+
+
+def test_no_name_of_a_config_is_that_of_another_file(tmp_path: Path) -> None:
+    places: list[Path] = []
+    for rehearsal in (False, True):
+        layout = ArtifactLayout(root=tmp_path, rehearsal=rehearsal)
+        places += [layout.common_lock_file(name) for name in ("channel", "engines", "fleet", "images")]
+        for name in NAMES:
+            of_config = (layout.lock_file, layout.work_folder, layout.staging_folder)
+            places += [
+                place(name) for place in (*of_config, layout.container_marker_file, layout.published_marker_file)
+            ]
+    assert len(set(places)) == len(places)
+    assert not {parent for place in places for parent in place.parents} & set(places), "none is inside of another"
 
 
 @pytest.mark.processes

@@ -188,7 +188,7 @@ def test_results_are_copied_without_following_links(tmp_path: Path) -> None:
     (packages / "a-1-0.conda").symlink_to(secret)
     (packages / "b-1-0.conda").write_text("b")
     names = ("linux-64/a-1-0.conda", "linux-64/b-1-0.conda", "../linux-64/c.conda", "etc/passwd")
-    artifacts = [{"artifact": {"subdir": name.rpartition("/")[0], "path": f"/x/{name}"}} for name in names]
+    artifacts = [{"artifact": {"subdir": name.rpartition("/")[0], "path": f"/x/{name}", "size": 1}} for name in names]
     report = {"configs": [{"config": CONFIG, "packages": artifacts}]}
     (attempt.folder / "report.json").write_text(json.dumps(report))
     (attempt.folder / "log").symlink_to(secret)

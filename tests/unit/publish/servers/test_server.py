@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import TokenRefused
+from kiln.errors import TokenRefused, UsageError
 from kiln.http_client import HttpError
 from kiln.publish.servers import ServerKind
 from kiln.publish.servers.api_requests import ServerApi
 from kiln.publish.servers.server import Server, parse_package_file_name
 from kiln.publish.servers.server_credentials import ServerCredentials
+from kiln.publish.targets import parse_target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +60,7 @@ def test_a_server_has_addresses_and_a_header(
 @pytest.mark.parametrize(
     ("kind", "method", "path"),
     [
-        (ServerKind.ANACONDA, "DELETE", "https://host/dist/release/a-b/1.0/noarch/a-b-1.0-0.conda"),
+        (ServerKind.ANACONDA, "DELETE", "https://host/channels/release/trial"),
         (ServerKind.PREFIX, "DELETE", "https://host/api/v1/delete/trial/noarch/a-b-1.0-0.conda"),
         (
             ServerKind.QUETZ,
@@ -69,12 +70,12 @@ def test_a_server_has_addresses_and_a_header(
         (ServerKind.ARTIFACTORY, "DELETE", "https://host/trial/noarch/a-b-1.0-0.conda"),
     ],
 )
-def test_a_package_is_deleted_by_one_request(
+def test_a_package_is_removed_from_a_channel_by_one_request(
     kind: ServerKind, method: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[tuple[str, str]] = []
     monkeypatch.setattr(ServerApi, "send_json_request", lambda _, method, url, **__: requests.append((method, url)))
-    server(kind).delete("noarch/a-b-1.0-0.conda", "trial")
+    server(kind).unlist("noarch/a-b-1.0-0.conda", "trial")
     assert requests == [(method, path)]
 
 
@@ -100,3 +101,14 @@ def test_credentials_of_another_host_are_refused(tmp_path: Path) -> None:
         ServerCredentials.from_file(file, "https://elsewhere")
     with pytest.raises(TokenRefused):
         ServerCredentials.from_file(tmp_path / "missing.json", "https://a.example")
+
+
+@pytest.mark.parametrize("kind", ServerKind)
+@pytest.mark.parametrize(
+    "channel", ["..", ".", "", "--help", "-x", "a b", "a?b", "a#b", "a%2e", ".hidden", "a\nb", "ä"]
+)
+def test_a_name_that_would_lead_elsewhere_is_not_a_channel(kind: ServerKind, channel: str, tmp_path: Path) -> None:
+    environment = {kind.server_class.token_variable: "s3cr3t"}
+    for name in (f"{kind.value}:https://host/{channel}", f"{kind.value}:{channel}"):
+        with pytest.raises(UsageError, match="is not a channel of"):
+            parse_target(name, environment, journals=tmp_path)
