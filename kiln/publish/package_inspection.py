@@ -57,8 +57,10 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
     Raises:
         BrokenPackage: when it is not a package, or damaged.
     """
-    names, prefixes = _listed_paths_and_placeholders(reader.read_info_json(package, "paths.json"))
-    inspection = _PackageInspection(forbidden=forbidden, prefixes=prefixes)
+    listed = reader.read_info_json(package, "paths.json")
+    names, prefixes = _listed_paths_and_placeholders(listed)
+    sizes = {entry["_path"]: entry.get("size_in_bytes") for entry in listed.get("paths", ())}
+    inspection = _PackageInspection(forbidden=forbidden, prefixes=prefixes, sizes=sizes)
     inspection.escapes += [path[: reader.LONGEST_PATH] for path in names if _is_outside_prefix(path)]
     inspection.escapes += [f"{path}, twice" for path in duplicate_paths(names, folds_case=False)]
     about = _read_about_json(package)
@@ -84,6 +86,7 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
 class _PackageInspection:
     forbidden: Sequence[ForbiddenText]
     prefixes: Mapping[str, bytes]
+    sizes: Mapping[str, int | None]
     paths: list[str] = field(default_factory=list)
     licenses: list[str] = field(default_factory=list)
     leaks: dict[tuple[str, str], ContentLeak] = field(default_factory=dict)
@@ -102,6 +105,11 @@ class _PackageInspection:
             self.licenses.append(name.removeprefix("info/licenses/"))
         if not is_metadata and not member.isdir():
             self.paths.append(name)
+        size = self.sizes.get(name)
+        if member.isreg() and size is not None and size != member.size:
+            raise BrokenPackage(
+                "a package has an invalid paths.json", why=f"{name} has {member.size} bytes, not {size}"
+            )
         if content is not None:
             self._search_forbidden_texts(name, content, is_metadata=is_metadata)
 

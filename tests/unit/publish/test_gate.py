@@ -328,3 +328,11 @@ def test_links_are_read_with_where_they_lead(tmp_path: Path) -> None:
         ("include/tsl", "include/ours/tsl"),
         ("lib/a.so", "lib/a.so.1"),
     )
+
+
+def test_a_package_whose_list_has_another_size_is_broken(tmp_path: Path) -> None:
+    path = {"_path": "share/a", "path_type": "hardlink", "sha256": "0" * 64, "size_in_bytes": 7}
+    info = {"index.json": {}, "about.json": {}, "paths.json": {"paths": [path], "paths_version": 1}}
+    package = conda_package(tmp_path / "a-1-0.conda", info, payload={"share/a": b"text"})
+    with pytest.raises(BrokenPackage, match=r"an invalid paths\.json"):
+        package_inspection.inspect_package(package, ())
