@@ -155,7 +155,7 @@ def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> Iterat
 
 
 def _commit(candidate: Candidate) -> str:
-    """Return the commit in a package's metadata, in the form of `kiln.git.checkout_commit`; empty where unknown."""
+    """Return the commit in a package's metadata, as `kiln.git.checkout_commit` gives it; empty if unknown."""
     commit = candidate.contents.about.get("extra", {}).get("sha") if candidate.contents else None
     return commit if isinstance(commit, str) else ""
 
