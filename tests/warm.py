@@ -23,7 +23,6 @@ import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-import kiln as package
 from kiln.__main__ import main
 from tests.waiting import CEILING
 
@@ -97,7 +96,7 @@ def _forking_process() -> socket.socket:
 
 def answer_calls(calls: socket.socket) -> None:
     """Fork for each call until the other end is closed."""
-    for module in pkgutil.walk_packages(package.__path__, "kiln."):
+    for module in pkgutil.walk_packages([str(ROOT / "kiln")], "kiln."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     gc.freeze()  # a fork would copy what the collector touches
@@ -137,7 +136,7 @@ def _run_command(call: Mapping[str, Any], streams: tuple[int, ...]) -> NoReturn:
     os.environ.clear()
     os.environ.update(call["env"])
     os.chdir(call["cwd"])
-    sys.argv = [str(Path(package.__file__).with_name("__main__.py")), *call["words"]]
+    sys.argv = [str(ROOT / "kiln" / "__main__.py"), *call["words"]]
     code = 1
     try:
         main(call["words"])

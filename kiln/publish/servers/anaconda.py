@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-EXISTS = "already exists"  # in the library's error, which has no status
+OWNED = "already exists"  # in the library's error, which has no status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Anaconda(Server):
         try:
             Server.upload(self, package, channel)
         except HttpError as error:
-            if EXISTS not in str(error):
+            if OWNED not in str(error):
                 raise
             subdir = reader.read_info_json(package, "index.json")["subdir"]
             self._change_label("POST", f"{subdir}/{package.name}", channel)
