@@ -20,7 +20,7 @@ def main():
     arguments = ["-m", "kiln"] + words + sys.argv[1:]  # Python 2.7 must be able to parse this
     if (root / "kiln" / "bootstrap").is_dir():
         sys.path.insert(0, str(root))
-        from kiln.bootstrap import exec_in_environment
+        from kiln.base.bootstrap import exec_in_environment
 
         exec_in_environment(root, *arguments)
     try:

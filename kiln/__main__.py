@@ -26,14 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         answer_completion_request()
     open_closed_streams()
-    from kiln.cli import run
-    from kiln.cli.masked_and_escaped_streams import print_masked_traceback
-    from kiln.operating_system import home_fallback
-    from kiln.operating_system.shell_quoting import use_utf8_output
+    from kiln.base.system import user
+    from kiln.base.system.user import use_utf8_output
+    from kiln.cli.main import run
+    from kiln.cli.streams import print_masked_traceback
 
     use_utf8_output()
     sys.excepthook = print_masked_traceback
-    home_fallback.add_missing_home_variables()
+    user.add_missing_home_variables()
     code = run(sys.argv[1:] if arguments is None else arguments)
     flush_and_exit(code)
 

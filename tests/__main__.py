@@ -1,6 +1,6 @@
 """Run the tests: `python -m tests`; `--fast` checks a change in a minute, `--all` runs everything, `--bench` measures.
 
-Other arguments are pytest's: `python -m tests tests/unit/test_versions.py -k order`.
+Other arguments are pytest's: `python -m tests tests/unit/conda/test_specs_versions.py -k order`.
 
 By any Python from 3.10 on with nothing installed: the environment (.venv) and the test tools are set up on first use.
 """
@@ -16,7 +16,8 @@ if sys.version_info >= (3, 10):  # noqa: UP036 - this file parses under older on
     ROOT = Path(__file__).resolve().parents[1]
     sys.path.insert(0, str(ROOT))
 
-    from kiln.bootstrap import RUN, TEST, exec_in_environment
+    from kiln.base.bootstrap import exec_in_environment
+    from kiln.base.environment import RUN, TEST
 
     words = sys.argv[1:]
     if words[:1] == ["--bench"]:

@@ -11,9 +11,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from kiln import files
-from kiln.image import apt_sources
-from kiln.image.mmdebstrap_command import KEYRING
+from kiln.base import files
+from kiln.image import apt
+from kiln.image.apt import KEYRING
 from tests import shared_inputs, small_tensorflow
 
 CLASSES = "handler/src/main/java/io/netty/handler/ssl/"
@@ -51,7 +51,7 @@ def netty_source(folder: Path) -> Path:
     """Fetch Debian's source of Netty with this machine's mirrors; return the archive of its first author."""
     (folder / "lists" / "partial").mkdir(parents=True)
     trust = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
-    lines = apt_sources.sources_list_lines("trixie", env=os.environ)
+    lines = apt.sources_list_lines("trixie", env=os.environ)
     sources = [line.replace("deb ", f"deb-src {trust}", 1) for line in lines]
     (folder / "sources.list").write_text("".join(f"{line}\n" for line in sources))
     settings = {

@@ -15,7 +15,7 @@ import warnings
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from kiln.zstd import zstd
+from kiln.base.zstd import zstd
 
 if TYPE_CHECKING:
     import random

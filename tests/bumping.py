@@ -6,15 +6,16 @@ import contextlib
 import hashlib
 from typing import TYPE_CHECKING
 
-from kiln import bump, feedstock_folder_check
+from kiln.feedstock.bump import bump
+from kiln.recipe import feedstock as recipe_feedstock
 from tests.feedstocks import LINUX_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from kiln.bump import BumpPlan
-    from kiln.model.feedstock import Feedstock
+    from kiln.feedstock.bump.changes import BumpPlan
+    from kiln.recipe.feedstock import Feedstock
 
 OLD = hashlib.sha256(b"old").hexdigest()
 
@@ -30,7 +31,7 @@ def feedstock(root: Path, text: str, *, v1: bool = False, configs: Mapping[str, 
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode())
-    return feedstock_folder_check.load(root)
+    return recipe_feedstock.load(root)
 
 
 def released(folder: Path, *names: str) -> dict[str, str]:

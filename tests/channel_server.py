@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from kiln.conda_package import reader
-from kiln.repodata.index_entry import read_index_entry
+from kiln.conda import package_reader
+from kiln.conda.index import read_index_entry
 from tests.identity_provider import REQUEST_TOKEN, Provider
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for name, data in found:
             part = self.root.parent / f"{name}.part"
             part.write_bytes(data)
-            subdir = reader.read_info_json(part, "index.json")["subdir"]
+            subdir = package_reader.read_info_json(part, "index.json")["subdir"]
             (self.root / channel / subdir).mkdir(parents=True, exist_ok=True)
             (self.root / channel / subdir / name).write_bytes(data)
             part.unlink()

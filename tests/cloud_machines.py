@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from kiln import files
-from kiln.image import local_worker_container_image
+from kiln.base import files
+from kiln.image import worker
 from tests.playbook_programs import load
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def boot(container: str, *, label: str, seed: Path, user_data: str) -> None:
     files.write_text(seed / "meta-data", json.dumps({"instance-id": container, "local-hostname": container}) + "\n")
     key, _, text = label.partition("=")
     docker_run = load("filter_plugins/kiln_machines.py").docker_run
-    image = local_worker_container_image.worker_recipe().tag
+    image = worker.worker_recipe().tag
     docker("run", *docker_run({"name": container}, {key: text}, str(seed), ""), image)
 
 

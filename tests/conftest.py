@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from kiln import system_package_advice
 from kiln.__main__ import flush_and_exit
+from kiln.base import process
 from tests import left_out
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and reporter.stats:  # not when tests are only listed, nor in a worker
         reasons = [report.longrepr[2] for report in reporter.stats.get("skipped", ())]
-        reporter.write_line(left_out.summary(reasons, system_package_advice.package_manager() or "apt"))
+        reporter.write_line(left_out.summary(reasons, process.package_manager() or "apt"))
     return outcome
 
 

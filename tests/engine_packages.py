@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kiln import files
-from kiln.conda_package import reader
-from kiln.local_channel import LocalChannel
-from kiln.rehearse import usable_python_search
-from kiln.rehearse.python_package_from_interpreter import write_python_packages
+from kiln.base import files as base_files
+from kiln.build.rehearsal import python_search
+from kiln.build.rehearsal.python_package import write_python_packages
+from kiln.conda import package_reader
+from kiln.conda.channel import LocalChannel
 from tests import warm
 from tests.feedstocks import written
 from tests.git_repositories import git
@@ -46,7 +46,7 @@ class Package:
     @classmethod
     def read(cls, path: Path) -> Package:
         contents, modes = {}, {}
-        with reader.open_package_members(path) as members:
+        with package_reader.open_package_members(path) as members:
             for member, content in members:
                 if not member.isdir() and not STANDARD_LIBRARY.match(member.name):
                     contents[member.name] = b"" if content is None else PLACEHOLDER.sub(b"PREFIX", content.read())
@@ -81,7 +81,7 @@ def channel(folder: Path) -> LocalChannel:
         channel.add([(release_package(folder / "made", name), "linux-64")])
     for name in ("strengths", "tools"):
         channel.add([(exporting(folder / "made", name), "linux-64")])
-    interpreter = usable_python_search.probe_interpreter(Path(sys.executable), env=os.environ)
+    interpreter = python_search.probe_interpreter(Path(sys.executable), env=os.environ)
     channel.add((made, "linux-64") for made in write_python_packages(interpreter, folder / "made", env=os.environ))
     return channel
 
@@ -116,7 +116,7 @@ def sources(folder: Path) -> dict[str, str]:
     return {
         "ARCHIVE": archive.as_uri(),
         "MD5": hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest(),
-        "SHA256": files.sha256(archive),
+        "SHA256": base_files.sha256(archive),
         "REVISION": repository(folder / "repository"),
         "REPOSITORY": (folder / "repository").as_uri(),
     }

@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import feedstock_folder_check
+from kiln.recipe import feedstock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.model.feedstock import Feedstock
+    from kiln.recipe.feedstock import Feedstock
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PINNING = FIXTURES / "pinning" / "conda_build_config.yaml"
@@ -29,7 +29,7 @@ def expected(name: str) -> dict[str, Any]:
 def copied(name: str, folder: Path) -> Feedstock:
     """Return a fixture, copied to where it may be written."""
     shutil.copytree(FIXTURES / "feedstocks" / name, folder / name)
-    return feedstock_folder_check.load(folder / name)
+    return feedstock.load(folder / name)
 
 
 def written(
@@ -41,4 +41,4 @@ def written(
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return feedstock_folder_check.load(folder)
+    return feedstock.load(folder)

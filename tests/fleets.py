@@ -12,21 +12,19 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kiln.fleet import executor_protocol
-from kiln.fleet.assumptions import Assumptions
-from kiln.fleet.reconcile import ListedMachine
-from kiln.fleet.run_recorders import RunRecorder
-from kiln.fleet.worker_leases_and_sweep_timer import LIFETIME
-from kiln.ledger.fleet import FleetLedger
-from kiln.model.build_results import StepReport
-from kiln.model.fleet_run import MachineType
-from kiln.model.job_estimate import JobEstimate
+from kiln.build.job import collected
+from kiln.fleet import protocol
+from kiln.fleet.model import MachineType
+from kiln.fleet.plan.plan import Assumptions
+from kiln.fleet.protocol import ListedMachine
+from kiln.fleet.records import FleetLedger, RunRecorder
+from kiln.fleet.run_config import LIFETIME
+from kiln.state.results import JobEstimate, StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kiln.model.bazel_progress_and_report import Progress
-    from kiln.model.run import ConfigRun, MatrixReport, RunCost
+    from kiln.state.results import ConfigRun, MatrixReport, Progress, RunCost
 
 HOUR = 3600.0
 POLL = 15.0
@@ -167,7 +165,7 @@ class Faults:
 
 
 class Simulation:
-    """The simulated workers, and the executor of their commands: see `kiln.fleet.executor_protocol.WorkerExecutor`."""
+    """The simulated workers, and the executor of their commands: see `kiln.fleet.protocol.WorkerExecutor`."""
 
     refusal = 10.0  # seconds until the provider refuses a worker
     lifetime = LIFETIME
@@ -191,9 +189,9 @@ class Simulation:
         self.clock = self.began = 1_790_000_000.0
         self.workers: dict[str, SimulatedWorker] = {}
         self.paid: list[tuple[str, float, float]] = []
-        self.commands: list[executor_protocol.Command] = []
+        self.commands: list[protocol.Command] = []
         self.built: list[tuple[str, str]] = []
-        self._due: list[tuple[float, int, executor_protocol.Event | Callable[[], executor_protocol.Event | None]]] = []
+        self._due: list[tuple[float, int, protocol.Event | Callable[[], protocol.Event | None]]] = []
         self._serial = itertools.count(1)
         self._stops = list(self.faults.stopped)
         self._corrupt = dict(self.faults.corrupt)
@@ -209,7 +207,7 @@ class Simulation:
     def now(self) -> float:
         return self.clock
 
-    def next_event(self, until: float) -> executor_protocol.Event | None:
+    def next_event(self, until: float) -> protocol.Event | None:
         while True:
             first = self._due[0][0] if self._due else NEVER
             if self._stops or self.faults.killed < NEVER:
@@ -236,18 +234,18 @@ class Simulation:
         self.faults.killed = NEVER
         self._due.clear()
 
-    def submit(self, command: executor_protocol.Command) -> None:
+    def submit(self, command: protocol.Command) -> None:
         if self.clock - self.began >= self.faults.killed:
             raise Killed
         self.commands.append(command)
-        if isinstance(command, executor_protocol.ProvisionWorkers):
+        if isinstance(command, protocol.ProvisionWorkers):
             for name in command.workers:
                 self._bring(name, command)
-        elif isinstance(command, executor_protocol.WatchService):
+        elif isinstance(command, protocol.WatchService):
             self._soon(0.0, lambda: self._attended(command.worker))
-        elif isinstance(command, executor_protocol.TearDownRun):
+        elif isinstance(command, protocol.TearDownRun):
             self._due = [
-                due for due in self._due if isinstance(due[2], executor_protocol.ProvisionFailed)
+                due for due in self._due if isinstance(due[2], protocol.ProvisionFailed)
             ]  # the provider's refusals still arrive
             heapq.heapify(self._due)
             self._soon(self.down, self._all_gone)
@@ -255,27 +253,27 @@ class Simulation:
             since, until = self.faults.no_room
             if since <= self.clock - self.began < until and isinstance(
                 command,
-                executor_protocol.PrepareWorker | executor_protocol.StartBuild | executor_protocol.CollectResults,
+                protocol.PrepareWorker | protocol.StartBuild | protocol.CollectResults,
             ):
-                self._soon(1.0, executor_protocol.ControllerDiskFull(command=command, reason="0 B are free"))
+                self._soon(1.0, protocol.ControllerDiskFull(command=command, reason="0 B are free"))
                 return
             seconds, what = self._carried_out(command)
             self._soon(seconds, what)
 
-    def _renewed(self, command: executor_protocol.RenewLease) -> executor_protocol.Event:
+    def _renewed(self, command: protocol.RenewLease) -> protocol.Event:
         worker = self._alive(command.worker)
         if worker is None or self._unreachable(command.worker):
-            return executor_protocol.WorkerUnreachable(worker=command.worker)
+            return protocol.WorkerUnreachable(worker=command.worker)
         worker.lease = self.clock + command.seconds
-        return executor_protocol.LeaseRenewed(worker=command.worker)
+        return protocol.LeaseRenewed(worker=command.worker)
 
-    def _probed(self, workers: Sequence[str]) -> executor_protocol.Event:
+    def _probed(self, workers: Sequence[str]) -> protocol.Event:
         alive = frozenset(name for name in list(self.workers) if self._alive(name) is not None)
         answers = frozenset(name for name in alive & set(workers) if not self._unreachable(name))
         expired = self._is_expired()
         machines = None if expired or self._within(self.faults.offline) else self._listed()
         reason = "ExpiredToken" if expired else ""
-        return executor_protocol.WorkersProbed(answers=answers, machines=machines, credentials=expired, reason=reason)
+        return protocol.WorkersProbed(answers=answers, machines=machines, credentials=expired, reason=reason)
 
     def _listed(self) -> tuple[ListedMachine, ...]:
         """Return the machines that the provider lists."""
@@ -332,43 +330,41 @@ class Simulation:
 
     def _carried_out(  # noqa: C901, PLR0911 - one return for each command
         self,
-        command: executor_protocol.PrepareWorker
-        | executor_protocol.QueryJobs
-        | executor_protocol.StartBuild
-        | executor_protocol.StopBuild
-        | executor_protocol.FollowBuild
-        | executor_protocol.CollectResults
-        | executor_protocol.TerminateWorker
-        | executor_protocol.RenewLease
-        | executor_protocol.ProbeWorkers,
-    ) -> tuple[float, Callable[[], executor_protocol.Event | None]]:
+        command: protocol.PrepareWorker
+        | protocol.QueryJobs
+        | protocol.StartBuild
+        | protocol.StopBuild
+        | protocol.FollowBuild
+        | protocol.CollectResults
+        | protocol.TerminateWorker
+        | protocol.RenewLease
+        | protocol.ProbeWorkers,
+    ) -> tuple[float, Callable[[], protocol.Event | None]]:
         """Return the duration of a command to a worker, and its effect."""
         match command:
-            case executor_protocol.PrepareWorker():
+            case protocol.PrepareWorker():
                 return self.up / 2, lambda: self._prepared(command.worker)
-            case executor_protocol.QueryJobs():
+            case protocol.QueryJobs():
                 return 2.0, lambda: self._looked(command.worker)
-            case executor_protocol.StartBuild():
+            case protocol.StartBuild():
                 return 2.0, lambda: self._started(command.worker, command.config)
-            case executor_protocol.StopBuild():
+            case protocol.StopBuild():
                 return 5.0, lambda: self._stopped(command.worker, command.config)
-            case executor_protocol.RenewLease():
+            case protocol.RenewLease():
                 return 0.5, lambda: self._renewed(command)
-            case executor_protocol.ProbeWorkers():
+            case protocol.ProbeWorkers():
                 return 5.0, lambda: self._probed(command.workers)
-            case executor_protocol.FollowBuild():
+            case protocol.FollowBuild():
                 return 0.0, lambda: self._watched(command.worker, command.config)
-            case executor_protocol.CollectResults():
+            case protocol.CollectResults():
                 return self.home, lambda: self._collected(command.worker, command.config)
-            case executor_protocol.TerminateWorker():
+            case protocol.TerminateWorker():
                 self._unwatched |= set() if command.id else {command.worker}
                 return self.down, lambda: self._terminated(command)
 
     # The effects of commands
 
-    def _soon(
-        self, seconds: float, what: executor_protocol.Event | Callable[[], executor_protocol.Event | None]
-    ) -> None:
+    def _soon(self, seconds: float, what: protocol.Event | Callable[[], protocol.Event | None]) -> None:
         heapq.heappush(self._due, (self.clock + seconds, next(self._serial), what))
 
     def _alive(self, name: str) -> SimulatedWorker | None:
@@ -390,27 +386,27 @@ class Simulation:
         worker = self.workers.pop(name)
         self.paid.append((name, worker.born, when))
 
-    def _bring(self, name: str, command: executor_protocol.ProvisionWorkers) -> None:
+    def _bring(self, name: str, command: protocol.ProvisionWorkers) -> None:
         if self._within(self.faults.offline):
             self._soon(
                 20.0,
-                executor_protocol.CommandUndelivered(
-                    command=executor_protocol.ProvisionWorkers(workers=(name,), offers=command.offers),
+                protocol.CommandUndelivered(
+                    command=protocol.ProvisionWorkers(workers=(name,), offers=command.offers),
                     reason="could not connect",
                 ),
             )
         elif self._alive(name) is not None:
-            self._soon(5.0, executor_protocol.WorkerProvisioned(worker=name, id=str(self.workers[name].serial)))
+            self._soon(5.0, protocol.WorkerProvisioned(worker=name, id=str(self.workers[name].serial)))
         elif self.faults.credentials or self._is_expired():
-            self._soon(2.0, executor_protocol.ProvisionFailed(worker=name, reason="not authorized", credentials=True))
+            self._soon(2.0, protocol.ProvisionFailed(worker=name, reason="not authorized", credentials=True))
         elif name in self.faults.refused or self._within([self.faults.no_capacity]):
-            self._soon(self.refusal, executor_protocol.ProvisionFailed(worker=name, reason="quota exceeded"))
+            self._soon(self.refusal, protocol.ProvisionFailed(worker=name, reason="quota exceeded"))
         elif self._within([self.faults.scarce.get(command.offers[name], (NEVER, NEVER))]):
-            refused = executor_protocol.ProvisionFailed(worker=name, reason="no capacity", scarce=True)
+            refused = protocol.ProvisionFailed(worker=name, reason="no capacity", scarce=True)
             self._soon(self.refusal, refused)
         else:
             if name in self.faults.half_made:
-                self._soon(30.0, executor_protocol.ProvisionFailed(worker=name, reason="the playbook failed"))
+                self._soon(30.0, protocol.ProvisionFailed(worker=name, reason="the playbook failed"))
             self._create_requested(name)
             if name not in self.faults.half_made:
                 self._soon(self.up / 2, lambda: self._is_up(name))
@@ -425,159 +421,149 @@ class Simulation:
         if name in self.faults.doubled:
             self._create(f"{name}{SECOND}", born=self.clock)
 
-    def _is_up(self, name: str) -> executor_protocol.Event:
+    def _is_up(self, name: str) -> protocol.Event:
         worker = self._alive(name)
         return (
-            executor_protocol.CommandFailed(worker=name, reason="never came up")
+            protocol.CommandFailed(worker=name, reason="never came up")
             if worker is None
-            else executor_protocol.WorkerProvisioned(worker=name, id=str(worker.serial))
+            else protocol.WorkerProvisioned(worker=name, id=str(worker.serial))
         )
 
-    def _prepared(self, name: str) -> executor_protocol.Event:
+    def _prepared(self, name: str) -> protocol.Event:
         if self._unreachable(name):
-            return executor_protocol.CommandUndelivered(
-                command=executor_protocol.PrepareWorker(worker=name), reason="no route to host"
-            )
+            return protocol.CommandUndelivered(command=protocol.PrepareWorker(worker=name), reason="no route to host")
         if self._alive(name) is None or name in self.faults.unprepared:
-            return executor_protocol.CommandFailed(worker=name, reason="cannot be prepared")
+            return protocol.CommandFailed(worker=name, reason="cannot be prepared")
         if self._hiccups.get(name, 0) > 0:
             self._hiccups[name] -= 1
-            return executor_protocol.CommandFailed(worker=name, reason="Failed to fetch a package")
+            return protocol.CommandFailed(worker=name, reason="Failed to fetch a package")
         self.workers[name].lease = self.clock + LEASE
-        return executor_protocol.WorkerPrepared(worker=name, cache="http://cache" if name.endswith("cache") else "")
+        return protocol.WorkerPrepared(worker=name, cache="http://cache" if name.endswith("cache") else "")
 
-    def _attended(self, name: str) -> executor_protocol.Event | None:
+    def _attended(self, name: str) -> protocol.Event | None:
         worker = self._alive(name)
         if name in self._unwatched:
             return None
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._attended(name))
-            return executor_protocol.WorkerUnreachable(worker=name)
+            return protocol.WorkerUnreachable(worker=name)
         if self.faults.notice and self.clock >= worker.dies - NOTICE and name not in self._noticed:
             self._noticed.add(name)
             self._soon(0.001, lambda: self._attended(name))
-            return executor_protocol.ReclaimNotice(worker=name, at=worker.dies)
+            return protocol.ReclaimNotice(worker=name, at=worker.dies)
         self._soon(self._quiet_for(worker), lambda: self._attended(name))
-        return executor_protocol.Heartbeat(worker=name)
+        return protocol.Heartbeat(worker=name)
 
-    def _looked(self, name: str) -> executor_protocol.Event:
+    def _looked(self, name: str) -> protocol.Event:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return executor_protocol.CommandUndelivered(
-                command=executor_protocol.QueryJobs(worker=name), reason="no answer"
-            )
+            return protocol.CommandUndelivered(command=protocol.QueryJobs(worker=name), reason="no answer")
         states = {config: "running" if end > self.clock else "ended" for config, end in worker.jobs.items()}
-        return executor_protocol.JobsListed(worker=name, jobs=states)
+        return protocol.JobsListed(worker=name, jobs=states)
 
-    def _started(self, name: str, config: str) -> executor_protocol.Event:
+    def _started(self, name: str, config: str) -> protocol.Event:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return executor_protocol.CommandUndelivered(
-                command=executor_protocol.StartBuild(worker=name, config=config), reason="no answer"
+            return protocol.CommandUndelivered(
+                command=protocol.StartBuild(worker=name, config=config), reason="no answer"
             )
         estimate = self.estimates[config]
         quick = estimate.group in (worker.disk | self.cached) and estimate.warm < estimate.cold
         broken = name in self.faults.full | self.faults.read_only
         seconds = 600.0 if broken else estimate.warm if quick else estimate.cold
         worker.jobs.setdefault(config, self.clock + seconds)
-        return executor_protocol.BuildStarted(worker=name, config=config)
+        return protocol.BuildStarted(worker=name, config=config)
 
-    def _stopped(self, name: str, config: str) -> executor_protocol.Event | None:
+    def _stopped(self, name: str, config: str) -> protocol.Event | None:
         worker = self._alive(name)
         if worker is None or self._unreachable(name):
-            return executor_protocol.CommandUndelivered(
-                command=executor_protocol.StopBuild(worker=name, config=config), reason="no answer"
+            return protocol.CommandUndelivered(
+                command=protocol.StopBuild(worker=name, config=config), reason="no answer"
             )
         self._killed_builds.add((name, config))
         worker.jobs[config] = self.clock
         self._soon(0.0, lambda: self._watched(name, config))
         return None
 
-    def _watched(self, name: str, config: str) -> executor_protocol.Event | None:
+    def _watched(self, name: str, config: str) -> protocol.Event | None:
         worker = self._alive(name)
         if name in self._unwatched:
             return None
         if worker is None or self._unreachable(name):
             self._soon(POLL, lambda: self._watched(name, config))
-            return executor_protocol.WorkerUnreachable(worker=name)
+            return protocol.WorkerUnreachable(worker=name)
         if config not in worker.jobs:  # a new worker of the same name
-            return executor_protocol.BuildFinished(worker=name, config=config, exit_code=None)
+            return protocol.BuildFinished(worker=name, config=config, exit_code=None)
         if self.faults.notice and self.clock >= worker.dies - NOTICE and name not in self._noticed:
             self._noticed.add(name)
             self._soon(0.001, lambda: self._watched(name, config))
-            return executor_protocol.ReclaimNotice(worker=name, at=worker.dies)
+            return protocol.ReclaimNotice(worker=name, at=worker.dies)
         if worker.jobs[config] > self.clock:
             soon = min(worker.jobs[config] - self.clock, self._quiet_for(worker))
             self._soon(max(soon, 0.001), lambda: self._watched(name, config))
-            return executor_protocol.Heartbeat(worker=name)
+            return protocol.Heartbeat(worker=name)
         return self._ended(name, worker, config)
 
-    def _ended(self, name: str, worker: SimulatedWorker, config: str) -> executor_protocol.Event:
+    def _ended(self, name: str, worker: SimulatedWorker, config: str) -> protocol.Event:
         if (name, config) in self._killed_builds:
-            return executor_protocol.BuildFinished(worker=name, config=config, exit_code=None, reason="signal")
+            return protocol.BuildFinished(worker=name, config=config, exit_code=None, reason="signal")
         if name in self.faults.read_only:
-            return executor_protocol.BuildFinished(worker=name, config=config, exit_code=None, unfit=True)
+            return protocol.BuildFinished(worker=name, config=config, exit_code=None, unfit=True)
         code = 16 if name in self.faults.full else self.faults.codes.get(config, 0)
         if code == 0:
             self.built.append((config, name))
             worker.disk.add(self.estimates[config].group)
             self.cached |= {self.estimates[config].group} if self.cache else set()
-        return executor_protocol.BuildFinished(worker=name, config=config, exit_code=code)
+        return protocol.BuildFinished(worker=name, config=config, exit_code=code)
 
-    def _collected(self, name: str, config: str) -> executor_protocol.Event:
+    def _collected(self, name: str, config: str) -> protocol.Event:
         if self._alive(name) is None or self._unreachable(name):
-            return executor_protocol.CommandUndelivered(
-                command=executor_protocol.CollectResults(worker=name, config=config), reason="no route to host"
+            return protocol.CommandUndelivered(
+                command=protocol.CollectResults(worker=name, config=config), reason="no route to host"
             )
         if config in self.faults.foreign:
             self.faults.foreign.remove(config)
             self.workers[name].jobs.pop(config)
-            return executor_protocol.CollectFailed(
-                worker=name, config=config, reason="it is of other inputs", foreign=True
-            )
+            return protocol.CollectFailed(worker=name, config=config, reason="it is of other inputs", foreign=True)
         if self._corrupt.get(config, 0) > 0:
             self._corrupt[config] -= 1
-            return executor_protocol.CollectFailed(
-                worker=name, config=config, reason="its hash is another", corrupt=True
-            )
+            return protocol.CollectFailed(worker=name, config=config, reason="its hash is another", corrupt=True)
         failed = self.faults.codes.get(config, 0) != 0
         steps = (StepReport(title=self.faults.failing_step, seconds=1.0, failed=True),) if failed else ()
-        return executor_protocol.ResultsCollected(worker=name, config=config, steps=steps)
+        return collected.ResultsCollected(worker=name, config=config, steps=steps)
 
-    def _removed(self, name: str) -> executor_protocol.Event:
+    def _removed(self, name: str) -> protocol.Event:
         if self._within(self.faults.offline):
-            return executor_protocol.CommandFailed(worker=name, reason="could not connect")
+            return protocol.CommandFailed(worker=name, reason="could not connect")
         if self._is_expired():
-            return executor_protocol.CommandFailed(worker=name, reason="RequestExpired")
+            return protocol.CommandFailed(worker=name, reason="RequestExpired")
         self._alive(name)  # one that has died is no longer charged for
         if name in self.workers:
             self._bury(name, self.clock)
-        return executor_protocol.WorkerTerminated(worker=name)
+        return protocol.WorkerTerminated(worker=name)
 
-    def _terminated(self, command: executor_protocol.TerminateWorker) -> executor_protocol.Event:
+    def _terminated(self, command: protocol.TerminateWorker) -> protocol.Event:
         """Remove all machines of a worker's name, or that of an id."""
         keys = [command.worker, f"{command.worker}{SECOND}"]
         if command.id:
             keys = [key for key, worker in self.workers.items() if str(worker.serial) == command.id]
         events = [self._removed(key) for key in keys]
-        failure = next((event for event in events if isinstance(event, executor_protocol.CommandFailed)), None)
+        failure = next((event for event in events if isinstance(event, protocol.CommandFailed)), None)
         if failure is not None:
-            return executor_protocol.CommandFailed(worker=command.worker, reason=failure.reason)
-        return executor_protocol.WorkerTerminated(worker=command.worker)
+            return protocol.CommandFailed(worker=command.worker, reason=failure.reason)
+        return protocol.WorkerTerminated(worker=command.worker)
 
-    def _all_gone(self) -> executor_protocol.Event:
+    def _all_gone(self) -> protocol.Event:
         if self._stays > 0:
             self._stays -= 1
-            return executor_protocol.TearDownFailed(
-                reason="the provider does not answer", unknown=not self.faults.listed
-            )
+            return protocol.TearDownFailed(reason="the provider does not answer", unknown=not self.faults.listed)
         if self._within(self.faults.offline):
-            return executor_protocol.TearDownFailed(reason="could not connect", unknown=True)
+            return protocol.TearDownFailed(reason="could not connect", unknown=True)
         if self._is_expired():
-            return executor_protocol.TearDownFailed(reason="RequestExpired", unknown=True, credentials=True)
+            return protocol.TearDownFailed(reason="RequestExpired", unknown=True, credentials=True)
         for name in list(self.workers):
             self._removed(name)
-        return executor_protocol.RunTornDown()
+        return protocol.RunTornDown()
 
 
 class NullStore(FleetLedger):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kiln.model.feedstock import Feedstock
+    from kiln.recipe.feedstock import Feedstock
 
 HEAD = "package:\n  name: app\n  version: 1\n"
 USES_ALPHA = HEAD + "requirements:\n  host:\n    - alpha\n    - python\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgpack
 
-from kiln.zstd import zstd
+from kiln.base.zstd import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

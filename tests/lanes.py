@@ -23,8 +23,8 @@ from operator import itemgetter
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from kiln import files
-from kiln.errors import KilnError
+from kiln.base import files
+from kiln.base.errors import KilnError
 
 ROOT = Path(__file__).resolve().parents[1]
 CORES = os.cpu_count() or 1

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kiln import system_package_advice
+from kiln.base import process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,13 +23,9 @@ def summary(reasons: Sequence[str], manager: str) -> str:
     others = sum(_MISSING.search(reason) is None for reason in reasons)
     parts = [f"{program} ({count})" for program, count in sorted(programs.items())]
     parts += [f"other reasons ({others}, named above)"] if others else []
-    names = sorted({system_package_advice.system_package_of_program(program, manager) for program in programs} - {""})
-    install_hint = (
-        f"; to run more of them: {system_package_advice.installation_command(names, manager)}" if names else ""
-    )
-    unknown = sorted(
-        program for program in programs if not system_package_advice.system_package_of_program(program, manager)
-    )
+    names = sorted({process.system_package_of_program(program, manager) for program in programs} - {""})
+    install_hint = f"; to run more of them: {process.installation_command(names, manager)}" if names else ""
+    unknown = sorted(program for program in programs if not process.system_package_of_program(program, manager))
     unavailable = f"; in no package of this system: {', '.join(unknown)}" if unknown else ""
     tests = "1 test" if len(reasons) == 1 else f"{len(reasons)} tests"
     return f"left out: {tests}, for want of {', '.join(parts)}{install_hint}{unavailable}"

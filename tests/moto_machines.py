@@ -14,16 +14,7 @@ from flask import has_request_context, request
 from moto.ec2.models.instances import InstanceBackend
 from moto.server import ThreadedMotoServer
 
-from tests.cloud_machines import (
-    LABEL,
-    MachineCall,
-    address_of,
-    boot,
-    gateway,
-    remove_all,
-    remove_soon,
-    running,
-)
+from tests.cloud_machines import LABEL, MachineCall, address_of, boot, gateway, remove_all, remove_soon, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,16 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.cloud_machines import (
-    LABEL,
-    MachineCall,
-    address_of,
-    boot,
-    gateway,
-    remove_all,
-    remove_soon,
-    running,
-)
+from tests.cloud_machines import LABEL, MachineCall, address_of, boot, gateway, remove_all, remove_soon, running
 from tests.openstack_api import Cloud, serve
 
 if TYPE_CHECKING:

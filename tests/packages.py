@@ -9,7 +9,7 @@ import tarfile
 import zipfile
 from typing import TYPE_CHECKING
 
-from kiln.zstd import zstd
+from kiln.base.zstd import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import expand
-from kiln.files import remove, sha256
-from kiln.ledger import Ledger
+from kiln.base.files import remove, sha256
+from kiln.feedstock import matrix, rerender
+from kiln.state.ledger.ledger import Ledger
 from tests.feedstocks import LINUX_ONLY, written
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Ended:
 def feedstock(folder: Path, letters: str = LETTERS) -> Path:
     """Write a feedstock of one config for each letter, and return its folder."""
     result = written(folder, RECIPE, "\n- ".join(("letter:", *letters)) + "\n", LINUX_ONLY)
-    expand.write_ci_support(result, expand.configs(result))
+    rerender.write_ci_support(result, matrix.configs(result))
     return result.root
 
 

@@ -10,24 +10,23 @@ import msgpack
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, PublicFormat
 
-from kiln.model.provenance import Provenance, ReleaseAttestations
-from kiln.provenance import hash_chain
-from kiln.provenance.attestation_check import TrustedSigner, verified_attestation_facts
-from kiln.provenance.attestation_keys import PrivateKey, PublicKey
+from kiln.base.zstd import zstd
+from kiln.conda.index import read_index_entry
+from kiln.conda.provenance import records as provenance_records
+from kiln.conda.provenance.check import PrivateKey, PublicKey, TrustedSigner, verified_attestation_facts
+from kiln.conda.provenance.records import Provenance, ReleaseAttestations
 from kiln.publish import transaction
-from kiln.publish.stores import yank_patch_and_reindex
+from kiln.publish.provenance import AttestationSettings
+from kiln.publish.stores import target as stores_target
 from kiln.publish.stores.folder import FolderStore
-from kiln.publish.stores.store_publication import StoreTarget
-from kiln.release.provenance_creation import AttestationSettings
-from kiln.repodata.index_entry import read_index_entry
-from kiln.zstd import zstd
+from kiln.publish.stores.target import StoreTarget
 from tests.packages import release_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kiln.repodata.index_entry import IndexEntry
+    from kiln.conda.index import IndexEntry
 
 _KEY = ed25519.Ed25519PrivateKey.from_private_bytes(b"a key of the tests, of 32 bytes.")
 KEY = PrivateKey(key=_KEY, public=PublicKey.from_library_key(_KEY.public_key()))
@@ -83,7 +82,7 @@ def attestation(entries: Iterable[IndexEntry], channel: str) -> ReleaseAttestati
     attesting = AttestationSettings(attester=KEY, channel=channel)
     by_hash = {made.sha256: made for made in records}
     return ReleaseAttestations(
-        seal=lambda previous: hash_chain.serialize_chain(records, previous),
+        seal=lambda previous: provenance_records.serialize_chain(records, previous),
         boms={made.sha256: b"{}" for made in records},
         bundles=lambda sha256: attesting.sign_package_bundles(by_hash[sha256]),
         is_own=lambda sha256, sidecar: attesting.has_own_attestation(by_hash[sha256], sidecar),
@@ -143,7 +142,7 @@ def abort(folder: Path) -> None:
 
 def yank(folder: Path) -> None:
     """Withdraw an old package."""
-    yank_patch_and_reindex.yank_packages(target(folder), ["old-1-0.conda"], delete=True)
+    stores_target.yank_packages(target(folder), ["old-1-0.conda"], delete=True)
 
 
 def seen(channel: Path) -> set[str]:
@@ -159,7 +158,11 @@ def seen(channel: Path) -> set[str]:
 def recorded(channel: Path) -> set[str]:
     """Return the packages that a channel has records of, which follow one another."""
     chain = channel / "provenance" / "chain.jsonl"
-    return {link.record["file"] for link in hash_chain.parse_chain(chain.read_bytes())} if chain.is_file() else set()
+    return (
+        {link.record["file"] for link in provenance_records.parse_chain(chain.read_bytes())}
+        if chain.is_file()
+        else set()
+    )
 
 
 def offered(channel: Path, form: str) -> set[str]:

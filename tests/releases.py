@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kiln.model.build_results import Artifact, TestVerdict
-from kiln.model.release_packages import Candidate, PackageContents, Release
-from kiln.model.rendered import Output, Requirements
-from kiln.model.run import ConfigState
+from kiln.publish.model import Candidate, PackageContents, Release
+from kiln.recipe.rendered import Output, Requirements
+from kiln.state.results import Artifact, ConfigState, TestVerdict
 
 
 def candidate(name: str = "small", config: str = "config", **contents_of: Any) -> Candidate:

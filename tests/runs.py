@@ -8,8 +8,16 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.model.build_results import Artifact, PackageReport, StepReport, TestReport, TestVerdict
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.state.results import (
+    Artifact,
+    ConfigRun,
+    ConfigState,
+    MatrixReport,
+    PackageReport,
+    StepReport,
+    TestReport,
+    TestVerdict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kiln.base.system import files
 from kiln.container.engine import choose_engine
-from kiln.image import build_container_image, local_worker_container_image
-from kiln.operating_system import file_locks
+from kiln.image import worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kiln.container.engine import Engine
-    from kiln.image.build_container_image import ImageRecipe
+    from kiln.image.worker import ImageRecipe
 
 ROOT = Path(__file__).parents[1]
 ARTIFACTS = ROOT / "build_artifacts"
@@ -44,7 +44,7 @@ def turn(name: str) -> Iterator[None]:
     """Wait for other processes of the tests that make the same input, and keep them waiting during the block."""
     ARTIFACTS.mkdir(exist_ok=True)
     with (ARTIFACTS / f".tests-{name}.lock").open("a") as file:
-        file_locks.acquire_lock(file.fileno(), wait=True)
+        files.acquire_lock(file.fileno(), wait=True)
         yield
 
 
@@ -55,18 +55,18 @@ def provide_image(engine: Engine, recipe: ImageRecipe, tag: str) -> str:
         MissingTool: when it has to be made and mmdebstrap is missing.
     """
     with turn("images"):
-        return build_container_image.provide_image(engine, recipe, tag=tag, folder=IMAGES, env=os.environ).tag
+        return worker.provide_image(engine, recipe, tag=tag, folder=IMAGES, env=os.environ).tag
 
 
 def base_image(engine: Engine) -> str:
     """Have the base image in an engine, and return its name."""
-    recipe = build_container_image.base_image_recipe()
+    recipe = worker.base_image_recipe()
     return provide_image(engine, recipe, recipe.tag)
 
 
 def worker_image(engine: Engine) -> str:
     """Have the image of the fleet's workers in an engine, and return its name."""
-    recipe = local_worker_container_image.worker_recipe()
+    recipe = worker.worker_recipe()
     return provide_image(engine, recipe, recipe.tag)
 
 

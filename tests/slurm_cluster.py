@@ -10,7 +10,7 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING
 
-from kiln import process_table
+from kiln.base import process_table
 from tests.waiting import until
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import files
-from kiln.image import apt_sources, build_container_image
-from kiln.image.mmdebstrap_command import KEYRING
-from kiln.local_channel import LocalChannel
+from kiln.base import files
+from kiln.conda.channel import LocalChannel
+from kiln.image import apt, worker
+from kiln.image.apt import KEYRING
 from tests import shared_inputs
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ INCLUDES += "-I$(TOP)/include" $(_SPACE_)
 PACK = """\
 import os, sys
 from pathlib import Path
-from kiln.rehearse import usable_python_search, python_package_from_interpreter
+from kiln.build.rehearsal import python_search as usable_python_search
+from kiln.build.rehearsal import python_package as python_package_from_interpreter
 for executable in sys.argv[2:]:
     found = usable_python_search.probe_interpreter(Path(executable), env=os.environ)
     python_package_from_interpreter.write_python_packages(found, Path(sys.argv[1]), env=os.environ)
@@ -69,7 +70,7 @@ class Store:
 
 def ready(engine: Engine, folder: Path = STORE) -> Store:
     """Have the image in the engine and the downloads and packages in a folder; what is there is not made again."""
-    shared_inputs.provide_image(engine, build_container_image.base_image_recipe("trixie", (*BAZEL, *FINDERS)), IMAGE)
+    shared_inputs.provide_image(engine, worker.base_image_recipe("trixie", (*BAZEL, *FINDERS)), IMAGE)
     store = Store(downloads=folder / "downloads", channel=folder / "channel")
     made = files.sha256(FIXTURE / "toolkits.txt") + files.sha256(Path(__file__))
     complete = folder / "complete"
@@ -119,8 +120,7 @@ def fetch_debian(suite: str, packages: Iterable[str], folder: Path) -> None:
     (lists / "lists" / "partial").mkdir(parents=True)
     trust = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
     lines = (
-        line.replace("deb ", f"deb {trust}", 1) + " non-free"
-        for line in apt_sources.sources_list_lines(suite, env=os.environ)
+        line.replace("deb ", f"deb {trust}", 1) + " non-free" for line in apt.sources_list_lines(suite, env=os.environ)
     )
     (lists / "sources.list").write_text("".join(f"{line}\n" for line in lines))
     settings = {
@@ -187,7 +187,7 @@ def pack_interpreters(channel: Path, debian: Path, folder: Path, engine: Engine)
     folder.mkdir()
     mounts = {ROOT / "kiln": "/opt/kiln-source/kiln", debian: "/opt/bookworm", folder: "/opt/packages"}
     words = [word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}")]
-    inside = (f"{build_container_image.ENGINE_HOME}/bin/python", "-B", "-c", PACK, "/opt/packages")
+    inside = (f"{worker.ENGINE_HOME}/bin/python", "-B", "-c", PACK, "/opt/packages")
     pythons = ("/usr/bin/python3.13", "/opt/bookworm/usr/bin/python3.11")
     start = (engine.executable, "run", "--rm", *engine.options, "--env", "PYTHONPATH=/opt/kiln-source", *words, IMAGE)
     run((*start, *inside, *pythons), env=engine.environment)

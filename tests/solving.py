@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from kiln import expand, feedstock_folder_check, render
-from kiln.matchspec_notation import package_name
-from kiln.rehearse import pypi_conda_conversion, wheel_locks
-from kiln.rehearse.wheel_conversion import library_run_exports
+from kiln.build.rehearsal import wheel_download
+from kiln.build.rehearsal.packages import library_run_exports
+from kiln.conda import pypi
+from kiln.conda.specs import package_name
+from kiln.feedstock import config_file
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import pins, render
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from kiln.model.rendered import Output
+    from kiln.recipe.rendered import Output
 
 Record = dict[str, Any]
 
@@ -77,11 +80,9 @@ def write(channel: Path, records: Iterable[Record]) -> Path:
 
 def rendered(root: Path = ROOT) -> list[Record]:
     """Return every output of every config of this feedstock, as its package's index.json will say."""
-    feedstock = feedstock_folder_check.load(root)
-    configs = (expand.read_config(feedstock, path.stem) for path in sorted(feedstock.config_folder.glob("*.yaml")))
-    outputs = (
-        item for config in configs for item in render.close_static_pins(render.render(feedstock, config)).outputs
-    )
+    feedstock = recipe_feedstock.load(root)
+    configs = (config_file.read_config(feedstock, path.stem) for path in sorted(feedstock.config_folder.glob("*.yaml")))
+    outputs = (item for config in configs for item in pins.close_static_pins(render.render(feedstock, config)).outputs)
     return list({(item.name, item.build_string): of_output(item) for item in outputs if not item.skip}.values())
 
 
@@ -112,8 +113,10 @@ def exported(output: Output) -> Iterator[str]:
     """Yield what the host requirements of a CUDA output export, as the packages of a rehearsal do."""
     host = {package_name(spec) for spec in output.requirements.host}
     cuda = next((spec.split()[1] for spec in output.requirements.host if spec.startswith("cuda-version ")), "")
-    for wheel in wheel_locks.plan_from_locks(python="3.12", cuda=cuda.removesuffix(".*")).dependencies if cuda else ():
-        if pypi_conda_conversion.name_mapping(wheel.name).exported_by in host:
+    for wheel in (
+        wheel_download.plan_from_locks(python="3.12", cuda=cuda.removesuffix(".*")).dependencies if cuda else ()
+    ):
+        if pypi.name_mapping(wheel.name).exported_by in host:
             yield from library_run_exports(wheel.name, Version(wheel.version))["weak"]
 
 

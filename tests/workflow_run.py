@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import plain_yaml_loading
+from kiln.base import yaml
 from tests.workflow_expressions import Contexts, as_text, holds, value_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class WorkflowRun:
 
     def _workflow(self, name: str, *, path: str, inputs: dict[str, Any], secrets: dict[str, str], rights: Any) -> str:
         text = (self.repository / ".github" / "workflows" / name).read_text()
-        whole = plain_yaml_loading.load(text)
+        whole = yaml.load(text)
         assert set(whole) <= {"name", True, "permissions", "concurrency", "jobs"}, set(whole)
         assert whole["permissions"] == rights, "a called workflow cannot have more rights"
         for value in whole.get("concurrency", {}).values():

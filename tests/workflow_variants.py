@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.expand import github_workflow_writer
-from kiln.model.feedstock import Feedstock
-from tests.unit.expand.test_github_workflow_writer import a_config
+from kiln.feedstock import rerender
+from kiln.recipe.feedstock import Feedstock
+from tests.unit.feedstock.test_rerender import a_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +52,6 @@ def written(folder: Path) -> dict[str, Path]:
             ]
         if name == "other systems":
             configs += [a_config("None", "3.10", platform) for platform in ("osx-64", "osx-arm64", "win-64")]
-        assert github_workflow_writer.write_workflows(Feedstock(root=root), configs)
+        assert rerender.write_workflows(Feedstock(root=root), configs)
         folders[name] = root / ".github" / "workflows"
     return folders

@@ -1,37 +1,115 @@
-"""``kiln build``: build configs, or rehearse them."""
+"""``kiln build``: build configs, or rehearse them, over a chain of CI jobs, or with a shell for ``--debug``."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import print_error
-from kiln.cli.build_arguments import add_arguments
-from kiln.cli.run_view_choice_and_printing import print_folded, print_line, print_notes
-from kiln.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
+from kiln.base.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
+from kiln.cli.arguments import add_arguments
+from kiln.cli.main import print_error
+from kiln.cli.output import print_folded, print_line, print_notes
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from kiln.model.feedstock import Feedstock
-    from kiln.model.run import MatrixReport
-    from kiln.run.options import RunOptions
+    from kiln.build.job.job import RunOptions
+    from kiln.recipe.feedstock import Feedstock
+    from kiln.run.ci_handover import ContinuedBuild
     from kiln.run.plan import RunPlan
+    from kiln.state.results import MatrixReport
 
 __all__ = ["add_arguments", "run"]
 
 
+NOT_RESUMABLE = (
+    "the recipe does not use BAZEL_DISK_CACHE, so a next job begins an unfinished step anew: a step that alone takes "
+    "longer than --budget is never finished"
+)
+
+
+def requested_job_chain(
+    feedstock: Feedstock, options: argparse.Namespace, configs: Sequence[str]
+) -> ContinuedBuild | None:
+    """Return the chain of --handover, None without it.
+
+    Raises:
+        UsageError: when these options exclude others, or more than one config is selected.
+    """
+    for flag, excluded in (
+        ("--rehearse", options.rehearsal),
+        (f"--engine {options.engine}", options.engine != "rattler-build"),
+    ):
+        if excluded and (options.budget or options.handover or options.notice):
+            raise UsageError(
+                f"--budget, --notice and --handover exclude {flag}",
+                why="only a build by kiln's own engine can be stopped and continued",
+                hint=f"remove {flag}",
+            )
+    if options.handover is None:
+        return None
+    if len(configs) != 1 or options.rebuild or options.from_step is not None:
+        raise UsageError(
+            "--handover is for one config, and excludes --rebuild and --from-step",
+            why=f"{len(configs)} configs are selected" if len(configs) != 1 else "it continues what was built before",
+            hint="name one CONFIG, and give each its own folder",
+        )
+    from kiln.run.ci_handover import ContinuedBuild
+    from kiln.state.store.layout import ArtifactLayout
+
+    layout = ArtifactLayout.for_feedstock(feedstock, compile_cache=options.compile_cache)
+    return ContinuedBuild.from_handover_folder(
+        feedstock, layout, configs[0], options.handover, bound=options.handover_size
+    )
+
+
+def take_over_from_previous_job(
+    chain: ContinuedBuild | None, feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
+) -> RunPlan:
+    """Take over what a job before has made, and return the plan with the chain's time; print notes."""
+    if chain is not None:
+        plan, notes = chain.restore_handed_over_files(plan)
+        print_notes(notes)
+    seconds = None if options.budget is None else options.budget.seconds
+    if seconds is not None and plan.seconds is not None and plan.seconds > seconds:
+        from kiln.base.text import duration
+        from kiln.run.ci_handover import recipe_uses_compile_cache
+
+        print_notes([f"took {duration(plan.seconds)} when it was last built, and --budget is {duration(seconds)}"])
+        if not recipe_uses_compile_cache(feedstock):
+            print_notes([NOT_RESUMABLE])
+    return plan
+
+
+def hand_over_to_next_job(
+    chain: ContinuedBuild, report: MatrixReport, errors: Mapping[str, KilnError], options: argparse.Namespace
+) -> KilnError | None:
+    """Hand on what was made, print notes, and return the error of a job that was stopped by its budget.
+
+    After a notice no more is handed on than can be packed and uploaded before the machine's end.
+    """
+    if options.notice is not None:
+        from kiln.base import files
+        from kiln.build.job.messages import termination_time_in_notice, transferable_bytes
+
+        end = termination_time_in_notice(files.text_or_empty(options.notice))
+        chain.bound = chain.bound if end is None else min(chain.bound, transferable_bytes(end - time.time()))
+    error, notes = chain.hand_over_to_next_job(report, errors)
+    print_notes(notes)
+    return error
+
+
 def run(options: argparse.Namespace, root: Path) -> int:
     """Build or rehearse the selected configs and print the report."""
-    from kiln import feedstock_folder_check
-    from kiln.cli import debug
+    from kiln.recipe import feedstock as recipe_feedstock
 
     is_shell_requested = options.shell or os.environ.get("BUILD_WITH_CONDA_DEBUG") == "1"  # conda-forge's variable
     if is_shell_requested and not options.rehearsal:
-        return debug.run_debug_shell(options, feedstock_folder_check.load(root))
+        return run_debug_shell(options, recipe_feedstock.load(root))
     if options.rehearsal and options.shell:
         raise UsageError(
             "--debug and --rehearse exclude each other: a rehearsal does not compile", hint="remove one of them"
@@ -41,15 +119,13 @@ def run(options: argparse.Namespace, root: Path) -> int:
             "--from-step and --rehearse exclude each other: a rehearsal resumes automatically",
             hint="remove --from-step",
         )
-    return build_configs(feedstock_folder_check.load(root), options)
+    return build_configs(recipe_feedstock.load(root), options)
 
 
 def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     """Build or rehearse configs, and return the exit code."""
-    from kiln.cli import build_continued_over_ci_jobs
-    from kiln.cli.config_selection import selected_configs
-    from kiln.cli.failed_run_error_text import failed_run_error
-    from kiln.cli.run_options_from_arguments import run_options
+    from kiln.cli.main import failed_run_error
+    from kiln.cli.options import run_options, selected_configs
     from kiln.run.plan import plan_as_text
 
     if options.from_step is not None and options.rebuild:
@@ -58,7 +134,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if not configs:
         print("nothing to build: no config failed in the last run", file=sys.stderr)
         return 0
-    chain = build_continued_over_ci_jobs.requested_job_chain(feedstock, options, configs)
+    chain = requested_job_chain(feedstock, options, configs)
     if chain is not None and (line := chain.already_finished_note()):
         print_line(line)
         return 0
@@ -67,22 +143,20 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     if options.dry_run:
         print_folded(plan_as_text(plan))
         return 0
-    plan = build_continued_over_ci_jobs.take_over_from_previous_job(chain, feedstock, plan, options)
+    plan = take_over_from_previous_job(chain, feedstock, plan, options)
     report, errors = build_showing_progress(feedstock, plan, options)
     if options.json:
         import json
 
-        from kiln.report.run_report_as_json import report_as_json
+        from kiln.run.report.page import report_as_json
 
         print(json.dumps(report_json_with_errors(report_as_json(report), errors), indent=2))
     elif options.verbosity != "quiet":
-        from kiln.cli.run_view_choice_and_printing import terminal_width
-        from kiln.report.built_packages_text import built_packages_text
+        from kiln.cli.output import terminal_width
+        from kiln.run.report.text import built_packages_text
 
         print(built_packages_text(report, terminal_width(sys.stdout)), end="", flush=True)
-    if chain is not None and (
-        error := build_continued_over_ci_jobs.hand_over_to_next_job(chain, report, errors, options)
-    ):
+    if chain is not None and (error := hand_over_to_next_job(chain, report, errors, options)):
         return print_error(error)
     code = print_advice_and_return_exit_code(report, errors)
     return code if code == 0 else print_error(failed_run_error(report, errors, options, exit_code=code))
@@ -104,11 +178,11 @@ def report_json_with_errors(data: dict[str, Any], errors: Mapping[str, KilnError
 
 def plan_run_and_print_notes(feedstock: Feedstock, request: RunOptions, options: argparse.Namespace) -> RunPlan:
     """Return the plan of a run, and print its notes."""
-    from kiln.cli.commands_in_hints import make_pasteable
-    from kiln.cli.environment_filters import host_machine_from_options
-    from kiln.run import feedstock_run
+    from kiln.cli.main import make_pasteable
+    from kiln.cli.options import host_machine_from_options
+    from kiln.run import runner
 
-    plan = feedstock_run.plan_run(feedstock, request, host_machine_from_options(options), on_line=print_line)
+    plan = runner.plan_run(feedstock, request, host_machine_from_options(options), on_line=print_line)
     if options.verbosity != "quiet":
         print_notes(make_pasteable(note, feedstock.root) for note in plan.notes)
     return plan
@@ -118,27 +192,28 @@ def build_showing_progress(
     feedstock: Feedstock, plan: RunPlan, options: argparse.Namespace
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Execute a plan, and show its progress on standard error; write JUnit's XML, also when the run is interrupted."""
-    from kiln import expand, signals
-    from kiln.cli import commands_in_hints
-    from kiln.cli.report import recorded_run, write_junit
-    from kiln.cli.run_view_choice_and_printing import append_job_summary, run_view_for_stream
-    from kiln.run import feedstock_run
-    from kiln.variants.varying_keys import config_labels
+    from kiln.base import process_table
+    from kiln.cli import main
+    from kiln.cli.output import append_job_summary, run_view_for_stream
+    from kiln.cli.runs import recorded_run, write_junit
+    from kiln.feedstock import config_file
+    from kiln.recipe.variants.space import config_labels
+    from kiln.run import runner
 
     configs = [entry.config for entry in plan.configs]
-    variants = {config.name: config.variant for config in expand.read_configs(feedstock, configs)}
+    variants = {config.name: config.variant for config in config_file.read_configs(feedstock, configs)}
     observer = run_view_for_stream(
         sys.stderr, os.environ, config_labels(configs, variants), verbosity=options.verbosity
     )
     try:
-        with signals.termination_as_interrupt(), observer:
-            report, errors = feedstock_run.build_planned_configs(plan, observer)
+        with process_table.termination_as_interrupt(), observer:
+            report, errors = runner.build_planned_configs(plan, observer)
     except KeyboardInterrupt:
         if options.junit:
             write_junit(recorded_run(feedstock, None), options.junit)
         raise
     for error in errors.values():
-        commands_in_hints.make_hints_pasteable(error, feedstock.root)
+        main.make_hints_pasteable(error, feedstock.root)
     append_job_summary(report, variants, os.environ)
     if options.junit:
         write_junit(report, options.junit)
@@ -147,7 +222,7 @@ def build_showing_progress(
 
 def print_advice_and_return_exit_code(report: MatrixReport, errors: Mapping[str, KilnError]) -> int:
     """Print what to try; return 0, the exit code common to all failures, or BuildFailed's."""
-    from kiln.model.run import GOOD
+    from kiln.state.results import GOOD
 
     logs = {entry.config: entry.log for entry in report.configs}
     for config, error in errors.items():
@@ -162,13 +237,50 @@ def print_advice_and_return_exit_code(report: MatrixReport, errors: Mapping[str,
 
 def failure_advice(error: KilnError, log: Path | None) -> list[str]:
     """Return what to try: the error's hint, and the doctor's causes of the messages at the end of the log."""
-    from kiln.compat import failure_patterns
+    from kiln.compat import failures as compat_failures
 
     matches = (
-        failure_patterns.failures_at_log_end(log)
+        compat_failures.failures_at_log_end(log)
         if log is not None and isinstance(error, (BuildFailed, TestsFailed))
         else ()
     )
     causes = [line for match in matches[-3:] for line in (f"  cause: {match.cause}", f"  try: {match.cure}")]
     hint = f"  try: {error.hint}"
     return causes if hint in causes or not error.hint else [hint, *causes]
+
+
+TERMINAL_VARIABLES = ("TERM", "COLORTERM", "LINES", "COLUMNS")
+
+
+def run_debug_shell(options: argparse.Namespace, feedstock: Feedstock) -> int:
+    """Prepare an output's build and open the shell; return the shell's exit code.
+
+    Raises:
+        UsageError: if the options select more or less than one config.
+    """
+    import dataclasses
+
+    from kiln.base import process_table
+    from kiln.cli import options as cli_options
+    from kiln.cli.options import run_options, variables_of_names
+    from kiln.run.config_process import open_debug_shell as open_shell
+    from kiln.run.plan import plan_as_text
+
+    configs = cli_options.selected_configs(feedstock, options)
+    if len(configs) != 1:
+        raise UsageError(f"--debug requires exactly one config, {len(configs)} are selected", hint="name one CONFIG")
+    pattern = options.output_id or os.environ.get("BUILD_OUTPUT_ID", "")
+    request = run_options(feedstock, options, configs)
+    variables = {"BUILD_WITH_CONDA_DEBUG": "1", **({"BUILD_OUTPUT_ID": pattern} if pattern else {})}
+    request = dataclasses.replace(
+        request,
+        build=dataclasses.replace(request.build, debug=pattern),
+        caller_variables={**request.caller_variables, **variables},
+    )
+    plan = plan_run_and_print_notes(feedstock, request, options)
+    if options.dry_run:
+        print(plan_as_text(plan))
+        return 0
+    terminal = variables_of_names(os.environ, TERMINAL_VARIABLES)
+    with process_table.termination_as_interrupt():
+        return open_shell(plan, terminal=terminal if sys.stdin.isatty() else None, show=print_line)

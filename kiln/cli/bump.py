@@ -7,18 +7,18 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.cli.environment_filters import git_and_pip_environment
-from kiln.cli.run_view_choice_and_printing import command_steps_view, print_notes
-from kiln.errors import UsageError
+from kiln.base.errors import UsageError
+from kiln.cli.main import make_pasteable
+from kiln.cli.options import git_and_pip_environment
+from kiln.cli.output import command_steps_view, print_notes
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from kiln.bump import BumpPlan
-    from kiln.model.feedstock import Feedstock
+    from kiln.feedstock.bump.changes import BumpPlan
+    from kiln.recipe.feedstock import Feedstock
 
 _SHOWN = 16  # characters of a hash
 _VARIABLES = ("SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "NETRC")  # of git and pip
@@ -42,13 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Bump the recipe, or show what could be."""
-    from kiln import bump, feedstock_folder_check
+    from kiln.feedstock.bump import bump
+    from kiln.recipe import feedstock as recipe_feedstock
 
     if [options.version is not None, options.build, options.check].count(True) != 1:
         raise UsageError("kiln bump takes one of VERSION, --build and --check", hint="kiln bump --check")
     if options.check and options.dry_run:
         raise UsageError("--check and --dry-run exclude each other", hint="--check writes nothing")
-    feedstock = feedstock_folder_check.load(root)
+    feedstock = recipe_feedstock.load(root)
     if options.check:
         return print_newest_versions(feedstock, as_json=options.json)
     plan = bump.prepare_build_bump(feedstock) if options.build else version_bump_plan(feedstock, options.version)
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def version_bump_plan(feedstock: Feedstock, version: str) -> BumpPlan:
     """Return the plan for a version, and show the progress of its downloads."""
-    from kiln import bump
+    from kiln.feedstock.bump import bump
 
     view = command_steps_view()
 
@@ -81,7 +82,7 @@ def version_bump_plan(feedstock: Feedstock, version: str) -> BumpPlan:
 
 def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
     """Print upstream's newest version of each source."""
-    from kiln import bump
+    from kiln.feedstock.bump import bump
 
     version, sources = bump.recipe_and_upstream_versions(
         feedstock, env=git_and_pip_environment(os.environ, *_VARIABLES)
@@ -116,7 +117,7 @@ def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
 
 def changed_values(plan: BumpPlan) -> list[dict[str, Any]]:
     """Return the changed values in the order of the text."""
-    from kiln.bump.literals import place_of_offset
+    from kiln.feedstock.bump.literals import place_of_offset
 
     values = sorted({**plan.edits, **plan.digests}.items(), key=lambda pair: pair[0].start)
     return [

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import cli
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
+from kiln.cli import main
 
 if TYPE_CHECKING:
     import argparse
@@ -46,33 +46,33 @@ def parser_for_command_line(line: str) -> argparse.ArgumentParser:
     _, last, _, words, _ = split_line(line)
     program, *rest = (*words, last)
     if Path(program).name == "build-locally.py":
-        parser, _ = cli.command_parser_and_module("build", "build-locally.py")
+        parser, _ = main.command_parser_and_module("build", "build-locally.py")
         return _add_config_completion(parser, Path(program).absolute().parent)
-    top = cli.Parser(prog="kiln")
+    top = main.Parser(prog="kiln")
     top.add_argument("-C", dest="root", metavar="DIR", type=Path, default=Path())
     top.add_argument("--version", action="store_true")
     commands = top.add_subparsers(dest="command")
-    typed = next((word for word in rest if word in cli.COMMANDS), None)
+    typed = next((word for word in rest if word in main.COMMANDS), None)
     root = Path(rest[rest.index("-C") + 1]) if "-C" in rest[:-1] else Path()
-    for name, summary in cli.COMMANDS.items():
+    for name, summary in main.COMMANDS.items():
         if name != typed:
             commands.add_parser(name, help=summary)
     if typed:
-        parser, _ = cli.command_parser_and_module(typed)
+        parser, _ = main.command_parser_and_module(typed)
         commands.add_parser(
-            typed, parents=[_add_config_completion(parser, root)], add_help=False, help=cli.COMMANDS[typed]
+            typed, parents=[_add_config_completion(parser, root)], add_help=False, help=main.COMMANDS[typed]
         )
     return top
 
 
-def _add_config_completion(parser: cli.Parser, root: Path) -> cli.Parser:
+def _add_config_completion(parser: main.Parser, root: Path) -> main.Parser:
     """Complete the arguments for config names with the configs of a feedstock."""
 
     def existing_config_names(**_: Any) -> list[str]:
-        from kiln import feedstock_folder_check
+        from kiln.recipe import feedstock
 
         with suppress(KilnError, OSError):
-            return list(feedstock_folder_check.load(root).config_names)
+            return list(feedstock.load(root).config_names)
         return []
 
     for action in parser._actions:  # noqa: SLF001 - argparse has no other list of them

@@ -7,16 +7,17 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from kiln.cli import pinning_selection
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.errors import ConversionRefused
+from kiln.base.errors import ConversionRefused
+from kiln.cli import pinning
+from kiln.cli.main import make_pasteable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kiln.convert import Conversion, Difference
+    from kiln.feedstock.convert.convert import Conversion
+    from kiln.feedstock.convert.proof import Difference
 
 _SHOWN = 40  # differences that are shown; the rest is counted
 _LONGEST = 400  # characters of each side
@@ -53,12 +54,13 @@ def run(options: argparse.Namespace, root: Path) -> int:
     Raises:
         ConversionRefused: if the recipe cannot be converted, or the recipes differ.
     """
-    from kiln import convert, feedstock_folder_check
+    from kiln.feedstock.convert import convert
+    from kiln.recipe import feedstock as recipe_feedstock
 
-    feedstock = feedstock_folder_check.load(root)
+    feedstock = recipe_feedstock.load(root)
     conversion = convert.convert(
         feedstock,
-        pinning_selection.pinning_file_by_name(options.pinning) if options.pinning else None,
+        pinning.pinning_file_by_name(options.pinning) if options.pinning else None,
         leave_out=options.leave_out,
     )
     fault = failed_proof_error(conversion)
@@ -106,7 +108,7 @@ def proof_as_json(conversion: Conversion) -> dict[str, object]:
 
 def proof_lines(conversion: Conversion) -> Iterator[str]:
     """Yield the lines of a proof."""
-    from kiln.console.text import count_text
+    from kiln.base.text import count_text
 
     proof, differences = conversion.proof, conversion.blocking_differences
     for difference in differences[:_SHOWN]:

@@ -10,18 +10,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli.run_view_choice_and_printing import print_folded
-from kiln.errors import IncompatibleVersions, UsageError
+from kiln.base.errors import IncompatibleVersions, UsageError
+from kiln.cli.output import print_folded
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
-    from kiln.compat.combination import Combination
-    from kiln.compat.failure_patterns import LogFailure
-    from kiln.compat.machine_facts import MachineFacts
-    from kiln.compat.results import DoctorResult, Finding, Suggestion
-    from kiln.model.feedstock import Feedstock
+    from kiln.compat.combination import Combination, DoctorResult, Finding, Suggestion
+    from kiln.compat.failures import LogFailure
+    from kiln.compat.machine import MachineFacts
+    from kiln.recipe.feedstock import Feedstock
 
 SIGNS = {"works": "✓", "works with a cost": "~", "unknown": "?", "cannot work": "✗"}
 OPTIONS = {
@@ -106,24 +105,24 @@ def combination_result(versions: dict[str, str], *, here: bool) -> DoctorResult:
 
 def judge_combination(combination: Combination, *, here: bool) -> DoctorResult:
     """Return the result for a combination; with ``here``, this machine's properties fill in those that are unset."""
-    from kiln.compat import combination_verdict
+    from kiln.compat import verdict as compat_verdict
 
     if here:
         import dataclasses
 
-        from kiln.compat import machine_facts
+        from kiln.compat import machine
 
-        facts = machine_facts.probe_machine(os.environ).runtime_combination()
+        facts = machine.probe_machine(os.environ).runtime_combination()
         values = {name: getattr(facts, name) for name in MACHINE if getattr(combination, name) in (None, ())}
         combination = dataclasses.replace(combination, **values)
-    return combination_verdict.judge_combination(combination)
+    return compat_verdict.judge_combination(combination)
 
 
 def print_config_results(root: Path, options: argparse.Namespace) -> int:
     """Print the results for a config, one for each of its Pythons."""
-    from kiln import feedstock_folder_check
+    from kiln.recipe import feedstock as recipe_feedstock
 
-    feedstock = feedstock_folder_check.load(root)
+    feedstock = recipe_feedstock.load(root)
     results = config_results(feedstock, Path(options.config).name.removesuffix(".yaml"), here=options.here)
     is_new = (feedstock.recipe / "variants.yaml").is_file()
     return print_results(results, as_json=options.json, variant_file="variants.yaml" if is_new else VARIANT_FILE)
@@ -131,30 +130,31 @@ def print_config_results(root: Path, options: argparse.Namespace) -> int:
 
 def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[DoctorResult]:
     """Return the results for a config, one for each of its Pythons."""
-    from kiln.run import tensorflow_and_cuda_version_check
+    from kiln.run import recipe_checks
 
-    combinations = tensorflow_and_cuda_version_check.version_combinations_of_config(feedstock, name)
+    combinations = recipe_checks.version_combinations_of_config(feedstock, name)
     if not combinations:
-        return [tensorflow_and_cuda_version_check.result_for_config_outside_tables(feedstock, name)]
+        return [recipe_checks.result_for_config_outside_tables(feedstock, name)]
     return [judge_combination(combination, here=here) for combination in combinations]
 
 
 def show_machine_and_runnable_versions(root: Path, *, as_json: bool) -> int:
     """Print this machine's properties, and what runs and builds on it."""
-    from kiln.compat import cuda_arch_of_machine, machine_facts, runnable_versions
-    from kiln.operating_system.file_operations import nearest_existing_path
-    from kiln.operating_system.machine_resources import MachineResources
-    from kiln.serialization import to_json
+    from kiln.base.serialization import to_json
+    from kiln.base.system.files import nearest_existing_path
+    from kiln.base.system.machine import MachineResources
+    from kiln.compat import machine
+    from kiln.compat import verdict as compat_verdict
 
-    facts, resources = machine_facts.probe_machine(os.environ), MachineResources.of_this_machine()
-    arch = cuda_arch_of_machine.cuda_arch_version(
+    facts, resources = machine.probe_machine(os.environ), MachineResources.of_this_machine()
+    arch = machine.cuda_arch_version(
         os.environ,
-        has_cuda=cuda_arch_of_machine.has_virtual_cuda_package(os.environ, facts.cuda),
+        has_cuda=machine.has_virtual_cuda_package(os.environ, facts.cuda),
         capabilities=lambda: [card.capability for card in facts.cards],
     )
     disk = shutil.disk_usage(nearest_existing_path(root)).free
-    answers = runnable_versions.newest_tensorflow_results(facts)
-    cudas = runnable_versions.cuda_verdicts(facts)
+    answers = compat_verdict.newest_tensorflow_results(facts)
+    cudas = compat_verdict.cuda_verdicts(facts)
     if as_json:
         measured = {"cuda_arch": arch, "cores": resources.cores, "memory": resources.memory, "disk_free": disk}
         data = {
@@ -165,7 +165,7 @@ def show_machine_and_runnable_versions(root: Path, *, as_json: bool) -> int:
         print(json.dumps(data, indent=2))
     else:
         lines = machine_property_lines(facts, arch, resources.cores, resources.memory, disk)
-        ranges = runnable_versions.cuda_ranges_by_verdict(cudas)
+        ranges = compat_verdict.cuda_ranges_by_verdict(cudas)
         print_folded("\n".join((*lines, *(f"CUDA, {verdict}: {found}" for verdict, found in ranges.items()))))
         for purpose, answer in answers.items():
             print_folded(f"\n{purpose}: " + "\n".join(doctor_result_lines(answer)))
@@ -223,7 +223,7 @@ def suggestion_lines(suggestion: Suggestion) -> Iterator[str]:
 
 def machine_property_lines(facts: MachineFacts, arch: str | None, cores: int, memory: int, disk: int) -> Iterator[str]:
     """Yield a line for each property of this machine; ``arch`` is the version of ``__cuda_arch``."""
-    from kiln.files import human_readable_size
+    from kiln.base.files import human_readable_size
 
     properties = {
         "system": f"{facts.system}, kernel {facts.kernel}",
@@ -256,16 +256,16 @@ def diagnose_log_or_error_text(options: argparse.Namespace) -> int:
     Raises:
         UsageError: if the file cannot be read.
     """
-    from kiln.compat import failure_patterns
+    from kiln.compat import failures
 
     if options.error is not None:
-        matches = failure_patterns.failures_in_log(io.BytesIO(options.error.encode("utf-8", "replace")))
+        matches = failures.failures_in_log(io.BytesIO(options.error.encode("utf-8", "replace")))
     elif options.log == "-":
-        matches = failure_patterns.failures_in_log(sys.stdin.buffer)
+        matches = failures.failures_in_log(sys.stdin.buffer)
     else:
         try:
             with Path(options.log).open("rb") as log:
-                matches = failure_patterns.failures_in_log(log)
+                matches = failures.failures_in_log(log)
         except OSError as error:
             raise UsageError(f"{options.log} cannot be read", why=error.strerror or str(error)) from error
     print(

@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import common_arguments
-from kiln.cli.run_view_choice_and_printing import command_steps_view, print_line
-from kiln.errors import MissingTool
+from kiln.base.errors import MissingTool
+from kiln.cli import arguments
+from kiln.cli.output import command_steps_view, print_line
 
 if TYPE_CHECKING:
     import argparse
 
     from kiln.container.engine import Engine
-    from kiln.image.slim_image import SlimImage
+    from kiln.image.slim import SlimImage
 
 KINDS = {
     "tensorflow": "a slim image of installed TensorFlow packages, for programs that run models",
@@ -70,7 +70,7 @@ def _add_slim_image_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SPEC",
         help="match specs of packages to install (default: those of this kind of image)",
     )
-    common_arguments.add_channel_arguments(parser, default="conda-forge")
+    arguments.add_channel_arguments(parser, default="conda-forge")
     parser.add_argument(
         "--cuda", metavar="VERSION", default="", help="make an image for GPUs with a driver for this CUDA version"
     )
@@ -94,8 +94,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
     Raises:
         MissingTool: if a required container engine is missing.
     """
-    from kiln.model.feedstock import Feedstock
-    from kiln.store.layout import ArtifactLayout
+    from kiln.recipe.feedstock import Feedstock
+    from kiln.state.store.layout import ArtifactLayout
 
     folder = ArtifactLayout.for_feedstock(Feedstock(root=root)).safe_path("images")
     if options.kind == "disk":
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 
 def _make_worker_disk(options: argparse.Namespace, folder: Path) -> int:
-    from kiln.image.local_worker_vm_disk import disk_recipe, provide_disk
+    from kiln.image.worker import disk_recipe, provide_disk
 
     disk = provide_disk(disk_recipe(options.suite), folder, env=os.environ, fresh=options.fresh, on_line=print_line)
     print(f"{disk.folder}{' (cached)' if disk.reused else ''}")
@@ -112,8 +112,7 @@ def _make_worker_disk(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _make_container_image(options: argparse.Namespace, folder: Path) -> int:
-    from kiln.image.build_container_image import base_image_recipe, provide_image
-    from kiln.image.local_worker_container_image import worker_recipe
+    from kiln.image.worker import base_image_recipe, provide_image, worker_recipe
 
     is_base = options.kind == "base"
     recipe = base_image_recipe(options.suite, options.extra) if is_base else worker_recipe(options.suite)
@@ -131,12 +130,12 @@ def _make_container_image(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
-    from kiln.container import image_inspection_and_pull
-    from kiln.image import slim_image, slim_image_programs
+    from kiln.container import images
+    from kiln.image import contents, slim
 
     engine = _required_container_engine(options.load) if options.load else None
-    image_kind = slim_image_programs.read_image_kind(options.kind)
-    request = slim_image.ImageRequest(
+    image_kind = contents.read_image_kind(options.kind)
+    request = contents.ImageRequest(
         kind=image_kind,
         channels=tuple(options.channels or ["conda-forge"]),
         specs=tuple(options.specs) or image_kind.specs,
@@ -145,7 +144,7 @@ def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
         cuda=options.cuda,
     )
     steps = command_steps_view()
-    result = slim_image.make_slim_image(
+    result = slim.make_slim_image(
         request,
         options.output,
         tag=options.tag,
@@ -155,7 +154,7 @@ def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
     )
     if engine is not None:
         with steps.step(f"load the image into {engine.kind.value}"):
-            image_inspection_and_pull.load_archive(engine, result.path)
+            images.load_archive(engine, result.path)
     _print_slim_image(result, as_json=options.json)
     return 0
 
@@ -164,11 +163,11 @@ def _print_slim_image(image: SlimImage, *, as_json: bool) -> None:
     if as_json:
         import json
 
-        from kiln.serialization import to_json
+        from kiln.base.serialization import to_json
 
         print(json.dumps(to_json(image), indent=2))
         return
-    from kiln.files import human_readable_size
+    from kiln.base.files import human_readable_size
 
     width = max(len(title) for title, _ in image.layers)
     for title, size in image.layers:

@@ -9,19 +9,17 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from kiln.cli import pinning_selection
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.cli.environment_filters import git_and_pip_environment
-from kiln.cli.failed_run_error_text import kiln_command_words
-from kiln.errors import KilnError, UsageError
-from kiln.operating_system.shell_quoting import joined_command_line
+from kiln.base.errors import KilnError, UsageError
+from kiln.base.system.user import joined_command_line
+from kiln.cli import pinning
+from kiln.cli.main import kiln_command_words, make_pasteable
+from kiln.cli.options import git_and_pip_environment
 
 if TYPE_CHECKING:
     import argparse
 
-    from kiln.init.running_kiln_requirement import KilnRequirement
-    from kiln.init.starter_recipe import NewRecipe
-    from kiln.model.feedstock import Feedstock
+    from kiln.feedstock.init.scaffold import KilnRequirement, NewRecipe
+    from kiln.recipe.feedstock import Feedstock
 
 FIRST_VERSION = "0.1.0"
 _AT_ONCE = 24  # configs that are rendered in one process
@@ -63,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the files as JSON")
     parser.set_defaults(check=False)  # of rerender
-    pinning_selection.add_arguments(parser)
+    pinning.add_arguments(parser)
 
 
 class InitReport:
@@ -95,17 +93,17 @@ class InitReport:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Make or complete a feedstock."""
-    from kiln import signals
-    from kiln.init import running_kiln_requirement
+    from kiln.base import process_table
+    from kiln.feedstock.init import scaffold
 
     if options.name is None and (only := _option_that_needs_new_feedstock(options)):
         raise UsageError(f"{only} needs the name of a new package", hint=f"kiln init NAME {only}")
     variables = git_and_pip_environment(os.environ, "XDG_CONFIG_HOME")
     if options.requirement:
-        requirement = running_kiln_requirement.parse_given_requirement(options.requirement)
+        requirement = scaffold.parse_given_requirement(options.requirement)
     else:
-        requirement = running_kiln_requirement.requirement_of_running_kiln(env=variables)
-    with signals.termination_as_interrupt():  # so that nothing unfinished is left
+        requirement = scaffold.requirement_of_running_kiln(env=variables)
+    with process_table.termination_as_interrupt():  # so that nothing unfinished is left
         report = (
             make_feedstock(options, root, requirement, variables)
             if options.name
@@ -130,8 +128,8 @@ def make_feedstock(
     options: argparse.Namespace, root: Path, requirement: KilnRequirement, variables: dict[str, str]
 ) -> InitReport:
     """Make a feedstock from nothing or from PyPI; return what was written."""
-    from kiln import feedstock_folder_check
-    from kiln.init import scaffold
+    from kiln.feedstock.init import scaffold
+    from kiln.recipe import feedstock as recipe_feedstock
 
     maintainers, note = maintainers_and_note(options.maintainers, root, variables)
     recipe = _new_recipe(options, maintainers, variables)
@@ -141,15 +139,13 @@ def make_feedstock(
     report = InitReport(folder)
     report.added += planned.added
     report.notes += [*recipe.notes, *([note] if note else []), *([requirement.note] if requirement.note else [])]
-    rerender_or_note_reason(options, feedstock_folder_check.load(folder), report)
+    rerender_or_note_reason(options, recipe_feedstock.load(folder), report)
     return report
 
 
 def _new_recipe(options: argparse.Namespace, maintainers: list[str], variables: dict[str, str]) -> NewRecipe:
-    from kiln.init import pypi, scaffold
-    from kiln.init.python_recipe import python_recipe
-    from kiln.init.safe_yaml_text import RecipeFormat
-    from kiln.init.starter_recipe import starter_recipe
+    from kiln.feedstock.init import pypi, scaffold
+    from kiln.feedstock.init.scaffold import RecipeFormat, python_recipe, starter_recipe
 
     form = RecipeFormat(options.format or "v1")
     if options.version:
@@ -171,7 +167,7 @@ def maintainers_and_note(given: list[str] | None, root: Path, variables: dict[st
         if invalid := [name for name in given if not _MAINTAINER.fullmatch(name)]:
             raise UsageError(f"{invalid[0]!r} is not a GitHub user or team", hint="--maintainer USER")
         return given, ""
-    from kiln import git
+    from kiln.base import git
 
     folder = root if root.is_dir() else Path.cwd()
     name = git.output_or_empty(folder, "config", "github.user", env=variables).strip()
@@ -184,11 +180,11 @@ def maintainers_and_note(given: list[str] | None, root: Path, variables: dict[st
 
 def complete_feedstock(options: argparse.Namespace, root: Path, requirement: KilnRequirement) -> InitReport:
     """Add what a feedstock lacks, and change no file; return what was written."""
-    from kiln import feedstock_folder_check
-    from kiln.expand import github_workflow_writer
-    from kiln.init import scaffold
+    from kiln.feedstock import rerender
+    from kiln.feedstock.init import scaffold
+    from kiln.recipe import feedstock as recipe_feedstock
 
-    feedstock = feedstock_folder_check.load(root)
+    feedstock = recipe_feedstock.load(root)
     planned = scaffold.missing_feedstock_files(feedstock, requirement)
     scaffold.write_planned_files(root, planned)
     report = InitReport(root)
@@ -196,7 +192,7 @@ def complete_feedstock(options: argparse.Namespace, root: Path, requirement: Kil
     report.kept += planned.kept
     if scaffold.REQUIREMENTS in planned.added and requirement.note:
         report.notes.append(requirement.note)
-    if scaffold.SCRIPT in planned.kept and not github_workflow_writer.has_kiln_build_script(feedstock):
+    if scaffold.SCRIPT in planned.kept and not rerender.has_kiln_build_script(feedstock):
         report.notes.append(f"{scaffold.SCRIPT} stays conda-smithy's; `kiln build` builds with kiln")
     if feedstock.config_names:
         report.kept.append(".ci_support")
@@ -213,7 +209,7 @@ def files_ignored_by_git(root: Path, names: list[str]) -> list[str]:
     """Return the files of a checkout that git ignores: conda-smithy's .gitignore names most files of the root."""
     if not names or not (root / ".git").exists():
         return []
-    from kiln import git
+    from kiln.base import git
 
     words = ("-c", "core.quotePath=false", "check-ignore", "--", *names)
     listing = git.output_or_empty(root, *words, env=git_and_pip_environment(os.environ, "XDG_CONFIG_HOME"))
@@ -222,24 +218,23 @@ def files_ignored_by_git(root: Path, names: list[str]) -> list[str]:
 
 def _add_ci_workflow(feedstock: Feedstock, report: InitReport) -> None:
     """Write the workflow of the configs in .ci_support, unless there is one."""
-    from kiln import expand
-    from kiln.expand import github_workflow_writer
+    from kiln.feedstock import config_file, rerender
 
-    place = feedstock.root / github_workflow_writer.NAME
+    place = feedstock.root / rerender.NAME
     if place.exists():
-        report.kept.append(github_workflow_writer.NAME)
+        report.kept.append(rerender.NAME)
         return
     names = feedstock.config_names
-    lines = github_workflow_writer.write_workflows(feedstock, expand.read_configs(feedstock, names))
+    lines = rerender.write_workflows(feedstock, config_file.read_configs(feedstock, names))
     if place.exists():
-        report.added.append(github_workflow_writer.NAME)
+        report.added.append(rerender.NAME)
     else:
         report.notes += lines
 
 
 def _write_output_names(feedstock: Feedstock, report: InitReport) -> None:
     """Write the names of the packages that the configs render to, where they render."""
-    from kiln.init import scaffold
+    from kiln.feedstock.init import scaffold
 
     try:
         packages = rendered_package_names(feedstock)
@@ -257,12 +252,14 @@ def _write_output_names(feedstock: Feedstock, report: InitReport) -> None:
 
 def rendered_package_names(feedstock: Feedstock) -> set[str]:
     """Return the names of the packages that the configs render to; some configs at a time within limits."""
-    from kiln import expand, limits, render
+    from kiln.base import limits
+    from kiln.feedstock import config_file
+    from kiln.recipe import render
 
     names = feedstock.config_names
 
     def package_names_of_configs(part: tuple[str, ...]) -> set[str]:
-        configs = expand.read_configs(feedstock, part)
+        configs = config_file.read_configs(feedstock, part)
         return {output.name for config in configs for output in render.render(feedstock, config).outputs}
 
     packages: set[str] = set()
@@ -274,13 +271,13 @@ def rendered_package_names(feedstock: Feedstock) -> set[str]:
 
 def rerender_or_note_reason(options: argparse.Namespace, feedstock: Feedstock, report: InitReport) -> None:
     """Write .ci_support and the workflow, or note why not: the feedstock is complete without them but for its CI."""
-    from kiln.cli import rerender as command
-    from kiln.expand import github_workflow_writer
+    from kiln.cli import rerender as cli_rerender
+    from kiln.feedstock import rerender
 
-    before = (feedstock.root / github_workflow_writer.NAME).exists()
+    before = (feedstock.root / rerender.NAME).exists()
     try:
-        notes, lines, _ = pinning_selection.run_with_pinning(
-            options, feedstock.root, lambda variant_file: command.rerender(options, feedstock.root, variant_file)
+        notes, lines, _ = pinning.run_with_pinning(
+            options, feedstock.root, lambda variant_file: cli_rerender.rerender(options, feedstock.root, variant_file)
         )
     except KilnError as error:
         reason = ": ".join(filter(None, (error.what, error.why)))
@@ -288,7 +285,7 @@ def rerender_or_note_reason(options: argparse.Namespace, feedstock: Feedstock, r
         report.has_configs = False
         return
     report.added += [f".ci_support/{name}.yaml" for name in feedstock.config_names]
-    written = (feedstock.root / github_workflow_writer.NAME).exists()
+    written = (feedstock.root / rerender.NAME).exists()
     if written:
-        (report.kept if before else report.added).append(github_workflow_writer.NAME)
+        (report.kept if before else report.added).append(rerender.NAME)
     report.notes += [*notes, *([] if written else lines[1:])]

@@ -1,26 +1,106 @@
-"""``kiln install``: install packages into a prefix, without conda."""
+"""``kiln install`` and ``kiln test``: packages installed into a prefix, or into clean ones to run their tests."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.cli import common_arguments, option_value_parsers
-from kiln.errors import UsageError
-from kiln.matchspec_notation import invalid_spec_reason, package_name, strict_rattler_spec
-from kiln.operating_system import users
-from kiln.operating_system.shell_quoting import path_export_line, quoted_word
+from kiln.base.errors import UnsupportedPlatform, UsageError
+from kiln.base.system import user
+from kiln.base.system.user import path_export_line, quoted_word
+from kiln.cli import arguments
+from kiln.cli.options import variables_passed_to_builds
+from kiln.conda.specs import invalid_spec_reason, package_name, strict_rattler_spec
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from kiln.install.install import InstallPlan, InstallRequest, PackageChange
-    from kiln.install.required_attestations import RequiredSigners
-    from kiln.install.solve_diagnosis import TargetMachine
+    from kiln.conda.diagnosis import TargetMachine
+    from kiln.conda.install import InstallPlan, InstallRequest, PackageChange, RequiredSigners
+    from kiln.state.results import TestReport
+
+
+def add_test_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln test``."""
+    parser.add_argument(
+        "packages",
+        nargs="+",
+        metavar="PACKAGE",
+        type=Path,
+        help="package files to test; other packages of their channel are used too",
+    )
+    arguments.add_channel_arguments(parser, default="the channels that the recipe names")
+    parser.add_argument("--gpu", action="store_true", help="require a GPU on this machine, and name it in the report")
+    parser.add_argument("--json", action="store_true", help="print the reports as JSON")
+
+
+def run_test(options: argparse.Namespace, root: Path) -> int:
+    """Test the packages and print the results.
+
+    Raises:
+        UsageError: when a package file does not exist.
+        UnsupportedPlatform: with ``--gpu``, when this machine has no GPU.
+    """
+    from kiln.base import process_table
+    from kiln.build.test import tester
+    from kiln.conda.solve import machine_virtual_packages
+    from kiln.recipe import feedstock as recipe_feedstock
+
+    if absent := [str(path) for path in options.packages if not path.is_file()]:
+        raise UsageError(f"no such file: {', '.join(absent)}")
+    gpus = require_gpus() if options.gpu else None
+    feedstock, machine = recipe_feedstock.load(root), machine_virtual_packages(os.environ)
+    with process_table.termination_as_interrupt():
+        reports = tester.install_and_test_packages(
+            feedstock,
+            [path.absolute() for path in options.packages],
+            channels=tuple(options.channels),
+            machine=machine,
+            environment=variables_passed_to_builds(os.environ),
+            on_package=lambda name: print(f"test {name}", file=sys.stderr),
+        )
+    if options.json:
+        print(json.dumps([report_of_tests_as_data(report, gpus) for report in reports], indent=2))
+    else:
+        print("\n".join([tester.summarize_test_reports(reports), *(gpus or ())]))
+    return 0
+
+
+def require_gpus() -> tuple[str, ...]:
+    """Return the GPUs of this machine.
+
+    Raises:
+        UnsupportedPlatform: when it has none that works.
+    """
+    from kiln.compat import machine as compat_machine
+
+    gpus, notes = compat_machine.gpu_descriptions(os.environ)
+    if not gpus:
+        raise UnsupportedPlatform(
+            "this machine has no GPU to test on",
+            why="; ".join(notes) or "the driver lists none",
+            hint="'kiln fleet test --gpu' tests on a worker that has one; without --gpu, tests run here",
+        )
+    return gpus
+
+
+def report_of_tests_as_data(report: TestReport, gpus: Sequence[str] | None = None) -> dict[str, object]:
+    """Return a report as JSON values, with the GPUs if one was required."""
+    return {
+        **({} if gpus is None else {"gpus": list(gpus)}),
+        "package": report.package,
+        "verdict": report.verdict.value,
+        "tests": report.commands,
+        "seconds": report.seconds,
+        "notes": list(report.notes),
+        "log": str(report.log) if report.log else None,
+    }
+
 
 SIGNS = {"new": "+", "changed": "~", "kept": " ", "removed": "-"}
 
@@ -44,13 +124,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="install into the environment of this name, where conda and mamba find it; a missing one is created",
     )
-    common_arguments.add_channel_arguments(parser, default="conda-forge")
+    arguments.add_channel_arguments(parser, default="conda-forge")
     parser.add_argument(
         "--flexible",
         action="store_true",
         help="take packages from channels of lower priority if those of higher priority do not solve",
     )
-    common_arguments.add_attestation_arguments(parser, of_a_channel=True)
+    arguments.add_attestation_arguments(parser, of_a_channel=True)
     parser.add_argument("--dry-run", action="store_true", help="show the packages to install, and exit")
     parser.add_argument(
         "--cache", metavar="DIR", type=Path, help="cache downloaded packages in this folder (default: rattler's cache)"
@@ -65,13 +145,13 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
     Raises:
         ProvenanceBroken: naming each package to install that no required signer attests.
     """
-    from kiln import signals
-    from kiln.cli.run_view_choice_and_printing import command_steps_view, print_notes
-    from kiln.console.text import count_text
-    from kiln.install import install, required_attestations
+    from kiln.base import process_table
+    from kiln.base.text import count_text
+    from kiln.cli.output import command_steps_view, print_notes
+    from kiln.conda import install
 
     steps, rules = command_steps_view(), required_signers(options)
-    with signals.termination_as_interrupt():
+    with process_table.termination_as_interrupt():
         with steps.step("solve"):
             plan = install.plan_install(install_request(options))
         if plan.packages_without_sha256:
@@ -82,7 +162,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
             print("\n".join(package_change_lines(plan)))
         if rules is not None and plan.packages_to_link:
             with steps.step(f"verify the attestations of {count_text(len(plan.packages_to_link), 'package')}"):
-                required_attestations.verify_attestations(plan.packages_to_link, rules)
+                install.verify_attestations(plan.packages_to_link, rules)
         if not options.dry_run:
             title = f"install {count_text(len(plan.records), 'package')} into {plan.request.prefix}"
             with nullcontext() if plan.is_up_to_date else steps.step(title):
@@ -98,9 +178,9 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
 
 def install_request(options: argparse.Namespace) -> InstallRequest:
     """Return the request of the command line and the environment."""
-    from kiln import channel_url_credentials
-    from kiln.install import install
-    from kiln.install.prefix_by_name import prefix_of_environment
+    from kiln.base import http
+    from kiln.conda import install
+    from kiln.conda.install import prefix_of_environment
 
     for spec in options.specs:
         if why := invalid_spec_reason(spec) or (
@@ -111,7 +191,7 @@ def install_request(options: argparse.Namespace) -> InstallRequest:
     return install.InstallRequest(
         prefix=prefix.absolute().resolve(),
         specs=tuple(map(strict_rattler_spec, options.specs)),
-        channels=channel_url_credentials.register_credentials(options.channels or ["conda-forge"]),
+        channels=http.register_credentials(options.channels or ["conda-forge"]),
         machine=target_machine_of_environment(os.environ),
         priority="flexible" if options.flexible else "strict",
         verbose=options.verbose,
@@ -120,7 +200,7 @@ def install_request(options: argparse.Namespace) -> InstallRequest:
 
 def required_signers(options: argparse.Namespace) -> RequiredSigners | None:
     """Return the signers that the command line requires; None without any."""
-    from kiln.install.required_attestations import RequiredSigners
+    from kiln.conda.install import RequiredSigners
 
     if not options.require_attestation:
         return None
@@ -130,14 +210,14 @@ def required_signers(options: argparse.Namespace) -> RequiredSigners | None:
         channel_of=lambda text: next(
             (name for name in channels if name in {text, parsed_channel_or_empty(text)}), None
         ),
-        signers=lambda text: common_arguments.trusted_attestation_signers(options, [text]),
+        signers=lambda text: arguments.trusted_attestation_signers(options, [text]),
     )
 
 
 def parsed_channel_or_empty(text: str) -> str:
     """Return a channel as ``--from`` takes it; empty for a text that it refuses."""
     try:
-        return option_value_parsers.parse_channel(text)
+        return arguments.parse_channel(text)
     except UsageError:
         return ""
 
@@ -151,14 +231,14 @@ def default_package_cache(environment: Mapping[str, str]) -> Path:
     """Return rattler's and pixi's folder of unpacked packages, which rattler 0.28 does not expose."""
     if folder := environment.get("RATTLER_CACHE_DIR"):
         return Path(folder) / "pkgs"
-    return users.user_cache_folder(environment) / "rattler" / "cache" / "pkgs"
+    return user.user_cache_folder(environment) / "rattler" / "cache" / "pkgs"
 
 
 def target_machine_of_environment(environment: Mapping[str, str]) -> TargetMachine:
     """Return this machine, with the overrides of conda's variables (CONDA_OVERRIDE_...)."""
-    from kiln.compat import cuda_arch_of_machine, machine_facts
-    from kiln.install.solve_diagnosis import TargetMachine
-    from kiln.virtual_packages import OVERRIDES, machine_virtual_packages
+    from kiln.compat import machine as compat_machine
+    from kiln.conda.diagnosis import TargetMachine
+    from kiln.conda.solve import OVERRIDES, machine_virtual_packages
 
     return TargetMachine(
         virtual_packages=machine_virtual_packages(environment),
@@ -166,18 +246,18 @@ def target_machine_of_environment(environment: Mapping[str, str]) -> TargetMachi
             name
             for name, variable in (
                 ("__cuda", OVERRIDES["cuda"]),
-                (cuda_arch_of_machine.NAME, cuda_arch_of_machine.OVERRIDE),
+                (compat_machine.NAME, compat_machine.OVERRIDE),
             )
             if variable in environment
         ),
-        driver=lambda: machine_facts.driver_version(environment),
+        driver=lambda: compat_machine.driver_version(environment),
     )
 
 
 def package_change_lines(plan: InstallPlan) -> Iterator[str]:
     """Yield a line for each change of a package, and the total."""
-    from kiln.console.text import count_text
-    from kiln.files import human_readable_size
+    from kiln.base.files import human_readable_size
+    from kiln.base.text import count_text
 
     rows = [package_change_columns(change) for change in plan.changes]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
@@ -200,7 +280,7 @@ def package_change_columns(change: PackageChange) -> tuple[str, ...]:
 
 def install_plan_as_data(plan: InstallPlan, *, dry: bool) -> dict[str, object]:
     """Return the installation as JSON values."""
-    from kiln.serialization import to_json
+    from kiln.base.serialization import to_json
 
     return {
         "prefix": str(plan.request.prefix),

@@ -10,13 +10,13 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kiln.errors import LintFailed
+from kiln.base.errors import LintFailed
 
 if TYPE_CHECKING:
     import argparse
 
-    from kiln.lint import LintMessage
-    from kiln.model.feedstock import Feedstock
+    from kiln.feedstock.lint.model import LintMessage
+    from kiln.recipe.feedstock import Feedstock
 
 _BOM = "\ufeff"
 
@@ -48,10 +48,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
     Raises:
         LintFailed: there are lints.
     """
-    from kiln import feedstock_folder_check
-    from kiln.console.text import count_text
+    from kiln.base.text import count_text
+    from kiln.recipe import feedstock as recipe_feedstock
 
-    feedstock = feedstock_folder_check.load(root)
+    feedstock = recipe_feedstock.load(root)
     if options.settings:
         print(setting_effects_text(feedstock, as_json=options.json))
         return 0
@@ -69,9 +69,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def setting_effects_text(feedstock: Feedstock, *, as_json: bool) -> str:
     """Return what kiln does with each setting of a feedstock, as text or as JSON."""
-    from kiln import conda_forge_yml, limits
+    from kiln.base import limits
+    from kiln.feedstock import settings
 
-    uses = limits.run_bounded(lambda: conda_forge_yml.setting_uses(feedstock.conda_forge_yml))
+    uses = limits.run_bounded(lambda: settings.setting_uses(feedstock.conda_forge_yml))
     if as_json:
         return json.dumps([use._asdict() for use in uses], indent=2)
     if not uses:
@@ -86,31 +87,30 @@ def setting_effects_text(feedstock: Feedstock, *, as_json: bool) -> str:
 
 def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) -> LintResult:
     """Return the messages about a feedstock, with those of shellcheck if it is installed; correct it before."""
-    from kiln import limits, lint
-    from kiln.lint import shellcheck
+    from kiln.base import limits
+    from kiln.feedstock.lint import check
 
     fixed = correct_recipe(feedstock, of_conda_forge=of_conda_forge) if fix else []
     messages, enabled = limits.run_bounded(
-        lambda: (lint.check(feedstock, of_conda_forge=of_conda_forge), lint.is_shellcheck_enabled(feedstock))
+        lambda: (check.check(feedstock, of_conda_forge=of_conda_forge), check.is_shellcheck_enabled(feedstock))
     )
     # shellcheck runs outside of the limits, which its runtime exceeds at its start.
     program = shutil.which("shellcheck", path=os.environ.get("PATH", os.defpath))
-    script_messages = shellcheck.shellcheck_messages(feedstock, Path(program), enabled=enabled) if program else []
+    script_messages = check.shellcheck_messages(feedstock, Path(program), enabled=enabled) if program else []
     return LintResult(messages + script_messages, fixed)
 
 
 def correct_recipe(feedstock: Feedstock, *, of_conda_forge: bool) -> list[LintMessage]:
     """Correct the recipe on disk and return the messages that this answers."""
-    from kiln import files, limits
-    from kiln.lint import recipe_correction, recipe_files
-    from kiln.yamltext import read_text
+    from kiln.base import files, limits
+    from kiln.base.yaml import read_text
+    from kiln.feedstock.lint import fixes
+    from kiln.feedstock.lint.model import recipe_files
 
     file = recipe_files(feedstock)[0]
     path = files.safe_path_inside(feedstock.root / file, feedstock.root)
     text = read_text(path, file)
-    correction = limits.run_bounded(
-        lambda: recipe_correction.correct_recipe(feedstock, text, of_conda_forge=of_conda_forge)
-    )
+    correction = limits.run_bounded(lambda: fixes.correct_recipe(feedstock, text, of_conda_forge=of_conda_forge))
     if correction.text != text:
         mark = _BOM if path.read_bytes().startswith(_BOM.encode()) else ""
         files.write_text(path, mark + correction.text, mode=stat.S_IMODE(path.stat().st_mode))
@@ -141,7 +141,7 @@ def message_as_json(message: LintMessage) -> dict[str, object]:
 
 def lint_result_lines(result: LintResult) -> list[str]:
     """Return the messages as lines of text, and their count."""
-    from kiln.console.text import count_text
+    from kiln.base.text import count_text
 
     texts = [f"{message.at}: fixed {message.id}: {message.text}" for message in result.fixed]
     for message in result.messages:

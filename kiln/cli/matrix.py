@@ -1,26 +1,143 @@
-"""``kiln matrix``: list the configs with their varying keys, and compare two revisions of the matrix."""
+"""``kiln matrix`` and ``kiln render``: the configs with what varies between them, and each one's outputs."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import textwrap
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kiln.cli import pinning_selection
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.cli.environment_filters import variables_of_names
-from kiln.cli.run_view_choice_and_printing import print_notes, terminal_width
-from kiln.errors import KilnError, MalformedYaml, PinningNeeded, UnsafeTemplate, UnsupportedPython, UsageError
+from kiln.base.errors import (
+    KilnError,
+    MalformedYaml,
+    PinningNeeded,
+    UnknownConfig,
+    UnsafeTemplate,
+    UnsupportedPython,
+    UsageError,
+)
+from kiln.cli import pinning as cli_pinning
+from kiln.cli.main import make_pasteable
+from kiln.cli.options import variables_of_names
+from kiln.cli.output import print_folded, print_notes, terminal_width
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from kiln.model.matrix_config import BuildConfig
+    from kiln.recipe.feedstock import BuildConfig
+    from kiln.recipe.rendered import Output, RenderedConfig, Script
+
+
+_WIDTH = 110
+_NBSP = "\N{NO-BREAK SPACE}"
+
+
+def add_render_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln render``."""
+    parser.add_argument(
+        "configs", nargs="*", metavar="CONFIG", help="name of a config's file in .ci_support (default: all)"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object: {CONFIG: [output, ...]}")
+    parser.add_argument(
+        "--final", action="store_true", help="resolve the pins that need no solver, such as pins between outputs"
+    )
+
+
+def run_render(options: argparse.Namespace, root: Path) -> int:
+    """Render the configs and print them; warnings about keys of the recipe go to standard error."""
+    from kiln.base import limits
+
+    output, warnings = limits.run_bounded(lambda: rendered_text(options, root))
+    if options.json:
+        print(output)
+    else:
+        print_folded(output)
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return 0
+
+
+def rendered_text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the text of the rendered configs, and the warnings about keys of their recipe."""
+    from kiln.feedstock import config_file
+    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.recipe import pins, render
+
+    feedstock = recipe_feedstock.load(root)
+    names = options.configs or feedstock.config_names
+    if not names:
+        raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them")
+    configs = {name: config_file.read_config(feedstock, name) for name in names}
+    rendered = {name: render.render(feedstock, config) for name, config in configs.items()}
+    warnings = tuple(dict.fromkeys(line for config in rendered.values() for line in render.key_fault_warnings(config)))
+    if options.final:
+        rendered = {name: pins.close_static_pins(config) for name, config in rendered.items()}
+    if options.json:
+        return json.dumps({name: render.as_plain_data(config) for name, config in rendered.items()}), warnings
+    return "\n\n".join("\n".join(rendered_config_lines(config)) for config in rendered.values()), warnings
+
+
+def rendered_config_lines(rendered: RenderedConfig) -> Iterator[str]:
+    """Yield the lines of a rendered config."""
+    config = rendered.config
+    yield f"{config.name}  ({config.platform}{f', {config.image}' if config.image else ''})"
+    if not rendered.outputs:
+        yield "  all outputs are skipped"
+    for source in rendered.sources:
+        where = ", ".join(source.url) or source.git_url or source.path or ""
+        yield from labeled_lines("source", [where, *(f"patch {patch}" for patch in source.patches)])
+    for staging in rendered.stagings:
+        yield from labeled_lines(staging.title, script_lines(staging.script))
+    for output in rendered.outputs:
+        yield ""
+        yield from rendered_output_lines(output)
+
+
+def rendered_output_lines(output: Output) -> Iterator[str]:
+    """Yield the lines of an output."""
+    yield f"  {output.name} {output.version} {output.build_string}  [{output.noarch or output.subdir}]"
+    for section in ("build", "host", "run", "run_constrained"):
+        yield from labeled_lines(
+            section.replace("run_constrained", "constrained"), list(getattr(output.requirements, section))
+        )
+    for kind, specs in output.run_exports.items():
+        yield from labeled_lines("run exports" if kind == "weak" else f"{kind} exports", list(specs))
+    yield from labeled_lines("features", list(output.track_features))
+    yield from labeled_lines("script", script_lines(output.script))
+    yield from labeled_lines("imports", [name for test in output.tests for name in test.imports])
+    yield from labeled_lines("tests", [line for test in output.tests for line in script_lines(test.script)], apart=True)
+    yield from labeled_lines("hashed", [f"{key} {value}" for key, value in sorted(output.used.items())])
+
+
+def script_lines(script: Script) -> list[str]:
+    """Return a script's file, or its lines."""
+    return [script.file] if script.file else list(script.lines)
+
+
+def labeled_lines(label: str, items: list[str], *, apart: bool = False) -> list[str]:
+    """Return labeled items, wrapped into lines or, if ``apart``, on separate lines."""
+    if not items:
+        return []
+    lead = f"    {label:<12}"
+    if apart:
+        texts = [item.replace("\n", "\n" + " " * len(lead)) for item in items]
+        return [(lead if not index else " " * len(lead)) + item for index, item in enumerate(texts)]
+    unbroken = [item.replace(" ", _NBSP) for item in items]  # a line must not break inside a requirement
+    lines = textwrap.wrap(
+        ", ".join(unbroken),
+        _WIDTH,
+        initial_indent=lead,
+        subsequent_indent=" " * len(lead),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(_NBSP, " ") for line in lines]
+
 
 _TREE = ("recipe", "conda-forge.yml", ".ci_support")  # the files that define a matrix
 
@@ -41,36 +158,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PINNING",
         help="with --diff: use this pinning for the earlier matrix (default: the one of -e)",
     )
-    pinning_selection.add_arguments(parser)
+    cli_pinning.add_arguments(parser)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Print the matrix, or its differences from an earlier revision."""
-    from kiln import limits
+    from kiln.base import limits
 
     if options.was and not options.diff:
         raise UsageError("--was requires --diff", hint="kiln matrix --diff HEAD --was OLD -e NEW")
     notes: list[str] = []
     if options.diff is None:
         try:
-            text, note = pinning_selection.run_with_pinning(
+            text, note = cli_pinning.run_with_pinning(
                 options, root, lambda file: matrix_text_and_note(options, root, file, or_existing=False)
             )
         except PinningNeeded as error:
-            notes = pinning_selection.unfetched_pinning_notes(root, error)
+            notes = cli_pinning.unfetched_pinning_notes(root, error)
             text, note = limits.run_bounded(lambda: matrix_text_and_note(options, root, None, or_existing=True))
         notes += [note] if note else []
     else:
         with extracted_git_revision(root, options.diff) as before:
             try:
-                variant_file = pinning_selection.run_with_pinning(options, root, lambda file: file)
+                variant_file = cli_pinning.run_with_pinning(options, root, lambda file: file)
             except PinningNeeded as error:
-                variant_file, notes = None, pinning_selection.unfetched_pinning_notes(root, error)
+                variant_file, notes = None, cli_pinning.unfetched_pinning_notes(root, error)
             earlier = variant_file
             if options.was:
-                earlier = pinning_selection.pinning_file_by_name(options.was, options.pinning_channel)
+                earlier = cli_pinning.pinning_file_by_name(options.was, options.pinning_channel)
             if earlier is None and not options.no_pinning:
-                notes += pinning_selection.keys_without_value_notes(before, f" at {options.diff}")
+                notes += cli_pinning.keys_without_value_notes(before, f" at {options.diff}")
             trees = MatrixSource(root=before, pinning=earlier), MatrixSource(root=root, pinning=variant_file)
             text = limits.run_bounded(lambda: matrix_difference_text(options, *trees))
     print_notes(make_pasteable(note, root) for note in notes)
@@ -85,16 +202,17 @@ def matrix_text_and_note(
 
     ``or_existing`` takes the configs in .ci_support when the recipe cannot be expanded, unless no pinning would help.
     """
-    from kiln import expand, feedstock_folder_check
+    from kiln.feedstock import config_file, matrix
+    from kiln.recipe import feedstock as recipe_feedstock
 
-    feedstock, note = feedstock_folder_check.load(root), ""
+    feedstock, note = recipe_feedstock.load(root), ""
     try:
-        configs = expand.configs(feedstock, variant_file)
+        configs = matrix.configs(feedstock, variant_file)
     except KilnError as error:
         names = feedstock.config_names
         if not (or_existing and names) or isinstance(error, (MalformedYaml, UnsafeTemplate)):
             raise
-        configs = expand.read_configs(feedstock, names)
+        configs = config_file.read_configs(feedstock, names)
         note = f"these are the configs of .ci_support, as last rerendered ({error.what})"
     text = (
         json.dumps([config_as_data(config) for config in configs])
@@ -106,10 +224,11 @@ def matrix_text_and_note(
 
 def matrix_difference_text(options: argparse.Namespace, before: MatrixSource, after: MatrixSource) -> str:
     """Return the text of the differences from the matrix of an earlier tree."""
-    from kiln import expand, feedstock_folder_check
+    from kiln.feedstock import matrix
+    from kiln.recipe import feedstock as recipe_feedstock
 
-    configs = expand.configs(feedstock_folder_check.load(after.root), after.pinning)
-    changes = matrix_changes(expand.configs(feedstock_folder_check.load(before.root), before.pinning), configs)
+    configs = matrix.configs(recipe_feedstock.load(after.root), after.pinning)
+    changes = matrix_changes(matrix.configs(recipe_feedstock.load(before.root), before.pinning), configs)
     return json.dumps(changes) if options.json else "\n".join(matrix_change_lines(changes, options.diff, len(configs)))
 
 
@@ -126,7 +245,7 @@ def config_as_data(config: BuildConfig) -> dict[str, Any]:
 
 def matrix_table_lines(configs: Sequence[BuildConfig], width: int | None = None) -> Iterator[str]:
     """Yield a line for each config, with the keys that vary between configs, folded to a terminal's width."""
-    from kiln.console.text import count_text, table
+    from kiln.base.text import count_text, table
 
     if not configs:
         yield "no configs: the recipe skips all of them"
@@ -156,7 +275,7 @@ def extracted_git_revision(root: Path, revision: str) -> Iterator[Path]:
     import tarfile
     import tempfile
 
-    from kiln import git
+    from kiln.base import git
 
     if not hasattr(tarfile, "data_filter"):
         raise UnsupportedPython("this Python cannot unpack a revision safely", hint="3.10.12, 3.11.4 or newer can")
@@ -191,7 +310,7 @@ def matrix_changes(before: Sequence[BuildConfig], after: Sequence[BuildConfig]) 
 
 def matrix_change_lines(changes: dict[str, Any], revision: str, total: int) -> Iterator[str]:
     """Yield the changes as lines of text."""
-    from kiln.console.text import count_text
+    from kiln.base.text import count_text
 
     for sign, names in (("+", changes["added"]), ("-", changes["removed"])):
         yield from (f"{sign} {name}" for name in names)

@@ -1,4 +1,4 @@
-"""``kiln publish``: publish a run's packages to a channel, all or none, or withdraw one."""
+"""``kiln publish`` and ``kiln collect``: packages published all or none, and taken over from the jobs of a CI."""
 
 from __future__ import annotations
 
@@ -8,23 +8,47 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import masking
-from kiln.cli.environment_filters import variables_passed_to_builds
-from kiln.cli.run_view_choice_and_printing import print_line, print_notes
-from kiln.errors import BrokenPackage, UsageError, did_you_mean
-from kiln.name_rules import PLATFORMS
-
-KEYLESS = "sigstore"  # the word for --attest that is not the path of a key
-SHORTEST = 12  # characters; shorter values occur in many files by chance
+from kiln.base import masking
+from kiln.base.errors import BrokenPackage, UsageError, did_you_mean
+from kiln.base.patterns import PLATFORMS
+from kiln.cli.options import variables_passed_to_builds
+from kiln.cli.output import print_line, print_notes
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from kiln.model.feedstock import Feedstock
-    from kiln.publish.stores.store_publication import StoreTarget
+    from kiln.publish.provenance import AttestationSettings, Attester
+    from kiln.publish.stores.target import StoreTarget
     from kiln.publish.transaction import PublicationTarget
-    from kiln.release.provenance_creation import AttestationSettings, Attester
+    from kiln.recipe.feedstock import Feedstock
+
+
+def add_collect_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln collect``."""
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        type=Path,
+        help="the folder of a job, or of several: report.json, as 'kiln report --json' prints it, and the packages in "
+        "their subdirs",
+    )
+
+
+def run_collect(options: argparse.Namespace, root: Path) -> int:
+    """Collect the packages, and print each config with their number."""
+    from kiln.base.text import count_text
+    from kiln.publish import rebuild
+    from kiln.recipe import feedstock as recipe_feedstock
+
+    for config, count in rebuild.import_ci_job_results(recipe_feedstock.load(root), options.folders):
+        print(f"{config}: {count_text(count, 'package')}")
+    return 0
+
+
+KEYLESS = "sigstore"  # the word for --attest that is not the path of a key
+SHORTEST = 12  # characters; shorter values occur in many files by chance
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,11 +120,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Publish, abort, yank or reindex, and print the changed paths of the channel."""
-    from kiln import signals
-    from kiln.model.feedstock import Feedstock
+    from kiln.base import process_table
     from kiln.publish import transaction
     from kiln.publish.targets import parse_target, require_store_target
-    from kiln.store.layout import ArtifactLayout
+    from kiln.recipe.feedstock import Feedstock
+    from kiln.state.store.layout import ArtifactLayout
 
     feedstock = Feedstock(root=root.absolute())
     journals = ArtifactLayout.for_feedstock(feedstock).safe_path("publications")
@@ -112,7 +136,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         reading=options.url,
         subdirs=() if options.abort or options.yank or options.reindex else feedstock_platforms(feedstock),
     )
-    with signals.termination_as_interrupt():
+    with process_table.termination_as_interrupt():
         if options.abort:
             print_results(options, aborted=transaction.abort(channel, lambda remark: print_notes([remark])))
         elif options.yank:
@@ -136,22 +160,23 @@ def parse_untested_platforms(subdirs: list[str]) -> tuple[str, ...]:
 
 def feedstock_platforms(feedstock: Feedstock) -> frozenset[str]:
     """Return the platforms of a feedstock's configs."""
-    from kiln import expand
+    from kiln.feedstock import config_file
 
-    return frozenset(config.platform for config in expand.read_configs(feedstock, feedstock.config_names))
+    return frozenset(config.platform for config in config_file.read_configs(feedstock, feedstock.config_names))
 
 
 def publish_finished_packages(channel: PublicationTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish the finished packages in the ledger."""
-    from kiln import feedstock_folder_check, git
-    from kiln.provenance import ssh_signatures
-    from kiln.publish import conda_forge_yml_restrictions, gate, transaction
-    from kiln.release import candidate_packages, provenance_creation, release_bundle, staging_test
+    from kiln.base import git
+    from kiln.conda.provenance import signing
+    from kiln.publish import gate, provenance, targets, transaction
+    from kiln.publish import release as publish_release
+    from kiln.recipe import feedstock as recipe_feedstock
 
     signer = requested_attester(options)
-    feedstock = feedstock_folder_check.load(root)
+    feedstock = recipe_feedstock.load(root)
     if not options.check and not options.bundle:
-        conda_forge_yml_restrictions.require_publication_allowed(
+        targets.require_publication_allowed(
             feedstock.conda_forge_yml,
             options.to,
             environment=os.environ,
@@ -159,7 +184,7 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
                 root, "symbolic-ref", "--quiet", "--short", "HEAD", env=variables_passed_to_builds(os.environ)
             ).strip(),
         )
-    matrix = candidate_packages.ConfigsAndRuns.from_feedstock(feedstock)
+    matrix = publish_release.ConfigsAndRuns.from_feedstock(feedstock)
     published = channel.package_hashes()
     release = matrix.assemble_release(
         options.packages,
@@ -169,22 +194,22 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
         untested=parse_untested_platforms(options.allow_untested),
         allow_dirty=options.allow_dirty,
     )
-    paths, entries = candidate_packages.read_releasable_packages(release)
-    new_packages = candidate_packages.packages_new_in_channel(release)
+    paths, entries = publish_release.read_releasable_packages(release)
+    new_packages = publish_release.packages_new_in_channel(release)
     print_notes((*gate.nonblocking_notes(release), *channel.notes) if new_packages else ())
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
-    sign = ssh_signatures.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
-    attestation = provenance_creation.release_provenance_and_attestations(
+    sign = signing.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
+    attestation = provenance.release_provenance_and_attestations(
         matrix,
         new_packages,
         sign=sign,
         attesting=attestation_settings(options, signer, channel.channel_url()),
     )
     if options.bundle:
-        release_bundle.write_release_bundle(options.bundle, matrix, release, attestation)
+        provenance.write_release_bundle(options.bundle, matrix, release, attestation)
         return {"bundled": tuple(path.name for path in paths)}
-    trial = staging_test.tester_of_staged_packages(
+    trial = publish_release.tester_of_staged_packages(
         matrix,
         new_packages,
         channels=(channel.channel_url(),) if published else (),
@@ -196,8 +221,8 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
 
 def requested_attester(options: argparse.Namespace) -> Attester | None:
     """Return the signer of attestations that the command line requests; None without any."""
-    from kiln.provenance.attestation_keys import PrivateKey
-    from kiln.provenance.keyless import KeylessSigner
+    from kiln.conda.provenance.check import PrivateKey
+    from kiln.conda.provenance.signing import KeylessSigner
 
     if options.sigstore_config and options.attest != KEYLESS:
         raise UsageError("--sigstore-config goes with --attest sigstore")
@@ -212,15 +237,13 @@ def attestation_settings(
     options: argparse.Namespace, attester: Attester | None, channel: str
 ) -> AttestationSettings | None:
     """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""
-    from kiln import channel_url_credentials
-    from kiln.cli.current_ci_run_urls import workflow_uri
-    from kiln.release.provenance_creation import AttestationSettings
+    from kiln.base import http
+    from kiln.cli.options import workflow_uri
+    from kiln.publish.provenance import AttestationSettings
 
     if attester is None:
         return None
-    url = channel_url_credentials.url_without_credentials(
-        options.url if options.url and channel.startswith("file:") else channel
-    )
+    url = http.url_without_credentials(options.url if options.url and channel.startswith("file:") else channel)
     return AttestationSettings(
         attester=attester,
         channel=url,
@@ -235,17 +258,17 @@ def environment_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def yank_or_patch_packages(channel: StoreTarget, options: argparse.Namespace) -> dict[str, Any]:
     """Withdraw packages, or patch their records in the index."""
-    from kiln.publish.stores import yank_patch_and_reindex
+    from kiln.publish.stores import target
 
     if options.patch is None:
-        return {"yanked": yank_patch_and_reindex.yank_packages(channel, options.yank, delete=options.delete)}
+        return {"yanked": target.yank_packages(channel, options.yank, delete=options.delete)}
     try:
         fields = json.loads(options.patch)
     except ValueError as error:
         raise UsageError("--patch is not valid JSON", why=str(error)) from error
     if not isinstance(fields, dict):
         raise UsageError("--patch is not a JSON object", hint="""--patch '{"depends": ["python >=3.11"]}'""")
-    return {"patched": [yank_patch_and_reindex.patch_record(channel, name, fields) for name in options.yank]}
+    return {"patched": [target.patch_record(channel, name, fields) for name in options.yank]}
 
 
 def reindex_channel(channel: StoreTarget, options: argparse.Namespace) -> None:
@@ -254,12 +277,10 @@ def reindex_channel(channel: StoreTarget, options: argparse.Namespace) -> None:
     Raises:
         BrokenPackage: after the index is written, with all files that it omits.
     """
-    from kiln.publish.stores import yank_patch_and_reindex
-    from kiln.repodata.index_entry import read_index_entry
+    from kiln.conda.index import read_index_entry
+    from kiln.publish.stores import target
 
-    count, broken = yank_patch_and_reindex.reindex_channel(
-        channel, lambda path: read_index_entry(Path(channel.name) / path)
-    )
+    count, broken = target.reindex_channel(channel, lambda path: read_index_entry(Path(channel.name) / path))
     print_results(options, read=count)
     if broken:
         raise BrokenPackage(

@@ -2,21 +2,98 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING
 
 from kiln import __version__
-from kiln.cli import pinning_selection
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.cli.run_view_choice_and_printing import print_notes
-from kiln.errors import MatrixDrift, UsageError
+from kiln.base.errors import MatrixDrift, UsageError
+from kiln.cli import pinning as cli_pinning
+from kiln.cli.main import make_pasteable
+from kiln.cli.output import print_notes
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from kiln.model.feedstock import Feedstock
-    from kiln.template.namespace import Doubts
+    from kiln.feedstock.rerender import WorkflowJob
+    from kiln.feedstock.workflow_settings import ActionsSettings
+    from kiln.recipe.feedstock import BuildConfig, Feedstock
+    from kiln.recipe.template.names import Doubts
+
+
+JOB_MINUTES, DISK = "job minutes", "disk"  # limits of a service
+GB = 10**9
+
+
+def limit_excess_notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
+    """Return for each service and limit a line about the config that exceeds it most."""
+    from kiln.feedstock import job_settings
+    from kiln.feedstock import rerender as feedstock_rerender
+    from kiln.feedstock.workflow_settings import GITHUB, ActionsSettings
+
+    place, settings = feedstock.artifacts / "ledger.sqlite", ActionsSettings(feedstock.conda_forge_yml)
+    configs = list(configs)
+    if not configs or not place.is_file():  # opening a ledger creates it
+        return []
+    jobs = {job.config: job for job in feedstock_rerender.workflow_jobs(feedstock, configs, settings)}
+    services = {
+        job.platform_name: job.provider for job in job_settings.read_matrix_settings(feedstock.conda_forge_yml).jobs
+    }
+    from kiln.state.ledger.ledger import Ledger
+
+    with Ledger(place) as ledger:
+        seconds, disk = ledger.last_build_seconds(), ledger.last_build_disk_use()
+    worst: dict[tuple[str, str], tuple[float, str]] = {}
+    for config in configs:
+        job, service = jobs.get(config.name), services.get(config.platform.replace("-", "_"), "")
+        if job is None and service == GITHUB:
+            continue  # by conda-smithy's workflow
+        for limit, amount, note in _exceeded_limits(
+            config.name, job, service, settings, seconds.get(config.name, 0.0), disk.get(config.name, 0)
+        ):
+            worst[service, limit] = max(worst.get((service, limit), (0.0, "")), (amount, note))
+    return [note for _, note in worst.values()]
+
+
+def _exceeded_limits(
+    config: str, job: WorkflowJob | None, service: str, settings: ActionsSettings, seconds: float, disk: int
+) -> Iterator[tuple[str, float, str]]:
+    """Yield the limits that a config exceeds, each with what it took, and a note."""
+    from kiln.feedstock import rerender as feedstock_rerender
+    from kiln.feedstock import workflow_settings
+
+    limits = workflow_settings.all_limits()
+    if job is not None:
+        if seconds > 60 * settings.chain_build_minutes(job.links):
+            yield JOB_MINUTES, seconds, _build_hours_note(config, seconds)
+    elif (minutes := limits.get((service, JOB_MINUTES))) is not None and seconds > 60 * minutes.value:
+        took = f"{config} took {math.ceil(seconds / 60)} min when it was last built here, and {service} allows"
+        note = f"{took} {minutes.value} {minutes.unit}: build it over several, with --budget and --handover"
+        yield JOB_MINUTES, seconds, note
+    room = limits.get((service, DISK))
+    of_service = job is None or job.runner in feedstock_rerender.RUNNERS.values()
+    if room is not None and of_service and disk > GB * room.value:
+        took = f"{config} took {math.ceil(disk / GB)} GB of disk when it was last built here, and {service} has"
+        yield DISK, disk, f"{took} {room.value} {room.unit}: {_disk_space_hint(job)}"
+
+
+def _build_hours_note(config: str, seconds: float) -> str:
+    hours = math.ceil(seconds / 3600)
+    took = f"{config} took {hours} h when it was last built here, longer than its jobs in the workflow may"
+    return f"{took}: set kiln: build_hours in conda-forge.yml ({hours}, or more for fewer cores)"
+
+
+def _disk_space_hint(job: WorkflowJob | None) -> str:
+    """Return what gives a job more room on the disk."""
+    from kiln.feedstock.workflow_settings import SKIP
+
+    another = "another runner (the variant key github_actions_labels)"
+    if job is None:
+        return "build it on a machine with more"
+    return f"set workflow_settings: free_disk_space: max, or use {another}" if job.free == SKIP else f"use {another}"
+
 
 AUTO, EDIT = "auto", "edit"
 _TOOLS = ("py-rattler-build", "py-rattler")  # that render recipes and fetch pinnings
@@ -37,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="commit the written files with conda-smithy's message, which names the version of conda-forge-pinning; "
         "edit opens git's editor with it (default with --commit: auto)",
     )
-    pinning_selection.add_arguments(parser)
+    cli_pinning.add_arguments(parser)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -48,9 +125,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
         PinningNeeded: if keys have no value without a pinning, and none can be fetched.
         UsageError: if git refuses the commit.
     """
-    from kiln import feedstock_folder_check, limits
+    from kiln.base import limits as base_limits
+    from kiln.recipe import feedstock as recipe_feedstock
 
-    (notes, lines, fault), variant_file = pinning_selection.run_with_pinning(
+    (notes, lines, fault), variant_file = cli_pinning.run_with_pinning(
         options, root, lambda variant_file: (rerender(options, root, variant_file), variant_file)
     )
     print_notes(make_pasteable(note, root) for note in notes)
@@ -58,10 +136,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if fault:
         raise fault
     if options.commit:
-        from kiln.expand import pinning_package
+        from kiln.feedstock import pinning as feedstock_pinning
 
-        feedstock = limits.run_bounded(lambda: feedstock_folder_check.load(root))
-        pinning = "" if variant_file is None else pinning_package.version_of_pinning_file(variant_file)
+        feedstock = base_limits.run_bounded(lambda: recipe_feedstock.load(root))
+        pinning = "" if variant_file is None else feedstock_pinning.version_of_pinning_file(variant_file)
         print(commit_rerendered_files(feedstock, pinning, options.commit))
     return 0
 
@@ -70,33 +148,35 @@ def rerender(
     options: argparse.Namespace, root: Path, variant_file: Path | None
 ) -> tuple[list[str], list[str], MatrixDrift | None]:
     """Write or check the files; return notes, the lines to print, and the error of a check."""
-    from kiln import conda_forge_yml, expand, feedstock_folder_check
-    from kiln.console.text import count_text
-    from kiln.expand import ci_limit_notes, github_workflow_writer
+    from kiln.base.text import count_text
+    from kiln.feedstock import matrix
+    from kiln.feedstock import rerender as feedstock_rerender
+    from kiln.feedstock import settings as feedstock_settings
+    from kiln.recipe import feedstock as recipe_feedstock
 
-    feedstock = feedstock_folder_check.load(root)
+    feedstock = recipe_feedstock.load(root)
     doubts: Doubts = {}
-    configs = expand.configs(feedstock, variant_file, doubts)
+    configs = matrix.configs(feedstock, variant_file, doubts)
     notes = [
-        *conda_forge_yml.no_effect_notes(feedstock.conda_forge_yml),
+        *feedstock_settings.no_effect_notes(feedstock.conda_forge_yml),
         *map(str, doubts.values()),
-        *ci_limit_notes.limit_excess_notes(feedstock, configs),
+        *limit_excess_notes(feedstock, configs),
     ]
     total = f"{count_text(len(configs), 'config')} in {feedstock.config_folder}"
     if not options.check:
-        changes = expand.write_ci_support(feedstock, configs).summary or "nothing to change"
-        return notes, [f"{total}: {changes}", *github_workflow_writer.write_workflows(feedstock, configs)], None
+        changes = feedstock_rerender.write_ci_support(feedstock, configs).summary or "nothing to change"
+        return notes, [f"{total}: {changes}", *feedstock_rerender.write_workflows(feedstock, configs)], None
     drift, workflow_lines = (
-        expand.ci_support_drift(feedstock, configs),
-        github_workflow_writer.workflow_drift(feedstock, configs),
+        feedstock_rerender.ci_support_drift(feedstock, configs),
+        feedstock_rerender.workflow_drift(feedstock, configs),
     )
     if not drift and not workflow_lines:
         return notes, [f"{total} {'is' if len(configs) == 1 else 'are'} up to date"], None
     lines = [*drift.lines, *workflow_lines]
     more = [f"... and {len(lines) - _SHOWN} more lines"] if len(lines) > _SHOWN else []
-    why = [part for part in (drift.summary, f"{github_workflow_writer.NAME} differs" if workflow_lines else "") if part]
+    why = [part for part in (drift.summary, f"{feedstock_rerender.NAME} differs" if workflow_lines else "") if part]
     fault = MatrixDrift(
-        f"{'.ci_support' if drift else github_workflow_writer.NAME} is not up to date "
+        f"{'.ci_support' if drift else feedstock_rerender.NAME} is not up to date "
         "with the recipe and the variant files",
         why=", ".join(why),
         hint="kiln rerender" + (f" -e {options.pinning}" if options.pinning else " --no-pinning" * options.no_pinning),
@@ -123,11 +203,11 @@ def commit_rerendered_files(feedstock: Feedstock, pinning: str, how: str) -> str
     Raises:
         UsageError: the folder is not in a git repository, or git refuses the commit.
     """
-    from kiln.expand import github_workflow_writer
+    from kiln.feedstock import rerender as feedstock_rerender
 
     root = feedstock.root
     _run_git(root, "rev-parse", "--git-dir")
-    names = [str(feedstock.config_folder.relative_to(root)), github_workflow_writer.NAME]
+    names = [str(feedstock.config_folder.relative_to(root)), feedstock_rerender.NAME]
     tracked = [name for name in names if (root / name).exists() or _run_git(root, "ls-files", "--", name)]
     if not tracked or not _run_git(root, "status", "--porcelain", "--", *tracked):
         return "nothing to commit"
@@ -140,15 +220,15 @@ def commit_rerendered_files(feedstock: Feedstock, pinning: str, how: str) -> str
 
 
 def _run_git(root: Path, *arguments: str) -> str:
-    from kiln import git
+    from kiln.base import git
 
     return git.output(root, *arguments, env=os.environ, hint="commit the files yourself")
 
 
 def _commit_with_editor(root: Path, text: str, names: list[str]) -> None:
-    from kiln import git, process_runner
+    from kiln.base import git, process
 
     arguments = ("commit", "--quiet", "--edit", "--verbose", "--message", text, "--", *names)
     words, env = git.command(root, *arguments, env=os.environ)
-    if process_runner.run_on_terminal(words, env=env, cwd=root):
+    if process.run_on_terminal(words, env=env, cwd=root):
         raise UsageError(f"git commit failed in {root}", hint="commit the files yourself")

@@ -1,23 +1,166 @@
-"""``kiln runs``: list the runs that the ledger has recorded."""
+"""``kiln runs``, ``log``, ``report`` and ``cache``: what past runs have left."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
+from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.errors import UsageError
+from kiln.base.errors import KilnError, UnknownConfig, UsageError, did_you_mean
+from kiln.cli import arguments
+from kiln.cli.main import make_pasteable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Sequence
 
-    from kiln.model.feedstock import Feedstock
-    from kiln.model.run import MatrixReport
+    from kiln.recipe.feedstock import Feedstock
+    from kiln.recipe.variants.space import Variants
+    from kiln.state.results import ConfigRun, MatrixReport
+    from kiln.state.store.compile_cache import DiskCaches, DiskCacheUsage
+
+
+def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln cache``."""
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument(
+        "--to",
+        metavar="SIZE",
+        type=arguments.parse_size,
+        help="remove the least recently used entries until the rest is smaller: 50GB",
+    )
+    actions.add_argument(
+        "--clean",
+        action="store_true",
+        help="keep only the most recently used cache of each kind, and remove those of earlier compilers and images",
+    )
+    actions.add_argument("--all", action="store_true", help="remove all caches that are not in use by a build")
+    parser.add_argument("--json", action="store_true", help="print the caches as JSON")
+
+
+def run_cache(options: argparse.Namespace, root: Path) -> int:
+    """Remove the selected caches, and print the remaining ones."""
+    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.state.store.layout import ArtifactLayout
+
+    caches = ArtifactLayout.for_feedstock(recipe_feedstock.load(root)).compile_caches
+    freed = remove_selected_caches(caches, options)
+    entries = [entry for entry in caches.all_caches() if entry.size]
+    if options.json:
+        print(json.dumps({"caches": [dataclasses.asdict(entry) for entry in entries], "freed": freed}, indent=2))
+    else:
+        print(caches_as_text(entries, caches.root, freed))
+    return 0
+
+
+def remove_selected_caches(caches: DiskCaches, options: argparse.Namespace) -> int:
+    """Remove the selected caches and return the freed bytes."""
+    if options.to is not None:
+        return caches.trim_to_size(options.to)
+    if not (options.clean or options.all):
+        return 0
+    entries = caches.all_caches()
+    newest = {entry.label: entry.key for entry in reversed(entries)}  # the most recently used one of each kind
+    return sum(caches.remove_cache(entry) for entry in entries if options.all or newest[entry.label] != entry.key)
+
+
+def caches_as_text(entries: list[DiskCacheUsage], root: Path, freed: int) -> str:
+    """Return the caches as a table with their total size."""
+    from kiln.base import files
+    from kiln.base.text import table
+    from kiln.cli.output import terminal_width
+
+    rows = [
+        (
+            entry.key,
+            entry.label,
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used)),
+            files.human_readable_size(entry.size),
+        )
+        for entry in entries
+    ]
+    header, width = ("key", "for", "last used", "size"), terminal_width(sys.stdout)
+    lines = [table(header, rows, right=(3,), width=width), ""] if rows else []
+    total = f"{files.human_readable_size(sum(entry.size for entry in entries))} in {root}"
+    return "\n".join([*lines, total, *([f"{files.human_readable_size(freed)} freed"] if freed else [])])
+
+
+_LINE = 1 << 20  # bytes of a line that are read at once
+
+
+def add_log_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln log``."""
+    parser.add_argument("config", metavar="CONFIG", help="name of a config's file in .ci_support")
+    parser.add_argument(
+        "--run", dest="number", metavar="N", type=int, help="number of the run (default: the last that built CONFIG)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the log with its run, state and path as JSON")
+
+
+def run_log(options: argparse.Namespace, root: Path) -> int:
+    """Print the log, and on standard error its run, state and path."""
+    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.run.report import text as report_text
+
+    feedstock = recipe_feedstock.load(root)
+    name = options.config.removesuffix(".yaml").removeprefix(".ci_support/")
+    number, config, path = recorded_config_and_log_path(feedstock, name, options.number)
+    with report_text.open_log(path) as file:
+        if options.json:
+            text = file.read().decode(errors="replace")
+            about = {"run": number, "config": name, "state": config.state.value, "reason": config.reason}
+            print(json.dumps({**about, "log": str(path), "text": text}, indent=2))
+            return 0
+        print(f"run {number}, {config.state.value}: {path}", file=sys.stderr, flush=True)
+        while line := file.readline(_LINE):
+            sys.stdout.write(line.decode(errors="replace"))
+    return 0
+
+
+def recorded_config_and_log_path(feedstock: Feedstock, name: str, number: int | None) -> tuple[int, ConfigRun, Path]:
+    """Return a run, a config's record in it, and its log: of the last run that has a log of it, or of one run.
+
+    Raises:
+        UsageError: the run does not exist, or it has no log.
+        UnknownConfig: no run has the config.
+    """
+    from kiln.state.store.layout import ArtifactLayout
+
+    reports = (recorded_run(feedstock, number),)
+    runs = _runs_with_config(reports if number is not None else latest_runs_and_total(feedstock, None)[0], name)
+    layout = ArtifactLayout.for_feedstock(feedstock)
+    for run_number, config in runs:
+        places = (config.log, layout.log_file(run_number, name))  # the second, where the feedstock was moved
+        if path := next((place for place in places if place is not None and place.is_file()), None):
+            return run_number, config, path
+    run_number, config = runs[0]
+    cached = "a cached config is not built, and has no log" if config.state.value == "cached" else "it was removed"
+    raise UsageError(
+        f"run {run_number} has no log of {name}",
+        why=config.reason.partition("\n")[0] or cached,
+        hint="kiln runs lists the runs; --run N selects one",
+    )
+
+
+def _runs_with_config(reports: Iterable[MatrixReport], name: str) -> list[tuple[int, ConfigRun]]:
+    """Return the number and the record of a config in each run that has it; raises UnknownConfig where none has."""
+    names: dict[str, None] = {}
+    matches = []
+    for report in reports:
+        for config in report.configs:
+            names[config.config] = None
+            if config.config == name:
+                matches.append((report.run, config))
+    if not matches:
+        hint = did_you_mean(name, names) or f"it has {', '.join(list(names)[:3]) or 'none'}"
+        raise UnknownConfig(f"no recorded run has the config {name!r}", hint=hint)
+    return matches
+
 
 _SHOWN = 20  # runs that are listed by default
 
@@ -31,11 +174,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Print the runs, the latest first."""
-    from kiln import feedstock_folder_check
+    from kiln.recipe import feedstock as recipe_feedstock
 
     if options.last < 1:
         raise UsageError(f"--last is {options.last}", hint="a number from 1, or --all")
-    feedstock = feedstock_folder_check.load(root)
+    feedstock = recipe_feedstock.load(root)
     reports, total = latest_runs_and_total(feedstock, None if options.all else options.last)
     now = time.time()
     if options.json:
@@ -51,8 +194,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def latest_runs_and_total(feedstock: Feedstock, most: int | None) -> tuple[tuple[MatrixReport, ...], int]:
     """Return the latest runs of the ledger, the latest first, and the number of all runs."""
-    from kiln.ledger import Ledger
-    from kiln.store.layout import ArtifactLayout
+    from kiln.state.ledger.ledger import Ledger
+    from kiln.state.store.layout import ArtifactLayout
 
     path = ArtifactLayout.for_feedstock(feedstock).ledger
     if not path.is_file():  # Ledger() would create it
@@ -64,28 +207,28 @@ def latest_runs_and_total(feedstock: Feedstock, most: int | None) -> tuple[tuple
 
 def run_as_json(report: MatrixReport, now: float) -> dict[str, Any]:
     """Return a run as JSON values: times in seconds since the epoch, ``seconds`` up to now for a run in progress."""
-    from kiln.report import totals
+    from kiln.run.report import comparison
 
     return {
         "run": report.run,
         "command": report.command,
         "commit": report.commit,
         "rehearsal": report.rehearsal,
-        "verdict": totals.run_verdict(report),
+        "verdict": comparison.run_verdict(report),
         "started": report.started,
         "finished": report.finished,
-        "seconds": round(totals.end_or_last_recorded_time(report, now) - report.started, 3),
+        "seconds": round(comparison.end_or_last_recorded_time(report, now) - report.started, 3),
         "configs": {config.config: config.state.value for config in report.configs},
     }
 
 
 def runs_as_table(reports: Sequence[MatrixReport], now: float) -> str:
     """Return the runs as a table."""
-    from kiln import git
-    from kiln.cli.run_view_choice_and_printing import terminal_width
-    from kiln.console.progress_text import state_count_text
-    from kiln.console.text import duration, table
-    from kiln.report import totals
+    from kiln.base import git
+    from kiln.base.text import duration, table
+    from kiln.cli.output import terminal_width
+    from kiln.run.report import comparison
+    from kiln.run.view.state import state_count_text
 
     rows = [
         (
@@ -93,11 +236,124 @@ def runs_as_table(reports: Sequence[MatrixReport], now: float) -> str:
             f"{datetime.fromtimestamp(report.started).astimezone():%Y-%m-%d %H:%M}",
             git.short_commit(report.commit),
             "rehearsal" if report.rehearsal else "build",
-            totals.run_verdict(report),
-            duration(totals.end_or_last_recorded_time(report, now) - report.started),
+            comparison.run_verdict(report),
+            duration(comparison.end_or_last_recorded_time(report, now) - report.started),
             state_count_text(report.configs),
         )
         for report in reports
     ]
     header = ("run", "started", "commit", "kind", "verdict", "took", "configs")
     return table(header, rows, right=(0, 5), width=terminal_width(sys.stdout))
+
+
+INDEXED = 50  # runs in the index; a run is compared with these. To read 50 of 192 configs takes four seconds
+
+
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln report``."""
+    parser.add_argument("run", nargs="?", type=int, metavar="RUN", help="number of the run (default: the latest)")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        help="write the page to this file (default: build_artifacts/reports/RUN.html; no page with --json)",
+    )
+    parser.add_argument(
+        "--junit", metavar="FILE", type=Path, help="write the run to this file as JUnit's XML, for a CI"
+    )
+    parser.add_argument("--json", action="store_true", help="print the run as JSON")
+
+
+def run_report(options: argparse.Namespace, root: Path) -> int:
+    """Write the page or JUnit's XML, and print the run as a table with the page's path; or print JSON."""
+    from kiln.cli.output import terminal_width
+    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.run.report.page import page_name, report_as_json
+    from kiln.run.report.text import run_table_text
+    from kiln.state.store.layout import ArtifactLayout
+
+    feedstock = recipe_feedstock.load(root)
+    matrix_report = recorded_run(feedstock, options.run)
+    variants = variants_of_existing_configs(feedstock, (config.config for config in matrix_report.configs))
+    if options.json:
+        print(json.dumps(report_as_json(matrix_report), indent=2))
+    else:
+        print(run_table_text(matrix_report, variants, terminal_width(sys.stdout)))
+    if options.junit:
+        write_junit(matrix_report, options.junit)
+    if options.out or not (options.json or options.junit):
+        folder = ArtifactLayout.for_feedstock(feedstock).safe_path("reports")
+        path = (options.out or folder / page_name(matrix_report.run)).absolute()
+        write_page_and_index(feedstock, matrix_report, variants, path, folder=folder.absolute())
+        print(f"page: {path}", file=sys.stderr if options.json else sys.stdout)
+    return 0
+
+
+def write_page_and_index(
+    feedstock: Feedstock, matrix_report: MatrixReport, variants: Variants, path: Path, *, folder: Path
+) -> None:
+    """Write the page of a run, and with a page in ``folder`` its index of all runs.
+
+    Raises:
+        DiskFull: if the disk is full; nothing is written then.
+    """
+    from kiln.base import files
+    from kiln.run.report import page as report_page
+
+    recorded, total = latest_runs_and_total(feedstock, INDEXED)
+    has_index, name = path.parent == folder, feedstock.root.name
+    page = report_page.run_page_html(
+        matrix_report, variants, name=name, folder=path.parent, earlier=recorded, has_index=has_index
+    )
+    files.write_text(files.safe_path_inside(path, folder) if has_index else path, page)
+    if has_index:
+        index = report_page.run_index_html(recorded, name=name, folder=folder, omitted=total - len(recorded))
+        files.write_text(files.safe_path_inside(folder / report_page.INDEX, folder), index)
+
+
+def write_junit(matrix_report: MatrixReport, path: Path) -> None:
+    """Write a run as JUnit's XML.
+
+    Raises:
+        DiskFull: if the disk is full; nothing is written then.
+    """
+    from kiln.base import files
+    from kiln.run.report.text import as_junit
+
+    files.write_text(path.absolute(), as_junit(matrix_report, time.time()))
+
+
+def recorded_run(feedstock: Feedstock, number: int | None) -> MatrixReport:
+    """Return a run from the ledger, the latest one by default.
+
+    Raises:
+        UsageError: if the run does not exist.
+    """
+    from kiln.state.ledger.ledger import Ledger
+    from kiln.state.store.layout import ArtifactLayout
+
+    path = ArtifactLayout.for_feedstock(feedstock).ledger
+    runs: tuple[int, ...] = ()
+    if path.is_file():  # Ledger() would create it
+        with Ledger(path) as ledger:
+            if (matrix_report := ledger.run_report(number)) is not None:
+                return matrix_report
+            runs = ledger.run_numbers()
+    if not runs:
+        raise UsageError("no run is recorded yet", why=f"{path} contains no run", hint="kiln build --all")
+    raise UsageError(f"run {number} not found", hint=f"the latest is {runs[0]}, the first {runs[-1]}")
+
+
+def variants_of_existing_configs(feedstock: Feedstock, configs: Iterable[str]) -> Variants:
+    """Return the variants of the configs that still exist: a run may be older than the files in .ci_support."""
+    from kiln.base import limits
+    from kiln.feedstock import config_file
+
+    def read_existing_variants() -> Variants:
+        variants = {}
+        for config in configs:
+            with suppress(KilnError):
+                variants[config] = config_file.read_config(feedstock, config).variant
+        return variants
+
+    return limits.run_bounded(read_existing_variants)

@@ -1,30 +1,33 @@
-"""``kiln verify``: verify a package against its provenance."""
+"""``kiln verify`` and ``kiln rebuild``: a package verified against its provenance, or built again from it."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.cli import common_arguments
-from kiln.cli.run_view_choice_and_printing import print_notes
-from kiln.errors import BrokenPackage, ProvenanceBroken, UsageError
-from kiln.name_rules import is_channel_subdir
-
-NAME_SIGNER = "; --require-attestation SIGNER names a signer"
-LONGEST = 1000  # characters of a fact that are shown
+from kiln.base.errors import BrokenPackage, ProvenanceBroken, UsageError
+from kiln.base.patterns import is_channel_subdir
+from kiln.cli import arguments
+from kiln.cli.output import print_notes
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from kiln.provenance.attestation_check import AttestedFacts
-    from kiln.provenance.attestation_summary import ListedAttestation
-    from kiln.provenance.hash_chain import ChainedRecord
+    from kiln.conda.provenance.check import AttestedFacts
+    from kiln.conda.provenance.records import ChainedRecord
+    from kiln.conda.provenance.signing import ListedAttestation
+
+
+NAME_SIGNER = "; --require-attestation SIGNER names a signer"
+LONGEST = 1000  # characters of a fact that are shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +55,7 @@ def add_published_package_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="require a signature by a signer in this file, see ssh-keygen(1)",
     )
-    common_arguments.add_attestation_arguments(parser, of_a_channel=False)
+    arguments.add_attestation_arguments(parser, of_a_channel=False)
 
 
 def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - a verification needs no feedstock
@@ -95,10 +98,10 @@ class VerifiedPackage:
 
 def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     """Return the verified record of a package, and the verified facts."""
-    from kiln import files
-    from kiln.provenance import slsa
-    from kiln.publish.channel_file_reader import channel_reader
-    from kiln.publish.record_chain_and_sbom_files import CHAIN
+    from kiln.base import files
+    from kiln.conda.channel import channel_reader
+    from kiln.conda.provenance import bundles
+    from kiln.publish.attestations import CHAIN
 
     if not options.package.is_file():
         raise UsageError(f"file not found: {options.package}", hint="download the package first")
@@ -122,7 +125,7 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
         facts=(
             *facts,
             *(attested.fact_lines if attested else ()),
-            *(slsa.build_fact_lines(attested.provenance) if attested and attested.provenance else ()),
+            *(bundles.build_fact_lines(attested.provenance) if attested and attested.provenance else ()),
             *attestation_signer_lines(attestations, verified=True),
         ),
         notes=(*notes, *attestation_signer_lines(attestations, verified=False)),
@@ -139,9 +142,9 @@ def chain_has_record(chain: bytes, own: Mapping[str, str]) -> bool:
     Raises:
         ProvenanceBroken: when the chain is invalid.
     """
-    from kiln.provenance import hash_chain
+    from kiln.conda.provenance import records
 
-    return any(link.record.get(key) == value for link in hash_chain.parse_chain(chain) for key, value in own.items())
+    return any(link.record.get(key) == value for link in records.parse_chain(chain) for key, value in own.items())
 
 
 def unverified_error(package: Path, channel: str, notes: Sequence[str], *, has_records: bool) -> ProvenanceBroken:
@@ -164,15 +167,15 @@ def verify_chain_record(
     options: argparse.Namespace, read: Callable[[str], bytes | None], chain: bytes
 ) -> tuple[ChainedRecord, tuple[str, ...]]:
     """Return the record of a package in the channel's chain, and the verified facts."""
-    from kiln.conda_package.reader import read_info_json_object
-    from kiln.provenance import record_check, ssh_signatures
-    from kiln.publish.record_chain_and_sbom_files import BILL, CYCLONEDX
+    from kiln.conda.package_reader import read_info_json_object
+    from kiln.conda.provenance import records, signing
+    from kiln.publish.attestations import BILL, CYCLONEDX
 
     signers = None
     if options.allowed_signers:
-        signers = ssh_signatures.AllowedSigners(file=options.allowed_signers, env=os.environ)
+        signers = signing.AllowedSigners(file=options.allowed_signers, env=os.environ)
     own = set(filter(is_channel_subdir, (str(read_info_json_object(options.package, "index.json").get("subdir")),)))
-    return record_check.verify_package_record(
+    return records.verify_package_record(
         options.package,
         chain,
         bill_of=lambda sha256: read(BILL.format(sha256)),
@@ -192,23 +195,23 @@ def attested_facts_and_notes(
     Raises:
         ProvenanceBroken: when no required signer does, or the attestations that the index names are missing.
     """
-    from kiln import channel_url_credentials
-    from kiln.provenance import attestation_check, attestation_summary
+    from kiln.base import http
+    from kiln.conda.provenance import check, signing
 
-    required = common_arguments.trusted_attestation_signers(options, options.require_attestation)
+    required = arguments.trusted_attestation_signers(options, options.require_attestation)
     sidecar = read_attestation_sidecar(options.package, channel, read)
     if sidecar is None:
         if required:
             hint = "kiln publish --attest KEY publishes a package with attestations"
             raise ProvenanceBroken(f"{options.package.name} has no attestation in {channel}", hint=hint)
         return None, (), ()
-    anybody = attestation_check.TrustedSigner(root=attestation_check.read_trusted_root(options.trusted_root))
+    anybody = check.TrustedSigner(root=check.read_trusted_root(options.trusted_root))
     url = channel if "://" in channel else Path(channel).absolute().as_uri()
     target = getattr(options, "target_channel", None) or url
-    facts: dict[str, Any] = {**own, "channel": channel_url_credentials.url_without_credentials(target)}
+    facts: dict[str, Any] = {**own, "channel": http.url_without_credentials(target)}
     signers = required or (anybody,)
     try:
-        attested = attestation_check.verified_attestation_facts(sidecar, **facts, signers=signers)
+        attested = check.verified_attestation_facts(sidecar, **facts, signers=signers)
         notes = () if required else ("any identity is accepted; --require-attestation SIGNER requires one",)
     except ProvenanceBroken as error:
         if required:
@@ -216,9 +219,9 @@ def attested_facts_and_notes(
         note = f"its attestations were not verified: {error.why}{NAME_SIGNER}"
         claims: tuple[ListedAttestation, ...] = ()
         with contextlib.suppress(ProvenanceBroken):  # not even a list
-            claims = attestation_summary.package_attestations(sidecar, **facts, signers=())
+            claims = signing.package_attestations(sidecar, **facts, signers=())
         return None, claims, (note,)
-    return attested, attestation_summary.package_attestations(sidecar, **facts, signers=signers), notes
+    return attested, signing.package_attestations(sidecar, **facts, signers=signers), notes
 
 
 def attestation_signer_lines(attestations: Sequence[ListedAttestation], *, verified: bool) -> list[str]:
@@ -247,9 +250,9 @@ def read_attestation_sidecar(package: Path, channel: str, read: Callable[[str], 
     A bundle has no index, and other tools than kiln may make an index without the names (CEP 50). Whoever can place a
     file there cannot sign for another.
     """
-    from kiln.conda_package.reader import read_info_json_object
-    from kiln.publish.attestation_sidecars import download_sidecar
-    from kiln.repodata.index_reading import index_from_repodata
+    from kiln.conda.index_files import index_from_repodata
+    from kiln.conda.package_reader import read_info_json_object
+    from kiln.conda.provenance.bundles import download_sidecar
 
     try:
         subdir = str(read_info_json_object(package, "index.json").get("subdir"))
@@ -267,11 +270,11 @@ def read_attestation_sidecar(package: Path, channel: str, read: Callable[[str], 
 
 def record_from_attestation(attested: AttestedFacts | None, own: Mapping[str, str]) -> dict[str, Any]:
     """Return the record that the provenance of an attestation has, where kiln wrote it; else only the file's facts."""
-    from kiln.provenance import slsa
+    from kiln.conda.provenance import bundles
 
-    if attested is None or not slsa.is_kiln_predicate(attested.provenance):
+    if attested is None or not bundles.is_kiln_predicate(attested.provenance):
         return dict(own)
-    return slsa.record_from_predicate(attested.provenance, **own)
+    return bundles.record_from_predicate(attested.provenance, **own)
 
 
 def hashes_in_channel_index(read: Callable[[str], bytes | None], more: Iterable[str] = ()) -> dict[str, str]:
@@ -280,8 +283,8 @@ def hashes_in_channel_index(read: Callable[[str], bytes | None], more: Iterable[
     Raises:
         BrokenIndex: if the index is invalid.
     """
-    from kiln.publish.publication_order import subdirs_with_defaults
-    from kiln.repodata.index_reading import index_from_repodata
+    from kiln.conda.index_files import index_from_repodata
+    from kiln.publish.model import subdirs_with_defaults
 
     subdirs = [
         index_from_repodata(name, read(f"{name}/repodata.json") or b"{}") for name in subdirs_with_defaults(more)
@@ -291,3 +294,45 @@ def hashes_in_channel_index(read: Callable[[str], bytes | None], more: Iterable[
         for subdir in subdirs
         for file, record in subdir.records.items()
     }
+
+
+def add_rebuild_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln rebuild``."""
+    add_published_package_arguments(parser)
+    parser.add_argument(
+        "--into",
+        metavar="DIR",
+        type=Path,
+        help="make the feedstock again in this new folder, from the package and its record alone, and build there",
+    )
+
+
+def run_rebuild(options: argparse.Namespace, root: Path) -> int:
+    """Verify the record, rebuild from it, and compare the packages."""
+    from kiln.base import process_table
+    from kiln.build.job.job import BuildOptions, HostMachine, RunOptions
+    from kiln.cli.options import container_client_variables, variables_passed_to_builds
+    from kiln.publish import provenance, rebuild
+    from kiln.recipe import feedstock as recipe_feedstock
+
+    feedstock = None if options.into else recipe_feedstock.load(root)
+    record = verified_package(options).record
+    feedstock = feedstock or provenance.restore_feedstock(options.package, record, options.into)
+    rebuild.require_same_recipe(feedstock, record)
+    request = RunOptions(
+        configs=(record["config"],),
+        command="kiln rebuild",
+        container=record["container"],
+        image=rebuild.recorded_image_name(record),
+        build=BuildOptions(
+            engine=record["engine"], executable=os.environ.get("DOCKER_EXECUTABLE") or None, rebuild=True
+        ),
+        caller_variables=rebuild.recorded_build_variables(record),
+        client=container_client_variables(os.environ),
+    )
+    machine = HostMachine(environment=variables_passed_to_builds(os.environ), python=Path(sys.executable))
+    # The build's output is in its log; printed here, it would hide the result.
+    with process_table.termination_as_interrupt(), contextlib.redirect_stdout(io.StringIO()):
+        package = rebuild.rebuild_and_compare(feedstock, request, machine, options.package, image=record["image"])
+    print(f"reproduced, byte for byte: {package.name} {record['sha256']}")
+    return 0

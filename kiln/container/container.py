@@ -1,23 +1,100 @@
-"""Create, run and remove one container."""
+"""Create, run and remove one container; measure its memory; derive an image with more packages."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
+import re
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiln import process_runner
-from kiln.container import arguments, engine_workarounds, image_inspection_and_pull, memory_watch
+from kiln.base import process
+from kiln.base.errors import ContainerFault, DownloadFailed, program_output_with_margin
+from kiln.container import engine as container_engine
+from kiln.container import images
+from kiln.container import plan as container_plan
 from kiln.container.engine import ASIDE, Engine, EngineKind
-from kiln.container.owner_labels import LABEL, OwnerProcess, has_ended
-from kiln.errors import ContainerFault
-from kiln.model.container import ContainerProgramResult, ContainerRun
+from kiln.container.images import LABEL as OWNER
+from kiln.container.images import OwnerProcess, has_ended
+from kiln.container.plan import ContainerProgramResult, ContainerRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+
+HELD = "[kiln] most memory held at once:"
+KILLS = "[kiln] processes ended for want of memory:"
+
+# cgroups of version 2 first, then of version 1, where the group's own figures include those below it as total_*.
+# The kernel's own high-water mark is useless: it counts cached files, too, as long as memory is free.
+SCRIPT = f"""
+if [ -r /sys/fs/cgroup/memory.stat ]; then
+    stat=/sys/fs/cgroup/memory.stat events=/sys/fs/cgroup/memory.events programs=anon shared=shmem
+else
+    stat=/sys/fs/cgroup/memory/memory.stat events=/sys/fs/cgroup/memory/memory.oom_control
+    programs=total_rss shared=total_shmem
+fi
+most=0
+look() {{
+    held=0
+    while read -r key value; do
+        case $key in "$programs" | "$shared") held=$((held + value)) ;; esac
+    done <"$stat"
+    if [ "$held" -gt "$most" ]; then most=$held; fi
+}}
+watch() {{
+    trap 'echo "{HELD} $most"; exit 0' TERM
+    while :; do
+        look
+        sleep 1 >/dev/null &
+        wait "$!"
+    done
+}}
+watcher=
+if [ -r "$stat" ]; then
+    watch 2>/dev/null &
+    watcher=$!
+fi
+"$@"
+code=$?
+if [ -n "$watcher" ]; then
+    {{ kill -TERM "$watcher" && wait "$watcher"; }} 2>/dev/null
+    while read -r key value; do
+        if [ "$key" = oom_kill ]; then echo "{KILLS} $value"; fi
+    done <"$events"
+fi
+exit "$code"
+"""
+
+_FIGURES = {mark: re.compile(re.escape(mark) + r" (\d+)$") for mark in (HELD, KILLS)}
+
+
+def watched_command(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command that runs ``argv``, passes its exit code on and reports its memory in the last lines."""
+    return ("sh", "-c", SCRIPT, "kiln", *argv)
+
+
+def is_memory_figure_line(line: str) -> bool:
+    """Return whether a line of output is one of the watcher's."""
+    return any(figure.match(line) for figure in _FIGURES.values())
+
+
+def split_output_peak_and_kills(tail: str) -> tuple[str, int | None, int]:
+    """Return the tail without the watcher's lines, the peak memory in bytes, and the number of killed processes."""
+    values: dict[str, int] = {}
+    lines = []
+    for line in tail.splitlines():
+        if is_memory_figure_line(line):
+            mark, _, value = line.rpartition(" ")
+            values[mark] = int(value)
+        else:
+            lines.append(line)
+    return "\n".join(lines), values.get(HELD), values.get(KILLS, 0)
+
 
 # Messages of an engine that is only half installed, and Debian's name of the missing half.
 HINTS = (
@@ -49,9 +126,9 @@ class Container:
             ContainerFault: when the engine refuses.
         """
         remove_orphaned_containers(self.engine)
-        if not engine_workarounds.is_workable_engine_cached(self.engine):
-            image_inspection_and_pull.pull_if_missing(self.engine, self.plan.image)
-        self.engine = engine_workarounds.workable_engine(self.engine, self.plan.image)
+        if not container_engine.is_workable_engine_cached(self.engine):
+            images.pull_if_missing(self.engine, self.plan.image)
+        self.engine = container_engine.workable_engine(self.engine, self.plan.image)
         try:
             self._create_container()
         except BaseException:
@@ -61,14 +138,14 @@ class Container:
 
     def _create_container(self) -> None:
         """Create the container; look for the image only when the engine lacks it, since each query takes time."""
-        argv = self.plan.argv if self.plan.interactive else memory_watch.watched_command(self.plan.argv)
+        argv = self.plan.argv if self.plan.interactive else watched_command(self.plan.argv)
         plan = dataclasses.replace(self.plan, argv=argv)
-        words = arguments.create_command(
-            self.engine, plan, name=self.name, labels={LABEL: str(OwnerProcess.of_this_process())}
+        words = container_plan.create_command(
+            self.engine, plan, name=self.name, labels={OWNER: str(OwnerProcess.of_this_process())}
         )
         result = self._run_engine_client(words)
-        if image_inspection_and_pull.is_missing_image_failure(result):
-            image_inspection_and_pull.pull_if_missing(self.engine, plan.image)
+        if images.is_missing_image_failure(result):
+            images.pull_if_missing(self.engine, plan.image)
             result = self._run_engine_client(words)
         self._require_success("create", result)
 
@@ -86,22 +163,18 @@ class Container:
         """Run the plan's program to its end, its output line by line to ``log`` and ``on_line``.
 
         When ``timeout`` (seconds) is over, the program is ended and the exit code is 124. For ``own`` see
-        `kiln.process_runner.run`.
+        `kiln.base.process.run`.
 
         Raises:
             ContainerFault: when the engine could not start it.
         """
-        hear = (
-            None
-            if on_line is None
-            else lambda line: None if memory_watch.is_memory_figure_line(line) else on_line(line)
-        )
-        words = arguments.start_command(self.engine, self.name)
+        hear = None if on_line is None else lambda line: None if is_memory_figure_line(line) else on_line(line)
+        words = container_plan.start_command(self.engine, self.name)
         result = self._run_engine_client(words, log=log, timeout=timeout, on_line=hear, own=own)
-        if result.exit_code == process_runner.TIMED_OUT and self._inspect_state()["Status"] != "exited":
+        if result.exit_code == process.TIMED_OUT and self._inspect_state()["Status"] != "exited":
             self.stop()  # it may not even have started
-            return ContainerProgramResult(exit_code=process_runner.TIMED_OUT, tail=result.tail)
-        tail, peak, kills = memory_watch.split_output_peak_and_kills(result.tail)
+            return ContainerProgramResult(exit_code=process.TIMED_OUT, tail=result.tail)
+        tail, peak, kills = split_output_peak_and_kills(result.tail)
         # Success with figures from the watcher needs no query to the engine.
         state = UNASKED if result.ok and peak is not None else self._inspect_state()
         if state["Status"] in {"created", "configured"}:  # Docker, Podman: never started
@@ -115,8 +188,8 @@ class Container:
 
     def run_on_terminal(self) -> int:
         """Run the plan's program with this process's standard streams; return its exit code."""
-        argv = arguments.start_command(self.engine, self.name, interactive=True)
-        return process_runner.run_on_terminal(argv, env={**self.engine.environment, **self.plan.secrets}, cwd=ASIDE)
+        argv = container_plan.start_command(self.engine, self.name, interactive=True)
+        return process.run_on_terminal(argv, env={**self.engine.environment, **self.plan.secrets}, cwd=ASIDE)
 
     def stop(self) -> None:
         """Kill the container's programs; their files stay until the container is removed."""
@@ -160,9 +233,9 @@ class Container:
         timeout: float | None = None,
         on_line: Callable[[str], None] | None = None,
         own: str = "",
-    ) -> process_runner.ProcessResult:
+    ) -> process.ProcessResult:
         """Run the engine's client with the secrets' values in its environment, and nowhere else."""
-        return process_runner.run(
+        return process.run(
             argv,
             env={**self.engine.environment, **self.plan.secrets},
             cwd=ASIDE,
@@ -170,15 +243,15 @@ class Container:
             log=log,
             timeout=timeout,
             on_line=on_line,
-            tail_lines=process_runner.TAIL_LINES + FIGURES,
+            tail_lines=process.TAIL_LINES + FIGURES,
             own=own,
         )
 
-    def _require_success(self, verb: str, result: process_runner.ProcessResult) -> None:
+    def _require_success(self, verb: str, result: process.ProcessResult) -> None:
         if not result.ok:
             raise self._refusal_error(verb, result)
 
-    def _refusal_error(self, verb: str, result: process_runner.ProcessResult) -> ContainerFault:
+    def _refusal_error(self, verb: str, result: process.ProcessResult) -> ContainerFault:
         output = result.tail or f"exit code {result.exit_code}"
         hint = next((hint for words, hint in HINTS if words in output), "")
         return self.engine.refusal_error(f"{verb} a container from the image {self.plan.image}", output, hint=hint)
@@ -195,8 +268,8 @@ def remove_orphaned_containers(engine: Engine) -> None:
 
 def _owned_containers(engine: Engine) -> Iterator[tuple[str, str]]:
     """Yield the name and the owner's label of each of kiln's containers."""
-    label = f'{{{{index .Labels "{LABEL}"}}}}' if engine.kind is EngineKind.PODMAN else f'{{{{.Label "{LABEL}"}}}}'
-    listed = engine.run_command("ps", "--all", "--filter", f"label={LABEL}", "--format", f"{{{{.Names}}}} {label}")
+    label = f'{{{{index .Labels "{OWNER}"}}}}' if engine.kind is EngineKind.PODMAN else f'{{{{.Label "{OWNER}"}}}}'
+    listed = engine.run_command("ps", "--all", "--filter", f"label={OWNER}", "--format", f"{{{{.Names}}}} {label}")
     for line in listed.stdout.splitlines():
         name, _, text = line.partition(" ")
         yield name, text
@@ -205,3 +278,146 @@ def _owned_containers(engine: Engine) -> Iterator[tuple[str, str]]:
 def _remove_container(engine: Engine, name: str) -> None:
     at_once = ["--time", "0"] if engine.kind is EngineKind.PODMAN else []  # else it waits ten seconds
     engine.run_command("rm", "--force", "--volumes", *at_once, name)
+
+
+LABEL = "kiln.system-packages"
+NAME = f"{images.LOCAL}kiln-system-packages"
+SECONDS = 1800.0  # until an installation is stopped
+NO_MANAGER = 96
+
+# Packages give files away, set modes and capabilities, and make users; no other of root's rights is granted.
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT")
+
+# yum first: conda-forge's CI calls it by this name. Today it is a link to dnf.
+INSTALL = f"""
+for manager in yum dnf microdnf; do
+    if command -v "$manager" >/dev/null; then
+        "$manager" install -y "$@" || exit 1
+        "$manager" clean all >/dev/null 2>&1
+        exit 0
+    fi
+done
+exit {NO_MANAGER}
+"""
+
+# The messages of dnf 4 and 5, yum 3 and microdnf about a name that no repository has.
+_UNKNOWN = re.compile(r"No match for argument: (\S+)|No package (\S+) available|No package matches '([^']+)'")
+_PROXY = re.compile(r"\w*_proxy", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallRefusal:
+    """The reason why an image cannot be derived: no repository has the ``unknown`` packages, or it has no manager."""
+
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedImage:
+    """An image with further packages; ``digest`` is that of the image below, ``platform`` is set if it is emulated."""
+
+    image: str
+    digest: str
+    packages: tuple[str, ...]
+    platform: str | None = None
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that determines the image, except the state of the repositories."""
+        parts = (self.digest, self.platform or "", INSTALL, *sorted(set(self.packages)))
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    @property
+    def tag(self) -> str:
+        """The name of the image."""
+        return f"{NAME}:{self.key[:24]}"
+
+    def install_plan(self) -> ContainerRun:
+        """Return the container that installs the packages: as root, with the network, without any mount."""
+        return ContainerRun(
+            image=self.image,
+            argv=("sh", "-c", INSTALL, "kiln", *self.packages),
+            network=True,
+            capabilities=CAPABILITIES,
+            platform=self.platform,
+            # Not ``user``: in rootless Podman that would be the caller, not the root of the container.
+            options=("--entrypoint", "", "--user", "0:0"),
+        )
+
+
+def derived_image_exists(engine: Engine, derived: DerivedImage) -> bool:
+    """Return whether the engine has a derived image."""
+    return images.inspect_image(engine, derived.tag) is not None
+
+
+def provide_derived_image(
+    engine: Engine, derived: DerivedImage, *, on_line: Callable[[str], None] | None = None
+) -> InstallRefusal | None:
+    """Make a derived image unless the engine has it; return the reason if the packages can never be installed there.
+
+    Raises:
+        DownloadFailed: the package manager fails for another reason.
+        ContainerFault: the engine refuses.
+    """
+    if derived_image_exists(engine, derived):
+        return None
+    below = images.inspect_image(engine, derived.image)
+    if below is None:
+        raise ContainerFault(f"image not found: {derived.image}")
+    if on_line is not None:
+        on_line(f"installing {' '.join(derived.packages)} into {derived.image}, once")
+    lines: list[str] = []
+
+    def record_line(line: str) -> None:
+        lines.append(line)
+        if on_line is not None:
+            on_line(line)
+
+    with Container(engine, derived.install_plan()) as container:
+        result = container.run(on_line=record_line, timeout=SECONDS)
+        if result.ok:
+            container.commit(
+                derived.tag, changes=restored_setting_instructions(below, container.variable_names(), derived.packages)
+            )
+            return None
+    unknown = packages_not_found(lines)
+    if unknown or result.exit_code == NO_MANAGER:
+        return InstallRefusal(unknown=unknown)
+    raise DownloadFailed(
+        f"the package manager of {derived.image} cannot install {' '.join(derived.packages)}",
+        why=f"it ended with exit code {result.exit_code}:\n{program_output_with_margin(result.tail)}",
+        hint="see that containers reach the repositories of the image, or name an image that has them (DOCKER_IMAGE)",
+    )
+
+
+def packages_not_found(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the packages that no repository has, from the messages of a package manager."""
+    matches = (match for line in lines for match in _UNKNOWN.finditer(line))
+    return tuple(dict.fromkeys(next(filter(None, match.groups())) for match in matches))
+
+
+def restored_setting_instructions(
+    below: Mapping[str, Any], variables: Iterable[str], packages: Iterable[str]
+) -> Iterator[str]:
+    """Yield the instructions that restore the settings of the image below, which a commit takes from the container.
+
+    ``variables`` are the names of the container's: proxies, which may have passwords, do not stay in the image.
+    """
+    config = below.get("Config") or {}
+    yield f"USER {config.get('User') or '0:0'}"
+    yield f"ENTRYPOINT {json.dumps(_string_list(config.get('Entrypoint')))}"
+    yield f"CMD {json.dumps(_string_list(config.get('Cmd')))}"
+    before = dict(entry.split("=", 1) for entry in config.get("Env") or () if "=" in entry)
+    for name in sorted(set(variables)):
+        if _PROXY.fullmatch(name):
+            yield f"ENV {name}={_quoted_dockerfile_value(before.get(name, ''))}"
+    yield f"LABEL {OWNER}="
+    yield f'LABEL {LABEL}="{" ".join(packages)}"'
+
+
+def _quoted_dockerfile_value(value: str) -> str:
+    return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
+
+
+def _string_list(value: object) -> list[str]:
+    return [str(word) for word in value] if isinstance(value, list) else []

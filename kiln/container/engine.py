@@ -1,19 +1,134 @@
-"""Find a container engine on this machine, and its features."""
+"""Find a container engine on this machine, its features, and the options with which it works here."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+import shutil
 import tempfile
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import process_runner, serialization
-from kiln.errors import ContainerFault, MissingTool, UsageError, program_output_with_margin
+from kiln.base import process, serialization
+from kiln.base.errors import ContainerFault, MissingTool, UsageError, program_output_with_margin
+from kiln.base.system import machine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRefusal:
+    """A refusal, recognized by the engine's message, and the options that avoid it."""
+
+    words: re.Pattern[str]
+    note: str
+    options: Callable[[Engine], tuple[str, ...]]
+
+
+# The limits that Podman sets for itself when it starts, where it may: its containers cannot get more.
+PODMANS_OWN = {"nofile": 1 << 20, "nproc": 1 << 15}
+
+
+def _ulimit_options(_engine: Engine) -> tuple[str, ...]:
+    """Return options for this process's hard limits, or Podman's own where those are lower."""
+    limits = {name: min(machine.resource_hard_limit(name), most) for name, most in PODMANS_OWN.items()}
+    return tuple(word for name, most in limits.items() for word in ("--ulimit", f"{name}={most}:{most}"))
+
+
+def _runc_options(engine: Engine) -> tuple[str, ...]:
+    path = engine.environment.get("PATH", "")
+    program = shutil.which("runc", path=f"{path}:/usr/sbin:/sbin")  # Debian puts it where users do not look
+    if program is None:
+        raise MissingTool(
+            "crun cannot run containers on this machine, and runc, which can, is not here",
+            why="both versions of cgroups are mounted side by side",
+            hint="install runc (Debian's package has this name), or --container none",
+        )
+    return ("--runtime", program)
+
+
+REFUSALS = (
+    KnownRefusal(
+        words=re.compile(r"setting rlimit|setrlimit", re.IGNORECASE),
+        note="raising the limits on open files and processes is refused here; containers get those of this process",
+        options=_ulimit_options,
+    ),
+    KnownRefusal(
+        words=re.compile(r"cgroups in hybrid mode not supported"),
+        note="crun refuses to run where both versions of cgroups are mounted; runc is used",
+        options=_runc_options,
+    ),
+)
+
+_workable: dict[Engine, Engine] = {}
+
+
+def workable_engine(engine: Engine, image: str, *, platform: str | None = None) -> Engine:
+    """Return the engine with the options that it needs here, tried once per process with a present image.
+
+    ``platform`` is the image's, where it is not this machine's.
+
+    Raises:
+        ContainerFault: when it refuses for an unknown reason.
+        MissingTool: when the program that would work is not installed.
+    """
+    if engine not in _workable:
+        _workable[engine] = _find_workable_engine(engine, image, platform)
+    return _workable[engine]
+
+
+def is_workable_engine_cached(engine: Engine) -> bool:
+    """Return whether an engine's options are already known."""
+    return engine in _workable
+
+
+def mark_as_workable(engine: Engine) -> Engine:
+    """Return an engine that another process has tried, without a further trial."""
+    _workable[engine] = engine
+    return engine
+
+
+def _find_workable_engine(engine: Engine, image: str, platform: str | None = None) -> Engine:
+    """Run ``true`` until it succeeds, adding options for each known refusal; repeat once after a silent refusal."""
+    refusals, silent = list(REFUSALS), 0
+    while True:
+        result = engine.run_command(*trial_command(engine, image, platform))
+        if result.ok:
+            return engine
+        refusal = next((candidate for candidate in refusals if candidate.words.search(result.tail)), None)
+        if refusal is None and not result.tail and not silent:
+            silent += 1  # Podman was seen to fail like this right after a run was killed
+            continue
+        if refusal is None:
+            raise ContainerFault(
+                f"{engine.kind.value} cannot run containers on this machine",
+                why=f"it refuses to run 'true' from the image {image}:\n{program_output_with_margin(result.tail)}",
+                hint="another engine with --container, or --container none",
+            )
+        refusals.remove(refusal)
+        engine = avoid_refusal(engine, refusal)
+
+
+def avoid_refusal(engine: Engine, refusal: KnownRefusal) -> Engine:
+    """Return the engine with the options that avoid a refusal."""
+    return dataclasses.replace(
+        engine, options=(*engine.options, *refusal.options(engine)), notes=(*engine.notes, refusal.note)
+    )
+
+
+def trial_command(engine: Engine, image: str, platform: str | None = None) -> tuple[str, ...]:
+    """Return the smallest command to run, without the image's own entry point."""
+    return (
+        *("run", "--rm", "--pull", "never", "--network", "none"),
+        *engine.options,
+        *(() if platform is None else ("--platform", platform)),
+        *("--entrypoint", "true", image),
+    )
+
 
 # Podman's monitor leaves a file named oom in its working folder when memory runs out; keep it out of feedstocks.
 ASIDE = Path(tempfile.gettempdir())
@@ -64,10 +179,10 @@ class Engine:
         """Return the engine from another process's JSON values."""
         return serialization.from_json_values(cls, {**data, "environment": environment}, (EngineKind,))
 
-    def run_command(self, *words: str) -> process_runner.ProcessResult:
+    def run_command(self, *words: str) -> process.ProcessResult:
         """Run one of the engine's quick commands; the result's ``stdout`` has the output, its ``tail`` the errors."""
         words = (self.executable, *words)
-        return process_runner.capture(words, env=self.environment, cwd=ASIDE, timeout=4 * ANSWER_SECONDS)
+        return process.capture(words, env=self.environment, cwd=ASIDE, timeout=4 * ANSWER_SECONDS)
 
     def refusal_error(self, action: str, output: str, *, hint: str = "") -> ContainerFault:
         """Return the failure of an action that the engine refused with this output."""
@@ -144,7 +259,7 @@ def find_engine(kind: EngineKind | None, *, env: Mapping[str, str], executable: 
     """
     program = executable or (kind or EngineKind.DOCKER).value
     path = _find_engine_program(program, env, is_named=executable is not None)
-    output = process_runner.capture([path, "--version"], env=env, timeout=ANSWER_SECONDS).stdout.lower()
+    output = process.capture([path, "--version"], env=env, timeout=ANSWER_SECONDS).stdout.lower()
     actual = next((engine_kind for engine_kind in EngineKind if output.startswith(engine_kind.value)), None)
     if actual is None:
         raise MissingTool(f"{path} is neither Docker nor Podman", why=f"it calls itself {output.strip()!r}")
@@ -156,7 +271,7 @@ def find_engine(kind: EngineKind | None, *, env: Mapping[str, str], executable: 
 def _find_engine_program(program: str, env: Mapping[str, str], *, is_named: bool) -> str:
     """Return the path of an engine's program; ``is_named`` when the user has named it."""
     try:
-        return str(process_runner.find_program(program, env=env))
+        return str(process.find_program(program, env=env))
     except MissingTool as error:
         error.hint = f"{error.hint or 'install it'}, or --container none"
         if is_named:
@@ -166,7 +281,7 @@ def _find_engine_program(program: str, env: Mapping[str, str], *, is_named: bool
 
 def _engine_info(path: str, env: Mapping[str, str]) -> Mapping[str, Any]:
     """Return the output of ``docker info`` or ``podman info``."""
-    result = process_runner.capture([path, "info", "--format", "{{json .}}"], env=env, timeout=ANSWER_SECONDS)
+    result = process.capture([path, "info", "--format", "{{json .}}"], env=env, timeout=ANSWER_SECONDS)
     try:
         answer = json.loads(result.stdout)
     except ValueError:

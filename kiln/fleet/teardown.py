@@ -6,9 +6,11 @@ import itertools
 import logging
 from typing import TYPE_CHECKING
 
-from kiln.errors import CredentialsRefused, MachinesUnknown, TeardownIncomplete
-from kiln.fleet import costs
-from kiln.fleet.executor_protocol import (
+from kiln.base.errors import CredentialsRefused, MachinesUnknown, TeardownIncomplete
+from kiln.build.job.collected import ResultsCollected
+from kiln.fleet import inventory
+from kiln.fleet.model import WorkerState
+from kiln.fleet.protocol import (
     BuildFinished,
     CollectFailed,
     CollectResults,
@@ -17,20 +19,18 @@ from kiln.fleet.executor_protocol import (
     Event,
     LogLine,
     ProvisionFailed,
-    ResultsCollected,
     RunTornDown,
     TearDownFailed,
     TearDownRun,
     WorkerTerminated,
 )
-from kiln.fleet.live_run_state import TRIES, FleetState
-from kiln.model.fleet_run import WorkerState
-from kiln.model.run import ConfigState
+from kiln.fleet.state import TRIES, FleetState
+from kiln.state.results import ConfigState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kiln.fleet.worker_manager import WorkerManager
+    from kiln.fleet.workers import WorkerManager
 
 LOGGER = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class TearDownPhase:
             now = state.executor.now()
             for name in [name for name, config in state.configs.items() if config.state is ConfigState.RUNNING]:
                 state.update_config(name, state=ConfigState.INTERRUPTED, finished=now)
-            state.update_cost(costs.ended_run_cost(state.run_config, state.inventory, now))
+            state.update_cost(inventory.ended_run_cost(state.run_config, state.inventory, now))
             state.recorder.end_run(state.run_report(finished=now))
             if failure is not None and self._was_never_authorized():
                 for worker in state.inventory:

@@ -1,1 +1,1 @@
-"""The images that kiln makes: base images for builds, slim images of packages, and images of fleet workers."""
+"""Images that kiln makes: for builds, for workers, and slim ones of packages."""

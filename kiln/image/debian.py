@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import files, process_runner, system_package_advice
-from kiln.errors import BuildFailed, program_output_with_margin
-from kiln.image import apt_sources
-from kiln.image.build_container_image import BEFORE
-from kiln.image.layers import FOLDER, LayerEntry, entries_of_tree
-from kiln.image.mmdebstrap_command import mmdebstrap_command, mmdebstrap_error, require_mmdebstrap, write_apt_files
+from kiln.base import files, process
+from kiln.base.errors import BuildFailed, program_output_with_margin
+from kiln.image import apt as image_apt
+from kiln.image.apt import mmdebstrap_command, mmdebstrap_error, require_mmdebstrap, write_apt_files
+from kiln.image.oci import FOLDER, LayerEntry, entries_of_tree
+from kiln.image.worker import BEFORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from kiln.image.mmdebstrap_command import AptFiles
+    from kiln.image.apt import AptFiles
 
 # Links into usr in current Debian; older packages still have files below them.
 MERGED = ("bin", "sbin", "lib", "lib64")
@@ -118,7 +118,7 @@ def _unpacked_package(deb: DownloadedDeb, scratch: Path, *, env: Mapping[str, st
     root = scratch / deb.path.name
     if not root.exists():
         root.mkdir(parents=True)
-        result = process_runner.capture(("dpkg-deb", "--extract", deb.path, root), env=env)
+        result = process.capture(("dpkg-deb", "--extract", deb.path, root), env=env)
         if not result.ok:
             raise BuildFailed(f"{deb.path.name} cannot be unpacked", why=program_output_with_margin(result.tail))
     return root
@@ -140,7 +140,7 @@ def missing_license_packages(system: Iterable[LayerEntry]) -> set[str]:
 
 def _dpkg_status_entry(deb: DownloadedDeb, *, env: Mapping[str, str]) -> LayerEntry:
     """Return a package's record in dpkg's database, without the list of files."""
-    result = process_runner.capture(("dpkg-deb", "--field", deb.path, *_FIELDS), env=env)
+    result = process.capture(("dpkg-deb", "--field", deb.path, *_FIELDS), env=env)
     if not result.ok:
         raise BuildFailed(f"{deb.path.name} has no control file", why=program_output_with_margin(result.tail))
     first, _, rest = result.stdout.partition("\n")
@@ -150,9 +150,9 @@ def _dpkg_status_entry(deb: DownloadedDeb, *, env: Mapping[str, str]) -> LayerEn
 
 def package_of_library(soname: str, suite: str, *, env: Mapping[str, str]) -> str | None:
     """Return the package that contains a shared library on this machine, if the machine has the same suite."""
-    if apt_sources.debian_codename(system_package_advice.os_release()) != suite:
+    if image_apt.debian_codename(process.os_release()) != suite:
         return None
-    output = apt_sources.package_tool_output(("dpkg-query", "--search", f"*/{soname}"), env)
+    output = image_apt.package_tool_output(("dpkg-query", "--search", f"*/{soname}"), env)
     owners = [line.split(":")[0] for line in output.splitlines() if line.endswith(f"/{soname}")]
     return min(owners, key=len, default=None)
 
@@ -177,7 +177,7 @@ def _download_packages(
         words = download_command(suite, names, write_apt_files(suite, Path(scratch), env=env))
         debs = Path(scratch, "debs")
         debs.mkdir()
-        result = process_runner.run(words, env={**env, _DEBS: str(debs)}, on_line=on_line)
+        result = process.run(words, env={**env, _DEBS: str(debs)}, on_line=on_line)
         if not result.ok:
             raise mmdebstrap_error(f"the packages {', '.join(names)} of Debian {suite} could not be downloaded", result)
         for deb in sorted(debs.glob("*.deb")):

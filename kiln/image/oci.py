@@ -1,26 +1,25 @@
-"""An image as files: the OCI image layout, with the manifest that ``docker load`` reads.
-
-Implements the OCI image specification 1.1 (image-layout, manifest, config) and, for ``manifest.json``, Docker's image
-specification 1.3.
-"""
+"""An image as files in the OCI layout, with reproducible layers."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
+import posixpath
 import re
+import stat
 import tarfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from kiln import files
-from kiln.errors import UsageError
-from kiln.serialization import canonical_json, iso_timestamp
+from kiln.base import files
+from kiln.base.errors import UsageError
+from kiln.base.serialization import canonical_json, iso_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from kiln.image.layers import PackedLayer
 
 _OCI = "application/vnd.oci.image"
 # HOST[:PORT]/PATH:TAG as engines accept it; without a tag they would add a default.
@@ -122,3 +121,149 @@ def _write_blob(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_json(path: Path, content: Any) -> None:
     path.write_bytes(canonical_json(content))
+
+
+FOLDER, PROGRAM, FILE = 0o755, 0o755, 0o644
+_LEVEL = 6  # of gzip, which every engine reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerEntry:
+    """A file, link or folder of an image; ``owner`` is a user id.
+
+    The group is always root's (0), to which platforms that assign user ids add their users.
+
+    ``path`` is absolute. The content is ``source`` or ``data``; ``link`` is the target of a symbolic link. A folder has
+    none of them.
+    """
+
+    path: str
+    mode: int
+    source: Path | None = None
+    data: bytes | None = None
+    link: str = ""
+    owner: int = 0
+
+    @property
+    def size(self) -> int:
+        """The size of the content in bytes."""
+        if self.source is not None:
+            return self.source.stat().st_size
+        return len(self.data or b"")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Entries that are packed together, with a title."""
+
+    title: str
+    entries: tuple[LayerEntry, ...]
+
+    @property
+    def size(self) -> int:
+        """The unpacked size of all files in bytes."""
+        return sum(entry.size for entry in self.entries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedLayer:
+    """A layer as a compressed archive; ``diff_id`` is the digest of the uncompressed archive."""
+
+    title: str
+    path: Path
+    digest: str
+    diff_id: str
+    size: int
+
+
+class _HashingStream(io.RawIOBase):
+    """A stream that hashes the data written to it."""
+
+    def __init__(self, target: BinaryIO | gzip.GzipFile) -> None:
+        self.target = target
+        self.hash = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]  # tarfile writes bytes alone
+        self.hash.update(data)
+        return self.target.write(data)
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self.hash.hexdigest()}"
+
+
+def pack_layer(layer: Layer, path: Path, *, epoch: int) -> PackedLayer:
+    """Write a layer to ``path``, with ``epoch`` (seconds) as the time of all files, and with parent folders."""
+    with path.open("wb") as file:
+        outer = _HashingStream(file)
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, mtime=0, fileobj=outer) as zipped:
+            inner = _HashingStream(zipped)
+            with tarfile.open(fileobj=inner, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+                for entry in with_parent_folders(layer.entries):
+                    _add_to_archive(archive, entry, epoch)
+    return PackedLayer(
+        title=layer.title, path=path, digest=outer.digest, diff_id=inner.digest, size=path.stat().st_size
+    )
+
+
+def with_parent_folders(entries: Iterable[LayerEntry]) -> Iterator[LayerEntry]:
+    """Yield entries sorted by path, with their parent folders; the last entry of a path counts."""
+    by_path = {entry.path: entry for entry in entries}
+    folders = {str(parent) for path in by_path for parent in PurePosixPath(path).parents} - {"/"}
+    for path in sorted(by_path.keys() | folders):
+        yield by_path.get(path) or LayerEntry(path=path, mode=FOLDER)
+
+
+def dead_links(entries: Iterable[LayerEntry], *, below: str) -> frozenset[str]:
+    """Return the paths of links whose targets are below a folder, but not among the entries."""
+    by_path = {entry.path: entry for entry in with_parent_folders(entries)}
+    links = {path: entry.link for path, entry in by_path.items() if entry.link}
+    ends = {path: _resolved_link_path(path, links) for path in links}
+    return frozenset(path for path, end in ends.items() if end.startswith(f"{below}/") and end not in by_path)
+
+
+def _resolved_link_path(path: str, links: Mapping[str, str], *, most: int = 40) -> str:
+    """Return a path with links resolved, at most as many as Linux follows."""
+    resolved = ""
+    for part in PurePosixPath(path).parts[1:]:
+        resolved = f"{resolved}/{part}"
+        if resolved in links and most:
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(resolved), links[resolved]))
+            resolved = _resolved_link_path(target, links, most=most - 1)
+    return resolved
+
+
+def entries_of_tree(root: Path, paths: Iterable[str], *, below: str) -> Iterator[LayerEntry]:
+    """Yield the files and links at ``paths`` in the folder ``root`` as entries below another folder.
+
+    Independent of the umask, all users can read a file, and run it if its owner can.
+    """
+    for path in paths:
+        source = root / path
+        status = source.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            yield LayerEntry(path=f"{below}/{path}", mode=0o777, link=str(source.readlink()))
+        else:
+            mode = PROGRAM if status.st_mode & stat.S_IXUSR else FILE
+            yield LayerEntry(path=f"{below}/{path}", mode=mode, source=source)
+
+
+def _add_to_archive(archive: tarfile.TarFile, entry: LayerEntry, epoch: int) -> None:
+    member = tarfile.TarInfo(entry.path.lstrip("/"))
+    member.mode, member.mtime, member.uid = entry.mode, epoch, entry.owner
+    if entry.link:
+        member.type, member.linkname = tarfile.SYMTYPE, entry.link
+        archive.addfile(member)
+    elif entry.source is not None:
+        member.size = entry.size
+        with entry.source.open("rb") as content:
+            archive.addfile(member, content)
+    elif entry.data is not None:
+        member.size = entry.size
+        archive.addfile(member, io.BytesIO(entry.data))
+    else:
+        member.type = tarfile.DIRTYPE
+        archive.addfile(member)

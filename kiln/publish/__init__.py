@@ -1,1 +1,1 @@
-"""The publish stage: put packages into a channel, all or none, and only those that are a release."""
+"""From finished runs to a channel."""

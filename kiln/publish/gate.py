@@ -1,28 +1,237 @@
-"""The reasons against a release, all at once, as a pure function, and the error that has them.
-
-The kinds are those of docs/how-to/publish.md, where each has a row; the packages that a feedstock may publish follow
-conda-forge's output validation.
-"""
+"""The reasons against a release, all at once, and the inspection of packages that finds them."""
 
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass
+import itertools
+import posixpath
+import re
+from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any
 
-from kiln import git
-from kiln.errors import ReleaseRefused
-from kiln.matchspec_notation import conda_build_spec, package_name, strict_rattler_spec
-from kiln.model.build_results import TestVerdict
-from kiln.model.run import GOOD
-from kiln.publish.package_inspection import REHEARSAL
+from kiln.base import files as base_files
+from kiln.base import git
+from kiln.base.errors import BrokenPackage, ReleaseRefused
+from kiln.base.secret_forms import complete_encoded_forms
+from kiln.conda import package_reader
+from kiln.conda.safety import duplicate_paths, is_in_conda_meta, resolve_links
+from kiln.conda.specs import conda_build_spec, package_name, strict_rattler_spec
+from kiln.publish.model import ContentLeak, PackageContents
+from kiln.state.results import GOOD, TestVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    import tarfile
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from kiln.model.release_packages import Candidate, Release
+    from kiln.publish.model import Candidate, Release
+
+
+LONGEST = 200  # bytes of a path that are shown
+SECRET = "keep it out of the installed files, and revoke it where it was valid"  # noqa: S105 - a hint
+_END = re.compile(rb"[\x00-\x20\x7f\"'<>|;,)\]}]")
+_DIRECT_URL = "pip's record of a local source; built again with this kiln, the package is without it"
+_COMPILED = (
+    "compile with -ffile-prefix-map=$SRC_DIR=/usr/local/src/conda/$PKG_NAME-$PKG_VERSION in CFLAGS and CXXFLAGS, "
+    "as conda-forge's compilers do (--remap-path-prefix for Rust, -trimpath for Go), or strip debug information"
+)
+_BYTECODE = "compile the module where it is installed: python -m compileall -d site-packages"
+_TEXT = "remove the path from the file in the build script; only $PREFIX is replaced by an install"
+
+
+def build_path_leak_hint(name: str, start: bytes) -> str:
+    """Return how to keep build paths out of a file, which depends on its kind: its name and its first bytes."""
+    if name.endswith(".dist-info/direct_url.json"):
+        return _DIRECT_URL
+    if name.endswith(".pyc"):
+        return _BYTECODE
+    return _COMPILED if start.startswith((b"\x7fELF", b"!<arch>")) else _TEXT
+
+
+def path_at_offset(text: bytes, offset: int) -> str:
+    """Return the path that begins at an offset."""
+    end = _END.search(text, offset, offset + LONGEST)
+    path = text[offset : end.start() if end else offset + LONGEST].decode(errors="replace")
+    return path if end else f"{path}..."
+
+
+REHEARSAL = "rehearsal"  # the key in a package's about.json, below extra
+CHUNK, OVERLAP = 1 << 22, 1 << 10  # bytes; a pattern matches less than the overlap
+BUILD_PATH = "a path of the machine that built it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForbiddenText:
+    """A text that no package may contain: ``needle`` is quick to find, ``pattern`` decides around it."""
+
+    needle: bytes
+    pattern: re.Pattern[bytes] | None
+    what: str
+
+
+def forbidden_texts(folders: Sequence[str], tokens: Sequence[str] = ()) -> tuple[ForbiddenText, ...]:
+    """Return the texts to search for: secrets of known forms, the build folders, the tokens of this machine."""
+    secret_forms = [
+        ForbiddenText(needle=row["needle"].encode(), pattern=re.compile(row["pattern"].encode()), what=row["what"])
+        for row in base_files.csv_rows(Path(__file__).parent / "secrets.csv")
+    ]
+    places = [ForbiddenText(needle=f"{folder}/".encode(), pattern=None, what=BUILD_PATH) for folder in folders]
+    own_tokens = [
+        ForbiddenText(needle=text.encode(), pattern=None, what="a token of this machine")
+        for token in tokens
+        if token
+        for text in dict.fromkeys((token, *complete_encoded_forms(token)))
+    ]
+    return (*secret_forms, *places, *own_tokens)
+
+
+def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> PackageContents:
+    """Return the metadata of a package, its files, and what is wrong with them.
+
+    Raises:
+        BrokenPackage: when it is not a package, or damaged.
+    """
+    listed = package_reader.read_info_json(package, "paths.json")
+    names, prefixes = _listed_paths_and_placeholders(listed)
+    sizes = {entry["_path"]: entry.get("size_in_bytes") for entry in listed.get("paths", ())}
+    inspection = _PackageInspection(forbidden=forbidden, prefixes=prefixes, sizes=sizes)
+    inspection.escapes += [path[: package_reader.LONGEST_PATH] for path in names if _is_outside_prefix(path)]
+    inspection.escapes += [f"{path}, twice" for path in duplicate_paths(names, folds_case=False)]
+    about = _read_about_json(package)
+    with package_reader.open_package_members(package) as members:
+        for member, content in members:
+            if about["extra"].get(REHEARSAL) and not member.name.startswith("info"):
+                break  # refused for that alone, and gigabytes large
+            inspection.inspect_member(member, content)
+    return PackageContents(
+        sha256=base_files.sha256(package),
+        size=package.stat().st_size,
+        index=_read_index_json(package),
+        about=about,
+        paths=tuple(inspection.paths),
+        licenses=tuple(inspection.licenses),
+        leaks=tuple(inspection.leaks.values()),
+        escapes=(*inspection.escapes, *inspection.paths_behind_links()),
+        links=tuple(sorted(link for link in inspection.links.items() if not link[0].startswith("info/"))),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _PackageInspection:
+    forbidden: Sequence[ForbiddenText]
+    prefixes: Mapping[str, bytes]
+    sizes: Mapping[str, int | None]
+    paths: list[str] = field(default_factory=list)
+    licenses: list[str] = field(default_factory=list)
+    leaks: dict[tuple[str, str], ContentLeak] = field(default_factory=dict)
+    escapes: list[str] = field(default_factory=list)
+    links: dict[str, str] = field(default_factory=dict)
+
+    def inspect_member(self, member: tarfile.TarInfo, content: IO[bytes] | None) -> None:
+        """Inspect one member of the archive."""
+        name = posixpath.normpath(member.name)
+        is_metadata = name == "info" or name.startswith("info/")
+        if member_leads_out_of_prefix(member):
+            self.escapes.append(f"{member.name} -> {member.linkname}" if member.linkname else member.name)
+        if member.issym():
+            self.links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
+        if name.startswith("info/licenses/") and member.isreg():
+            self.licenses.append(name.removeprefix("info/licenses/"))
+        if not is_metadata and not member.isdir():
+            self.paths.append(name)
+        size = self.sizes.get(name)
+        if member.isreg() and size is not None and size != member.size:
+            raise BrokenPackage(
+                "a package has an invalid paths.json", why=f"{name} has {member.size} bytes, not {size}"
+            )
+        if content is not None:
+            self._search_forbidden_texts(name, content, is_metadata=is_metadata)
+
+    def paths_behind_links(self) -> list[str]:
+        """Return the files whose folder is a link of the package: they would be installed where the link leads."""
+        return [path for path in self.paths if not self.links.keys().isdisjoint(map(str, PurePosixPath(path).parents))]
+
+    def _search_forbidden_texts(self, name: str, content: IO[bytes], *, is_metadata: bool) -> None:
+        """Search a file; the placeholder that installing replaces is not a leak, nor build paths in info/."""
+        placeholder = self.prefixes.get(name, b"")
+        rest, start, hint = b"", 0, ""
+        while chunk := content.read(CHUNK):
+            hint = hint or build_path_leak_hint(name, chunk)
+            text = rest + chunk
+            installed = text.replace(placeholder, bytes(len(placeholder))) if placeholder else text
+            for secret in self.forbidden:
+                if is_metadata and secret.what == BUILD_PATH:
+                    continue
+                if secret.needle in installed and (offset := _forbidden_text_offset(secret, installed)) is not None:
+                    path, cure = "", SECRET
+                    if secret.what == BUILD_PATH:
+                        path, cure = path_at_offset(installed, offset), hint
+                    leak = ContentLeak(file=name, what=secret.what, offset=start + offset, text=path, cure=cure)
+                    self.leaks.setdefault((name, secret.what), leak)
+            start, rest = start + len(text), text[-max(OVERLAP, len(placeholder)) :]
+            start -= len(rest)
+
+
+def member_leads_out_of_prefix(member: tarfile.TarInfo) -> bool:
+    """Return whether a member, or a link, would be outside of the prefix that a package is installed into."""
+    if _is_outside_prefix(member.name) or _has_parent_reference_after_name(member.name):
+        return True
+    if member.issym():
+        return _has_parent_reference_after_name(member.linkname) or _is_outside_prefix(
+            posixpath.join(posixpath.dirname(member.name), member.linkname)
+        )
+    return (
+        (member.islnk() and _is_outside_prefix(member.linkname)) or member.ischr() or member.isblk() or member.isfifo()
+    )
+
+
+def _is_outside_prefix(path: str) -> bool:
+    return len(path) > package_reader.LONGEST_PATH or resolve_links(path, {}) is None or is_in_conda_meta(path)
+
+
+def _has_parent_reference_after_name(path: str) -> bool:
+    """Return whether a path goes up again after a name, which may be a link to anywhere."""
+    parts = PurePosixPath(path).parts
+    return any(above != ".." and part == ".." for above, part in itertools.pairwise(parts))
+
+
+def _forbidden_text_offset(secret: ForbiddenText, text: bytes) -> int | None:
+    """Return where a text has a secret; None where only the needle is there."""
+    if secret.pattern is None:
+        return text.index(secret.needle)
+    match = secret.pattern.search(text)
+    return match and match.start()
+
+
+def _read_index_json(package: Path) -> dict[str, Any]:
+    index = package_reader.read_info_json_object(package, "index.json")
+    for key in ("depends", "constrains"):
+        specs = index.get(key, [])
+        if not isinstance(specs, list) or not all(isinstance(spec, str) for spec in specs):
+            raise BrokenPackage(f"{package} has an info/index.json whose {key} is not a list of specs")
+    return index
+
+
+def _read_about_json(package: Path) -> dict[str, Any]:
+    about = package_reader.read_info_json_object(package, "about.json")
+    if not isinstance(about.setdefault("extra", {}), dict):
+        raise BrokenPackage(f"{package} has an info/about.json whose extra is not a JSON object")
+    return about
+
+
+def _listed_paths_and_placeholders(paths: Any) -> tuple[list[str], dict[str, bytes]]:
+    """Return the paths that a package lists, which installers follow, and the placeholders of the files that have one.
+
+    Raises:
+        BrokenPackage: the list is invalid.
+    """
+    try:
+        files = [(str(item["_path"]), item.get("prefix_placeholder")) for item in paths.get("paths", [])]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise BrokenPackage("a package has an invalid paths.json", why=repr(error)) from error
+    return [path for path, _ in files], {path: str(prefix).encode() for path, prefix in files if prefix}
+
 
 # Folders in which packages of many origins have files: headers, and Python's namespaces.
 SHARED_FOLDERS = ("include/*", "*/include/*", "*/site-packages/*")
@@ -155,7 +364,7 @@ def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> Iterat
 
 
 def _commit(candidate: Candidate) -> str:
-    """Return the commit in a package's metadata, as `kiln.git.checkout_commit` gives it; empty if unknown."""
+    """Return the commit in a package's metadata, as `kiln.base.git.checkout_commit` gives it; empty if unknown."""
     commit = candidate.contents.about.get("extra", {}).get("sha") if candidate.contents else None
     return commit if isinstance(commit, str) else ""
 
@@ -224,11 +433,11 @@ def _recipe_mismatches(candidate: Candidate) -> Iterator[str]:
         "depends": ("run", output.requirements.run),
         "constrains": ("run_constrained", output.requirements.run_constrained),
     }
-    pins = {(field, position): pin for field, position, pin in output.pins}
-    for key, (field, rendered_specs) in sections.items():
+    pins = {(section, position): pin for section, position, pin in output.pins}
+    for key, (section, rendered_specs) in sections.items():
         # The bounds of a pin are those of the version that the build has solved: its name must be there.
         specs = [
-            pins[field, place].name if (field, place) in pins else spec for place, spec in enumerate(rendered_specs)
+            pins[section, place].name if (section, place) in pins else spec for place, spec in enumerate(rendered_specs)
         ]
         yield from _dependency_spec_mismatches(key, specs, index.get(key, ()), exactly=candidate.needs_nothing_else)
 

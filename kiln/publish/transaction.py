@@ -1,7 +1,8 @@
 """A publication as a transaction: staged, tried out, promoted and indexed, or reversed.
 
 The steps and their journal are the same for every channel. A target says how each step is done: by writing the
-channel's files (`kiln.publish.stores`), or by requests to a server that keeps its own index (`kiln.publish.servers`).
+channel's files (`kiln.publish.stores`), or by requests to a server that keeps its own index
+(`kiln.publish.servers`).
 """
 
 from __future__ import annotations
@@ -9,17 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from kiln.errors import KilnError, TokenRefused, UploadFailed
-from kiln.publish.journal import Journal, JournalFile, PublicationPhase
-from kiln.publish.publication_order import sorted_by_dependencies
+from kiln.base.errors import KilnError, TokenRefused, UploadFailed
+from kiln.publish.model import Journal, JournalFile, PublicationPhase, sorted_by_dependencies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from kiln.model.provenance import ReleaseAttestations
-    from kiln.repodata.index_entry import IndexEntry
+    from kiln.conda.index import IndexEntry
+    from kiln.conda.provenance.records import ReleaseAttestations
 
 AGAIN = "run the same command again; packages that are there are not uploaded again"
 

@@ -1,3 +1,1 @@
-"""A recipe at one variant: its values, its outputs, the keys that it uses, its build strings."""
-
-from __future__ import annotations
+"""The two recipe languages, the variants, and the rendering of both into one type."""

@@ -1,1 +1,1 @@
-"""Run the matrix: options in, a plan, one process per config, a report out."""
+"""The matrix: plan, queue, runner, report, live view."""

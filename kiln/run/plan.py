@@ -5,34 +5,323 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln import files, render
-from kiln.console.text import duration
-from kiln.container import engine_workarounds
-from kiln.executor import conda_forge_variables_and_paths
-from kiln.job.job_descriptions import ConfigJob
-from kiln.model.run import ConfigRun, ConfigState
-from kiln.operating_system import users
-from kiln.operating_system.machine_resources import MachineResources
-from kiln.run import (
-    bazel_remote_executor_secrets_and_refusals,
-    container_engine_and_image_choice,
-    plan_inputs,
-    resource_check,
-)
-from kiln.run.options import HOST, RunOptions
-from kiln.scheduling import local_build_order
-from kiln.store import build_cache
-from kiln.variants.cuda_version import compile_group
+from kiln.base import files, limits
+from kiln.base.errors import RecipeFault
+from kiln.base.position import Place
+from kiln.base.system import user
+from kiln.base.system.machine import MachineResources
+from kiln.base.text import duration
+from kiln.build.engine import patches
+from kiln.build.engine import recipe as engine_recipe
+from kiln.build.executor import environment
+from kiln.build.job import job
+from kiln.build.job.job import HOST, ConfigJob, RunOptions, channel_sources, require_known_step
+from kiln.container import engine as container_engine
+from kiln.feedstock import config_file, job_settings, rerender, settings
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import render
+from kiln.recipe.rendered import OWN_ENGINE
+from kiln.recipe.variants.files import compile_group
+from kiln.run import checks, images, recipe_checks, simulation
+from kiln.run.checks import LEAST_DISK, estimated_disk_use, require_memory_of_earlier_builds
+from kiln.state.results import ConfigRun, ConfigState
+from kiln.state.store import cache
+from kiln.state.store.compile_cache import compile_cache_name
+from kiln.state.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from kiln.job.host_environment_and_python import HostMachine
-    from kiln.ledger import Ledger
-    from kiln.model.feedstock import Feedstock
-    from kiln.model.matrix_config import BuildConfig
-    from kiln.run.plan_inputs import RunInputs
-    from kiln.store.layout import ArtifactLayout
+    from kiln.build.job.job import HostMachine
+    from kiln.build.rehearsal.inputs import RehearsalInputs
+    from kiln.container.engine import Engine
+    from kiln.recipe.feedstock import BuildConfig, Feedstock
+    from kiln.recipe.rendered import RenderedConfig
+    from kiln.run.images import BuildLocation
+    from kiln.state.ledger.ledger import Ledger
+    from kiln.state.store.cache import InputHashes
+
+
+def require_memory_and_disk(
+    configs: tuple[str, ...], run_inputs: RunInputs, *, ledger: Ledger, layout: ArtifactLayout
+) -> int:
+    """Require enough memory and disk for these configs; return the bytes of disk that the run takes.
+
+    Compile caches that the run does not use are removed when the disk is full.
+
+    Raises:
+        OutOfMemory: with the largest config.
+        DiskFull: with the needed and the free space.
+    """
+    options = run_inputs.options
+    peaks = ledger.last_build_peak_memory_by_config(rehearsal=options.build.rehearsal)
+    require_memory_of_earlier_builds(
+        {config: peaks[config] for config in configs if config in peaks}, run_inputs.share, jobs=options.jobs
+    )
+    if options.build.rehearsal:
+        return _require_rehearsal_disk(
+            layout, {config: run_inputs.rehearsals[config] for config in configs}, options.jobs
+        )
+    used = ledger.last_build_disk_use()
+    disk = estimated_disk_use(used, configs, jobs=options.jobs)
+    if options.fetch:
+        layout.compile_caches.remove_caches_to_free_space(disk, keep=set(run_inputs.caches.values()))
+    files.require_disk_space(layout.root, disk, for_what=f"building {options.jobs} at a time")
+    return disk
+
+
+def _require_rehearsal_disk(layout: ArtifactLayout, rehearsals: Mapping[str, RehearsalInputs], jobs: int) -> int:
+    # A build needs neither, and they import much.
+    from kiln.build.rehearsal.inputs import missing_wheels_size, rehearsal_disk_bytes
+    from kiln.state.store.layout import RehearsalLayout
+
+    missing_bytes = missing_wheels_size(rehearsals, RehearsalLayout(config=layout.work_folder(min(rehearsals))).wheels)
+    upstream = max(
+        0 if rehearsal.wheels.upstream is None else rehearsal.wheels.upstream.size for rehearsal in rehearsals.values()
+    )
+    jobs = min(jobs, len(rehearsals))
+    disk = rehearsal_disk_bytes(missing_bytes, upstream, jobs=jobs) + (0 if upstream else jobs * LEAST_DISK)
+    fetched = f" with {files.human_readable_size(missing_bytes)} to fetch" if missing_bytes else ""
+    files.require_disk_space(layout.root, disk, for_what=f"rehearsing {', '.join(rehearsals)}{fetched}")
+    return disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInputs:
+    """The inputs of a run's plan: its configs, with the location, inputs and compile cache of each, and its share.
+
+    ``rehearsals`` is empty for a build.
+    """
+
+    feedstock: Feedstock
+    options: RunOptions
+    machine: HostMachine
+    configs: tuple[BuildConfig, ...]
+    engine: Engine | None
+    places: Mapping[str, BuildLocation]
+    rehearsals: Mapping[str, RehearsalInputs]
+    inputs: Mapping[str, InputHashes]
+    caches: Mapping[str, str]
+    share: MachineResources
+    notes: tuple[str, ...]
+
+    @property
+    def container_engine_name(self) -> str:
+        """The engine's name in the report."""
+        return HOST if self.engine is None else self.engine.kind.value
+
+
+def look_up_run_inputs(
+    feedstock: Feedstock,
+    options: RunOptions,
+    machine: HostMachine,
+    resources: MachineResources,
+    on_line: Callable[[str], None] | None,
+) -> RunInputs:
+    """Look up the inputs of a run's plan; ``on_line`` gets the progress of images that are fetched.
+
+    Raises:
+        KilnError: see `kiln.run.plan.make_run_plan`.
+    """
+    share = checks.divide_resources_among_jobs(resources, jobs=options.jobs, cores=options.cores, memory=options.memory)
+    configs = config_file.read_configs(feedstock, options.configs)
+    if options.build.from_step is not None:
+        require_known_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
+    rehearsal = options.build.rehearsal
+    checks.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST)
+    notes_on_recipe = limits.run_bounded(lambda: _preflight_check_notes(feedstock, configs, options))
+    choice = images.choose_container_engine(options)
+    # The engine's scripts do not quote their folders, and the option for a mount separates its parts by commas.
+    recipe_feedstock.require_usable_path(feedstock.root, " " if choice.engine is None else ",")
+    if choice.engine is None:
+        checks.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=False)
+    image_platforms = checks.image_platforms(feedstock, configs)
+    on_image_line = on_line and (lambda line: on_line(f"image: {line}"))
+    places, notes = images.choose_build_locations(
+        [(config, image_platforms[config.name]) for config in configs], options, choice.engine, on_image_line
+    )
+    places, notes_on_packages = images.add_packages_to_images(feedstock, places, options, choice.engine, on_image_line)
+    rehearsals, notes_on_rehearsals = (
+        _look_up_rehearsal_inputs(feedstock, configs, options, machine, on_line) if rehearsal else ({}, ())
+    )
+    compilers = {place: place.compilers_digest(machine) for place in set(places.values())}
+    return RunInputs(
+        feedstock=feedstock,
+        options=options,
+        machine=machine,
+        configs=configs,
+        engine=choice.engine,
+        places=places,
+        rehearsals=rehearsals,
+        inputs=_input_hashes_of_configs(
+            feedstock,
+            configs,
+            places,
+            rehearsals,
+            engine=options.build.engine,
+            in_container=choice.engine is not None,
+        ),
+        caches={config.name: compile_cache_name(config, where=compilers[places[config.name]]) for config in configs},
+        share=share,
+        notes=(
+            *notes_on_recipe,
+            *choice.notes,
+            *notes,
+            *notes_on_rehearsals,
+            *notes_on_packages,
+        ),
+    )
+
+
+def _look_up_rehearsal_inputs(
+    feedstock: Feedstock,
+    configs: tuple[BuildConfig, ...],
+    options: RunOptions,
+    machine: HostMachine,
+    on_line: Callable[[str], None] | None,
+) -> tuple[Mapping[str, RehearsalInputs], tuple[str, ...]]:
+    """Look up the Python and the wheels of each config's rehearsal; also return notes on them."""
+    # A build needs none of these, and they import much.
+    from kiln.build.rehearsal import inputs as rehearsal_inputs
+    from kiln.build.rehearsal.inputs import RehearsalPlanner
+    from kiln.state.store.layout import RehearsalLayout
+
+    on_host = options.container in {None, HOST}
+    pythons = rehearsal_inputs.RehearsalPythons(
+        machine=machine,
+        folder=ArtifactLayout.for_feedstock(feedstock).rehearsal_pythons,
+        channel=options.python_channel,
+        fetch=options.fetch,
+        show=on_line or (lambda _: None),
+    )
+    planner = RehearsalPlanner(
+        feedstock=feedstock,
+        machine=machine,
+        store=RehearsalLayout(
+            config=ArtifactLayout.for_feedstock(feedstock, rehearsal=True).work_folder("sources")
+        ).sources,
+        folder=options.build.distdir,
+        mirror=options.build.mirror,
+        on_host=on_host,
+        env={**machine.environment, **options.client},
+    )
+    return rehearsal_inputs.require_rehearsal_inputs(configs, pythons, on_host=on_host, plan_of=planner.plan)
+
+
+def _preflight_check_notes(
+    feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions
+) -> tuple[str, ...]:
+    """Refuse what cannot be built before anything is, and return notes on a stale matrix and ineffective settings.
+
+    Raises:
+        KilnError: see `kiln.run.plan.make_run_plan`.
+    """
+    if options.build.engine == OWN_ENGINE:
+        job_settings.package_settings(feedstock.conda_forge_yml)
+        if not options.build.rehearsal:
+            job_settings.require_supported_priority(feedstock.conda_forge_yml, map(channel_sources, configs))
+    else:
+        job_settings.conda_settings(feedstock.conda_forge_yml)
+    renderings = [render.render(feedstock, config) for config in configs]
+    recipe_checks.require_compatible_versions(feedstock, renderings)
+    for source in (source for rendered in renderings for source in rendered.sources):
+        patches.require_safe_patches(feedstock.recipe / patch for patch in source.patches)
+    _require_supported_recipe_keys(feedstock, renderings, engine=options.build.engine)
+    checks.refuse_ineffective_remote_options(feedstock, configs, options)
+    warnings = dict.fromkeys(warning for rendered in renderings for warning in rendered.warnings)
+    return (
+        *warnings,
+        *_unset_variable_notes(renderings, options.client),
+        *_stale_matrix_note(feedstock),
+        *_ineffective_settings_notes(feedstock, options),
+    )
+
+
+def _unset_variable_notes(renderings: Iterable[RenderedConfig], given: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a note on each variable of the caller that a recipe passes to its scripts, and that the caller lacks."""
+    names = {name for rendered in renderings for name in engine_recipe.config_caller_variable_names(rendered)}
+    return tuple(
+        f"{name} is not set: the scripts to which the recipe gives it go without"
+        for name in sorted(names - given.keys())
+    )
+
+
+def _stale_matrix_note(feedstock: Feedstock) -> tuple[str, ...]:
+    changes = rerender.matrix_difference(feedstock)
+    text = f".ci_support is not up to date with the recipe and the variant files ({changes}): kiln rerender"
+    return (text,) if changes else ()
+
+
+def _ineffective_settings_notes(feedstock: Feedstock, options: RunOptions) -> tuple[str, ...]:
+    """Return notes on settings in conda-forge.yml that do not affect this build."""
+    lines = settings.no_effect_notes(feedstock.conda_forge_yml)
+    if options.build.engine == OWN_ENGINE:
+        lines += [
+            f"conda-forge.yml: {name} has an effect with --engine conda-build only"
+            for name in job_settings.conda_build_only_settings(feedstock.conda_forge_yml)
+        ]
+    return tuple(lines)
+
+
+def _require_supported_recipe_keys(
+    feedstock: Feedstock, renderings: Collection[RenderedConfig], *, engine: str
+) -> None:
+    """Refuse a recipe with keys or files that do not exist, or keys that the engine lacks, before anything is built."""
+    render.require_supported_keys(renderings, own_engine=engine == OWN_ENGINE)
+    if engine == OWN_ENGINE:
+        recipe_checks.require_recipe_files(feedstock, renderings)
+        _refuse_overlinking_patterns(feedstock, renderings)
+
+
+def _refuse_overlinking_patterns(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
+    """Refuse patterns of files that may be overlinked where conda-forge.yml makes overlinking an error.
+
+    The recipe's own ``error_overlinking`` is among the keys, and takes precedence.
+    """
+    if not job_settings.package_settings(feedstock.conda_forge_yml).error_overlinking:
+        return
+    for rendered in renderings:
+        for output in rendered.outputs:
+            linking = output.settings.linking
+            if linking.overlinking_ignored and linking.error_overlinking is None and not output.skip:
+                raise RecipeFault(
+                    f"{output.name}: the engine rattler-build has no build/overlinking_ignore_patterns where "
+                    "overlinking is an error",
+                    at=Place(file=rendered.file),
+                    why="conda-forge.yml has conda_build: error_overlinking: true, and the engine checks all files",
+                    hint="set build/error_overlinking in the recipe, remove one of the two, or --engine conda-build",
+                )
+
+
+def _input_hashes_of_configs(
+    feedstock: Feedstock,
+    configs: Collection[BuildConfig],
+    places: Mapping[str, BuildLocation],
+    rehearsals: Mapping[str, RehearsalInputs],
+    *,
+    engine: str,
+    in_container: bool,
+) -> dict[str, InputHashes]:
+    """Return the hashes of configs; those of cross-compiled ones depend on whether this machine runs their tests.
+
+    Other engines skip such tests.
+    """
+    emulated: frozenset[str] = frozenset()
+    if engine == OWN_ENGINE:
+        emulated = checks.configs_with_emulated_tests(feedstock, configs, in_container=in_container)
+    recipe = cache.recipe_digest(feedstock)
+    return {
+        config: cache.input_hashes(
+            feedstock,
+            config,
+            recipe=recipe,
+            engine=engine,
+            where=place.digest,
+            rehearsed_with=rehearsals[config].inputs_digest if config in rehearsals else None,
+            emulated=config in emulated,
+        )
+        for config, place in places.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +373,11 @@ def make_run_plan(
             fetched, MissingTool for an engine.
     """
     resources = MachineResources.of_this_machine()
-    run_inputs = plan_inputs.look_up_run_inputs(feedstock, options, machine, resources, on_line)
+    run_inputs = look_up_run_inputs(feedstock, options, machine, resources, on_line)
     inputs = {} if options.build.rebuilds_finished else run_inputs.inputs
-    finished = build_cache.packages_of_finished_configs(ledger, layout, inputs)
+    finished = cache.packages_of_finished_configs(ledger, layout, inputs)
     groups = {config.name: compile_group(config) for config in run_inputs.configs if config.name not in finished}
-    waiting = local_build_order.order_configs_for_build(
+    waiting = simulation.order_configs_for_build(
         groups, ledger.last_build_seconds(rehearsal=options.build.rehearsal), shared=not options.build.rehearsal
     )
     compiles = False
@@ -96,7 +385,7 @@ def make_run_plan(
         compiles = bool(render.render(feedstock, run_inputs.configs[0]).stagings)
     disk = 0
     if waiting:
-        disk = resource_check.require_memory_and_disk(
+        disk = require_memory_and_disk(
             tuple(config.config for config in waiting), run_inputs, ledger=ledger, layout=layout
         )
     return RunPlan(
@@ -104,14 +393,14 @@ def make_run_plan(
         layout=layout,
         cores=resources.cores,
         container=run_inputs.container_engine_name,
-        image=container_engine_and_image_choice.image_names_for_report(run_inputs.places),
+        image=images.image_names_for_report(run_inputs.places),
         configs=(
             *(
                 ConfigRun(
                     config=config.name,
                     state=ConfigState.CACHED,
                     group=compile_group(config),
-                    reason=build_cache.FOUND,
+                    reason=cache.FOUND,
                     packages=finished[config.name],
                 )
                 for config in run_inputs.configs
@@ -120,13 +409,13 @@ def make_run_plan(
             *waiting,
         ),
         jobs_of=_job_by_config(run_inputs, [config for config in run_inputs.configs if config.name in groups]),
-        seconds=local_build_order.total_build_seconds(waiting, options.jobs, shared=compiles),
+        seconds=simulation.total_build_seconds(waiting, options.jobs, shared=compiles),
         disk=disk,
         share=run_inputs.share,
         notes=run_inputs.notes,
         compiles=compiles,
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
-        secrets=bazel_remote_executor_secrets_and_refusals.remote_secret_variables(options),
+        secrets=job.remote_secret_variables(options),
     )
 
 
@@ -139,7 +428,7 @@ def _job_by_config(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[st
     engine, engine_data = run_inputs.engine, None
     if engine is not None and configs and run_inputs.options.fetch:
         place = run_inputs.places[configs[0].name]
-        engine_data = engine_workarounds.workable_engine(engine, str(place.image), platform=place.platform).as_json()
+        engine_data = container_engine.workable_engine(engine, str(place.image), platform=place.platform).as_json()
     return {config.name: _config_job(run_inputs, config, engine_data) for config in configs}
 
 
@@ -151,7 +440,7 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
         config=config.name,
         key=inputs.key,
         shared=inputs.shared,
-        sources=build_cache.recipe_and_config_digest(run_inputs.feedstock, config.name),
+        sources=cache.recipe_and_config_digest(run_inputs.feedstock, config.name),
         options=options.build,
         container=run_inputs.container_engine_name,
         engine_data=engine_data,
@@ -159,8 +448,8 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
         image_platform=run_inputs.places[config.name].platform,
         cores=share.cores,
         memory=options.memory if run_inputs.engine is None else share.memory,
-        variables=conda_forge_variables_and_paths.conda_forge_variables(
-            run_inputs.feedstock, config.name, caller=options.caller_variables, cores=share.cores, uid=users.uid()
+        variables=environment.conda_forge_variables(
+            run_inputs.feedstock, config.name, caller=options.caller_variables, cores=share.cores, uid=user.uid()
         ),
         environment=dict(run_inputs.machine.environment),
         log="",

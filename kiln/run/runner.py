@@ -1,4 +1,4 @@
-"""Run a plan over the matrix: each config in a separate process, several at a time, every change recorded at once."""
+"""Run a plan over the matrix: each config in a separate process, every change recorded at once."""
 
 from __future__ import annotations
 
@@ -13,25 +13,91 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln import __version__, files, process_runner
-from kiln.errors import BuildFailed, DiskFull, KilnError
-from kiln.executor import conda_forge_variables_and_paths
-from kiln.job.messages import MARK, error_from_json, parse_message
-from kiln.ledger import Ledger, run_record_json_columns
-from kiln.model.build_results import PackageReport, StepReport
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
-from kiln.operating_system import machine_resources
-from kiln.operating_system.processes import KILL
-from kiln.scheduling import local_build_order
-from kiln.store import bazel_variables_of_compile_scripts, build_cache
+from kiln import __version__
+from kiln.base import files, process
+from kiln.base.errors import BuildFailed, DiskFull, KilnError
+from kiln.base.system import machine as system_machine
+from kiln.base.system.processes import KILL
+from kiln.build.bazel import events
+from kiln.build.executor import environment
+from kiln.build.job.messages import MARK, error_from_json, parse_message
+from kiln.run import simulation
+from kiln.state.ledger import json_columns
+from kiln.state.ledger.ledger import Ledger
+from kiln.state.results import ConfigRun, ConfigState, MatrixReport, PackageReport, StepReport
+from kiln.state.store import cache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from kiln.job.job_descriptions import ConfigJob
-    from kiln.model.job_estimate import JobEstimate
-    from kiln.model.observer import RunObserver
+    from kiln.build.job.job import ConfigJob, HostMachine, RunOptions
+    from kiln.recipe.feedstock import Feedstock
     from kiln.run.plan import RunPlan
+    from kiln.state.results import JobEstimate, RunObserver
+
+
+def plan_run(
+    feedstock: Feedstock, options: RunOptions, machine: HostMachine, *, on_line: Callable[[str], None] | None = None
+) -> RunPlan:
+    """Return the plan of a run, see `kiln.run.plan.make_run_plan`; ``on_line`` gets the progress of fetched images."""
+    from kiln.run import recipe_checks
+    from kiln.run.plan import make_run_plan
+    from kiln.state.store.layout import ArtifactLayout
+
+    recipe_checks.require_supported_recipe(feedstock, options.configs, engine=options.build.engine)
+    build_options = options.build
+    layout = ArtifactLayout.for_feedstock(
+        feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache
+    )
+    with Ledger(layout.ledger) as ledger:
+        return make_run_plan(feedstock, options, machine=machine, ledger=ledger, layout=layout, on_line=on_line)
+
+
+def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> frozenset[str]:
+    """Return the names of the caller's variables that the recipe passes to its scripts.
+
+    A meta.yaml names them in ``build/script_env``, a recipe.yaml in the ``secrets`` of a script.
+    """
+    from kiln.base import limits
+    from kiln.feedstock import config_file
+    from kiln.recipe import render
+
+    recipe = "\n".join(map(files.text_or_empty, (feedstock.meta, feedstock.recipe_v1)))
+    if not any(key in recipe for key in ("script_env", "secrets")):
+        return frozenset()
+    from kiln.build.engine.recipe import config_caller_variable_names as of  # most recipes have none
+
+    return limits.run_bounded(
+        lambda: frozenset(
+            name
+            for config in configs
+            for name in of(render.render(feedstock, config_file.read_config(feedstock, config)))
+        )
+    )
+
+
+def build_planned_configs(planned: RunPlan, watcher: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+    """Build a plan; return the report, and the errors of failed configs.
+
+    Raises:
+        KeyboardInterrupt: when the run was stopped; finished configs are kept.
+    """
+    with Ledger(planned.layout.ledger) as ledger:
+        run = MatrixRun(planned, ledger=ledger, watcher=watcher)
+        try:
+            return run.execute(), run.errors
+        finally:
+            if used := {job.cache_key for job in planned.jobs_of.values()}:
+                planned.layout.compile_caches.trim_to_size(planned.options.cache_bound, keep=used)
+
+
+def last_config_states(feedstock: Feedstock, *, rehearsal: bool) -> Mapping[str, ConfigState]:
+    """Return the state of each config in its last run, of rehearsals or of builds."""
+    from kiln.state.store.layout import ArtifactLayout
+
+    with Ledger(ArtifactLayout.for_feedstock(feedstock).ledger) as ledger:
+        return ledger.latest_config_states(rehearsal=rehearsal)
+
 
 RESERVE = 1 << 20  # bytes of disk, to record that it is full
 STOP_TIMEOUT = 30.0  # seconds for a stopped config to clean up
@@ -54,9 +120,9 @@ class MatrixRun:
         self.ledger = ledger
         self.layout = plan.layout
         self.watcher = watcher
-        self.events: queue.Queue[tuple[str, str | process_runner.ProcessResult | KilnError]] = queue.Queue()
+        self.events: queue.Queue[tuple[str, str | process.ProcessResult | KilnError]] = queue.Queue()
         self.running: dict[str, RunningConfig] = {}
-        self.queue = local_build_order.queue_of_configs(plan.waiting, shared=plan.compiles)
+        self.queue = simulation.queue_of_configs(plan.waiting, shared=plan.compiles)
         self.errors: dict[str, KilnError] = {}
         self.unindexed: list[str] = []  # configs whose packages are in the channel, but not in its index yet
         self.number = 0
@@ -72,12 +138,12 @@ class MatrixRun:
             BrokenPackage: the channel has a package that cannot be indexed, from an earlier run.
         """
         self.layout.hide_from_git()
-        build_cache.index_channel(self.layout)  # after a run that was killed
+        cache.index_channel(self.layout)  # after a run that was killed
         self.reserve = files.ReservedDiskSpace(self.layout.root, RESERVE)
         self.number = self.ledger.begin_run(self.current_report())
         self.watcher.run_began(self.current_report())
         cached = [name for name, config in self.configs.items() if config.state is ConfigState.CACHED]
-        build_cache.remove_leftover_work_folders(self.layout, cached)
+        cache.remove_leftover_work_folders(self.layout, cached)
         try:
             self._build_waiting_configs()
         except KeyboardInterrupt:
@@ -98,7 +164,7 @@ class MatrixRun:
             command=plan.options.command,
             started=self.started,
             finished=finished,
-            machine=f"{platform.node()}, {machine_resources.processor_name() or platform.machine()}",
+            machine=f"{platform.node()}, {system_machine.processor_name() or platform.machine()}",
             cores=plan.cores,
             jobs=plan.options.jobs,
             engine=plan.options.build.engine,
@@ -136,13 +202,13 @@ class MatrixRun:
         """Run a config's process and queue its lines; the last event is its result or error."""
         config = job.config
         try:
-            secrets = bazel_variables_of_compile_scripts.with_secrets_inside_credentials(self.plan.secrets)
-            result = process_runner.run(
-                conda_forge_variables_and_paths.module_command("run.config_build_process_main"),
+            secrets = events.with_secrets_inside_credentials(self.plan.secrets)
+            result = process.run(
+                environment.module_command("run.config_process"),
                 stdin=job.as_text(),
                 env={**self.plan.options.client, **self.plan.secrets},
                 secrets=tuple(secrets.values()),
-                cwd=conda_forge_variables_and_paths.PACKAGE_ROOT,
+                cwd=system_machine.PACKAGE_ROOT,
                 on_line=lambda line: self.events.put((config, line)),
                 own=MARK,
             )
@@ -153,7 +219,7 @@ class MatrixRun:
         else:
             self.events.put((config, result))
 
-    def _process_config_event(self, config: str, event: str | process_runner.ProcessResult | KilnError) -> None:
+    def _process_config_event(self, config: str, event: str | process.ProcessResult | KilnError) -> None:
         config_run = self.running[config]
         if not isinstance(event, str):
             self._record_config_result(config, config_run, event)
@@ -174,17 +240,17 @@ class MatrixRun:
                 config_run.step = str(message["title"])
                 self.watcher.output_line_received(config, config_run.step, "")
             case "progress":
-                self.watcher.compile_progress_changed(config, run_record_json_columns.progress_from_json(message))
+                self.watcher.compile_progress_changed(config, json_columns.progress_from_json(message))
             case "done":
                 fields = {name: value for name, value in message.items() if name != "kind"}
-                step = run_record_json_columns.record_from_json(StepReport, fields)
+                step = json_columns.record_from_json(StepReport, fields)
                 steps = (*self.configs[config].steps, step)
                 self._record_config_state(dataclasses.replace(self.configs[config], steps=steps))
             case "result":
                 config_run.result = dict(message)
 
     def _record_config_result(
-        self, config: str, config_run: RunningConfig, outcome: process_runner.ProcessResult | KilnError
+        self, config: str, config_run: RunningConfig, outcome: process.ProcessResult | KilnError
     ) -> None:
         """Record the result of a config; a process without one was killed."""
         del self.running[config]
@@ -201,8 +267,7 @@ class MatrixRun:
                 reason=result["reason"],
                 peak_memory=result.get("peak_memory"),
                 packages=tuple(
-                    run_record_json_columns.record_from_json(PackageReport, package)
-                    for package in result.get("packages", ())
+                    json_columns.record_from_json(PackageReport, package) for package in result.get("packages", ())
                 ),
             )
         )
@@ -218,7 +283,7 @@ class MatrixRun:
         configs, self.unindexed = self.unindexed, []
         try:
             if configs:
-                build_cache.index_channel(self.layout)
+                cache.index_channel(self.layout)
         except KilnError as error:
             for config in configs:
                 self.errors[config] = error
@@ -263,7 +328,7 @@ class MatrixRun:
                     os.kill(config.pid, number)
 
 
-def _missing_result_reason(outcome: process_runner.ProcessResult | KilnError) -> str:
+def _missing_result_reason(outcome: process.ProcessResult | KilnError) -> str:
     if isinstance(outcome, KilnError):
         return outcome.what
     if outcome.exit_code < 0:

@@ -9,8 +9,8 @@ import platform
 from importlib import import_module
 
 from kiln.__main__ import flush_and_exit
-from kiln.console.text import table
-from kiln.operating_system.machine_resources import processor_name
+from kiln.base.system.machine import processor_name
+from kiln.base.text import table
 
 SECTIONS = (
     "start",

@@ -15,19 +15,17 @@ from typing import TYPE_CHECKING
 import rattler
 from rattler.index import index_fs
 
-from kiln import feedstock_folder_check, render
-from kiln.build.plan import plan_rehearsal
-from kiln.build.rattler_build_worker import run_rattler_build
-from kiln.builder.rehearsal_config_and_inputs import cpu_config_for_python
-from kiln.builder.rehearsal_planning import single_python_version
-from kiln.local_channel import SUBDIRS
-from kiln.rehearse import verified_upstream_wheel
-from kiln.rehearse.wheel_locks import plan_from_locks
-from kiln.store.layout import ArtifactLayout
-from kiln.store.rehearsal_layout import RehearsalLayout
+from kiln.build.engine.plan import plan_rehearsal
+from kiln.build.engine.worker import run_rattler_build
+from kiln.build.rehearsal.inputs import cpu_config_for_python, single_python_version
+from kiln.build.rehearsal.wheel_download import plan_from_locks, verified_upstream_wheel
+from kiln.conda.channel import SUBDIRS
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import pins, render
+from kiln.state.store.layout import ArtifactLayout, RehearsalLayout
 
 if TYPE_CHECKING:
-    from kiln.model.build_and_test_steps import BuildStep
+    from kiln.build.steps import BuildStep
 
 
 def main(root: Path) -> None:
@@ -48,13 +46,13 @@ def main(root: Path) -> None:
 
 def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
     """Return the channel of the rehearsal and the very recipes that it handed to the engine."""
-    feedstock = feedstock_folder_check.load(root)
+    feedstock = recipe_feedstock.load(root)
     config = cpu_config_for_python(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}")
     upstream = plan_from_locks(python=single_python_version(config)).upstream
     assert upstream is not None, "each lock has its wheel"
     shop = RehearsalLayout(config=ArtifactLayout.for_feedstock(feedstock, rehearsal=True).work_folder(config.name))
     return shop.channel.root, plan_rehearsal(
-        render.close_static_pins(render.render(feedstock, config)),
+        pins.close_static_pins(render.render(feedstock, config)),
         recipe_folder=feedstock.recipe,
         folder=bare / "work",
         channels=((bare / "channel").as_uri(),),

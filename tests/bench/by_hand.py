@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import bootstrap
+from kiln.base import bootstrap
 from tests import shared_inputs
 from tests.bench.timing import ROOT, seconds
 

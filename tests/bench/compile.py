@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.bazel.watch import EVENTS, PROFILE, BuildEventFile, BuildWatch, StallDetector
+from kiln.build.bazel.watch import EVENTS, PROFILE, BuildEventFile, BuildWatch, StallDetector
 from kiln.container.engine import choose_engine
 from tests import small_tensorflow
 from tests.bench.timing import ROOT
 
 if TYPE_CHECKING:
-    from kiln.model.bazel_progress_and_report import CompileReport
+    from kiln.state.results import CompileReport
     from tests.bench.timing import Row
 
 PYTHONS = ("3.13", "3.11", "3.12", "3.14")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.zstd import compressing_file
+from kiln.base.zstd import compressing_file
 
 if TYPE_CHECKING:
     from tests.bench.timing import Row

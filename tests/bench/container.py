@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln.base.errors import MissingTool
 from kiln.container.engine import choose_engine
-from kiln.errors import MissingTool
 from tests import shared_inputs
 from tests.bench.timing import ROOT, build, seconds
 

@@ -15,19 +15,19 @@ from argparse import Namespace
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiln.cli.fleet_arguments import worker_loss_limits
-from kiln.errors import KilnError
-from kiln.fleet.fleet_run_settings import FleetRunConfig
-from kiln.fleet.plan import FleetLimits, plan_fleet
-from kiln.fleet.run_event_loop import Supervisor
-from kiln.model.run import ConfigState
+from kiln.base.errors import KilnError
+from kiln.cli.fleet.arguments import worker_loss_limits
+from kiln.fleet.plan.plan import FleetLimits, plan_fleet
+from kiln.fleet.run_config import FleetRunConfig
+from kiln.fleet.supervisor import Supervisor
+from kiln.state.results import ConfigState
 from tests.fleets import HOUR, MACHINE, Faults, Simulation, assumed_overheads, estimates, null_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.fleet.plan import WorkerArrangement
-    from kiln.model.job_estimate import JobEstimate
+    from kiln.fleet.plan.plan import WorkerArrangement
+    from kiln.state.results import JobEstimate
     from tests.bench.timing import Row
 
 FATES = int(os.environ.get("KILN_BENCH_FATES", "1000"))

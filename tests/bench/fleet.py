@@ -8,11 +8,10 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from kiln.fleet.assumptions import Assumptions
-from kiln.fleet.fleet_run_settings import FleetRunConfig
-from kiln.fleet.plan import FleetLimits, PoolShape, plan_fleet
-from kiln.fleet.run_event_loop import Supervisor
-from kiln.model.job_estimate import JobEstimate
+from kiln.fleet.plan.plan import Assumptions, FleetLimits, PoolShape, plan_fleet
+from kiln.fleet.run_config import FleetRunConfig
+from kiln.fleet.supervisor import Supervisor
+from kiln.state.results import JobEstimate
 from tests.fleets import HOUR, MACHINE, Faults, Simulation, assumed_overheads, estimates, lower_bound, null_recorder
 
 if TYPE_CHECKING:

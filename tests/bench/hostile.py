@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
 from tests.bench.timing import ROOT
 from tests.hostile import CONFIG, numbered
 

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.files import human_readable_size
-from kiln.image import apt_sources
+from kiln.base.files import human_readable_size
+from kiln.image import apt
 from tests.bench.timing import ROOT, seconds
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def naive(folder: Path, requirement: str) -> int:
     """Return the bytes of all files in Debian's smallest system with a Python into which pip installed TensorFlow."""
     wheels, archive, sources = folder / "wheels", folder / "naive.tar", folder / "sources.list"
     settings = folder / "apt.conf"
-    sources.write_text("".join(f"{line}\n" for line in apt_sources.sources_list_lines("bookworm", env=os.environ)))
-    settings.write_text(apt_sources.apt_conf(env=os.environ))
+    sources.write_text("".join(f"{line}\n" for line in apt.sources_list_lines("bookworm", env=os.environ)))
+    settings.write_text(apt.apt_conf(env=os.environ))
     pip = (sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--python-version", "3.11")
     platforms = [word for minor in (17, 27, 28) for word in ("--platform", f"manylinux_2_{minor}_x86_64")]
     old = (

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from kiln import solve_and_install
-from kiln.errors import SolveFailed
-from kiln.install.install import InstallRequest, plan_install
-from kiln.install.solve_diagnosis import TargetMachine
+from kiln.base.errors import SolveFailed
+from kiln.conda import solve as conda_solve
+from kiln.conda.diagnosis import TargetMachine
+from kiln.conda.install import InstallRequest, plan_install
 from tests.bench.timing import ROOT, folder_of_builds, seconds
 from tests.solving import machine, record, rendered, stand_ins, write
 
@@ -47,7 +47,7 @@ def solves(place: Path) -> list[Row]:
     )
 
     def solve() -> None:
-        solve_and_install.solve([url], ["tensorflow"], virtual_packages=machine("12.9"))
+        conda_solve.solve([url], ["tensorflow"], virtual_packages=machine("12.9"))
 
     def command() -> None:
         words = ("install", "tensorflow", "--from", url, "--prefix", str(place / "prefix"), "--dry-run")

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import kiln.ledger.run_record_json_columns  # noqa: F401 - the process that changes configs has begun their run, with this
-from kiln.ledger import Ledger
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+import kiln.state.ledger.json_columns  # noqa: F401 - the process that changes configs has begun their run, with this
+from kiln.state.ledger.ledger import Ledger
+from kiln.state.results import ConfigRun, ConfigState, MatrixReport
 from tests.bench.timing import ROOT
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import files
-from kiln.publish import package_inspection, transaction
-from kiln.publish.stores import yank_patch_and_reindex
+from kiln.base import files
+from kiln.conda.index import read_index_entry
+from kiln.publish import gate, transaction
+from kiln.publish.stores import target as stores_target
 from kiln.publish.stores.folder import FolderStore
-from kiln.publish.stores.store_publication import StoreTarget
-from kiln.repodata.index_entry import read_index_entry
+from kiln.publish.stores.target import StoreTarget
 from tests.bench.timing import ROOT, folder_of_builds, seconds
 from tests.packages import release_package
 
@@ -61,7 +61,7 @@ def publish(packages: list[Path], folder: Path) -> None:
 def judge(packages: list[Path]) -> None:
     """Read packages as the gate does."""
     for package in packages:
-        package_inspection.inspect_package(package, package_inspection.forbidden_texts([str(ROOT)]))
+        gate.inspect_package(package, gate.forbidden_texts([str(ROOT)]))
 
 
 def copied_and_hashed(packages: list[Path], folder: Path) -> None:
@@ -90,7 +90,7 @@ def indexing(folder: Path) -> list[Row]:
     target = StoreTarget(store=FolderStore(root=channel))
 
     def index() -> None:
-        yank_patch_and_reindex.reindex_channel(target, lambda path: read_index_entry(channel / path))
+        stores_target.reindex_channel(target, lambda path: read_index_entry(channel / path))
 
     first, again = seconds(index), min(seconds(index) for _ in range(3))
     more = [release_package(folder / "more", f"one-more{number}") for number in range(3)]

@@ -11,14 +11,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.bazel.watch import BuildEventFile
-from kiln.store import executor_credentials_encoding
+from kiln.build.bazel import events
+from kiln.build.bazel.watch import BuildEventFile
 from tests import remote_execution, shared_inputs, small_tensorflow
 from tests.bench.timing import ROOT
 from tests.remote_execution import flags
 
 if TYPE_CHECKING:
-    from kiln.model.bazel_progress_and_report import CompileReport
+    from kiln.state.results import CompileReport
     from tests.bench.timing import Row
     from tests.remote_execution import Pool
 
@@ -52,7 +52,7 @@ def built(pool: Pool, folder: Path, workers: int) -> CompileReport:
     folder.mkdir()
     (folder / "WORKSPACE").touch()
     (folder / "BUILD").write_text(BUILD.replace("WORKERS", str(workers)))
-    flags.write(folder, pool.url, executor_credentials_encoding.encode_credentials_folder(pool.credentials))
+    flags.write(folder, pool.url, events.encode_credentials_folder(pool.credentials))
     words = ("docker", "run", "--rm", "--network", "host", "--volume", f"{folder}:{folder}", "--workdir", str(folder))
     script = (
         f"bazel --output_user_root=/tmp/out --bazelrc={folder}/bazelrc build --build_event_json_file=events.json :all"

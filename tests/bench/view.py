@@ -8,15 +8,15 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from kiln.console.live import LiveView
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.run.view.live import LiveView
+from kiln.state.results import ConfigRun, ConfigState, MatrixReport
 from tests.fleets import NullObserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
 
-    from kiln.model.observer import RunObserver
+    from kiln.state.results import RunObserver
     from tests.bench.timing import Row
 
 CONFIGS, SECONDS, LINES = 12, 6.0, 100  # lines a second of each config

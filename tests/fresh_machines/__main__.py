@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kiln.bootstrap import RUN, TEST, exec_in_environment
+from kiln.base.bootstrap import exec_in_environment
+from kiln.base.environment import RUN, TEST
 
 if __name__ == "__main__":
     exec_in_environment(

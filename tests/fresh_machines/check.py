@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import process_runner
+from kiln.base import process
+from kiln.base.errors import UnsupportedPython
+from kiln.build.rehearsal.wheel_download import PYTHONS
 from kiln.container.engine import choose_engine
-from kiln.errors import UnsupportedPython
-from kiln.image import build_container_image
-from kiln.image.build_container_image import AFTER, ImageRecipe
-from kiln.rehearse.wheel_locks import PYTHONS
+from kiln.image import worker
+from kiln.image.worker import AFTER, ImageRecipe
 from tests.lanes import ADDED, Lane
 
 if TYPE_CHECKING:
@@ -40,8 +40,22 @@ ORDINARY, NAMELESS, BOSS = 1000, 4321, 0
 USERS = {ORDINARY: "an ordinary user", NAMELESS: "a user without a line in /etc/passwd", BOSS: "root"}
 # What depends on the machine and on who runs it: the set-up, processes, users and programs that are missing.
 ON_USER = (
-    *("tests/unit/bootstrap", "tests/unit/bazel", "tests/unit/test_process_runner.py", "tests/unit/test_files.py"),
-    *("tests/unit/test_playbook_modules.py", "tests/integration/test_channel.py"),
+    "tests/unit/base/test_bootstrap.py",
+    "tests/unit/base/test_bootstrap_fleet.py",
+    "tests/unit/base/test_bootstrap_setup_process.py",
+    "tests/unit/base/test_environment.py",
+    "tests/unit/base/test_environment_clone_check_and_requirement_lists.py",
+    "tests/unit/base/test_environment_setup_errors.py",
+    "tests/unit/base/test_files.py",
+    "tests/unit/base/test_process.py",
+    "tests/unit/build/bazel/test_events.py",
+    "tests/unit/build/bazel/test_watch.py",
+    "tests/unit/build/bazel/test_watch_interrupt_script.py",
+    "tests/unit/conda/provenance/test_bazel_repositories.py",
+    "tests/unit/conda/provenance/test_bazel_repositories_declaring_file_search.py",
+    "tests/unit/state/store/test_compile_cache.py",
+    "tests/unit/test_playbook_modules.py",
+    "tests/integration/test_channel.py",
     "tests/integration/test_playbooks.py",
 )
 ON_MACHINE = (
@@ -75,7 +89,7 @@ class FreshMachine:
             *(f"--volume={self.clone}:{HOME}", "--volume=/etc/ssl/certs:/etc/ssl/certs:ro"),
             *(*passed_on, f"--env=PIP_CACHE_DIR={HOME}/.pip-cache", self.tag, *words),
         ]
-        result = process_runner.run(argv, env=os.environ, tail_lines=400)
+        result = process.run(argv, env=os.environ, tail_lines=400)
         return result.exit_code, result.tail
 
 
@@ -96,7 +110,7 @@ def image_of(suite: str) -> str:
         settings = Path(scratch, "apt.conf")
         settings.write_text('Acquire::Check-Valid-Until "false";\n')
         env = {**os.environ, "APT_CONFIG": str(settings)}
-        return build_container_image.provide_image(
+        return worker.provide_image(
             engine, what, tag=f"localhost/kiln-fresh:{suite}", folder=CACHE, env=env, fresh=old
         ).tag
 

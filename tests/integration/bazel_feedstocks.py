@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from kiln.errors import MissingTool
-from kiln.image import apt_sources
-from kiln.zstd import zstd
+from kiln.base.errors import MissingTool
+from kiln.base.zstd import zstd
+from kiln.image import apt
 from tests import shared_inputs, small_tensorflow
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ def bazel_feedstock(folder: Path) -> Feedstock:
         engine = shared_inputs.docker_engine()
     except MissingTool as missing:
         pytest.skip(missing.what)
-    if not apt_sources.sources_list_lines("trixie", env=os.environ):
+    if not apt.sources_list_lines("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
     store = small_tensorflow.ready(engine)
     return Feedstock(root=small_tensorflow.feedstock(folder, store), store=store)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import bootstrap
+from kiln.base import bootstrap
+from kiln.base.errors import MissingTool
 from kiln.container.engine import Engine, choose_engine
-from kiln.errors import MissingTool
 from tests import shared_inputs
 from tests.conftest import lack_of
 from tests.playbook_calls import PlaybookCaller, forked_ansible
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
 
-    from kiln.publish.stores.store_publication import StoreTarget
+    from kiln.publish.stores.target import StoreTarget
     from tests.playbook_calls import PlaybookResult
 
 HERE = Path(__file__).parent
@@ -80,7 +80,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreTarget]:
     import boto3
     from moto.server import ThreadedMotoServer
 
-    from kiln.publish.stores.store_publication import StoreTarget
+    from kiln.publish.stores.target import StoreTarget
     from kiln.publish.targets import parse_target
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

@@ -9,8 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from kiln.build.rattler_build_worker import render_variant
-from kiln.model.rattler_build_settings import BuildPlatforms
+from kiln.build.engine.worker import render_variant
+from kiln.recipe.rendered import BuildPlatforms
 
 if __name__ == "__main__":
     recipes = [render_variant(recipe, Path(sys.argv[1]), BuildPlatforms()).recipe for recipe in json.load(sys.stdin)]

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kiln.conda_package import reader
-from kiln.conda_package.reader import read_info_json
-from kiln.local_channel import LocalChannel
-from kiln.matchspec_notation import conda_build_spec
+from kiln.conda import package_reader
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_reader import read_info_json
+from kiln.conda.specs import conda_build_spec
 from tests import warm
 from tests.integration.matrix.helpers import BASE
 from tests.packages import release_package
@@ -77,7 +77,7 @@ def kiln(root: Path, *words: str, stdin: str = "") -> subprocess.CompletedProces
 
 def contents(package: Path) -> dict[str, Any]:
     """Return the files that a package installs, its tests, licenses and run exports, without the prefixes in them."""
-    with reader.open_package_members(package) as setting:
+    with package_reader.open_package_members(package) as setting:
         files = {
             member.name: member.linkname if content is None else content.read().decode(errors="replace")
             for member, content in setting

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 from rattler.index import index_fs
 
-from kiln import files
-from kiln.cli import run
-from kiln.errors import MissingTool, ProvenanceBroken, TokenRefused, UploadFailed, UsageError
-from kiln.model.provenance import Provenance
-from kiln.provenance import attestation_check, hash_chain, sigstore_bundles, statements
-from kiln.provenance.attestation_check import TrustedSigner
-from kiln.provenance.attestation_keys import PASSPHRASE
-from kiln.provenance.keyless import KeylessSigner
+from kiln.base import files
+from kiln.base.errors import MissingTool, ProvenanceBroken, TokenRefused, UploadFailed, UsageError
+from kiln.cli.main import run
+from kiln.conda.provenance import bundles, check
+from kiln.conda.provenance import records as provenance_records
+from kiln.conda.provenance.check import PASSPHRASE, TrustedSigner
+from kiln.conda.provenance.records import Provenance
+from kiln.conda.provenance.signing import KeylessSigner
 from tests import publishing, sigstore_server
 from tests.fake_sigstore import GITHUB, WORKFLOW, FakeSigstore
 from tests.left_out import MISSING
@@ -75,22 +75,20 @@ def test_what_a_job_signs_is_verified_here_and_by_the_tools_of_others(
     sha256 = files.sha256(package)
     made = KeylessSigner(config=config).sign_statements(
         [
-            statements.publication_statement(package.name, sha256, CHANNEL),
-            statements.slsa_statement(package.name, sha256, {"buildDefinition": {}, "runDetails": {}}),
+            bundles.publication_statement(package.name, sha256, CHANNEL),
+            bundles.slsa_statement(package.name, sha256, {"buildDefinition": {}, "runDetails": {}}),
         ]
     )
     assert requests == ["/api/v2/signingCert", "/api/v1/log/entries", "/api/v1/log/entries"]
-    sidecar = sigstore_bundles.serialize_sidecar(made)
+    sidecar = bundles.serialize_sidecar(made)
     signer = TrustedSigner(identity=WORKFLOW, issuer=GITHUB, root=json.dumps(sigstore.trusted_root()))
-    attested = attestation_check.verified_attestation_facts(
+    attested = check.verified_attestation_facts(
         sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[signer]
     )
     assert attested.signer == f"{WORKFLOW} ({GITHUB})"
     own = KeylessSigner(config=config).trusted_signer(WORKFLOW)
     assert own is not None
-    again = attestation_check.verified_attestation_facts(
-        sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[own]
-    )
+    again = check.verified_attestation_facts(sidecar, file=package.name, sha256=sha256, channel=CHANNEL, signers=[own])
     assert again.signer == attested.signer
     assert KeylessSigner(config=config).trusted_signer("") is None, "an unknown identity has signed nothing"
     assert attested.provenance == {"buildDefinition": {}, "runDetails": {}}
@@ -99,7 +97,7 @@ def test_what_a_job_signs_is_verified_here_and_by_the_tools_of_others(
     place.write_bytes(sidecar)
     argv = [sys.executable, "-m", "tests.judges.by_conda_sigstore", str(package), str(place), str(config), CHANNEL]
     judged = subprocess.run([*argv, WORKFLOW, GITHUB], cwd=ROOT, text=True, capture_output=True, check=False)
-    assert judged.stdout.split()[:2] == ["verified", statements.PUBLISH], judged.stderr
+    assert judged.stdout.split()[:2] == ["verified", bundles.PUBLISH], judged.stderr
     place.write_bytes(sidecar.replace(b"A", b"B", 1))
     judged = subprocess.run([*argv, WORKFLOW, GITHUB], cwd=ROOT, text=True, capture_output=True, check=False)
     assert "verified" not in judged.stdout.split()
@@ -127,9 +125,7 @@ def test_a_job_without_an_identity_and_an_instance_that_is_away_are_told_apart(
     away = tmp_path / "away.json"
     away.write_text(json.dumps(sigstore_server.trust_config(FakeSigstore(), "http://127.0.0.1:9")))
     with pytest.raises(UploadFailed, match="did not sign"):
-        KeylessSigner(config=away).sign_statements(
-            [statements.publication_statement("a-1-0.conda", "ab" * 32, CHANNEL)]
-        )
+        KeylessSigner(config=away).sign_statements([bundles.publication_statement("a-1-0.conda", "ab" * 32, CHANNEL)])
     assert requests == []
 
 
@@ -173,7 +169,9 @@ def test_a_package_is_verified_by_its_attestation_with_records_and_without(tmp_p
     assert "is read from https://channel.example" in copied[2]
     chain = (channel / "provenance" / "chain.jsonl").resolve()
     records = [json.loads(line)["record"] for line in chain.read_text().splitlines()]
-    chain.write_bytes(hash_chain.serialize_chain([Provenance(**{**record, "cores": 9}) for record in records], ""))
+    chain.write_bytes(
+        provenance_records.serialize_chain([Provenance(**{**record, "cores": 9}) for record in records], "")
+    )
     code, _, error = kiln(*signed)
     assert code == ProvenanceBroken.exit_code
     assert "the channel's record and the attested one differ in cores" in error
@@ -191,10 +189,8 @@ def test_of_several_attestations_the_signer_of_each_is_printed(tmp_path: Path) -
     words = ("verify", str(package), "--require-attestation", str(key))
     assert "attestation 1 of" not in kiln(*words)[1], "all are of one signer"
     sidecar = channel / "noarch" / "app-1-0.conda.sigs"
-    theirs = other.sign_statement(
-        statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
-    )
-    sidecar.write_bytes(sigstore_bundles.sidecar_with_added_bundles(sidecar.read_bytes(), [theirs]))
+    theirs = other.sign_statement(bundles.publication_statement(package.name, files.sha256(package), channel.as_uri()))
+    sidecar.write_bytes(bundles.sidecar_with_added_bundles(sidecar.read_bytes(), [theirs]))
     assert kiln("publish", "--to", str(channel), "--reindex")[0] == 0
     code, facts, notes = kiln(*words)
     assert code == 0
@@ -236,9 +232,9 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transmute.transmute(str(old), channel / "noarch")
     asyncio.run(index_fs(channel))
     for package in (channel / "noarch").glob("*-1.0-*"):
-        statement = statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
+        statement = bundles.publication_statement(package.name, files.sha256(package), channel.as_uri())
         package.with_name(f"{package.name}.sigs").write_bytes(
-            sigstore_bundles.serialize_sidecar([publishing.KEY.sign_statement(statement)])
+            bundles.serialize_sidecar([publishing.KEY.sign_statement(statement)])
         )
     return channel
 
@@ -274,9 +270,9 @@ def test_a_package_without_a_record_beside_others_with_records_is_verified_by_it
     code, _, error = kiln("verify", str(package))
     assert code == ProvenanceBroken.exit_code
     assert "has records of other packages alone" in error
-    statement = statements.publication_statement(package.name, files.sha256(package), channel.as_uri())
+    statement = bundles.publication_statement(package.name, files.sha256(package), channel.as_uri())
     package.with_name(f"{package.name}.sigs").write_bytes(
-        sigstore_bundles.serialize_sidecar([publishing.KEY.sign_statement(statement)])
+        bundles.serialize_sidecar([publishing.KEY.sign_statement(statement)])
     )
     code, facts, error = kiln("verify", str(package), "--require-attestation", str(key))
     assert code == 0, error

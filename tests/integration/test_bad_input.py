@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import errors
+from kiln.base import errors
 from tests import warm
 
 if TYPE_CHECKING:
     import subprocess
 
-    from kiln.errors import KilnError
+    from kiln.base.errors import KilnError
 
 ROOT = Path(__file__).parents[2]
 META = "package:\n  name: app\n  version: 1\n"

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.provenance import cyclonedx, spdx
+from kiln.conda.provenance import sbom
 from tests.left_out import MISSING
 from tests.publishing import record
-from tests.unit.provenance.test_bundled_third_party_components import all_components
-from tests.unit.provenance.test_cyclonedx import bill, bill_of_an_image
-from tests.unit.provenance.test_license_files import all_files, files_of
-from tests.unit.provenance.test_spdx import BUILD, HOST, RUN
+from tests.unit.conda.provenance.test_contents import all_files, files_of
+from tests.unit.conda.provenance.test_contents_bundled_third_party_components import all_components
+from tests.unit.conda.provenance.test_sbom import BUILD, HOST, RUN
+from tests.unit.conda.provenance.test_sbom_cyclonedx import bill, bill_of_an_image
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def spdx_errors(folder: Path, document: bytes) -> list[Any]:
 
 def test_the_validator_of_spdx_accepts_a_bill(tmp_path: Path) -> None:
     made = record("a-1-0.conda", depends=("python >=3.12", "liba 1.2 h1_0"), license="Apache-2.0 OR MIT")
-    document = spdx.bill_of_materials(made, home="https://a.example", resolved=(HOST, BUILD, RUN))
+    document = sbom.spdx_bill_of_materials(made, home="https://a.example", resolved=(HOST, BUILD, RUN))
     assert spdx_errors(tmp_path, document) == []
 
 
@@ -51,18 +51,18 @@ def test_the_validators_accept_license_files(tmp_path: Path, license_name: str) 
     made = record("a-1-0.conda", license=license_name)
     expression = "" if " you " in license_name else license_name
     for licenses in ((), all_files(tmp_path), files_of(tmp_path, {}, expression)):
-        assert spdx_errors(tmp_path, spdx.bill_of_materials(made, licenses=licenses)) == []
-        assert CYCLONEDX.validate_str(cyclonedx.bill_of_materials(made, licenses=licenses).decode()) is None
+        assert spdx_errors(tmp_path, sbom.spdx_bill_of_materials(made, licenses=licenses)) == []
+        assert CYCLONEDX.validate_str(sbom.cyclonedx_bill_of_materials(made, licenses=licenses).decode()) is None
 
 
 def test_the_validators_accept_components(tmp_path: Path) -> None:
     made = record("a-1-0.conda")
-    assert spdx_errors(tmp_path, spdx.bill_of_materials(made, bundled=all_components())) == []
-    assert CYCLONEDX.validate_str(cyclonedx.bill_of_materials(made, bundled=all_components()).decode()) is None
+    assert spdx_errors(tmp_path, sbom.spdx_bill_of_materials(made, bundled=all_components())) == []
+    assert CYCLONEDX.validate_str(sbom.cyclonedx_bill_of_materials(made, bundled=all_components()).decode()) is None
 
 
 def test_the_validators_refuse_what_is_no_bill(tmp_path: Path) -> None:
-    document = spdx.bill_of_materials(record("a-1-0.conda"))
+    document = sbom.spdx_bill_of_materials(record("a-1-0.conda"))
     assert spdx_errors(tmp_path, document.replace(b'"SPDX-2.', b'"SPDX-9.'))
-    bad = cyclonedx.bill_of_materials(record("a-1-0.conda")).decode().replace('"components"', '"parts"')
+    bad = sbom.cyclonedx_bill_of_materials(record("a-1-0.conda")).decode().replace('"components"', '"parts"')
     assert CYCLONEDX.validate_str(bad) is not None

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.bootstrap.environment_state import LOCK, base_python
-from kiln.errors import DownloadFailed, HashMismatch, Interrupted, MissingTool, NotWritable, UnsupportedPython
+from kiln.base.environment import LOCK, base_python
+from kiln.base.errors import DownloadFailed, HashMismatch, Interrupted, MissingTool, NotWritable, UnsupportedPython
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ import sys
 from pathlib import Path
 
 {before}
-from kiln.bootstrap import exec_in_environment
+from kiln.base.bootstrap import exec_in_environment
 
 exec_in_environment(Path(__file__).resolve().parent, "-c", {tell!r}, *sys.argv[1:])
 """
@@ -119,7 +119,7 @@ def clone(tmp_path: Path) -> Clone:
     wheels.mkdir()
     (root / "requirements").mkdir(parents=True)
     (root / "kiln").mkdir()
-    for name in ("__init__.py", "errors.py", "lazy_pattern.py", "bootstrap", "masking", "operating_system"):
+    for name in ("__init__.py", "base"):
         source, target = ROOT / "kiln" / name, root / "kiln" / name
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
     made = Clone(root=root, wheels=wheels)

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import feedstock_folder_check, limits
-from kiln.bump import plan as planning
-from kiln.bump import upstream, version_literals
-from kiln.bump.recipe_views import SourceView
-from kiln.errors import DownloadFailed, TemplateFault, UnsafeTemplate
+from kiln.base import limits
+from kiln.base.errors import DownloadFailed, TemplateFault, UnsafeTemplate
+from kiln.feedstock.bump import bump, changes, upstream
+from kiln.feedstock.bump.literals import SourceView
+from kiln.recipe import feedstock as recipe_feedstock
 from tests.bumping import OLD, bumped, changed_lines, feedstock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.bump import BumpPlan
-    from kiln.model.feedstock import Feedstock
+    from kiln.feedstock.bump.changes import BumpPlan
+    from kiln.recipe.feedstock import Feedstock
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"
@@ -151,7 +151,7 @@ def tree(case: Path, folder: Path) -> Feedstock:
     """Return a copy of a real feedstock, with its configs."""
     shutil.copytree(case.parent, folder, ignore=shutil.ignore_patterns("expected", "case.json"))
     shutil.copytree(case.parent / "expected" / "ci_support", folder / ".ci_support", dirs_exist_ok=True)
-    return feedstock_folder_check.load(folder)
+    return recipe_feedstock.load(folder)
 
 
 def index(folder: Path, **projects: tuple[str, ...]) -> dict[str, str]:
@@ -186,7 +186,7 @@ def test_a_real_feedstock_is_bumped_up_to_its_downloads(case: Path, tmp_path: Pa
     path = root.recipe_v1 if root.recipe_v1.is_file() else root.meta
     text = path.read_text()
     name = case.parent.name.partition("-20")[0]
-    plan: BumpPlan = limits.run_bounded(lambda: planning.plan_version_bump(root, text, SPELLINGS.get(name, "77.6.5")))
+    plan: BumpPlan = limits.run_bounded(lambda: bump.plan_version_bump(root, text, SPELLINGS.get(name, "77.6.5")))
     assert plan.new == SPELLINGS.get(name, "77.6.5").replace("-", ".")
     assert {number % 50 for number in plan.numbers[1]} == {0}
     assert bool(plan.downloads) is (name not in PINNED)
@@ -196,7 +196,7 @@ def test_a_real_feedstock_is_bumped_up_to_its_downloads(case: Path, tmp_path: Pa
     assert all(re.fullmatch("[0-9a-f]{64}", literal.text) for literal in hashes)
     lines = [line for line in changed_lines(plan).values() if not re.search(r"77|number|build", line)]
     assert lines == []
-    following: BumpPlan = limits.run_bounded(lambda: planning.plan_build_bump(root, text))
+    following: BumpPlan = limits.run_bounded(lambda: bump.plan_build_bump(root, text))
     assert following.numbers[1] == tuple(number + 1 for number in following.numbers[0])
     assert len(changed_lines(following)) == len(following.edits)
 
@@ -205,7 +205,7 @@ def test_a_real_feedstock_is_bumped_up_to_its_downloads(case: Path, tmp_path: Pa
 def test_a_real_feedstock_is_bumped_without_its_configs(tmp_path: Path) -> None:
     root = tree(next(case for case in CASES if "tensorflow-2021" in str(case)), tmp_path / "f")
     shutil.rmtree(root.config_folder)
-    plan: BumpPlan = limits.run_bounded(lambda: planning.plan_version_bump(root, root.meta.read_text(), "77.6.5"))
+    plan: BumpPlan = limits.run_bounded(lambda: bump.plan_version_bump(root, root.meta.read_text(), "77.6.5"))
     assert len(plan.downloads) == 2
-    recipe = planning.recipe_text_for_format(root, plan.changed_text)
-    assert version_literals.recipe_version(recipe, recipe.views_at_variants(plan.changed_text)) == "77.6.5"
+    recipe = bump.recipe_text_for_format(root, plan.changed_text)
+    assert changes.recipe_version(recipe, recipe.views_at_variants(plan.changed_text)) == "77.6.5"

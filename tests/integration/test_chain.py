@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from kiln import files
-from kiln.errors import BudgetSpent, MissingTool
-from kiln.image import apt_sources, build_container_image
-from kiln.store import build_cache, unfinished_build_handover
-from kiln.store.layout import ArtifactLayout
+from kiln.base import files
+from kiln.base.errors import BudgetSpent, MissingTool
+from kiln.image import apt, worker
+from kiln.state.store import cache, handover
+from kiln.state.store.layout import ArtifactLayout
 from tests import shared_inputs, small_tensorflow, waiting
 
 pytestmark = [pytest.mark.trial, pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")]
@@ -87,7 +87,7 @@ class Machine:
         job.send_signal(signal.SIGKILL)
         job.wait()
         lock = ArtifactLayout(root=self.root / "build_artifacts").lock_file(CONFIG)
-        with build_cache.hold_lock(lock, seconds=60):
+        with cache.hold_lock(lock, seconds=60):
             pass
 
     def package(self) -> str:
@@ -122,9 +122,9 @@ def bazel_image() -> None:
         engine = shared_inputs.docker_engine()
     except MissingTool as missing:
         pytest.skip(missing.what)
-    if not apt_sources.sources_list_lines("trixie", env=os.environ):
+    if not apt.sources_list_lines("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
-    recipe = build_container_image.base_image_recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
+    recipe = worker.base_image_recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
     shared_inputs.provide_image(engine, recipe, small_tensorflow.IMAGE)
 
 
@@ -160,10 +160,10 @@ def test_a_chain_of_stopped_and_killed_jobs_runs_no_finished_action_again(tmp_pa
     assert first.begun()[:-1]
     assert third.begun()
 
-    record = unfinished_build_handover.read_handover_record(chain)
+    record = handover.read_handover_record(chain)
     assert record is not None
     assert [name for name, _ in record.packages]
-    assert [path.name for path in chain.iterdir()] == [unfinished_build_handover.RECORD]
+    assert [path.name for path in chain.iterdir()] == [handover.RECORD]
 
     assert in_one_go.wait(timeout=120) == 0
     assert sorted(at_once.begun()) == sorted(f"part{number}" for number in range(ACTIONS))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.errors import DownloadFailed
-from kiln.local_channel import LocalChannel
-from kiln.solve_and_install import install, solve
+from kiln.base.errors import DownloadFailed
+from kiln.conda.channel import LocalChannel
+from kiln.conda.solve import install, solve
 from tests.packages import conda_package
 
 if TYPE_CHECKING:

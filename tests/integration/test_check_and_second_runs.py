@@ -19,8 +19,8 @@ from unittest import mock
 import pytest
 from moto.servicequotas.models import ServiceQuotasBackend
 
-from kiln import files
-from kiln.image import local_worker_container_image
+from kiln.base import files
+from kiln.image import worker
 from tests import shared_inputs
 from tests.cloud_machines import docker, remove
 from tests.integration.fleet.helpers import AUTHORITIES, SMALL, existing_machines, trust_this_computers_authorities
@@ -149,7 +149,7 @@ def local(folder: Path, run: str) -> Iterator[ProviderUnderTest]:
         return next((name for name in docker(*mine, "{{.Names}}").split() if name == f"kiln-{run}-1"), None)
 
     def lose() -> None:
-        docker("create", f"--name=kiln-{run}-lost", *labels, local_worker_container_image.worker_recipe().tag, "true")
+        docker("create", f"--name=kiln-{run}-lost", *labels, worker.worker_recipe().tag, "true")
 
     try:
         yield ProviderUnderTest(

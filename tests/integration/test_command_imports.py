@@ -22,7 +22,7 @@ def noted(pattern, flags=0):
 re.compile = noted
 atexit.register(lambda: print(*sys.modules, repr(compiled), sep="\\n", file=sys.__stderr__))
 if "--in-one-process" in sys.argv:
-    from kiln.limits.rendering_limit_errors import BoundedRunState
+    from kiln.base.limits.errors import BoundedRunState
     BoundedRunState.inside = True
     sys.argv.remove("--in-one-process")
 from kiln.__main__ import main
@@ -31,15 +31,23 @@ main(sys.argv[1:])
 CONFIG = next((ROOT / ".ci_support").glob("*.yaml")).stem
 FEEDSTOCK = ("-C", str(ROOT))
 # What a waiting process would copy for the one that it waits for, and what takes long.
-OF_THE_WORK = {"yaml", "jinja2", "shutil", "hashlib", "difflib", "traceback", "kiln.expand", "kiln.recipe"}
-OF_V1 = {
-    "kiln.recipe_v1.recipe",
-    "kiln.recipe_v1.section_field_evaluators",
-    "kiln.render.v1",
-    "kiln.expand.conda_forge_yml_build_settings",
+OF_THE_WORK = {
+    "yaml",
+    "jinja2",
+    "shutil",
+    "hashlib",
+    "difflib",
+    "traceback",
+    "kiln.feedstock.matrix",
+    "kiln.recipe.v0.recipe",
 }
-OF_THE_MATRIX = {"kiln.expand.matrix", "kiln.expand.keys_needing_pinning", "kiln.expand.collapse"}
-OF_OTHERS = {"shutil", "json", "kiln.masking.stream", "kiln.cli.run_options_from_arguments", "kiln.cli.report"} | (
+OF_V1 = {
+    "kiln.recipe.v1.recipe",
+    "kiln.recipe.v1.sections",
+    "kiln.recipe.v1.rendering",
+}
+OF_THE_MATRIX = {"kiln.feedstock.matrix", "kiln.feedstock.pinning", "kiln.feedstock.collapse"}
+OF_OTHERS = {"shutil", "json", "kiln.base.masked_stream", "kiln.cli.options", "kiln.cli.runs"} | (
     {"dataclasses", "inspect"} if sys.version_info < (3, 14) else set()  # argparse's colors need these
 )
 
@@ -52,23 +60,23 @@ def name_of(value: object) -> str:
 @pytest.mark.parametrize(
     ("words", "unneeded"),
     [
-        (["--version"], {"textwrap", "kiln.cli.option_value_parsers", *OF_OTHERS}),
-        (["--help"], {"kiln.cli.option_value_parsers", *OF_OTHERS}),
+        (["--version"], {"textwrap", "kiln.cli.arguments", *OF_OTHERS}),
+        (["--help"], {"kiln.cli.arguments", *OF_OTHERS}),
         (["build", "--help"], OF_OTHERS),
         ([*FEEDSTOCK, "matrix", "--no-pinning"], OF_THE_WORK),
         ([*FEEDSTOCK, "render", CONFIG], OF_THE_WORK),
         ([*FEEDSTOCK, "rerender", "--check", "--no-pinning"], OF_THE_WORK),
         (
             ["--in-one-process", *FEEDSTOCK, "matrix"],
-            {"kiln.expand.github_workflow_writer", "kiln.model.rendered", *OF_V1},
+            {"kiln.feedstock.rerender", "kiln.recipe.rendered", *OF_V1},
         ),
         (
             ["--in-one-process", *FEEDSTOCK, "render", CONFIG],
-            {"kiln.expand.github_workflow_writer", *OF_THE_MATRIX, *OF_V1},
+            {"kiln.feedstock.rerender", *OF_THE_MATRIX, *OF_V1},
         ),
         (
             ["--in-one-process", *FEEDSTOCK, "rerender", "--check"],
-            {"kiln.expand.publishing_job_settings", "kiln.model.rendered", *OF_V1},
+            {"kiln.recipe.rendered", *OF_V1},
         ),
     ],
     ids=name_of,
@@ -76,6 +84,6 @@ def name_of(value: object) -> str:
 def test_a_command_imports_and_compiles_only_what_it_needs(words: list[str], unneeded: set[str]) -> None:
     process = subprocess.run((sys.executable, "-c", OBSERVED, *words), text=True, capture_output=True, check=False)
     *modules, compiled = process.stderr.splitlines()
-    assert "kiln.cli" in modules
+    assert "kiln.cli.main" in modules
     assert not {*unneeded, "subprocess", "selectors"}.intersection(modules)
     assert compiled == "[]"

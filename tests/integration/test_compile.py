@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import files
-from kiln.conda_package.reader import read_info_json
-from kiln.errors import BuildFailed
-from kiln.ledger import Ledger
+from kiln.base import files as base_files
+from kiln.base.errors import BuildFailed
+from kiln.conda.package_reader import read_info_json
+from kiln.state.ledger.ledger import Ledger
 from tests import remote_cache, remote_execution, small_tensorflow
 from tests.integration.bazel_feedstocks import LIBRARIES, PYTHONS_OWN, Feedstock, bazel_feedstock, compile_of
 
@@ -162,7 +162,7 @@ def test_the_wheel_has_the_tag_of_its_binaries_and_works_in_a_plain_venv(
         kept = ledger.stored_artifact(told["artifact"]["path"])
     assert kept is not None
     wheel = wheels["cuda12.4/" + Path(kept.path).name]
-    assert kept.sha256 == told["artifact"]["sha256"] == files.sha256(wheel)
+    assert kept.sha256 == told["artifact"]["sha256"] == base_files.sha256(wheel)
     assert (told["tests"]["verdict"], told["tests"]["commands"]) == ("passed", 2)
     log = next((feedstock.artifacts / "logs").glob(f"*/{CUDA_12_PY_313}.log")).read_text()
     assert "Successfully installed tensorflow-2.0.1" in log
@@ -194,7 +194,7 @@ def test_what_one_machine_has_compiled_another_finds_in_the_remote_cache(
     """The other machine is this one, without its own caches."""
     assert remote is not None
     for folder in (feedstock.artifacts / "compile-cache").iterdir():
-        files.remove(folder)
+        base_files.remove(folder)
     ended = feedstock.build(CUDA_13_PY_311, "--rebuild", "--remote-cache", remote.url)
     assert ended.returncode == 0, ended.stderr
     first, again = compiles[CUDA_13_PY_311], compile_of(json.loads(ended.stdout), CUDA_13_PY_311)

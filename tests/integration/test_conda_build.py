@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kiln import expand, feedstock_folder_check, render
-from kiln.conda_package.reader import read_info_json
-from kiln.errors import TestsFailed
-from kiln.local_channel import LocalChannel
+from kiln.base.errors import TestsFailed
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_reader import read_info_json
+from kiln.feedstock import config_file
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import pins, render
 from tests.packages import release_package
 from tests.waiting import CEILING
 
@@ -58,11 +60,12 @@ def test_conda_build_makes_what_kiln_has_rendered(small: Path) -> None:
     for_cpu = ("--all", "--filter", "*None*", "-j", "2")  # both make a package of one name, and test it
     ended = build(small, *for_cpu)
     assert ended.returncode == 0, ended.stderr
-    feedstock = feedstock_folder_check.load(small)
+    feedstock = recipe_feedstock.load(small)
     configs = sorted(file.stem for file in feedstock.config_folder.glob("*None*.yaml"))
     assert len(configs) == 2
     rendered = [
-        render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, config))) for config in configs
+        pins.close_static_pins(render.render(feedstock, config_file.read_config(feedstock, config)))
+        for config in configs
     ]
     outputs = {output.package_file_name: output for item in rendered for output in item.outputs}
     made = {file.name: file for file in (small / "build_artifacts" / "linux-64").glob("*.conda")}

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container.arguments import create_command
+from kiln.base.errors import ContainerFault, DownloadFailed
 from kiln.container.container import Container, remove_orphaned_containers
 from kiln.container.engine import Engine, choose_engine
-from kiln.container.owner_labels import LABEL, OwnerProcess
-from kiln.errors import ContainerFault, DownloadFailed
-from kiln.model.container import ContainerLimits, ContainerRun, ContainerUser, Mount
+from kiln.container.images import LABEL, OwnerProcess
+from kiln.container.plan import ContainerLimits, ContainerRun, ContainerUser, Mount, create_command
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kiln.model.container import ContainerProgramResult
+    from kiln.container.plan import ContainerProgramResult
 
     Line = Callable[..., ContainerRun]
 
@@ -255,7 +254,7 @@ KILLED = """
 import os, sys
 from kiln.container.container import Container
 from kiln.container.engine import choose_engine
-from kiln.model.container import ContainerRun
+from kiln.container.plan import ContainerRun
 engine = choose_engine(sys.argv[1], env=os.environ).engine
 with Container(engine, ContainerRun(image=sys.argv[2], argv=("sleep", "600"))) as container:
     assert engine.run_command("start", container.name).ok

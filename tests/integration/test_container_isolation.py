@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import files
-from kiln.errors import BuildFailed, RecipeFault
-from kiln.executor.conda_forge_variables_and_paths import PACKAGE_ROOT
-from kiln.local_channel import LocalChannel
-from kiln.model.run import ConfigState
+from kiln.base import files
+from kiln.base.errors import BuildFailed, RecipeFault
+from kiln.base.system.machine import PACKAGE_ROOT
+from kiln.conda.channel import LocalChannel
+from kiln.state.results import ConfigState
 from tests.integration.matrix.helpers import (
     BASE,
     CPU_311,

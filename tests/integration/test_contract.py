@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import feedstock_folder_check
-from kiln.cli import run
-from kiln.conda_package import reader
-from kiln.local_channel import LocalChannel
+from kiln.cli.main import run
+from kiln.conda import package_reader
+from kiln.conda.channel import LocalChannel
+from kiln.recipe import feedstock
 from tests.feedstocks import LINUX_ONLY, written
 from tests.packages import release_package
 
@@ -362,7 +362,7 @@ class Outcome:
     channel: Path
 
     def info(self, name: str) -> Mapping[str, bytes]:
-        return reader.read_info_files(self.packages[f"c-{name}"])
+        return package_reader.read_info_files(self.packages[f"c-{name}"])
 
     def json(self, name: str, file: str) -> Any:
         return json.loads(self.info(name)[file])
@@ -391,7 +391,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         for name, text in {**files, **SOURCES, "recipe/link.sh": SCRIPTS["recipe/link.sh"]}.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
-        feedstock_folder_check.load(root)
+        feedstock.load(root)
     result = Outcome(prefix=folder / "prefix", channel=folder / "published")
     kiln(root, "rerender", "--no-pinning")
     kiln(root, "build", "--all", "--container", "none")

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import convert, expand, feedstock_folder_check, render
-from kiln.errors import ConversionRefused
-from kiln.render.render import build_platform
+from kiln.base.errors import ConversionRefused
+from kiln.feedstock import config_file
+from kiln.feedstock.convert import convert
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import render
+from kiln.recipe.render import build_platform
 from tests.integration.test_recipe_v1 import answers, by_name, plain
-from tests.unit.convert.feedstocks import conversion
+from tests.unit.feedstock.convert.feedstocks import conversion
 
 if TYPE_CHECKING:
-    from kiln.model.feedstock import Feedstock
+    from kiln.recipe.feedstock import Feedstock
 
 pytestmark = pytest.mark.slow("every config of a real feedstock is rendered in both formats")
 
@@ -31,13 +34,13 @@ MOST = 6  # configs of a feedstock that py-rattler-build renders, too
 def golden(case: str, folder: Path) -> Feedstock:
     shutil.copytree(GOLDEN / case, folder, ignore=shutil.ignore_patterns("expected", "case.json"))
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", folder / ".ci_support", dirs_exist_ok=True)
-    return feedstock_folder_check.load(folder)
+    return recipe_feedstock.load(folder)
 
 
 def check_with_rattler_build(feedstock: Feedstock) -> None:
     """Compare what kiln and py-rattler-build render at some of the configs."""
     names = feedstock.config_names
-    configs = [expand.read_config(feedstock, name) for name in names[:: len(names) // MOST + 1]]
+    configs = [config_file.read_config(feedstock, name) for name in names[:: len(names) // MOST + 1]]
     beside = [str(path) for path in feedstock.recipe.glob("conda_build_config.yaml")]
     asked = [
         {
@@ -82,7 +85,7 @@ def test_serving_is_the_same_in_both_formats(tmp_path: Path) -> None:
     for name in ("recipe", ".ci_support"):
         shutil.copytree(ROOT / "serving" / name, tmp_path / "a" / name)
     shutil.copyfile(ROOT / "serving" / "conda-forge.yml", tmp_path / "a" / "conda-forge.yml")
-    feedstock = feedstock_folder_check.load(tmp_path / "a")
+    feedstock = recipe_feedstock.load(tmp_path / "a")
     result = convert.convert(feedstock)
     assert (result.proof.holds, result.proof.configs, result.proof.packages) == (True, 4, 6)
     convert.write_conversion(feedstock, result)

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from kiln import emulation, expand
-from kiln.conda_package.reader import open_package_members, read_info_json
-from kiln.local_channel import LocalChannel
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_reader import open_package_members, read_info_json
+from kiln.container import emulation
+from kiln.feedstock import matrix, rerender
 from tests import emulating
 from tests.emulating import QEMU
 from tests.feedstocks import written
@@ -115,7 +116,7 @@ def test_a_package_is_built_for_another_platform_and_not_tested(tmp_path: Path) 
     channel.add([(compiler, "linux-64"), (tool, "linux-64"), (wrong, "linux-64"), (library, "linux-aarch64")])
     variants = f"channel_sources:\n  - {channel.url}\nc_compiler:\n  - gcc\nc_compiler_version:\n  - 14\n"
     feedstock = written(tmp_path / "feedstock", META, variants, FORGE)
-    expand.write_ci_support(feedstock, expand.configs(feedstock))
+    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     words = ("-C", str(feedstock.root), "build", "linux_aarch64_", "--container", "none", "--json")
     before = emulating.prefix(emulated=False) if emulation.can_run_platform("linux-aarch64", in_container=False) else ()
     command = [*before, sys.executable, "-m", "kiln", *words]
@@ -156,7 +157,7 @@ def test_what_debians_cross_compiler_makes_runs_on_the_target(tmp_path: Path) ->
     channel.add([(compiler(tmp_path / "made"), "linux-64")])
     variants = f"channel_sources:\n  - {channel.url}\nc_compiler:\n  - gcc\nc_compiler_version:\n  - 14\n"
     feedstock = written(tmp_path / "feedstock", COMPILED, variants, FORGE, SOURCES)
-    expand.write_ci_support(feedstock, expand.configs(feedstock))
+    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     words = ("-C", str(feedstock.root), "build", "linux_aarch64_", "--container", "none")
     built = subprocess.run(
         [sys.executable, "-m", "kiln", *words], cwd=ROOT, capture_output=True, text=True, check=False

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand
-from kiln.conda_package.reader import open_package_members, read_info_json
-from kiln.local_channel import LocalChannel
-from kiln.solve_and_install import solve
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_reader import open_package_members, read_info_json
+from kiln.conda.solve import solve
+from kiln.feedstock import matrix, rerender
 from tests import emulating
 from tests.emulating import QEMU
 from tests.feedstocks import written
@@ -25,7 +25,7 @@ from tests.integration.test_cross import CC, FORGE
 from tests.packages import release_package
 
 if TYPE_CHECKING:
-    from kiln.model.feedstock import Feedstock
+    from kiln.recipe.feedstock import Feedstock
 
 pytestmark = pytest.mark.sampled
 
@@ -209,7 +209,7 @@ def feedstock(channel: LocalChannel, tmp_path: Path) -> Feedstock:
         f"python:\n  - {PYTHON}.* *_cpython\n"
     )
     result = written(tmp_path / "feedstock", META, variants, FORGE, SOURCES)
-    expand.write_ci_support(result, [config for config in expand.configs(result) if config.name == CONFIG])
+    rerender.write_ci_support(result, [config for config in matrix.configs(result) if config.name == CONFIG])
     assert [file.stem for file in result.config_folder.glob("*.yaml")] == [CONFIG]
     return result
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.model.feedstock import Feedstock
-from kiln.store.layout import ArtifactLayout
+from kiln.recipe.feedstock import Feedstock
+from kiln.state.store.layout import ArtifactLayout
 from tests.integration.matrix.helpers import CPU_311, SMALL, packages, usable, words
 from tests.waiting import CEILING
 

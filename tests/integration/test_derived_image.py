@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container import derived_image, image_inspection_and_pull
-from kiln.container.container import Container
-from kiln.container.derived_image import DerivedImage, InstallRefusal
-from kiln.errors import UsageError
-from kiln.model.container import ContainerRun
-from kiln.run import yum_requirements
-from kiln.run.container_engine_and_image_choice import BuildLocation
-from kiln.run.options import RunOptions
+from kiln.base.errors import UsageError
+from kiln.build.job.job import RunOptions
+from kiln.container import container as container_container
+from kiln.container import images
+from kiln.container.container import Container, DerivedImage, InstallRefusal
+from kiln.container.plan import ContainerRun
+from kiln.run import images as run_images
+from kiln.run.images import BuildLocation
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -32,21 +32,21 @@ TAG = "localhost/kiln-test-commit:1"
 
 
 def test_an_image_of_a_container_has_its_files_and_the_given_settings(engine: Engine, base_image: str) -> None:
-    below = image_inspection_and_pull.inspect_image(engine, base_image)
+    below = images.inspect_image(engine, base_image)
     assert below is not None
     plan = ContainerRun(image=base_image, argv=("touch", MADE), options=("--entrypoint", "", "--user", "0:0"))
     try:
         with Container(engine, plan) as container:
             assert container.run().ok
             container.commit(
-                TAG, changes=derived_image.restored_setting_instructions(below, ("http_proxy",), ("a", "b"))
+                TAG, changes=container_container.restored_setting_instructions(below, ("http_proxy",), ("a", "b"))
             )
-        described = image_inspection_and_pull.inspect_image(engine, TAG)
+        described = images.inspect_image(engine, TAG)
         assert described is not None
         config = described["Config"]
         assert (config["User"], config.get("Entrypoint") or [], config["Cmd"]) == ("0:0", [], ["/bin/bash"])
         assert [entry for entry in config["Env"] if "proxy" in entry] == ["http_proxy="]
-        assert image_inspection_and_pull.image_labels(engine, TAG)[derived_image.LABEL] == "a b"
+        assert images.image_labels(engine, TAG)[container_container.LABEL] == "a b"
         with Container(engine, ContainerRun(image=TAG, argv=("ls", MADE))) as container:
             assert container.run().tail == MADE
     finally:
@@ -56,17 +56,17 @@ def test_an_image_of_a_container_has_its_files_and_the_given_settings(engine: En
 def test_an_image_without_yum_is_refused_unless_the_caller_has_chosen_it(
     engine: Engine, base_image: str, tmp_path: Path
 ) -> None:
-    digest = image_inspection_and_pull.image_digest(engine, base_image)
+    digest = images.image_digest(engine, base_image)
     derived = DerivedImage(image=base_image, digest=digest, packages=("libX11",))
-    assert derived_image.provide_derived_image(engine, derived) == InstallRefusal()
+    assert container_container.provide_derived_image(engine, derived) == InstallRefusal()
     meta = "package:\n  name: a\n  version: 1\n"
     feedstock = written(tmp_path, meta, files={"recipe/yum_requirements.txt": "libX11\n"})
     places = {"linux_64_": BuildLocation(image=base_image, digest=digest)}
     options = RunOptions(configs=("linux_64_",), command="")
     with pytest.raises(UsageError, match="cannot be installed into") as caught:
-        yum_requirements.add_packages_to_images(feedstock, places, options, engine, None)
+        run_images.add_packages_to_images(feedstock, places, options, engine, None)
     assert f"DOCKER_IMAGE={base_image}" in caught.value.hint
     chosen = dataclasses.replace(options, image=base_image)
-    result, notes = yum_requirements.add_packages_to_images(feedstock, places, chosen, engine, None)
+    result, notes = run_images.add_packages_to_images(feedstock, places, chosen, engine, None)
     assert (result, ["must have libX11" in note for note in notes]) == (places, [True])
-    assert not derived_image.derived_image_exists(engine, derived)
+    assert not container_container.derived_image_exists(engine, derived)

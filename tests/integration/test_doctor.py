@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kiln.compat import machine_facts
-from kiln.errors import IncompatibleVersions
+from kiln.base.errors import IncompatibleVersions
+from kiln.compat import machine
 from tests.waiting import CEILING
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def nvml(folder: Path, *, init: int = 0, first: int = 7, name: str = "libstandin
 
 @pytest.mark.needs("gcc")
 def test_gpus_are_asked_of_nvml(tmp_path: Path) -> None:
-    driver, cards = machine_facts.driver_and_gpus_from_nvml(nvml(tmp_path))
+    driver, cards = machine.driver_and_gpus_from_nvml(nvml(tmp_path))
     assert driver == "535.104.05"
     assert [(card.name, card.capability, card.memory) for card in cards] == [
         ("Tesla V100-SXM2-16GB", "7.0", 16 << 30),
@@ -65,7 +65,7 @@ def test_gpus_are_asked_of_nvml(tmp_path: Path) -> None:
 @pytest.mark.needs("gcc")
 def test_an_nvml_that_refuses_says_why(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"nvmlInit_v2: Driver/library version mismatch \(18\)"):
-        machine_facts.driver_and_gpus_from_nvml(nvml(tmp_path, init=18))
+        machine.driver_and_gpus_from_nvml(nvml(tmp_path, init=18))
 
 
 @pytest.mark.needs("gcc")
@@ -83,7 +83,7 @@ def test_of_several_gpus_solves_and_the_doctor_are_given_the_lowest_capability(
     nvml(tmp_path, first=9, name="libnvidia-ml.so.1")
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), **overrides}
     program = (
-        "import json, os; from kiln.virtual_packages import machine_virtual_packages as packages;"
+        "import json, os; from kiln.conda.solve import machine_virtual_packages as packages;"
         "print(json.dumps(packages(os.environ)))"
     )
     solve, doctor = (

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 
-from kiln.errors import BrokenIndex, HashMismatch
+from kiln.base.errors import BrokenIndex, HashMismatch
+from kiln.base.zstd import zstd
+from kiln.conda.index import read_index_entry
 from kiln.publish import transaction
-from kiln.publish.stores import yank_patch_and_reindex
+from kiln.publish.stores import target
 from kiln.publish.stores.folder import FolderStore
-from kiln.publish.stores.store_publication import StoreTarget
-from kiln.repodata.index_entry import read_index_entry
-from kiln.zstd import zstd
+from kiln.publish.stores.target import StoreTarget
 from tests.packages import conda_package, release_package
 from tests.serving import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kiln.repodata.index_entry import IndexEntry
+    from kiln.conda.index import IndexEntry
 
 pytestmark = [pytest.mark.slow("channels are indexed by each of the tools"), pytest.mark.sampled]
 
@@ -320,8 +320,8 @@ def test_an_aborted_publication_leaves_the_channel_as_it_was(channel: Path, tmp_
 def test_a_withdrawal_changes_nothing_of_other_packages(channel: Path, tmp_path: Path) -> None:
     transaction.publish(in_folder(channel), *made(tmp_path), lambda _: None)
     before = view(channel)
-    yank_patch_and_reindex.yank_packages(in_folder(channel), ["fresh-1-0.conda"])
-    yank_patch_and_reindex.yank_packages(in_folder(channel), ["old-2-0.conda"])
+    target.yank_packages(in_folder(channel), ["fresh-1-0.conda"])
+    target.yank_packages(in_folder(channel), ["old-2-0.conda"])
     after = view(channel)
     for way, seen in before.clients.items():
         gone = {"fresh-1-0.conda", "old-2-0.conda"}
@@ -334,10 +334,10 @@ def test_a_withdrawal_changes_nothing_of_other_packages(channel: Path, tmp_path:
 def test_indexing_anew_drops_no_package_of_any_format(channel: Path) -> None:
     before = view(channel)
     index = in_folder(channel)
-    yank_patch_and_reindex.reindex_channel(index, lambda path: read_index_entry(channel / path))
+    target.reindex_channel(index, lambda path: read_index_entry(channel / path))
     before.require_kept_by(view(channel))
     release_package(channel / "linux-64", "later")
-    assert yank_patch_and_reindex.reindex_channel(index, lambda path: read_index_entry(channel / path)) == (
+    assert target.reindex_channel(index, lambda path: read_index_entry(channel / path)) == (
         1,
         (),
     )
@@ -446,7 +446,7 @@ def test_a_bucket_that_another_tool_indexed_keeps_its_packages(
     before = now()
     transaction.publish(bucket, *made(tmp_path), lambda _: None)
     before.require_kept_by(now(), of_new())
-    yank_patch_and_reindex.yank_packages(bucket, ["fresh-1-0.conda"])
+    target.yank_packages(bucket, ["fresh-1-0.conda"])
     after = now()
     assert {file for file in after.clients["shards"] if not file.startswith("removed")} == {
         *(file for file in before.clients["plain"] if not file.startswith("removed")),

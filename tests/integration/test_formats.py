@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kiln.conda_package import reader
-from kiln.conda_package.reader import read_info_json
-from kiln.yamltext import ScalarInterpretation, parse_document
+from kiln.base.yaml import ScalarInterpretation, parse_document
+from kiln.conda import package_reader
+from kiln.conda.package_reader import read_info_json
 from tests.integration.recipe_v1_feedstocks import FIXTURES, PLACEHOLDER, built, contents, depends, in_v1, paths
 
 pytestmark = pytest.mark.slow("a feedstock is built in both formats")
@@ -37,7 +37,7 @@ def installed(entries: dict[str, Any]) -> dict[str, Any]:
 
 def commands(package: Path) -> list[str]:
     """Return the commands of a package's tests, in either layout."""
-    with reader.open_package_members(package) as members:
+    with package_reader.open_package_members(package) as members:
         texts = {member.name: content.read().decode() for member, content in members if content is not None}
     if TESTS in texts:
         entries = parse_document(texts[TESTS], TESTS, ScalarInterpretation.TEXT).value

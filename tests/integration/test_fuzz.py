@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, limits, render
-from kiln.errors import KilnError
+from kiln.base import limits
+from kiln.base.errors import KilnError
+from kiln.feedstock import config_file, matrix
+from kiln.recipe import pins, render
 from tests.feedstocks import NAMES, PINNING, copied, expected
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.feedstock import Feedstock
+    from kiln.recipe.feedstock import Feedstock
 
 pytestmark = pytest.mark.sampled
 
@@ -89,12 +91,12 @@ def use(feedstock: Feedstock, grown: Path) -> None:
 
 def read(feedstock: Feedstock) -> None:
     """Everything that reads a feedstock."""
-    for config in expand.configs(feedstock, PINNING):
-        expand.config_file_text(config)
+    for config in matrix.configs(feedstock, PINNING):
+        config_file.config_file_text(config)
     for path in sorted(feedstock.config_folder.glob("*.yaml"))[:1]:
-        result = render.render(feedstock, expand.read_config(feedstock, path.stem))
+        result = render.render(feedstock, config_file.read_config(feedstock, path.stem))
         render.as_plain_data(result)
-        render.close_static_pins(result)
+        pins.close_static_pins(result)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

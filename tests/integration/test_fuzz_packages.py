@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli
-from kiln.errors import BrokenPackage, KilnError
-from kiln.publish import package_inspection
+from kiln.base.errors import BrokenPackage, KilnError
+from kiln.cli import main
+from kiln.conda.index import read_index_entry
+from kiln.publish import gate as publish_gate
+from kiln.publish import rebuild
 from kiln.publish.gate import refusal_reasons
-from kiln.release import package_byte_differences
-from kiln.repodata.index_entry import read_index_entry
 from tests import broken_packages
 from tests.broken_packages import address, bent, json_like, lines
 from tests.packages import release_package
@@ -42,7 +42,7 @@ READ, FOLDERS, INSTALLED, VERIFIED, ADDRESSES, INDEXES = (number * MORE for numb
 SECONDS = 5.0  # of processor time for one file; the slowest takes a tenth of that
 MEGABYTES = 500
 CODES = {0, *(kind.exit_code for kind in KilnError.__subclasses__())}
-WANTED = package_inspection.forbidden_texts(("/built/here",), ())
+WANTED = publish_gate.forbidden_texts(("/built/here",), ())
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def bounded() -> Iterator[None]:
 
 def kiln(*words: str) -> int:
     """Run a command in this process, and return its exit code, which is a documented one."""
-    code = cli.run(words)
+    code = main.run(words)
     assert code in CODES, words
     return code
 
@@ -68,7 +68,7 @@ def empty_noarch(channel: Path) -> None:
 
 def gate(package: Path) -> None:
     """Judge a package as one that is to be published."""
-    read = package_inspection.inspect_package(package, WANTED)
+    read = publish_gate.inspect_package(package, WANTED)
     told = candidate("app", index=read.index, about=read.about, paths=read.paths, escapes=read.escapes)
     assert all(str(reason) for reason in refusal_reasons(release(told)))
 
@@ -83,7 +83,7 @@ def test_readers_of_broken_packages_raise_kilns_own_errors(tmp_path: Path) -> No
         for read in (
             read_index_entry,
             gate,
-            lambda path: package_byte_differences.described_differences(path, path),
+            lambda path: rebuild.described_differences(path, path),
         ):
             with contextlib.suppress(KilnError):
                 read(package)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kiln.cli import run
-from kiln.errors import PinningNeeded
+from kiln.base.errors import PinningNeeded
+from kiln.cli.main import run
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT.parent / "shared" / "golden"

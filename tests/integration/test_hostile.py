@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import limits
-from kiln.bazel.declared_repositories import external_repositories
-from kiln.bazel.declaring_file_search import LARGEST_FILE
+from kiln.base import limits
+from kiln.conda.provenance.bazel_repositories import LARGEST_FILE, external_repositories
 from tests.bench.hostile import fails, read
 from tests.hostile import CONFIG, NAMED, Hostile, template
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli
-from kiln.container import image_inspection_and_pull
+from kiln.base.errors import BuildFailed, UsageError
+from kiln.cli import main
+from kiln.container import images
 from kiln.container.container import Container
-from kiln.errors import BuildFailed, UsageError
-from kiln.image import build_container_image
-from kiln.model.container import ContainerRun, ContainerUser
-from kiln.model.feedstock import Feedstock
+from kiln.container.plan import ContainerRun, ContainerUser
+from kiln.image import worker
+from kiln.recipe.feedstock import Feedstock
 from tests import shared_inputs
 from tests.waiting import CEILING
 
@@ -29,28 +29,23 @@ STRANGER = ContainerUser(uid=54321, gid=54321)
 
 def test_the_image_is_found_again(engine: Engine, base_image: str, capsys: pytest.CaptureFixture[str]) -> None:
     with shared_inputs.turn("images"):
-        assert cli.run(["-C", str(ROOT), "image", "base", "--container", engine.kind.value]) == 0
-    assert (
-        capsys.readouterr().out
-        == f"{base_image} {image_inspection_and_pull.image_digest(engine, base_image)} (cached)\n"
-    )
+        assert main.run(["-C", str(ROOT), "image", "base", "--container", engine.kind.value]) == 0
+    assert capsys.readouterr().out == f"{base_image} {images.image_digest(engine, base_image)} (cached)\n"
 
 
 def test_the_archive_of_the_first_engine_serves_the_second(engine: Engine, base_image: str, tmp_path: Path) -> None:
     """Without mmdebstrap on PATH, the image can only come from the archive."""
     tag = f"localhost/kiln-test-again:{os.getpid()}"
     folder = Feedstock(root=ROOT).artifacts / "images"
-    if not (folder / build_container_image.base_image_recipe().archive_name).exists():
+    if not (folder / worker.base_image_recipe().archive_name).exists():
         pytest.skip("the image was in the engine before, its archive is gone")
     try:
         with shared_inputs.turn("images"):
-            made = build_container_image.provide_image(
-                engine, build_container_image.base_image_recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)}
+            made = worker.provide_image(
+                engine, worker.base_image_recipe(), tag=tag, folder=folder, env={"PATH": str(tmp_path)}
             )
         assert not made.reused
-        assert image_inspection_and_pull.image_labels(engine, tag) == image_inspection_and_pull.image_labels(
-            engine, base_image
-        )
+        assert images.image_labels(engine, tag) == images.image_labels(engine, base_image)
     finally:
         engine.run_command("rmi", tag)
 
@@ -78,22 +73,20 @@ def test_nothing_of_this_machine_is_in_the_image(engine: Engine, base_image: str
 
 @pytest.mark.needs("mmdebstrap")
 def test_a_suite_that_debian_does_not_have_leaves_nothing_half_made(tmp_path: Path) -> None:
-    from kiln.image.build_container_image import write_rootfs_archive
+    from kiln.image.worker import write_rootfs_archive
 
     with pytest.raises(BuildFailed, match="could not make Debian nosuchsuite") as caught:
-        write_rootfs_archive(
-            build_container_image.base_image_recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ
-        )
+        write_rootfs_archive(worker.base_image_recipe("nosuchsuite"), tmp_path / "images" / "a.tar", env=os.environ)
     assert "nosuchsuite" in caught.value.why
     assert list((tmp_path / "images").iterdir()) == []
 
 
 @pytest.mark.needs("mmdebstrap")
 def test_a_package_that_debian_does_not_have_is_told_before_anything_is_installed(tmp_path: Path) -> None:
-    from kiln.image.build_container_image import write_rootfs_archive
+    from kiln.image.worker import write_rootfs_archive
 
     said: list[str] = []
-    expected = build_container_image.base_image_recipe("bookworm", ["gcc-kiln-nosuch", "make"])
+    expected = worker.base_image_recipe("bookworm", ["gcc-kiln-nosuch", "make"])
     with pytest.raises(UsageError, match=r"Debian bookworm has no package gcc-kiln-nosuch\n"):
         write_rootfs_archive(expected, tmp_path / "images" / "a.tar", env=os.environ, on_line=said.append)
     assert any("--dry-run" in line for line in said)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kiln.bootstrap.environment_state import base_python
+from kiln.base.environment import base_python
 from tests.waiting import CEILING
 
 pytestmark = pytest.mark.slow("a new feedstock is built, tested and published by an installed kiln")

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 import rattler.package_streaming
 
-from kiln import cli
-from kiln.cli.install import target_machine_of_environment
-from kiln.errors import (
+from kiln.base.errors import (
     BrokenIndex,
     BrokenPackage,
     DownloadFailed,
@@ -25,8 +23,10 @@ from kiln.errors import (
     UnsafePackage,
     UsageError,
 )
-from kiln.install.install import InstallRequest, plan_install
-from kiln.local_channel import LocalChannel
+from kiln.cli import main
+from kiln.cli.install import target_machine_of_environment
+from kiln.conda.channel import LocalChannel
+from kiln.conda.install import InstallRequest, plan_install
 from tests import warm
 from tests.packages import hostile_package, release_package
 from tests.small_disks import mounted
@@ -58,7 +58,7 @@ def kiln(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def quickly(folder: Path, *words: str) -> int:
     """Run the same in this process; returns the exit code."""
-    return cli.run(["install", *words, "--prefix", str(folder / "prefix"), "--cache", str(folder / "cache")])
+    return main.run(["install", *words, "--prefix", str(folder / "prefix"), "--cache", str(folder / "cache")])
 
 
 def installed(folder: Path) -> set[str]:
@@ -93,7 +93,7 @@ def test_a_new_prefix_is_made_and_the_table_lists_its_packages(channel: Path, tm
 
 def test_conda_has_short_options_for_the_prefix_and_the_channel(channel: Path, tmp_path: Path) -> None:
     place, cache = tmp_path / "a prefix", str(tmp_path / "cache")
-    assert cli.run(["install", "-p", str(place), "-c", str(channel), "--cache", cache, "app"]) == 0
+    assert main.run(["install", "-p", str(place), "-c", str(channel), "--cache", cache, "app"]) == 0
     assert (place / "share/app").is_file()
 
 
@@ -127,12 +127,12 @@ def test_on_a_full_disk_a_prefix_stays_as_it_was(channel: Path, tmp_path: Path) 
             "--cache",
             str(tmp_path / "cache"),
         )
-        assert cli.run([*words, "app"]) == 0
+        assert main.run([*words, "app"]) == 0
         before, codes = state(disk), []
         for free in range(1024, 100 * 1024, 4096):
             usage = shutil.disk_usage(disk)
             (disk / "ballast").write_bytes(bytes(max(0, usage.free - free)))
-            codes.append(cli.run([*words, "other"]))
+            codes.append(main.run([*words, "other"]))
             (disk / "ballast").unlink()
             if codes[-1] == 0:
                 break
@@ -353,7 +353,7 @@ def test_a_place_below_a_file_cannot_be_written(
     (tmp_path / "file").write_text("")
     where = {"prefix": tmp_path / "prefix", "cache": tmp_path / "cache"} | {place: tmp_path / "file/below"}
     words = [word for name, path in where.items() for word in (f"--{name}", str(path))]
-    assert cli.run(["install", "app", "--from", str(channel), *words]) == NotWritable.exit_code
+    assert main.run(["install", "app", "--from", str(channel), *words]) == NotWritable.exit_code
     assert "cannot be written" in capsys.readouterr().err
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli, files, folder_lock
-from kiln.errors import AlreadyRunning
-from kiln.install import install
-from kiln.local_channel import LocalChannel
+from kiln.base import files, locks
+from kiln.base.errors import AlreadyRunning
+from kiln.cli import main
+from kiln.conda import install
+from kiln.conda.channel import LocalChannel
 from tests import waiting
 from tests.hostile_server import sending, serving, silent
 from tests.packages import release_package
@@ -86,23 +87,23 @@ def worker_of(process: subprocess.Popen[bytes]) -> int:
 @pytest.mark.parametrize("exists", [False, True], ids=["new", "changed"])
 def test_the_next_install_removes_what_a_killed_one_left(server: HostileServer, place: Path, exists: bool) -> None:
     if exists:
-        assert cli.run(words(place, "library", source=server.url)) == 0
+        assert main.run(words(place, "library", source=server.url)) == 0
     with stuck(server, place) as process:
         process.kill()
     assert files.part_files_beside(place / "prefix"), "there is something to remove"
     source = str(place.parent / "channel")
-    assert cli.run(words(place, "library", source=source)) == 0
+    assert main.run(words(place, "library", source=source)) == 0
     assert os.listdir(place) == ["prefix"]  # noqa: PTH208 - the names are compared
 
 
 def test_what_was_left_is_removed_even_where_the_prefix_has_all_of_it(server: HostileServer, place: Path) -> None:
     """An install may be killed when its prefix is in place, and what was there before is not yet removed."""
-    assert cli.run(words(place, "library", source=server.url)) == 0
+    assert main.run(words(place, "library", source=server.url)) == 0
     for name in (".prefix.1-0123abcd.part", ".prefix.part.lock"):
         (place / name).touch()
-    assert cli.run([*words(place, "library", source=server.url), "--dry-run"]) == 0
+    assert main.run([*words(place, "library", source=server.url), "--dry-run"]) == 0
     assert len(list(place.iterdir())) == 3, "a dry run changes nothing"
-    assert cli.run(words(place, "library", source=server.url)) == 0
+    assert main.run(words(place, "library", source=server.url)) == 0
     assert os.listdir(place) == ["prefix"]  # noqa: PTH208 - the names are compared
 
 
@@ -111,17 +112,17 @@ def test_a_second_install_is_refused_and_keeps_what_the_first_makes(
     server: HostileServer, place: Path, capsys: pytest.CaptureFixture[str], exists: bool
 ) -> None:
     if exists:
-        assert cli.run(words(place, "library", source=server.url)) == 0
+        assert main.run(words(place, "library", source=server.url)) == 0
     source = str(place.parent / "channel")
     with stuck(server, place) as process:
         parts = files.part_files_beside(place / "prefix")
         beside = sorted(place.iterdir())
-        assert cli.run(words(place, "app", source=source)) == AlreadyRunning.exit_code
+        assert main.run(words(place, "app", source=source)) == AlreadyRunning.exit_code
         assert f"process {process.pid} holds" in capsys.readouterr().err
         assert files.part_files_beside(place / "prefix") == parts
         assert sorted(place.iterdir()) == beside
         apart = ("--prefix", str(place / "other"), "--cache", str(place / "cache"))
-        assert cli.run([*words(place, "app", source=source), *apart]) == 0, "another prefix is not affected"
+        assert main.run([*words(place, "app", source=source), *apart]) == 0, "another prefix is not affected"
 
 
 def test_what_a_process_of_a_killed_install_still_writes_is_kept(
@@ -133,13 +134,13 @@ def test_what_a_process_of_a_killed_install_still_writes_is_kept(
         process.kill()
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(folder_lock, "ENDING", 0.0)
+            patch.setattr(locks, "ENDING", 0.0)
             apart = ("--cache", str(place.parent / "another"))  # the stopped process holds the cache, too
-            assert cli.run([*words(place, "library", source=server.url), *apart]) == AlreadyRunning.exit_code
+            assert main.run([*words(place, "library", source=server.url), *apart]) == AlreadyRunning.exit_code
         assert files.part_files_beside(place / "prefix"), "its lock lasts as long as it may write"
     finally:
         os.kill(worker, signal.SIGCONT)
-    assert cli.run(words(place, "library", source=server.url)) == 0
+    assert main.run(words(place, "library", source=server.url)) == 0
     assert os.listdir(place) == ["prefix"]  # noqa: PTH208 - the names are compared
 
 
@@ -153,7 +154,7 @@ def test_what_another_install_has_finished_since_the_packages_were_chosen_is_not
 ) -> None:
     source, real = str(place.parent / "channel"), install.execute_install_plan
     if exists:
-        assert cli.run(words(place, "library", source=source)) == 0
+        assert main.run(words(place, "library", source=source)) == 0
 
     def execute_late(installation: install.InstallPlan, *, cache: Path) -> None:
         argv = [sys.executable, "-m", "kiln", *words(place, "library", "app", source=source)]
@@ -163,7 +164,7 @@ def test_what_another_install_has_finished_since_the_packages_were_chosen_is_not
     other = release_package(place.parent / "built", "other")
     LocalChannel(root=place.parent / "channel").add([(other, "linux-64")])
     monkeypatch.setattr(install, "execute_install_plan", execute_late)
-    assert cli.run(words(place, "other", source=source)) == AlreadyRunning.exit_code
+    assert main.run(words(place, "other", source=source)) == AlreadyRunning.exit_code
     assert "since the packages were chosen" in capsys.readouterr().err
     assert (place / "prefix/share/app").exists()
     assert os.listdir(place) == ["prefix"]  # noqa: PTH208 - the names are compared

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import (
+from kiln.base.errors import (
     BrokenIndex,
     DiskFull,
     DownloadFailed,
@@ -27,9 +27,9 @@ from kiln.errors import (
     ProvenanceBroken,
     UsageError,
 )
-from kiln.local_channel import LocalChannel
-from kiln.model.channel_reading_and_install_limits import Limits
-from kiln.rattler_process.operations import make_operation
+from kiln.conda.channel import LocalChannel
+from kiln.conda.rattler.limits import Limits
+from kiln.conda.rattler.worker import make_operation
 from tests import waiting
 from tests.hostile_server import bomb, endless, endless_package, sending, serving, shards, silent, stuck
 from tests.packages import release_package

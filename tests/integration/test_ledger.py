@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import LedgerFault
+from kiln.base.errors import LedgerFault
 from tests import pairs
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.ledger import Ledger
-from tests.unit.ledger.run_reports import writer
+from kiln.state.ledger.ledger import Ledger
+from tests.unit.state.run_reports import writer
 
 if TYPE_CHECKING:
     from pathlib import Path

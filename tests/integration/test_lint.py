@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kiln import feedstock_folder_check, limits, lint
+from kiln.base import limits
+from kiln.feedstock.lint import check
+from kiln.recipe import feedstock
 
 pytestmark = pytest.mark.slow("a real recipe is rendered for its lints")
 
@@ -61,7 +63,7 @@ def tree(label: str, folder: Path) -> Path:
 
 def ids(folder: Path) -> dict[str, list[str]]:
     """Return the ids of the messages, without kiln's own."""
-    messages = limits.run_bounded(lambda: lint.check(feedstock_folder_check.load(folder)))
+    messages = limits.run_bounded(lambda: check.check(feedstock.load(folder)))
     return {
         f"{severity}s": sorted(
             {message.id for message in messages if message.severity == severity and not message.id.startswith("kiln-")}
@@ -92,7 +94,7 @@ def documented(name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_recipes_have_only_the_messages_that_the_page_explains(name: str) -> None:
-    messages = limits.run_bounded(lambda: lint.check(feedstock_folder_check.load(OURS[name]), of_conda_forge=True))
+    messages = limits.run_bounded(lambda: check.check(feedstock.load(OURS[name]), of_conda_forge=True))
     found = {message.id for message in messages}
     assert {item for item in found if not item.startswith("kiln-")} == documented(name)
     assert len(documented(name)) >= 3

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from kiln import expand, render
-from kiln.build.engine_run import build_package
-from kiln.build.plan import plan_outputs
-from kiln.conda_package.reader import read_info_json
-from kiln.errors import UsageError
-from kiln.local_channel import LocalChannel
+from kiln.base.errors import UsageError
+from kiln.build.engine.plan import plan_outputs
+from kiln.build.engine.run import build_package
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_reader import read_info_json
+from kiln.feedstock import matrix
+from kiln.recipe import pins, render
 from tests.feedstocks import written
 from tests.packages import release_package
 
@@ -62,9 +63,9 @@ def channel(tmp_path: Path) -> LocalChannel:
 
 def test_a_recipe_may_use_any_form(channel: LocalChannel, tmp_path: Path) -> None:
     feedstock = written(tmp_path / "feedstock", META.format(channel=channel.url))
-    (config,) = expand.configs(feedstock)
+    (config,) = matrix.configs(feedstock)
     (step,) = plan_outputs(
-        render.close_static_pins(render.render(feedstock, config)),
+        pins.close_static_pins(render.render(feedstock, config)),
         recipe_folder=feedstock.recipe,
         folder=tmp_path / "work",
         channels=(channel.url,),

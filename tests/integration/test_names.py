@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.errors import RecipeFault, VariantFault
+from kiln.base.errors import RecipeFault, VariantFault
 from tests import warm
 from tests.feedstocks import written
 

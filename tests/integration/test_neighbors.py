@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli
-from kiln.local_channel import LocalChannel
-from kiln.solve_and_install import solve
+from kiln.cli import main
+from kiln.conda.channel import LocalChannel
+from kiln.conda.solve import solve
 from tests.packages import conda_package
-from tests.unit.feedstock.conftest import DIST_INFO, RECIPE, members, shared_object
+from tests.unit.own_feedstock.conftest import DIST_INFO, RECIPE, members, shared_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,7 +139,7 @@ def of_neighbors() -> dict[str, str]:
 
 def by_kiln(channel: Path, folder: Path, names: tuple[str, ...]) -> None:
     places = ("--prefix", str(folder / "prefix"), "--cache", str(channel.parent / "cache"))
-    assert cli.run(["install", *names, "--from", str(channel), *places]) == 0
+    assert main.run(["install", *names, "--from", str(channel), *places]) == 0
 
 
 def by_rattler(channel: Path, folder: Path, names: tuple[str, ...]) -> None:

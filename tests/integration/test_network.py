@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import BuildFailed
-from kiln.ledger import Ledger
-from kiln.model.run import ConfigState
+from kiln.base.errors import BuildFailed
+from kiln.state.ledger.ledger import Ledger
+from kiln.state.results import ConfigState
 from tests.integration.matrix.helpers import CPU_311, SMALL, kiln, replace, states, usable
 
 if TYPE_CHECKING:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln import feedstock_folder_check, render
-from kiln.cli import run
-from kiln.errors import TestsFailed, UsageError
-from kiln.expand import read_config
+from kiln.base.errors import TestsFailed, UsageError
+from kiln.cli.main import run
+from kiln.feedstock.config_file import read_config
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import pins, render
 from tests.feedstocks import written
 from tests.packages import release_package
 
@@ -34,7 +35,7 @@ def package_of(folder: Path, word: str) -> Path:
     feedstock = written(folder / "feedstock", META.replace("{word}", word))
     assert run(["-C", str(feedstock.root), "rerender"]) == 0
     config = read_config(feedstock, next(feedstock.config_folder.glob("*.yaml")).stem)
-    output = render.close_static_pins(render.render(feedstock_folder_check.load(feedstock.root), config)).outputs[0]
+    output = pins.close_static_pins(render.render(recipe_feedstock.load(feedstock.root), config)).outputs[0]
     return release_package(folder / "built", "little", build=output.build_string)
 
 

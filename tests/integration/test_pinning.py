@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln import __version__
-from kiln.cli import run
-from kiln.errors import PinningNeeded, RecipeFault, UsageError
-from kiln.expand import pinning_package
-from kiln.local_channel import LocalChannel
+from kiln.base.errors import PinningNeeded, RecipeFault, UsageError
+from kiln.cli.main import run
+from kiln.conda.channel import LocalChannel
+from kiln.feedstock import pinning
 from tests.feedstocks import written
 from tests.git_repositories import git
 from tests.packages import release_package
@@ -21,7 +21,7 @@ from tests.packages import release_package
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.feedstock import Feedstock
+    from kiln.recipe.feedstock import Feedstock
 
 META = "package:\n  name: app\n  version: 1\nrequirements:\n  host:\n    - alpha {{ alpha }}\n"
 OLD, NEW = "2026.01.02.03.04.05", "2026.02.02.03.04.05"
@@ -49,9 +49,7 @@ def channel(tmp_path: Path) -> LocalChannel:
 
 def add(channel: LocalChannel, folder: Path, version: str, more: dict[str, bytes]) -> None:
     payload = {"conda_build_config.yaml": f"alpha:\n  - '{version}'\n".encode(), **more}
-    package = release_package(
-        folder, pinning_package.PACKAGE, version, payload=payload, subdir="noarch", noarch="generic"
-    )
+    package = release_package(folder, pinning.PACKAGE, version, payload=payload, subdir="noarch", noarch="generic")
     channel.add([(package, "noarch")])
 
 

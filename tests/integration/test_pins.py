@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from kiln import expand, render
-from kiln.build.engine_run import build_package
-from kiln.build.plan import plan_outputs
-from kiln.conda_package.reader import read_info_json
-from kiln.errors import BuildFailed
-from kiln.local_channel import LocalChannel
+from kiln.base.errors import BuildFailed
+from kiln.build.engine.plan import plan_outputs
+from kiln.build.engine.run import build_package
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_reader import read_info_json
+from kiln.feedstock import matrix
+from kiln.recipe import pins as recipe_pins
+from kiln.recipe import render
 from tests.feedstocks import written
 from tests.packages import release_package
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kiln.model.build_and_test_steps import BuildStep
+    from kiln.build.steps import BuildStep
 
 HOST = {
     "plain": ("1.2.3", "h1_0"),
@@ -142,8 +144,8 @@ def step_of(folder: Path, run: list[str]) -> BuildStep:
     """Return the step that builds a recipe whose packages in host are HOST's."""
     channel = channel_of(folder)
     feedstock = written(folder / "feedstock", recipe_of(run), PINS)
-    (config,) = expand.configs(feedstock)
-    rendered = render.close_static_pins(render.render(feedstock, config))
+    (config,) = matrix.configs(feedstock)
+    rendered = recipe_pins.close_static_pins(render.render(feedstock, config))
     (step,) = plan_outputs(
         rendered,
         recipe_folder=feedstock.recipe,

@@ -28,14 +28,15 @@ from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.models import ServiceQuotasBackend
 from moto.sts.responses import TokenResponse
 
-from kiln import cli, files
-from kiln.errors import MissingTool, UsageError
-from kiln.fleet import provider_playbook_runs
-from kiln.fleet.executor_protocol import ProbeWorkers, TerminateWorker, WorkerTerminated
-from kiln.fleet.executor_shared_state import PlaybookSession
-from kiln.fleet.playbook_runner import PlaybookSite
-from kiln.fleet.provider_playbook_runs import SCARCE
-from kiln.model.feedstock import Feedstock
+from kiln.base import files
+from kiln.base.errors import MissingTool, UsageError
+from kiln.cli import main
+from kiln.fleet.ansible import executor
+from kiln.fleet.ansible.executor import SCARCE
+from kiln.fleet.ansible.playbooks import PlaybookSite
+from kiln.fleet.ansible.sessions import PlaybookSession
+from kiln.fleet.protocol import ProbeWorkers, TerminateWorker, WorkerTerminated
+from kiln.recipe.feedstock import Feedstock
 from tests import iam_policy, remote_pool, shared_inputs
 from tests.openstack_api import IMAGES, Cloud, serve
 from tests.playbook_calls import CEILING, SECRET, answer_of, changes, succeed
@@ -45,7 +46,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kiln.fleet.executor_protocol import Event, WorkersProbed
+    from kiln.fleet.protocol import Event, WorkersProbed
     from tests.playbook_calls import PlaybookResult
 
 pytestmark = [pytest.mark.slow("playbooks run against clouds that are simulated"), pytest.mark.sampled]
@@ -542,10 +543,8 @@ def audited(
         folder=run, playbooks=ROOT / "ansible", python=python, variables=more, environment={**os.environ, **env}
     )
     session = PlaybookSession.from_site(site)
-    probed = provider_playbook_runs.probe_workers(session, ProbeWorkers(workers=()))
-    return probed, provider_playbook_runs.terminate_worker(
-        session, TerminateWorker(worker=f"{name}-surplus", id=identity)
-    )
+    probed = executor.probe_workers(session, ProbeWorkers(workers=()))
+    return probed, executor.terminate_worker(session, TerminateWorker(worker=f"{name}-surplus", id=identity))
 
 
 @pytest.mark.needs("ssh-keygen")
@@ -667,7 +666,7 @@ def test_a_sweep_takes_the_workers_alone_that_were_shown_and_leaves_new_groups(
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     root = shutil.copytree(SMALL, tmp_path / "feedstock")
-    assert cli.run(["-C", str(root), "fleet", "sweep", "--provider", "openstack", "--all"]) == 0
+    assert main.run(["-C", str(root), "fleet", "sweep", "--provider", "openstack", "--all"]) == 0
     assert [row["name"] for row in cloud.servers.values()] == ["kiln-two-9"]
 
     cloud.servers.clear()

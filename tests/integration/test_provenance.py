@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from kiln import files
-from kiln.errors import BrokenIndex, NotReproduced, NotWritable, ProvenanceBroken, ReleaseRefused, UsageError
+from kiln.base import files
+from kiln.base.errors import BrokenIndex, NotReproduced, NotWritable, ProvenanceBroken, ReleaseRefused, UsageError
 from tests import warm
 
 pytestmark = pytest.mark.slow("a release is built, published and rebuilt")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import files
-from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, PublicationPending
+from kiln.base import files
+from kiln.base.errors import AlreadyRunning, DiskFull, HashMismatch, PublicationPending
+from kiln.conda.index import IndexEntry, read_index_entry
 from kiln.publish import transaction
-from kiln.publish.stores import yank_patch_and_reindex
-from kiln.repodata.index_entry import IndexEntry, read_index_entry
+from kiln.publish.stores import target as stores_target
 from tests import publishing
 from tests.packages import release_package
 from tests.publishing import NEW, OLD, packages, publish_new, publish_old, put, recorded, seen, target
@@ -226,6 +226,6 @@ def test_reindexing_reads_only_unknown_files_and_drops_missing_ones(folder: Path
         read.append(path)
         return read_index_entry(channel / path)
 
-    assert yank_patch_and_reindex.reindex_channel(target(folder), one) == (1, ())
+    assert stores_target.reindex_channel(target(folder), one) == (1, ())
     assert read == ["linux-64/dropped-in-1-0.conda"]
     assert seen(channel) == {"kept-1-0.conda", "dropped-in-1-0.conda"}

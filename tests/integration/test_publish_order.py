@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.publish.publication_order import sorted_by_dependencies
-from kiln.repodata.index_entry import IndexEntry
-from kiln.solve_and_install import solve
+from kiln.conda.index import IndexEntry
+from kiln.conda.solve import solve
+from kiln.publish.model import sorted_by_dependencies
 from tests.solving import Record, machine, rendered, stand_ins, write
 
 if TYPE_CHECKING:

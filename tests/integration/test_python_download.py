@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import system_package_advice
-from kiln.conda_package.writer import SUBDIR
-from kiln.errors import NotWritable, UnsupportedPython
-from kiln.local_channel import LocalChannel
-from kiln.rehearse import python_download, usable_python_search
-from kiln.rehearse.python_download import PythonRequest
-from kiln.rehearse.python_package_from_interpreter import write_python_packages
-from kiln.solve_and_install import solve
+from kiln.base import process
+from kiln.base.errors import NotWritable, UnsupportedPython
+from kiln.build.rehearsal import python_search
+from kiln.build.rehearsal.python_package import write_python_packages
+from kiln.build.rehearsal.python_search import PythonRequest
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_writer import SUBDIR
+from kiln.conda.solve import solve
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.rehearse.usable_python_search import Interpreter
+    from kiln.build.rehearsal.python_search import Interpreter
 
 ENV = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 NOWHERE = "http://127.0.0.1:9/channel"
@@ -30,7 +30,7 @@ SHOW = "import sys, ssl, sqlite3, ctypes; print(sys.prefix)"
 @pytest.fixture(scope="session")
 def interpreter() -> Interpreter:
     """The newest Python of this machine that a rehearsal can use."""
-    result = usable_python_search.first_available_interpreter(env=ENV)
+    result = python_search.first_available_interpreter(env=ENV)
     if result is None:
         pytest.skip("this machine has no Python that TensorFlow has wheels for")
     return result
@@ -53,12 +53,12 @@ def test_a_python_of_a_channel_is_installed_found_again_and_packaged(
     request = PythonRequest(python=interpreter.minor_version, folder=tmp_path / "pythons", channel=channel.url)
     (request.folder / f".{interpreter.minor_version}.1-0123abcd.part" / "half").mkdir(parents=True)  # of a killed run
     said: list[str] = []
-    fetched = python_download.fetch_python(request, env=ENV, say=said.append)
+    fetched = python_search.fetch_python(request, env=ENV, say=said.append)
     assert said == [f"no usable Python {interpreter.minor_version} on this machine: fetching it from {channel.url}"]
     assert (fetched.version, fetched.base_prefix) == (interpreter.version, request.folder / interpreter.minor_version)
     ran = subprocess.run((fetched.executable, "-I", "-c", SHOW), capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == str(fetched.base_prefix)
-    assert [path.resolve() for path in python_download.fetched_pythons(interpreter.minor_version, request.folder)] == [
+    assert [path.resolve() for path in python_search.fetched_pythons(interpreter.minor_version, request.folder)] == [
         fetched.executable
     ]
     assert [entry.name for entry in request.folder.iterdir()] == [interpreter.minor_version], (
@@ -76,27 +76,27 @@ def test_what_another_process_has_fetched_meanwhile_is_taken(
     others: list[Interpreter] = []
 
     def solve_late(*args: Any, **options: Any) -> Any:
-        monkeypatch.setattr("kiln.solve_and_install.solve", solve)
-        others.append(python_download.fetch_python(request, env=ENV))
+        monkeypatch.setattr("kiln.conda.solve.solve", solve)
+        others.append(python_search.fetch_python(request, env=ENV))
         (request.folder / interpreter.minor_version / "in-use").touch()
         return solve(*args, **options)
 
-    monkeypatch.setattr("kiln.solve_and_install.solve", solve_late)
-    assert python_download.fetch_python(request, env=ENV).executable == others[0].executable
+    monkeypatch.setattr("kiln.conda.solve.solve", solve_late)
+    assert python_search.fetch_python(request, env=ENV).executable == others[0].executable
     assert (request.folder / interpreter.minor_version / "in-use").exists(), "it was neither removed nor fetched again"
 
 
 def test_failed_downloads_are_reported_with_the_command_that_installs_a_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(system_package_advice, "os_release", dict)
+    monkeypatch.setattr(process, "os_release", dict)
     uv = tmp_path / "bin" / "uv"
     uv.parent.mkdir()
     uv.write_text("#!/bin/sh\necho 'error: Failed to download' >&2\nexit 2\n")
     uv.chmod(0o755)
     request = PythonRequest(python="3.12", folder=tmp_path / "pythons", channel=NOWHERE, refusal="/p does not answer")
     with pytest.raises(UnsupportedPython) as caught:
-        python_download.fetch_python(request, env={"PATH": str(uv.parent)})
+        python_search.fetch_python(request, env={"PATH": str(uv.parent)})
     lines = [line.strip() for line in caught.value.why.splitlines()]
     assert lines[0] == "/p does not answer"
     assert lines[1].startswith(f"{NOWHERE}: the channel {NOWHERE} cannot be reached (")
@@ -117,17 +117,17 @@ def test_a_python_of_uv_is_in_kilns_own_folder(interpreter: Interpreter, tmp_pat
     )
     uv.chmod(0o755)
     request = PythonRequest(python=python, folder=tmp_path / "pythons", channel=NOWHERE)
-    fetched = python_download.fetch_python(request, env={**ENV, "PATH": f"{uv.parent}:{ENV['PATH']}"})
+    fetched = python_search.fetch_python(request, env={**ENV, "PATH": f"{uv.parent}:{ENV['PATH']}"})
     assert fetched == interpreter
-    assert [path.resolve() for path in python_download.fetched_pythons(python, request.folder)] == [
+    assert [path.resolve() for path in python_search.fetched_pythons(python, request.folder)] == [
         interpreter.executable
     ]
 
 
 def test_nothing_is_fetched_where_that_is_switched_off(tmp_path: Path) -> None:
-    request = PythonRequest(python="3.12", folder=tmp_path / "pythons", channel=python_download.NO_CHANNEL)
+    request = PythonRequest(python="3.12", folder=tmp_path / "pythons", channel=python_search.NO_CHANNEL)
     with pytest.raises(UnsupportedPython) as caught:
-        python_download.fetch_python(request, env=ENV)
+        python_search.fetch_python(request, env=ENV)
     assert "--python-channel none forbids a download" in caught.value.why
     assert not request.folder.exists()
 
@@ -140,7 +140,7 @@ def test_no_python_is_written_through_a_link(tmp_path: Path) -> None:
     (folder / "3.12").symlink_to(elsewhere / "3.12")
     request = PythonRequest(python="3.12", folder=folder, channel=NOWHERE)
     with pytest.raises(NotWritable, match=r"3\.12 is a link"):
-        python_download.fetch_python(request, env=ENV)
+        python_search.fetch_python(request, env=ENV)
     assert (elsewhere / "3.12" / "kept").exists()
 
 
@@ -166,8 +166,8 @@ def test_no_python_is_written_through_a_link(tmp_path: Path) -> None:
 def test_the_command_that_gets_a_python_is_one_of_this_system(
     programs: dict[str, str], release: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(system_package_advice, "os_release", lambda: {"ID": release})
+    monkeypatch.setattr(process, "os_release", lambda: {"ID": release})
     for name, answer in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\necho '{answer}'\n")
         (tmp_path / name).chmod(0o755)
-    assert python_download.install_command("3.12", env={"PATH": str(tmp_path)}) == command
+    assert python_search.install_command("3.12", env={"PATH": str(tmp_path)}) == command

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from kiln import files
-from kiln.conda_package import reader
-from kiln.conda_package.writer import SUBDIR
-from kiln.local_channel import LocalChannel
-from kiln.publish import package_inspection
-from kiln.rehearse import usable_python_search
-from kiln.rehearse.python_package_from_interpreter import write_python_packages
-from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheels
+from kiln.base import files
+from kiln.build.rehearsal import python_search
+from kiln.build.rehearsal.packages import PackageTarget, convert_wheels
+from kiln.build.rehearsal.python_package import write_python_packages
+from kiln.conda import package_reader
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_writer import SUBDIR
+from kiln.publish import gate
 from tests import warm
 from tests.feedstocks import written
 
@@ -76,7 +76,7 @@ def pip_wheel() -> Path:
 def channel(tmp_path_factory: pytest.TempPathFactory) -> LocalChannel:
     """A channel with this Python, and its own pip."""
     folder = tmp_path_factory.mktemp("python")
-    interpreter = usable_python_search.probe_interpreter(Path(sys.executable), env=os.environ)
+    interpreter = python_search.probe_interpreter(Path(sys.executable), env=os.environ)
     pip = pip_wheel()
     made = write_python_packages(interpreter, folder / "made", env=os.environ)
     target = PackageTarget(python=interpreter.minor_version)
@@ -99,13 +99,11 @@ def test_a_package_of_pip_install_has_no_path_of_its_build(channel: LocalChannel
     ended = warm.kiln(*words, "build", "--all", "--container", "none")
     assert ended.returncode == 0, ended.stderr
     (package,) = (feedstock.root / "build_artifacts").glob("linux-64/standard-*.conda")
-    read = package_inspection.inspect_package(
-        package, package_inspection.forbidden_texts([str(feedstock.root), str(channel.root)])
-    )
+    read = gate.inspect_package(package, gate.forbidden_texts([str(feedstock.root), str(channel.root)]))
     assert [str(leak) for leak in read.leaks] == []
     assert any(path.endswith("site-packages/standard.py") for path in read.paths)
     assert any("__pycache__/standard." in path for path in read.paths)
-    with reader.open_package_members(package) as members:
+    with package_reader.open_package_members(package) as members:
         records = [content.read().decode() for member, content in members if content and member.name.endswith("RECORD")]
     (record,) = records
     assert "standard.py," in record

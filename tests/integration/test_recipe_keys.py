@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.conda_package import reader, rewriter
-from kiln.errors import BuildFailed, HashMismatch, RecipeFault, TestsFailed
-from kiln.local_channel import LocalChannel
+from kiln.base.errors import BuildFailed, HashMismatch, RecipeFault, TestsFailed
+from kiln.conda import package_reader, package_writer
+from kiln.conda.channel import LocalChannel
 from tests.feedstocks import written
 from tests.packages import conda_package, release_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.errors import KilnError
+    from kiln.base.errors import KilnError
 
 pytestmark = pytest.mark.slow("a feedstock is built for a group of keys")
 
@@ -66,7 +66,7 @@ class Built:
         (path,) = [*artifacts.glob(f"linux-64/{name}-*.conda"), *artifacts.glob(f"noarch/{name}-*.conda")]
         self.contents: dict[str, bytes] = {}
         self.modes: dict[str, int] = {}
-        with reader.open_package_members(path) as members:
+        with package_reader.open_package_members(path) as members:
             for member, content in members:
                 self.contents[member.name] = b"" if content is None else content.read()
                 self.modes[member.name] = member.mode
@@ -300,7 +300,9 @@ def downstream(folder: Path, name: str, script: str) -> Path:
     package = conda_package(folder / f"{name}-1-0.conda", {**info, "test/run_test.sh.yaml": script}, payload={})
     changed = folder / "changed" / package.name
     changed.parent.mkdir(exist_ok=True)
-    rewriter.rewrite_info(package, changed, lambda file, data: script.encode() if file == "test/run_test.sh" else data)
+    package_writer.rewrite_info(
+        package, changed, lambda file, data: script.encode() if file == "test/run_test.sh" else data
+    )
     return changed
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import expand, feedstock_folder_check, render
+from kiln.feedstock import config_file, matrix, rerender
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import render
 from tests.feedstocks import FIXTURES
 
 if TYPE_CHECKING:
-    from kiln.model.feedstock import Feedstock
-    from kiln.model.matrix_config import BuildConfig
+    from kiln.recipe.feedstock import BuildConfig, Feedstock
 
 pytestmark = pytest.mark.slow("every config of a real feedstock is rendered twice, by kiln and by rattler-build")
 
@@ -35,8 +36,8 @@ EXPORTS = {"weak_constrains": "weak_constraints", "strong_constrains": "strong_c
 def feedstock(name: str, folder: Path) -> Feedstock:
     shutil.copytree(RECIPES / name, folder / "recipe")
     (folder / "conda-forge.yml").write_text(FORGE)
-    result = feedstock_folder_check.load(folder)
-    expand.write_ci_support(result, expand.configs(result))
+    result = recipe_feedstock.load(folder)
+    rerender.write_ci_support(result, matrix.configs(result))
     return result
 
 
@@ -87,7 +88,7 @@ def assert_rendered_as_by_rattler_build(result: Feedstock, configs: list[BuildCo
 @pytest.mark.parametrize("name", NAMES)
 def test_every_config_is_rendered_as_rattler_build_renders_it(name: str, tmp_path: Path) -> None:
     result = feedstock(name, tmp_path)
-    configs = [expand.read_config(result, path.stem) for path in sorted(result.config_folder.glob("*.yaml"))]
+    configs = [config_file.read_config(result, path.stem) for path in sorted(result.config_folder.glob("*.yaml"))]
     assert_rendered_as_by_rattler_build(result, configs)
 
 
@@ -97,10 +98,10 @@ def test_a_real_feedstock_is_rendered_as_rattler_build_renders_it(case: str, tmp
     root = tmp_path / case
     shutil.copytree(GOLDEN / case, root, ignore=shutil.ignore_patterns("expected", ".ci_support"))
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", root / ".ci_support")
-    result = feedstock_folder_check.load(root)
+    result = recipe_feedstock.load(root)
     for path in result.config_folder.glob("*.yaml") if case in NARROWED else ():
         path.write_text(re.sub(r"(?m)^(- .*\n)(?:- .*\n)+", r"\1", path.read_text()))
-    configs = [expand.read_config(result, path.stem) for path in sorted(result.config_folder.glob("*.yaml"))]
+    configs = [config_file.read_config(result, path.stem) for path in sorted(result.config_folder.glob("*.yaml"))]
     assert_rendered_as_by_rattler_build(result, configs)
 
 

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from kiln import expand, feedstock_folder_check, render
-from kiln.build import rattler_build_secrets, rattler_build_worker
-from kiln.build.plan import plan_compile, plan_outputs
-from kiln.conda_package.reader import read_info_files
-from kiln.errors import RecipeFault
-from kiln.model.build_and_test_steps import StagedFiles
-from kiln.run import recipe_support
+from kiln.base.errors import RecipeFault
+from kiln.build.engine import run, worker
+from kiln.build.engine.plan import plan_compile, plan_outputs
+from kiln.build.steps import StagedFiles
+from kiln.conda.package_reader import read_info_files
+from kiln.feedstock import config_file
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import pins, render
+from kiln.run import recipe_checks
 from tests.integration.recipe_v1_feedstocks import CPU, ROOT, built, copied, index, kiln, require_same
 
 pytestmark = pytest.mark.slow("feedstocks are built by kiln and by rattler-build")
@@ -137,13 +139,13 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
         shutil.copytree(GOLDEN / case, tmp_path / case, ignore=shutil.ignore_patterns("expected", ".ci_support"))
     )
     shutil.copytree(GOLDEN / case / "expected" / "ci_support", root / ".ci_support")
-    feedstock = feedstock_folder_check.load(root)
+    feedstock = recipe_feedstock.load(root)
     configs = sorted(path.stem for path in feedstock.config_folder.glob("linux_64*.yaml"))[:MOST]
-    recipe_support.require_supported_recipe(feedstock, configs)
+    recipe_checks.require_supported_recipe(feedstock, configs)
     recipes: list[Any] = []
     expected: list[list[str]] = []
     for config in configs:
-        plan = render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, config)))
+        plan = pins.close_static_pins(render.render(feedstock, config_file.read_config(feedstock, config)))
         folder, recipe = Path("/work"), feedstock.recipe
         for staging in plan.stagings:
             step = plan_compile(
@@ -155,10 +157,8 @@ def test_the_plan_of_a_real_feedstock_is_valid_for_the_engine(case: str, tmp_pat
         for package in plan_outputs(
             plan, recipe_folder=recipe, folder=folder, channels=(), compiled=compiled, extra={}
         ):
-            rattler_build_worker.copy_packed_test_files(
-                package.packed, recipe, tmp_path / "step" / rattler_build_worker.RECIPE
-            )
-            recipes.append(rattler_build_secrets.recipe_with_merged_secrets(package))
+            worker.copy_packed_test_files(package.packed, recipe, tmp_path / "step" / worker.RECIPE)
+            recipes.append(run.recipe_with_merged_secrets(package))
             output = package.output
             expected.append([output.name, output.version, output.build_string])
     assert configs

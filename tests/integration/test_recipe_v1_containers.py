@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.executor import conda_forge_variables_and_paths
+from kiln.build.executor import environment
 from tests.integration.matrix.helpers import BASE, usable
 from tests.integration.recipe_v1_feedstocks import CPU, built, copied, kiln, require_same
 
@@ -43,4 +43,4 @@ def test_debug_opens_a_staging_script_in_a_container(tmp_path: Path) -> None:
     assert ended.returncode == 7, ended.stderr
     *_, compiled, folder = ended.stdout.splitlines()
     assert compiled == "compiled for None"
-    assert folder.startswith(f"{conda_forge_variables_and_paths.ROOT}/")
+    assert folder.startswith(f"{environment.ROOT}/")

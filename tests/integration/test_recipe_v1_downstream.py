@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.conda_package import reader
-from kiln.errors import BrokenPackage, KilnError, TestsFailed
+from kiln.base.errors import BrokenPackage, KilnError, TestsFailed
+from kiln.conda import package_reader
 from tests.integration.recipe_v1_feedstocks import built, channel, kiln
 from tests.packages import conda_package, release_package
 
@@ -97,7 +97,7 @@ def test_packages_downstream_are_tested_with_every_kind_of_test_that_they_carry(
     for line in ("ruby -e require 'set'", "Rscript -e library(stats)", "perl -e use strict;"):
         assert f"loaded by {line}" in log
     (file,) = (root / "build_artifacts").glob("*/tested-*.conda")
-    with reader.open_package_members(file) as members:
+    with package_reader.open_package_members(file) as members:
         (tests,) = (data.read().decode() for member, data in members if data and member.name == "info/tests/tests.yaml")
     assert tests == "- downstream: user >=1\n- downstream: absent\n"
 

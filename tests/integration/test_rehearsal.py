@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import feedstock_folder_check, render
-from kiln.builder.rehearsal_config_and_inputs import cpu_config_for_python
-from kiln.conda_package.reader import read_info_json
-from kiln.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
-from kiln.expand import read_config
-from kiln.files import link_or_copy
-from kiln.local_channel import LocalChannel
-from kiln.rehearse import usable_python_search
-from kiln.rehearse.wheel_locks import PYTHONS
+from kiln.base.errors import AlreadyRunning, DiskFull, HashMismatch, Interrupted, ReleaseRefused, UnsupportedPython
+from kiln.base.files import link_or_copy
+from kiln.build.rehearsal import python_search
+from kiln.build.rehearsal.inputs import cpu_config_for_python
+from kiln.build.rehearsal.wheel_download import PYTHONS
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_reader import read_info_json
+from kiln.feedstock.config_file import read_config
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import pins, render
 from tests import shared_inputs
 from tests.small_disks import mounted
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
-OWN = usable_python_search.first_available_interpreter(
+OWN = python_search.first_available_interpreter(
     first=[Path(sys.executable)], env=os.environ, pythons=[RUNNING, *PYTHONS[::-1]]
 )
 PYTHON = "" if OWN is None else OWN.minor_version  # of the config that is rehearsed here when none is named
@@ -38,8 +39,8 @@ PRODUCT = "import tensorflow as tf; print(float(tf.reduce_sum(tf.matmul(tf.ones(
 INSTALL = """
 import os, sys
 from pathlib import Path
-from kiln import solve_and_install
-from kiln.virtual_packages import machine_virtual_packages
+from kiln.conda import solve as solve_and_install
+from kiln.conda.solve import machine_virtual_packages
 records = solve_and_install.solve([sys.argv[1]], ["tensorflow"], virtual_packages=machine_virtual_packages())
 solve_and_install.install(records, Path(sys.argv[2]), cache=Path(sys.argv[3]))
 os._exit(0)  # past py-rattler's tear-down, as kiln itself leaves
@@ -87,8 +88,8 @@ def test_all_packages_are_built_and_pass_their_tests(report: dict[str, Any]) -> 
 
 
 def test_the_packages_metadata_is_that_of_the_rendered_recipe(report: dict[str, Any]) -> None:
-    feedstock = feedstock_folder_check.load(ROOT)
-    rendered = render.close_static_pins(render.render(feedstock, read_config(feedstock, report["config"])))
+    feedstock = recipe_feedstock.load(ROOT)
+    rendered = pins.close_static_pins(render.render(feedstock, read_config(feedstock, report["config"])))
     paths = {package["artifact"]["name"]: Path(package["artifact"]["path"]) for package in report["packages"]}
     assert {output.name for output in rendered.outputs if not output.skip} - paths.keys() == {"libtensorflow"}
     for output in (output for output in rendered.outputs if output.name in paths):
@@ -275,11 +276,11 @@ def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(small_d
 
 def test_two_of_one_config_at_once_are_refused(tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
-    config = cpu_config_for_python(feedstock_folder_check.load(feedstock), PYTHON).name
+    config = cpu_config_for_python(recipe_feedstock.load(feedstock), PYTHON).name
     lock = feedstock / "build_artifacts" / "locks" / "rehearsals" / f"{config}.lock"
     lock.parent.mkdir(parents=True)
     holder = (
-        "import sys; from pathlib import Path; from kiln.files import held_lock_file\n"
+        "import sys; from pathlib import Path; from kiln.base.files import held_lock_file\n"
         "with held_lock_file(Path(sys.argv[1])): print(flush=True); input()"
     )
     argv = (sys.executable, "-c", holder, str(lock))
@@ -305,7 +306,7 @@ def test_without_a_python_nothing_is_fetched(tmp_path: Path) -> None:
         "--python-channel",
         "http://127.0.0.1:9/channel",
     )
-    ended = kiln(feedstock, *words, cpu_config_for_python(feedstock_folder_check.load(feedstock), python).name, env=env)
+    ended = kiln(feedstock, *words, cpu_config_for_python(recipe_feedstock.load(feedstock), python).name, env=env)
     assert ended.returncode == UnsupportedPython.exit_code, ended.stderr
     assert f"no usable Python {python} on this machine, and the download failed" in ended.stderr
     assert "\n  try: " in ended.stderr
@@ -320,4 +321,4 @@ def test_an_unsupported_python_is_refused(executable: str, tmp_path: Path) -> No
 
 
 def test_the_config_of_a_rehearsal_is_the_running_pythons() -> None:
-    assert f"python{PYTHON}" in cpu_config_for_python(feedstock_folder_check.load(ROOT), PYTHON).name
+    assert f"python{PYTHON}" in cpu_config_for_python(recipe_feedstock.load(ROOT), PYTHON).name

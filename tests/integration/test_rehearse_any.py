@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.conda_package.reader import read_info_json
-from kiln.rehearse import usable_python_search
+from kiln.build.rehearsal import python_search
+from kiln.conda.package_reader import read_info_json
 from tests import warm
 from tests.feedstocks import written
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[2]
-MACHINE = usable_python_search.first_available_interpreter(first=[Path(sys.executable)], env=os.environ)
+MACHINE = python_search.first_available_interpreter(first=[Path(sys.executable)], env=os.environ)
 VARIANTS = """\
 c_compiler:
   - gcc

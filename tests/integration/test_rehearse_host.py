@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.version import Version
 
-from kiln import expand, feedstock_folder_check, render
-from kiln.conda_package.writer import PackageMetadata, write_metadata_only_package
-from kiln.local_channel import LocalChannel
-from kiln.matchspec_notation import strict_rattler_spec
-from kiln.rehearse import pypi_conda_conversion
-from kiln.rehearse.stand_in_package_writer import cuda_metadata
-from kiln.rehearse.wheel_conversion import PackageTarget, library_run_exports
-from kiln.rehearse.wheel_locks import plan_from_locks
-from kiln.solve_and_install import solve
+from kiln.build.rehearsal.packages import PackageTarget, cuda_metadata, library_run_exports
+from kiln.build.rehearsal.wheel_download import plan_from_locks
+from kiln.conda import pypi
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_writer import PackageMetadata, write_metadata_only_package
+from kiln.conda.solve import solve
+from kiln.conda.specs import strict_rattler_spec
+from kiln.feedstock import matrix
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import pins, render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.rehearse.plan_types import LockedWheel
+    from kiln.build.rehearsal.wheels import LockedWheel
 
 pytestmark = pytest.mark.sampled
 
@@ -31,8 +32,8 @@ ROOT = Path(__file__).parents[2]
 def libraries(wheels: tuple[LockedWheel, ...], folder: Path, target: PackageTarget) -> Iterator[Path]:
     """Yield packages of the wheels' metadata: their files, gigabytes, decide nothing here."""
     for wheel in wheels:
-        row = pypi_conda_conversion.name_mapping(wheel.name)
-        if row.layout is pypi_conda_conversion.WheelLayout.LIBRARIES:
+        row = pypi.name_mapping(wheel.name)
+        if row.layout is pypi.WheelLayout.LIBRARIES:
             own = row.exported_by == row.conda
             exports = library_run_exports(wheel.name, Version(wheel.version)) if own else {}
             facts = PackageMetadata(
@@ -54,11 +55,11 @@ def test_the_host_of_a_cuda_config_solves_in_a_rehearsals_channel(tmp_path: Path
     packages = (*libraries(wheels, made, target), *dev_packages)
     channel = LocalChannel(root=tmp_path / "channel")
     channel.add((package, "linux-64") for package in packages)
-    feedstock = feedstock_folder_check.load(ROOT)
-    config = next(config for config in expand.configs(feedstock) if f"version{cuda}python3.12" in config.name)
+    feedstock = recipe_feedstock.load(ROOT)
+    config = next(config for config in matrix.configs(feedstock) if f"version{cuda}python3.12" in config.name)
     (framework,) = (
         output
-        for output in render.close_static_pins(render.render(feedstock, config)).outputs
+        for output in pins.close_static_pins(render.render(feedstock, config)).outputs
         if output.name == "libtensorflow_framework"
     )
     host = [strict_rattler_spec(spec) for spec in framework.requirements.host]

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.conda_package.writer import SUBDIR
-from kiln.errors import DownloadFailed, HashMismatch, UnsupportedPython
-from kiln.local_channel import LocalChannel
-from kiln.rehearse import usable_python_search, wheel_download
-from kiln.rehearse.plan_types import LockedWheel
-from kiln.rehearse.python_package_from_interpreter import write_python_packages
-from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheels
-from kiln.rehearse.wheel_locks import PYTHONS, plan_from_locks
+from kiln.base.errors import DownloadFailed, HashMismatch, UnsupportedPython
+from kiln.build.rehearsal import python_search, wheel_download
+from kiln.build.rehearsal.packages import PackageTarget, convert_wheels
+from kiln.build.rehearsal.python_package import write_python_packages
+from kiln.build.rehearsal.wheel_download import PYTHONS, plan_from_locks
+from kiln.build.rehearsal.wheels import LockedWheel
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_writer import SUBDIR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +48,8 @@ print(json.dumps({
 INSTALL = """
 import os, sys
 from pathlib import Path
-from kiln.solve_and_install import install, solve
-from kiln.virtual_packages import machine_virtual_packages
+from kiln.conda.solve import install, solve
+from kiln.conda.solve import machine_virtual_packages
 url, prefix, cache, *specs = sys.argv[1:]
 install(solve([url], specs, virtual_packages=machine_virtual_packages()), Path(prefix), cache=Path(cache))
 sys.stdout.flush()
@@ -60,7 +60,7 @@ os._exit(0)
 CONVERT = """
 import sys
 from pathlib import Path
-from kiln.rehearse.wheel_conversion import PackageTarget, convert_wheel
+from kiln.build.rehearsal.packages import PackageTarget, convert_wheel
 convert_wheel(Path(sys.argv[1]), "0" * 64, Path(sys.argv[2]), PackageTarget(python="3.11"))
 """
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ def interpreters() -> list[Path]:
     for python in PYTHONS:
         for first in ([], [Path(f"/usr/bin/python{python}")]):
             try:
-                interpreter = usable_python_search.find_interpreter(python, first=first, env=ENV)
+                interpreter = python_search.find_interpreter(python, first=first, env=ENV)
             except UnsupportedPython:
                 continue
             result[interpreter.executable] = interpreter.executable
@@ -115,7 +115,7 @@ def ran(prefix: Path, *words: str) -> str:
 
 @pytest.mark.parametrize("executable", interpreters(), ids=str)
 def test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix(executable: Path, store: Path, tmp_path: Path) -> None:
-    interpreter = usable_python_search.probe_interpreter(executable, env=ENV)
+    interpreter = python_search.probe_interpreter(executable, env=ENV)
     chosen = some(interpreter.minor_version)
     paths = wheel_download.fetch_wheels(chosen, store, env=ENV)
     made = write_python_packages(interpreter, tmp_path / "made", env=ENV)
@@ -139,9 +139,9 @@ SYSTEM = [path for path in interpreters() if path.parent == Path("/usr/bin")]
 @pytest.mark.parametrize("executable", SYSTEM, ids=str)
 def test_a_virtual_environment_of_the_systems_python_answers_as_that_does(executable: Path, tmp_path: Path) -> None:
     subprocess.run((executable, "-m", "venv", "--without-pip", tmp_path / "v"), check=True)
-    assert usable_python_search.probe_interpreter(
+    assert python_search.probe_interpreter(
         tmp_path / "v" / "bin" / "python", env=ENV
-    ) == usable_python_search.probe_interpreter(executable, env=ENV)
+    ) == python_search.probe_interpreter(executable, env=ENV)
 
 
 def test_a_second_run_fetches_and_makes_nothing(store: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.store import executor_credentials_encoding
+from kiln.build.bazel import events
 from tests import remote_execution
 from tests.integration.bazel_feedstocks import bazel_feedstock
 from tests.remote_execution import flags
@@ -66,7 +66,7 @@ def build(bazel: Path, folder: Path, url: str, credentials: Path) -> subprocess.
     folder.mkdir()
     (folder / "WORKSPACE").touch()
     (folder / "BUILD").write_text(BUILD)
-    flags.write(folder, url, executor_credentials_encoding.encode_credentials_folder(credentials))
+    flags.write(folder, url, events.encode_credentials_folder(credentials))
     start = (str(bazel), f"--output_user_root={folder / 'output'}", f"--bazelrc={folder / 'bazelrc'}")
     try:
         more = ("--remote_retries=0", "--color=no", "--curses=no")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.model.run import ConfigState
-from kiln.report.web_pages import run_index_html, run_page_html
+from kiln.run.report.page import run_index_html, run_page_html
+from kiln.state.results import ConfigState
 from tests import runs
 
 if TYPE_CHECKING:

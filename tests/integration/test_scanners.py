@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.image import content_assembly, oci, slim_image_oci_configuration
-from kiln.image.layers import Layer, pack_layer
-from kiln.model.provenance import ExternalRepository, ResolvedPackage
-from kiln.provenance import bundled_third_party_components, cyclonedx, spdx
+from kiln.conda.provenance import contents as provenance_contents
+from kiln.conda.provenance import sbom
+from kiln.conda.provenance.records import ExternalRepository, ResolvedPackage
+from kiln.image import contents, oci, slim
+from kiln.image.oci import Layer, pack_layer
 from tests.left_out import MISSING
 from tests.publishing import record
 from tests.unit.image.packages import PACKAGE, REQUEST
@@ -45,16 +46,16 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
         dataclasses.replace(PACKAGE, name=name, version=version, subdir="linux-64", sha256="ab" * 32)
         for name, version in NAMES.items()
     )
-    layer = Layer(title="package list", entries=tuple(content_assembly._kiln_entries(REQUEST.kind, packages)))
+    layer = Layer(title="package list", entries=tuple(contents._kiln_entries(REQUEST.kind, packages)))
     layout = folder / "layout"
     (layout / "blobs" / "sha256").mkdir(parents=True)
     blob = pack_layer(layer, folder / "layer", epoch=1)
     blob = dataclasses.replace(blob, path=blob.path.rename(oci.blob_path(layout, blob.digest)))
-    image_contents = content_assembly.ImageContents(layers=(layer,), packages=packages, debs=())
+    image_contents = contents.ImageContents(layers=(layer,), packages=packages, debs=())
     oci.write_image_layout(
         layout,
         [blob],
-        slim_image_oci_configuration.image_configuration(REQUEST, image_contents),
+        slim.image_configuration(REQUEST, image_contents),
         tag="localhost/a:1",
         epoch=1,
     )
@@ -77,10 +78,10 @@ def test_the_bill_of_a_package_is_read(tmp_path: Path, ending: str) -> None:
         ResolvedPackage(scope="run", name="libtensorflow_framework", version="2.21.0", build="h0_0"),
         ResolvedPackage(scope="run", name="python", version="3.11.9", build="h1_0_cpython"),
     )
-    parts = bundled_third_party_components.bundled_and_declared_components(
+    parts = provenance_contents.bundled_and_declared_components(
         [], [ExternalRepository(name="protobuf", version="31.1", registry="https://bcr.bazel.build")]
     )
-    write = spdx.bill_of_materials if ending == "spdx.json" else cyclonedx.bill_of_materials
+    write = sbom.spdx_bill_of_materials if ending == "spdx.json" else sbom.cyclonedx_bill_of_materials
     (tmp_path / f"a.{ending}").write_bytes(write(made, resolved=run, bundled=parts))
     found = scan("convert", str(tmp_path / f"a.{ending}"))
     assert {name: found[name][0] for name in (*NAMES, "protobuf")} == {**NAMES, "protobuf": "31.1"}

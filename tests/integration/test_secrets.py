@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
 
-from kiln.conda_package import reader
-from kiln.errors import DownloadFailed, SecretInPackage, TestsFailed, TokenRefused
+from kiln.base.errors import DownloadFailed, SecretInPackage, TestsFailed, TokenRefused
+from kiln.conda import package_reader
 from tests import planted, written
 from tests.integration.matrix.helpers import CPU_311, ROOT, SMALL, kiln, usable, words
 from tests.waiting import CEILING
@@ -60,7 +60,7 @@ def left(folder: Path) -> Iterator[tuple[str, bytes]]:
         if file.is_file() and not file.is_symlink():
             yield str(file), file.read_bytes()
             if file.suffix == ".conda":
-                with reader.open_package_members(file) as members:
+                with package_reader.open_package_members(file) as members:
                     for member, content in members:
                         yield f"{file}: {member.name}", content.read() if content else b""
 

@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import expand, feedstock_folder_check, render
-from kiln.build.engine_run import build_package
-from kiln.build.plan import plan_rehearsal
-from kiln.conda_package.reader import read_info_json
-from kiln.conda_package.writer import PackageMetadata, write_metadata_only_package
-from kiln.local_channel import LocalChannel
-from kiln.model.build_results import TestVerdict
-from kiln.package_test.tester import PackageTester
-from kiln.rehearse import wheel_download
-from kiln.rehearse.plan_types import LockedWheel
-from kiln.rehearse.wheel_locks import PYTHONS
-from kiln.virtual_packages import machine_virtual_packages
+from kiln.build.engine.plan import plan_rehearsal
+from kiln.build.engine.run import build_package
+from kiln.build.rehearsal import wheel_download
+from kiln.build.rehearsal.wheel_download import PYTHONS
+from kiln.build.rehearsal.wheels import LockedWheel
+from kiln.build.test.tester import PackageTester
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_reader import read_info_json
+from kiln.conda.package_writer import PackageMetadata, write_metadata_only_package
+from kiln.conda.solve import machine_virtual_packages
+from kiln.feedstock import config_file
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import pins, render
+from kiln.state.results import TestVerdict
 from tests import shared_inputs
 
 if TYPE_CHECKING:
-    from kiln.model.rendered import Output
+    from kiln.recipe.rendered import Output
 
 ROOT = Path(__file__).parents[2]
 SERVING = ROOT / "serving"
@@ -63,10 +65,10 @@ def packaged(
     name: str, file: Path, channels: tuple[str, ...], folder: Path, config_name: str = CONFIG
 ) -> tuple[Output, Path]:
     """Return an output and its package, made of a file in the place of the compile's."""
-    feedstock = feedstock_folder_check.load(SERVING)
-    config = expand.read_config(feedstock, config_name)
+    feedstock = recipe_feedstock.load(SERVING)
+    config = config_file.read_config(feedstock, config_name)
     here = dataclasses.replace(config, variant={**config.variant, "python": (f"{PYTHON}.*",)})
-    rendered = render.close_static_pins(render.render(feedstock, here))
+    rendered = pins.close_static_pins(render.render(feedstock, here))
     (output,) = (item for item in rendered.outputs if item.name == name)
     # The license is in the sources, of which nothing is compiled here.
     about = {key: value for key, value in output.about.items() if key != "license_file"}
@@ -121,8 +123,8 @@ def stand_in(folder: Path) -> Path:
 
 def host_packages(folder: Path) -> LocalChannel:
     """Return a channel with the host requirements of the CUDA config, without files; one has run exports."""
-    feedstock = feedstock_folder_check.load(SERVING)
-    rendered = render.close_static_pins(render.render(feedstock, expand.read_config(feedstock, CUDA_CONFIG)))
+    feedstock = recipe_feedstock.load(SERVING)
+    rendered = pins.close_static_pins(render.render(feedstock, config_file.read_config(feedstock, CUDA_CONFIG)))
     channel, packages = LocalChannel(root=folder / "host"), []
     (folder / "packages").mkdir()
     for name in (spec.split()[0] for spec in rendered.outputs[0].requirements.host):

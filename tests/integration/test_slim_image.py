@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import process_runner, system_package_advice
-from kiln.conda_package.writer import PackageMetadata, write_package
-from kiln.container import engine_workarounds, image_inspection_and_pull
-from kiln.errors import BuildFailed, SolveFailed, UsageError
-from kiln.image import apt_sources, content_assembly, slim_image, slim_image_programs
-from kiln.local_channel import LocalChannel
+from kiln.base import process
+from kiln.base.errors import BuildFailed, SolveFailed, UsageError
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_writer import PackageMetadata, write_package
+from kiln.container import engine as container_engine
+from kiln.container import images
+from kiln.image import apt, contents, slim
 from tests import shared_inputs
-from tests.integration.test_rehearsal import kiln, report  # noqa: F401 - a fixture
+from tests.integration.test_rehearsal import (
+    kiln,
+)
 from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:
@@ -56,46 +59,44 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> LocalChannel:
 def quiet(title: str) -> Any:
     from io import StringIO
 
-    from kiln.console.command_steps import CommandStepsView
+    from kiln.base.text import CommandStepsView
 
     return CommandStepsView(StringIO(), animated=False).step(title)
 
 
-def serving(channel: LocalChannel, **more: Any) -> slim_image.ImageRequest:
-    chosen = slim_image_programs.read_image_kind("serving")
+def serving(channel: LocalChannel, **more: Any) -> contents.ImageRequest:
+    chosen = contents.read_image_kind("serving")
     said: dict[str, Any] = {"specs": chosen.specs, "suite": "bookworm", **more}
-    return slim_image.ImageRequest(kind=chosen, channels=(channel.url,), **said)
+    return contents.ImageRequest(kind=chosen, channels=(channel.url,), **said)
 
 
-def make(request: slim_image.ImageRequest, output: Path) -> slim_image.SlimImage:
+def make(request: contents.ImageRequest, output: Path) -> slim.SlimImage:
     tag = f"localhost/kiln-test-serving:{os.getpid()}"
     with shared_inputs.turn("images"):  # the folder is the clone's, where kiln refuses a second process
-        return slim_image.make_slim_image(request, output, tag=tag, work=WORK, env=os.environ, step=quiet)
+        return slim.make_slim_image(request, output, tag=tag, work=WORK, env=os.environ, step=quiet)
 
 
 @pytest.fixture(scope="session")
-def archive(channel: LocalChannel, tmp_path_factory: pytest.TempPathFactory) -> slim_image.SlimImage:
+def archive(channel: LocalChannel, tmp_path_factory: pytest.TempPathFactory) -> slim.SlimImage:
     return make(serving(channel), tmp_path_factory.mktemp("image") / "serving.tar")
 
 
 @pytest.fixture
-def loaded(engine: Engine, base_image: str, archive: slim_image.SlimImage) -> Iterator[Engine]:
+def loaded(engine: Engine, base_image: str, archive: slim.SlimImage) -> Iterator[Engine]:
     """The engine, as it works here, with the image in it."""
-    image_inspection_and_pull.load_archive(engine, archive.path)
-    yield engine_workarounds.workable_engine(engine, base_image)
+    images.load_archive(engine, archive.path)
+    yield container_engine.workable_engine(engine, base_image)
     engine.run_command("rmi", "--force", archive.tag)
 
 
-def test_the_same_packages_give_the_same_image(
-    channel: LocalChannel, archive: slim_image.SlimImage, tmp_path: Path
-) -> None:
+def test_the_same_packages_give_the_same_image(channel: LocalChannel, archive: slim.SlimImage, tmp_path: Path) -> None:
     again = make(serving(channel), tmp_path / "again.tar")
     assert again.digest == archive.digest
     assert again.path.read_bytes() == archive.path.read_bytes()
 
 
 def test_a_folder_holds_what_an_archive_holds_and_is_replaced(
-    channel: LocalChannel, archive: slim_image.SlimImage, tmp_path: Path
+    channel: LocalChannel, archive: slim.SlimImage, tmp_path: Path
 ) -> None:
     for _ in range(2):
         assert make(serving(channel), tmp_path / "layout").digest == archive.digest
@@ -105,7 +106,7 @@ def test_a_folder_holds_what_an_archive_holds_and_is_replaced(
     assert held == {path.relative_to(tmp_path / "layout").as_posix(): path.stat().st_size for path in result}
 
 
-def test_nothing_to_build_or_install_with_is_inside(archive: slim_image.SlimImage) -> None:
+def test_nothing_to_build_or_install_with_is_inside(archive: slim.SlimImage) -> None:
     paths = [member.name for member in members(archive.path)]
     assert "opt/conda/bin/tensorflow_model_server" in paths
     programs = {Path(path).name for path in paths if Path(path).parent.name in {"bin", "sbin"}}
@@ -123,15 +124,15 @@ def members(archive: Path) -> Iterator[tarfile.TarInfo]:
                 yield from layer
 
 
-def test_a_scanner_finds_what_is_installed(archive: slim_image.SlimImage) -> None:
+def test_a_scanner_finds_what_is_installed(archive: slim.SlimImage) -> None:
     paths = {member.name for member in members(archive.path)}
     assert "opt/conda/conda-meta/tensorflow-serving-2.20.0-cpu_h0_0.json" in paths
     assert {"etc/os-release", "usr/lib/os-release"} <= paths
     system = {Path(path).name for path in paths if path.startswith("var/lib/dpkg/status.d/")}
-    assert system == {*content_assembly.SYSTEM, *slim_image_programs.read_image_kind("serving").debian}
+    assert system == {*contents.SYSTEM, *contents.read_image_kind("serving").debian}
 
 
-def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: slim_image.SlimImage) -> None:
+def test_nobody_gains_rights_by_a_file_and_no_link_leads_nowhere(archive: slim.SlimImage) -> None:
     result = {f"/{member.name}": member for member in members(archive.path)}
     assert [path for path, member in result.items() if member.mode & 0o6000] == []
     writable = {path: member for path, member in result.items() if member.mode & 0o002 and not member.issym()}
@@ -159,7 +160,7 @@ EXPECTED = (
 
 @pytest.mark.parametrize("user", ["65532", "1000650000"])
 def test_the_server_starts_as_any_plain_user_is_found_well_and_ends_when_asked(
-    loaded: Engine, archive: slim_image.SlimImage, user: str
+    loaded: Engine, archive: slim.SlimImage, user: str
 ) -> None:
     named = f"kiln-test-{os.getpid()}-{user}"
     words = ("--name", named, *loaded.options, "--network", "none", "--cap-drop", "all", "--read-only")
@@ -184,8 +185,8 @@ def test_the_server_starts_as_any_plain_user_is_found_well_and_ends_when_asked(
         loaded.run_command("rm", "--force", named)
 
 
-def test_the_image_says_what_it_is(loaded: Engine, archive: slim_image.SlimImage) -> None:
-    told = image_inspection_and_pull.inspect_image(loaded, archive.tag)
+def test_the_image_says_what_it_is(loaded: Engine, archive: slim.SlimImage) -> None:
+    told = images.inspect_image(loaded, archive.tag)
     assert told is not None
     assert told["Config"]["Labels"]["org.opencontainers.image.version"] == "2.20.0"
     assert set(told["Config"]["ExposedPorts"]) == {"8500/tcp", "8501/tcp"}
@@ -194,10 +195,10 @@ def test_the_image_says_what_it_is(loaded: Engine, archive: slim_image.SlimImage
 
 
 @pytest.mark.needs("docker")
-def test_docker_asks_for_its_health(engine: Engine, loaded: Engine, archive: slim_image.SlimImage) -> None:
+def test_docker_asks_for_its_health(engine: Engine, loaded: Engine, archive: slim.SlimImage) -> None:
     if engine.kind.value != "docker":
         pytest.skip("Podman takes health checks from Docker's own format alone")
-    told = image_inspection_and_pull.inspect_image(loaded, archive.tag)
+    told = images.inspect_image(loaded, archive.tag)
     assert told is not None
     assert told["Config"]["Healthcheck"]["Test"] == ["CMD", "/usr/bin/models-are-served"]
 
@@ -254,8 +255,8 @@ def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_no_channel_is_told(tmp_path: Path) -> None:
-    request = slim_image.ImageRequest(
-        kind=slim_image_programs.read_image_kind("serving"), channels=("[x",), specs=("x",), suite="bookworm"
+    request = contents.ImageRequest(
+        kind=contents.read_image_kind("serving"), channels=("[x",), specs=("x",), suite="bookworm"
     )
     with pytest.raises(UsageError, match=r"one of \[x is not a channel"):
         make(request, tmp_path / "x.tar")
@@ -295,10 +296,10 @@ print(urllib.request.urlopen("http://127.0.0.1:8501/v1/models/sum:predict", data
 
 @pytest.mark.needs("docker")
 @pytest.mark.skipif(
-    apt_sources.debian_codename(system_package_advice.os_release()) != "bookworm",
+    apt.debian_codename(process.os_release()) != "bookworm",
     reason="a rehearsal's Python needs the libraries of its own system",
 )
-def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str, Any], tmp_path: Path) -> None:  # noqa: F811
+def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str, Any], tmp_path: Path) -> None:
     engine = shared_inputs.docker_engine()
     tag, named = f"localhost/kiln-test-tensorflow:{os.getpid()}", f"kiln-test-tf-{os.getpid()}"
     words = ("image", "tensorflow", "--from", report["channel"], "--tag", tag, "--output", str(tmp_path / "tf.tar"))
@@ -315,7 +316,7 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
     try:
         # Longer than an engine's own answers may take: TensorFlow is imported, and a model is traced.
         save = (engine.executable, "run", "--rm", *safe, *mounts, tag, "/inference.py", "save")
-        saved = process_runner.capture(save, env=engine.environment, timeout=CEILING)
+        saved = process.capture(save, env=engine.environment, timeout=CEILING)
         assert saved.ok, saved.tail
         assert (models / "sum" / "saved_model.pb").is_file()
         assert (models / "sum" / "saved_model.pb").stat().st_uid == 65532
@@ -332,7 +333,7 @@ def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str
 
         until(answered, "it answers", pause=0.2)
         assert json.loads(answers[-1]) == {"predictions": [[6.0], [15.0]]}
-        assert (image_inspection_and_pull.image_labels(engine, tag))["kiln.rehearsal"] == "true"
+        assert (images.image_labels(engine, tag))["kiln.rehearsal"] == "true"
     finally:
         engine.run_command("rm", "--force", named)
         engine.run_command("rmi", "--force", tag)

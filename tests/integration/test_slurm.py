@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import FleetLimit, MachinesUnknown, ProvisionRefused, WorkersLost
-from kiln.fleet.slurm.attempt_folders_and_sbatch_options import config_folder_name
-from kiln.model.fleet_run import JobState, WorkerState
-from kiln.model.run import ConfigState
+from kiln.base.errors import FleetLimit, MachinesUnknown, ProvisionRefused, WorkersLost
+from kiln.fleet.model import JobState, WorkerState
+from kiln.fleet.slurm.attempts import config_folder_name
+from kiln.state.results import ConfigState
 from tests.integration.fleet.helpers import (
     CONFIGS,
     HELD,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli
-from kiln.errors import SolveFailed
+from kiln.base.errors import SolveFailed
+from kiln.cli import main
 from tests import solving_neighbors
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def build_of(packages: Packages | None, row: Row) -> str:
 
 def kiln(places: Iterable[str], specs: Iterable[str], folder: Path, capsys: Capture) -> Packages | None:
     """Return what ``kiln install`` would install; None where it refuses."""
-    code = cli.run(["install", "--dry-run", "--json", "--flexible", "-p", str(folder / "prefix"), *places, *specs])
+    code = main.run(["install", "--dry-run", "--json", "--flexible", "-p", str(folder / "prefix"), *places, *specs])
     output = capsys.readouterr()
     if code == SolveFailed.exit_code:
         return None

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import solve_and_install
-from kiln.errors import SolveFailed
+from kiln.base.errors import SolveFailed
+from kiln.conda import solve as conda_solve
 from tests.solving import PYTHONS, machine, older, record, rendered, stand_ins, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kiln.virtual_packages import VirtualPackages
+    from kiln.conda.solve import VirtualPackages
 
 NEWEST = "2.21.0"
 DRIVERS = ("13.0", "12.9", "12.8", "12.5", "12.4", "12.0")  # CUDA 12.0 is driver 525
@@ -43,7 +43,7 @@ class Solver:
         if self.name != "rattler":
             return self._program(channels, specs, virtual_packages, flexible=flexible)
         try:
-            records = solve_and_install.solve(
+            records = conda_solve.solve(
                 [item.as_uri() for item in channels],
                 specs,
                 virtual_packages=virtual_packages,
@@ -256,7 +256,7 @@ def test_the_priority_decides_between_channels(tmp_path: Path) -> None:
     places = [first.as_uri(), second.as_uri()]
 
     def versions(spec: str, priority: str) -> dict[str, str]:
-        found = solve_and_install.solve(places, [spec], virtual_packages=machine(None, None), priority=priority)
+        found = conda_solve.solve(places, [spec], virtual_packages=machine(None, None), priority=priority)
         return {package.name.normalized: str(package.version) for package in found}
 
     assert versions("tool", "strict") == {"tool": "1"}

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build.unpacked_source_content_hash import folder_content_hash
-from kiln.conda_package import reader
-from kiln.errors import DownloadFailed, HashMismatch, RecipeFault
+from kiln.base.errors import DownloadFailed, HashMismatch, RecipeFault
+from kiln.build.engine.sources import folder_content_hash
+from kiln.conda import package_reader
 from tests import warm
 from tests.feedstocks import written
 
@@ -73,7 +73,7 @@ class Work(dict[str, tuple[bytes, bool, str]]):
     @classmethod
     def of(cls, package: Path) -> Work:
         found, top = cls(), "share/work/"
-        with reader.open_package_members(package) as members:
+        with package_reader.open_package_members(package) as members:
             for member, content in members:
                 name = member.name.removeprefix(top)
                 if member.name.startswith(top) and not member.isdir() and not OTHERS.search(name):

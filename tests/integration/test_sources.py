@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import HashMismatch
+from kiln.base.errors import HashMismatch
 from tests import warm
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.rattler_process.operations import unreachable_channel_error
+from kiln.conda.rattler.worker import unreachable_channel_error
 
 DNS = (
     "error sending request for url (https://conda.example.invalid/x/noarch/repodata_shards.msgpack.zst)\n"

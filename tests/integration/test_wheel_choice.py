@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import RehearsalRefused
-from kiln.rehearse.wheel_choice_by_pip import resolve_wheels
+from kiln.base.errors import RehearsalRefused
+from kiln.build.rehearsal.wheel_choice import resolve_wheels
 
 if TYPE_CHECKING:
     from pathlib import Path

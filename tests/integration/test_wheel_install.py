@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kiln.errors import TestsFailed
-from kiln.model.build_results import TestVerdict
-from kiln.package_test.wheel_install_test import execute_wheel_test, find_wheel_interpreter, plan_wheel_test
-from kiln.package_test.wheel_name import WheelName
-from tests.unit.package_test.wheels import written
+from kiln.base.errors import TestsFailed
+from kiln.build.test.specs import WheelName
+from kiln.build.test.wheels import execute_wheel_test, find_wheel_interpreter, plan_wheel_test
+from kiln.state.results import TestVerdict
+from tests.unit.build.test.wheels import written
 
 
 def test_a_wheel_is_installed_into_a_venv_and_imported(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.errors import UnsafeTemplate, UnsupportedPlatform
+from kiln.base.errors import UnsafeTemplate, UnsupportedPlatform
 from tests import waiting
 
 pytestmark = [pytest.mark.slow("commands run twice"), pytest.mark.sampled]
@@ -62,9 +62,9 @@ except FileNotFoundError:
     pass
 else:
     sys.exit("/proc")
-from kiln import limits
-from kiln.operating_system import file_locks, processes
-assert limits._limited.__module__ == "kiln.limits.in_process"
+from kiln.base import limits
+from kiln.base.system import files as file_locks, processes
+assert limits._limited.__module__ == "kiln.base.limits.in_process"
 assert file_locks.msvcrt.__name__ == "msvcrt"
 """
     done(python("-c", code))
@@ -171,8 +171,8 @@ def test_of_two_processes_one_holds_a_lock(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from kiln import files, folder_lock
-from kiln.errors import AlreadyRunning
+from kiln.base import files, locks as folder_lock
+from kiln.base.errors import AlreadyRunning
 import subprocess
 place = Path(sys.argv[1])
 if len(sys.argv) == 2:

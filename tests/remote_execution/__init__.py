@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import files
+from kiln.base import files as base_files
 from tests import small_tensorflow
 from tests.remote_cache import bridge, free_port
 
@@ -234,14 +234,14 @@ def packages() -> Path:
     """Return a folder of BuildGrid and what it needs, for the image's Python; fetched once."""
     folder = small_tensorflow.STORE / "buildgrid"
     complete = folder.with_name("buildgrid.complete")
-    made = files.sha256(REQUIREMENTS)
-    with files.held_lock_file(folder.with_name("buildgrid.lock")):
+    made = base_files.sha256(REQUIREMENTS)
+    with base_files.held_lock_file(folder.with_name("buildgrid.lock")):
         if not complete.exists() or complete.read_text() != made:
-            files.remove(folder)
+            base_files.remove(folder)
             words = ("install", "--quiet", "--no-deps", "--require-hashes", "--ignore-requires-python")
             places = ("--only-binary", ":all:", *PYTHON, "--target", str(folder), "--requirement", str(REQUIREMENTS))
             run((sys.executable, "-m", "pip", *words, *places))
-            files.write_text(complete, made)
+            base_files.write_text(complete, made)
     return folder
 
 

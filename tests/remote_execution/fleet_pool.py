@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln.build.bazel import events
 from kiln.container.engine import choose_engine
-from kiln.image import apt_sources, build_container_image
-from kiln.store import executor_credentials_encoding
+from kiln.image import apt
+from kiln.image import worker as image_worker
 from tests import bazel_tls, remote_execution, shared_inputs, small_tensorflow
 from tests.remote_execution import flags
 
@@ -150,11 +151,11 @@ def require() -> None:
     """Have the image with Bazel; skip the test where a part of the engine is missing."""
     if reason := remote_execution.missing():
         pytest.skip(reason)
-    if not apt_sources.sources_list_lines("trixie", env=os.environ):
+    if not apt.sources_list_lines("trixie", env=os.environ):
         pytest.skip("this machine's apt knows no mirror of Debian")
     engine = choose_engine("docker", env=os.environ).engine
     assert engine is not None
-    recipe = build_container_image.base_image_recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
+    recipe = image_worker.base_image_recipe("trixie", (*small_tensorflow.BAZEL, *small_tensorflow.FINDERS))
     shared_inputs.provide_image(engine, recipe, small_tensorflow.IMAGE)
 
 
@@ -185,9 +186,7 @@ class Client:
         command = f"echo {name} %d >/dev/null; sleep {seconds}; hostname >$@"
         rules = f'[genrule(name = "a%d" % n, outs = ["%d" % n], cmd = "{command}" % n) for n in range({actions})]\n'
         (folder / "BUILD").write_text(rules)
-        flags.write(
-            folder, f"grpcs://{self.server}", executor_credentials_encoding.encode_credentials_folder(credentials)
-        )
+        flags.write(folder, f"grpcs://{self.server}", events.encode_credentials_folder(credentials))
         return self.thread.submit(self._build, folder)
 
     def _build(self, folder: Path) -> Result:

@@ -22,17 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.errors import WorkersLost
+from kiln.base.errors import WorkersLost
 from tests.cloud_machines import address_service, gateway
 from tests.integration.fleet import test_detached
-from tests.integration.fleet.helpers import (
-    PLANTED,
-    docker,
-    hold,
-    let_go,
-    trust_this_computers_authorities,
-    words,
-)
+from tests.integration.fleet.helpers import PLANTED, docker, hold, let_go, trust_this_computers_authorities, words
 from tests.moto_machines import moto_machines
 from tests.openstack_machines import openstack_machines
 from tests.trials.fleet import make_image

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.errors import KilnError
+from kiln.base.errors import KilnError
 from tests.integration.fleet import test_detached, test_runs
 from tests.integration.fleet.helpers import building, containers, docker, existing_machines, ledgered, words
 from tests.trials.fault_kinds import CLOCK, FAULTS, Fault, Trial

@@ -22,9 +22,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.conda_package.reader import read_info_json
-from kiln.fleet import local_processes_of_killed_run
-from kiln.ledger.fleet import FleetLedger
+from kiln.conda.package_reader import read_info_json
+from kiln.fleet.ansible import playbooks
+from kiln.fleet.records import FleetLedger
 from tests import shared_inputs
 from tests.trials.kills import CONFIGS, ENVIRONMENT, ROOT, SMALL, VICTIMS, Tally, killed, show
 
@@ -131,7 +131,7 @@ def leftovers(root: Path) -> list[str]:
         asked = ("docker", "ps", "--all", "--quiet", "--filter", f"label=kiln-run={run.id}")
         left += subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
         left += [f"run {run.id} is open"] if run.finished is None else []
-        left += [f"process {pid}" for pid in local_processes_of_killed_run.find_processes_of_run(folder)]
+        left += [f"process {pid}" for pid in playbooks.find_processes_of_run(folder)]
         left += [str(path) for place in ("keys", "claims", "inventory") for path in folder.glob(f"{place}/*")]
     return left
 

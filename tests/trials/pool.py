@@ -24,10 +24,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from kiln import bootstrap
-from kiln.conda_package.reader import read_info_json
+from kiln.base import bootstrap
+from kiln.conda.package_reader import read_info_json
 from kiln.container.engine import choose_engine
-from kiln.ledger.fleet import FleetLedger
+from kiln.fleet.records import FleetLedger
 from tests import shared_inputs, small_tensorflow
 from tests.integration.fleet.helpers import existing_machines
 from tests.remote_execution import fleet_pool

@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import files
+from kiln.base import files
 from kiln.container.engine import choose_engine
-from kiln.image import local_worker_container_image
-from kiln.image.build_container_image import AFTER, BEFORE
-from kiln.image.local_worker_container_image import UNPACK
-from kiln.model.fleet_run import JobState
+from kiln.fleet.model import JobState
+from kiln.image import worker as image_worker
+from kiln.image.worker import AFTER, BEFORE, UNPACK
 from tests import instance_metadata, shared_inputs
 from tests.integration.fleet.helpers import containers, ledgered
 from tests.trials.fleet import packages
@@ -81,7 +80,7 @@ mkdir -p "$PREFIX/STEP" && cp "$SRC_DIR"/dist/*.txt "$PREFIX/STEP"
 # Only AWS has spot workers: the command for other providers refuses the option.
 SPOT = """\
 import sys
-from kiln.cli import fleet_run_terms_from_options
+from kiln.cli.fleet import planning as fleet_run_terms_from_options
 fleet_run_terms_from_options.OPTIONS_OF["spot"] = ("aws", "local")
 from kiln.__main__ import main
 main()
@@ -118,7 +117,7 @@ def provide_image() -> None:
     """Have the image of workers with Debian's Bazel, which takes some minutes once."""
     engine = choose_engine("docker", env={**ENVIRONMENT}).engine
     assert engine is not None
-    below = local_worker_container_image.worker_recipe()
+    below = image_worker.worker_recipe()
     recipe = replace(
         below, name="kiln-worker-bazel", packages=BAZEL, below=below, setup=(UNPACK, BEFORE), hooks=AFTER[:2]
     )
@@ -152,7 +151,7 @@ def metadata_of(worker: str, notice: Path) -> Iterator[None]:
         "--cap-add=NET_ADMIN",
     )
     mounts = (f"--volume={program}:/metadata.py:ro", f"--volume={notice.parent}:{SEEN}:ro")
-    begun = (*words, *mounts, "--entrypoint=sh", local_worker_container_image.worker_recipe().tag, "-c", serve)
+    begun = (*words, *mounts, "--entrypoint=sh", image_worker.worker_recipe().tag, "-c", serve)
     name = subprocess.run(begun, check=True, capture_output=True, text=True).stdout.strip()
     try:
         yield

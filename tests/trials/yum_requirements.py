@@ -18,12 +18,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.container import derived_image, image_inspection_and_pull
+from kiln.container import container as container_container
+from kiln.container import images
 from kiln.container.container import Container
 from kiln.container.engine import Engine, choose_engine
-from kiln.image import build_container_image
-from kiln.model.container import ContainerRun
-from kiln.model.feedstock import Feedstock
+from kiln.container.plan import ContainerRun
+from kiln.image import worker
+from kiln.recipe.feedstock import Feedstock
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -137,9 +138,7 @@ def trial(name: str) -> list[str]:
 def prepare(engine: Engine) -> None:
     """Make the image with the repository."""
     folder = Feedstock(root=ROOT).artifacts / "images"
-    build_container_image.provide_image(
-        engine, build_container_image.base_image_recipe(extra=DEBIAN), tag=BASE, folder=folder, env=os.environ
-    )
+    worker.provide_image(engine, worker.base_image_recipe(extra=DEBIAN), tag=BASE, folder=folder, env=os.environ)
     with Container(engine, ContainerRun(image=BASE, argv=("sh", "-c", MAKE))) as container:
         result = container.run()
         assert result.ok, result.tail
@@ -174,19 +173,19 @@ def kiln(feedstock: Feedstock, *words: str) -> tuple[int, str]:
 
 def derived(engine: Engine) -> set[str]:
     """Return the names of the derived images."""
-    words = ("image", "ls", "--filter", f"label={derived_image.LABEL}", "--format", "{{.Repository}}:{{.Tag}}")
+    words = ("image", "ls", "--filter", f"label={container_container.LABEL}", "--format", "{{.Repository}}:{{.Tag}}")
     return set(engine.run_command(*words).stdout.split())
 
 
 def of_image(engine: Engine, tag: str) -> Iterator[str]:
     """Yield what is wrong with a derived image: it has the settings of the image below."""
-    described = image_inspection_and_pull.inspect_image(engine, tag) or {}
+    described = images.inspect_image(engine, tag) or {}
     config = described["Config"]
     settings = (config["User"], config["Entrypoint"], config["Cmd"])
     if settings != ("conda", ["/no/such/program"], ["/bin/bash"]):
         yield f"settings {json.dumps(settings)}"
-    if image_inspection_and_pull.image_labels(engine, tag)[derived_image.LABEL] != "kiln-hello":
-        yield f"labels {image_inspection_and_pull.image_labels(engine, tag)}"
+    if images.image_labels(engine, tag)[container_container.LABEL] != "kiln-hello":
+        yield f"labels {images.image_labels(engine, tag)}"
     if leaks := [entry for entry in config["Env"] if "proxy" in entry.lower() and not entry.endswith("=")]:
         yield f"proxies {leaks}"
 

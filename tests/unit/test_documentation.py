@@ -1,4 +1,4 @@
-"""The documentation is consistent: its links, its index, and its tables of layers and commands."""
+"""The documentation is consistent: its links, its index, and its lists of packages and commands."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from kiln import __version__
-from kiln.cli import COMMANDS
+from kiln.cli.main import COMMANDS
 from tests.source_files import FILES
-from tests.unit.test_source_rules import LAYER_OF, part_of
+from tests.unit.test_source_rules import ORDER
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -60,13 +60,13 @@ def test_every_module_that_an_explanation_names_exists() -> None:
 
 def test_every_module_of_the_flow_and_of_the_fleet_exists() -> None:
     explanation = ROOT / "docs" / "explanation"
-    flow = [span for span in spans_of(explanation / "design.md") if re.fullmatch(r"[a-z_]+/[a-z_]+", span)]
+    flow = [span for span in spans_of(explanation / "design.md") if re.fullmatch(r"[a-z_]+(?:/[a-z_]+)+", span)]
     assert flow
     assert [name for name in flow if not (ROOT / "kiln" / f"{name}.py").exists()] == []
     rows = re.findall(r"(?m)^\| (?!part)[\w, ]+ \| (.*`.*) \|$", (explanation / "workers.md").read_text())
     names = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
     assert names
-    assert names <= {file.stem for file in FILES if file.parent == ROOT / "kiln" / "fleet"}
+    assert names <= {file.stem for file in FILES if ROOT / "kiln" / "fleet" in file.parents}
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -75,9 +75,9 @@ def test_every_page_is_in_the_index() -> None:
     assert [page for page in pages if page != "README.md" and f"({page})" not in index] == []
 
 
-def test_the_table_of_layers_is_the_one_that_is_tested() -> None:
-    rows = re.findall(r"^\| (\d) \| `(\w+)` \|", (ROOT / "docs/explanation/design.md").read_text(), re.MULTILINE)
-    assert {part: int(layer) for layer, part in rows} == {part: LAYER_OF.get(part) for part in map(part_of, FILES)}
+def test_the_list_of_packages_is_the_one_that_is_tested() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", (ROOT / "docs/explanation/design.md").read_text(), re.MULTILINE)
+    assert rows == [(str(place), package) for place, package in enumerate(ORDER, 1)]
 
 
 def test_the_table_of_commands_is_complete() -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.conda_package import reader
-from kiln.errors import BrokenPackage
-from kiln.repodata.index_entry import read_index_entry
-from kiln.zstd import zstd
+from kiln.base.errors import BrokenPackage
+from kiln.base.zstd import zstd
+from kiln.conda import package_reader
+from kiln.conda.index import read_index_entry
 from tests.broken_packages import CENTRAL, INDEX, LOCAL, add, packed, tarball
 from tests.broken_packages import archive as tar_of
 
@@ -90,7 +90,7 @@ FAULTS: dict[str, Callable[[], bytes]] = {
     "no number": lambda: info("index.json", GOOD["index.json"].replace(b": 0", b": NaN")),
     "half a character": lambda: info("index.json", GOOD["index.json"].replace(b'"1"', b'"\\ud800"')),
     "an integer of very many digits": lambda: info("index.json", b'{"build_number": ' + b"1" * 100_000 + b"}"),
-    "very large JSON": lambda: info("index.json", b'"' + b" " * reader.LARGEST_OTHER_JSON + b'"'),
+    "very large JSON": lambda: info("index.json", b'"' + b" " * package_reader.LARGEST_OTHER_JSON + b'"'),
     "JSON of another type": lambda: info("index.json", b"[]"),
     "a known key of another type": lambda: info("index.json", GOOD["index.json"].replace(b'"1"', b'["1"]')),
     "a subdir that leads out": lambda: info("index.json", GOOD["index.json"].replace(b"linux-64", b"../../x")),
@@ -127,19 +127,19 @@ def test_the_package_that_these_are_made_of_is_good(tmp_path: Path) -> None:
 def test_an_invalid_payload_is_refused(tmp_path: Path, data: Callable[[], bytes]) -> None:
     place = tmp_path / "app-1-0.conda"
     place.write_bytes(data())
-    with pytest.raises(BrokenPackage), reader.open_package_members(place) as members:
+    with pytest.raises(BrokenPackage), package_reader.open_package_members(place) as members:
         list(members)
 
 
 def test_a_payload_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "LEAST_PAYLOAD", 1 << 20)
+    monkeypatch.setattr(package_reader, "LEAST_PAYLOAD", 1 << 20)
     place = tmp_path / "app-1-0.conda"
     place.write_bytes(package(payload=packed(tar_of(lambda tar: add(tar, "zeros", bytes(1 << 22))))))
-    with pytest.raises(BrokenPackage) as told, reader.open_package_members(place) as members:
+    with pytest.raises(BrokenPackage) as told, package_reader.open_package_members(place) as members:
         assert [content.read() for _, content in members if content]
     assert "it unpacks to more than" in told.value.why
 
 
 def test_faults_of_the_disk_are_no_faults_of_the_package(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        reader.read_info_json(tmp_path / "nowhere.conda", "index.json")
+        package_reader.read_info_json(tmp_path / "nowhere.conda", "index.json")

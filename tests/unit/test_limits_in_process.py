@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import KilnError, UnsafeTemplate
-from kiln.limits import in_process, record_place, rendering_limit_errors, run_bounded
-from kiln.model.source_position import Place
+from kiln.base.errors import KilnError, UnsafeTemplate
+from kiln.base.limits import errors, in_process, run_bounded
+from kiln.base.limits.errors import record_place
+from kiln.base.position import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +54,7 @@ def test_the_result_and_ordinary_errors_come_through() -> None:
 
 @pytest.mark.parametrize("work", [endless, stubborn])
 def test_work_without_end_is_ended_and_placed(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering_limit_errors, "SECONDS", 0.1)
+    monkeypatch.setattr(errors, "SECONDS", 0.1)
     with pytest.raises(UnsafeTemplate) as caught:
         in_process.run_bounded(noted(work))
     assert (caught.value.at, caught.value.why) == (HERE, "it takes more than 0.1 s of processor time")
@@ -74,7 +75,7 @@ def test_work_that_fills_the_memory_is_ended_and_the_limit_is_gone_after_it() ->
 
 
 def test_the_next_work_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering_limit_errors, "SECONDS", 0.1)
+    monkeypatch.setattr(errors, "SECONDS", 0.1)
     for _ in range(3):
         with pytest.raises(KilnError):
             in_process.run_bounded(endless)
@@ -97,7 +98,7 @@ def test_threads_take_turns() -> None:
 @pytest.mark.processes
 def test_a_single_step_without_end_ends_the_process_with_the_place() -> None:
     code = """
-from kiln.limits import in_process
+from kiln.base.limits import in_process
 in_process.STALL = 0.3
 in_process.run_bounded(lambda: 7 ** (10 ** 9))
 """

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 import yaml
 
-from kiln.fleet.local_processes_of_killed_run import MARK
-from kiln.fleet.provider_playbook_runs import SCARCE
-from kiln.store import executor_credentials_encoding
+from kiln.build.bazel import events
+from kiln.fleet.ansible.executor import SCARCE
+from kiln.fleet.ansible.playbooks import MARK
 from tests.playbook_programs import ANSIBLE, load
 
 if TYPE_CHECKING:
@@ -619,9 +619,7 @@ def test_a_pool_has_certificates_of_its_run_only(tmp_path: Path) -> None:
     keys = [path for path in tmp_path.rglob("*") if path.suffix == ".key" or path.is_dir()]
     assert all(path.stat().st_mode & 0o077 == 0 for path in keys if "pool-" in path.name or path.suffix)
     assert not (tmp_path / "pool-client" / "ca.key").exists()
-    assert executor_credentials_encoding.is_encoded_credentials(
-        executor_credentials_encoding.encode_credentials_folder(fresh_client(tmp_path / "third"))
-    )
+    assert events.is_encoded_credentials(events.encode_credentials_folder(fresh_client(tmp_path / "third")))
 
 
 def fresh_client(folder: Path) -> Path:

@@ -1,7 +1,7 @@
 """Rules of the source code, read from each module's syntax tree.
 
-The layers of the architecture: an import points down, never sideways between stages, never up. Systems differ in one
-package alone, and no message names a page that an installed kiln lacks.
+The packages stand in one order: an import points to a package before its own, and no modules import each other in a
+cycle. Systems differ in one package alone, and no message names a page that an installed kiln lacks.
 """
 
 from __future__ import annotations
@@ -20,28 +20,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-LAYERS = tuple(
-    set(parts.split())
-    for parts in (
-        "errors interprocess_messages lazy_exports lazy_pattern masking model bootstrap serialization operating_system",
-        """yamltext template versions variants recipe recipe_v1 matchspec_notation conda_package repodata process_runner
-        bazel container local_channel console files zstd system_package_advice ledger limits provenance
-        compat package_safety name_rules channel_url_credentials rattler_process process_table
-        conda_forge_yml signals folder_lock http_client source_download archive_kinds recipe_script_launch_commands
-        emulation git version_spec plain_yaml_loading package_cache solve_and_install virtual_packages""",
-        "feedstock_folder_check lint expand render build package_test publish rehearse image report",
-        "store job executor builder scheduling run install release fleet bump convert init",
-        "cli __main__",
-    )
+# Each package imports only those before it. docs/explanation/design.md has the same list.
+ORDER = (
+    *("base", "container", "compat", "conda", "recipe", "feedstock", "image"),
+    *("state", "build", "run", "publish", "fleet", "cli"),
 )
-LAYER_OF = {part: layer for layer, parts in enumerate(LAYERS) for part in parts}
-STAGES = 2  # the one layer whose parts never import each other
-ACYCLIC = (1, 3)  # layers whose parts may import each other, without a cycle
+RANK = {package: place for place, package in enumerate(ORDER)}
 
 
 def part_of(file: Path) -> str:
-    """Return the first name below kiln/: a module or a package."""
+    """Return the first name below kiln/: a package, or a module such as the entry point."""
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def module_of(file: Path) -> str:
+    """Return the dotted name of a module."""
+    return ".".join(("kiln", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+MODULES = {module_of(file): file for file in FILES}
 
 
 class ModuleContents(NamedTuple):
@@ -67,100 +64,70 @@ def imports_in(nodes: Sequence[ast.AST]) -> set[str]:
         if isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            modules.add(node.module)
-            modules.update(f"{node.module}.{alias.name}" for alias in node.names if node.module == "kiln")
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules |= {name if name in MODULES else node.module for name in names}
     return modules
+
+
+def modules_imported_by(file: Path) -> set[str]:
+    """Return the other modules of kiln that a module imports."""
+    return contents_of(file).imports & MODULES.keys() - {module_of(file)}
 
 
 def parts_imported_by(file: Path) -> set[str]:
     """Return the other parts of kiln that a module imports."""
-    return {name.split(".")[1] for name in contents_of(file).imports if name.startswith("kiln.")} - {part_of(file)}
+    return {name.split(".")[1] for name in modules_imported_by(file)} - {part_of(file)}
 
 
-def test_every_part_belongs_to_a_layer() -> None:
-    missing = {part_of(file) for file in FILES} - LAYER_OF.keys()
-    assert not missing, "give each a layer here and in docs/explanation/design.md"
+def test_every_package_has_a_place_in_the_order() -> None:
+    assert {part_of(file) for file in FILES} - {"__main__"} == set(ORDER), "and in docs/explanation/design.md"
 
 
-def test_imports_point_down() -> None:
-    """To a lower layer or within one; but stages meet only in model types."""
+def test_no_package_is_nested_deeper_than_two_levels() -> None:
+    assert [name_of(file) for file in FILES if len(file.relative_to(PACKAGE).parts) > 3] == []
+
+
+def test_imports_point_to_earlier_packages() -> None:
     wrong = [
         f"{name_of(file)} imports {other}"
         for file in FILES
-        for part in [part_of(file)]
-        for other in sorted(parts_imported_by(file) - {"__version__"})
-        if LAYER_OF[other] > LAYER_OF[part] or LAYER_OF[other] == LAYER_OF[part] == STAGES
+        if part_of(file) in RANK
+        for other in sorted(parts_imported_by(file))
+        if RANK.get(other, len(ORDER)) > RANK[part_of(file)]
     ]
     assert wrong == []
 
 
-@pytest.mark.parametrize("layer", ACYCLIC)
-def test_imports_within_a_layer_make_no_cycle(layer: int) -> None:
-    uses: dict[str, set[str]] = {}
-    for file in FILES:
-        if LAYER_OF.get(part_of(file)) == layer:
-            uses.setdefault(part_of(file), set()).update(parts_imported_by(file) & LAYERS[layer])
+def test_no_modules_import_each_other_in_a_cycle() -> None:
+    uses = {module: modules_imported_by(file) for module, file in MODULES.items()}
     while uses:
-        free = {part for part, others in uses.items() if not others & uses.keys()}
-        assert free, f"these import each other in a cycle: {sorted(uses)}"
-        uses = {part: others for part, others in uses.items() if part not in free}
+        free = {module for module, others in uses.items() if not others & uses.keys()}
+        assert free, f"these import each other in a cycle, or modules of one: {sorted(uses)}"
+        uses = {module: others for module, others in uses.items() if module not in free}
 
 
-DESTROYS = re.compile(
-    r"\brm -[rf]|\b(?:remove|delete) (?:it|them|\{)|\bgit (?:clean|reset|checkout --)|\bkill -9|prune"
-)
-
-
-def test_no_hint_destroys_what_a_user_has_made() -> None:
-    """Who pastes a hint loses nothing: files are moved or renamed; options, settings and links are removed."""
-    found = [
-        f"{name_of(file)}: {text}"
-        for file in FILES
-        for call in ast.walk(ast.parse(file.read_text()))
-        if isinstance(call, ast.keyword) and call.arg == "hint"
-        if DESTROYS.search(text := ast.unparse(call.value))
-    ]
-    allowed = {  # settings of conda-forge.yml, a hash in a recipe, and packages in a label of a server
-        *("expand/publishing_job_settings.py", "bump/source_hash_literals.py", "publish/servers/server_publication.py"),
-        *("run/unsupported_recipe_yaml_keys.py", "build/rattler_build_failure_kinds.py"),
-        "cli/build_continued_over_ci_jobs.py",  # an option
-    }
-    assert [line for line in found if line.partition(":")[0] not in allowed] == []
-
-
-def test_git_is_called_by_one_module() -> None:
-    """But for sources, which are checked out where the build runs."""
-    callers = {name_of(file) for file in FILES if re.search(r"""(?<!get)[(\[]\s*["']git["'],""", file.read_text())}
-    assert callers == {"git.py", "build/source_repository_checkout.py"}
-
-
-def test_the_lowest_layer_needs_only_the_standard_library() -> None:
-    roots = {
-        name.split(".")[0] for file in FILES if LAYER_OF.get(part_of(file)) == 0 for name in contents_of(file).imports
-    }
+def test_the_set_up_of_the_environment_needs_only_the_standard_library() -> None:
+    modules, left = set(), {"kiln.base.bootstrap"}
+    while left:
+        modules |= left
+        left = {name for module in left for name in modules_imported_by(MODULES[module])} - modules
+    roots = {name.split(".")[0] for module in modules for name in contents_of(MODULES[module]).imports}
     assert roots <= {*sys.stdlib_module_names, "kiln"}
 
 
 # What reads recipes of one format; the others get what is rendered, and do not know which format it was.
-FORMATS = {"recipe", "recipe_v1"}
-READERS = {
-    "bump",
-    "convert",
-    "expand",
-    "lint",
-    "render",
-    "run/recipe_support.py",
-    "run/unsupported_recipe_yaml_keys.py",
-}
+FORMATS = ("kiln.recipe.v0", "kiln.recipe.v1")
+READERS = {"feedstock", "recipe", "run/recipe_checks.py"}
 
 
 def test_what_comes_after_rendering_does_not_know_the_format_of_the_recipe() -> None:
     users = {
-        file.relative_to(PACKAGE)
+        file
         for file in FILES
-        if part_of(file) not in FORMATS and parts_imported_by(file) & FORMATS
+        if not module_of(file).startswith(FORMATS)
+        and any(name.startswith(FORMATS) for name in modules_imported_by(file))
     }
-    assert {str(file) if file.parts[0] == "run" else file.parts[0] for file in users} == READERS
+    assert {name_of(file) if part_of(file) == "run" else part_of(file) for file in users} == READERS
 
 
 UNIX_MODULES = frozenset({"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"})
@@ -172,15 +139,15 @@ UNIX_NAMES = frozenset(
     }
 )
 ALLOWED = {
-    "limits/forked.py",
-    "limits/__init__.py",
-    "rehearse/interpreter_facts_script.py",
-    "system_package_advice.py",
+    "base/limits/forked.py",
+    "base/limits/__init__.py",
+    "build/rehearsal/interpreter_facts.py",
+    "base/process.py",
 }  # the last two only read its name
 
 
 def is_portable(file: Path) -> bool:
-    return name_of(file) not in ALLOWED and not name_of(file).startswith("operating_system/")
+    return name_of(file) not in ALLOWED and not name_of(file).startswith("base/system/")
 
 
 def names_in(nodes: Sequence[ast.AST]) -> set[str]:
@@ -215,7 +182,11 @@ def lines_without_encoding(nodes: Sequence[ast.AST]) -> list[int]:
         modes = [*node.args[0 if is_method else 1 :][:1], *(key.value for key in node.keywords if key.arg == "mode")]
         mode = next((mode.value for mode in modes if isinstance(mode, ast.Constant)), None)
         is_text = mode in {"r", "w", "a", "x", "r+", "w+"} or any(key.arg == "newline" for key in node.keywords)
-        reads = is_method and name in {"read_text", "write_text"} and owner not in {"files", "yamltext", "installed"}
+        reads = (
+            is_method
+            and name in {"read_text", "write_text"}
+            and owner not in {"files", "base_files", "yaml", "installed"}
+        )
         if reads or (name == "open" and is_text):
             lines.append(node.lineno)
     return lines

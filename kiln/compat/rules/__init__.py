@@ -7,21 +7,170 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.compat.rules import (
-    cudnn,
-    gpu,
-    nvidia_driver,
-    single_part_rules_and_fitting_releases,
-    tensorflow,
-    tensorflow_serving,
+from kiln.compat import tables
+from kiln.compat.combination import (
+    COSTS,
+    WORKS,
+    Combination,
+    Finding,
+    Verdict,
+    capability_number,
+    dotted_capability,
+    finding_with_rows,
+    unknown_finding,
 )
+from kiln.compat.rules import gpu as rules_gpu
+from kiln.compat.rules import tensorflow
+from kiln.compat.rules.gpu import (
+    judge_cuda_and_driver,
+    judge_cuda_and_host_compiler,
+    judge_cuda_and_target_capabilities,
+)
+from kiln.compat.tables import version_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from kiln.compat.combination import Combination
-    from kiln.compat.results import Finding
-    from kiln.compat.rules.single_part_rules_and_fitting_releases import Rule
+    from kiln.compat.tables import Row
+
+    Rule = Callable[[Combination], Iterator[Finding]]
+
+
+def single_part_findings(combination: Combination) -> Iterator[Finding]:
+    """Yield a finding for each part that no rule combines with another."""
+    yield from _cuda_findings(combination)
+    yield from _gpu_findings(combination)
+    if combination.driver is not None:
+        yield from _accepted_cuda_range_finding(
+            "driver", f"driver {combination.driver} runs", judge_cuda_and_driver, combination
+        )
+    compiler = combination.host or combination.compiler
+    if compiler is not None and compiler.startswith("gcc "):
+        yield from _accepted_cuda_range_finding(
+            "host compiler", f"{compiler} is accepted by nvcc of", judge_cuda_and_host_compiler, combination
+        )
+    if combination.built_for:
+        yield from _accepted_cuda_range_finding(
+            "what is built",
+            f"{','.join(combination.built_for)} is compiled by",
+            judge_cuda_and_target_capabilities,
+            combination,
+        )
+
+
+def discontinued_machine_findings(combination: Combination) -> Iterator[Finding]:
+    """Yield a finding for a machine that its provider does not sell any more."""
+    for gpu in combination.gpus:
+        for row in gpu.rows:
+            if row.table == "cloud" and row["sold"] == "no":
+                reason = f"{row['provider'].upper()} does not sell {row['machine']} any more"
+                yield finding_with_rows("cloud", WORKS, reason, row)
+
+
+def _cuda_findings(combination: Combination) -> Iterator[Finding]:
+    if combination.cuda is None:
+        return
+    compiler, driver = tables.cuda_compiler_row(combination.cuda), tables.oldest_driver_row_for_cuda(combination.cuda)
+    least = tables.minor_compatibility_driver_row(combination.cuda)
+    if compiler is None or driver is None:
+        yield unknown_finding("CUDA", f"no table has CUDA {combination.cuda}")
+        return
+    capabilities = compiler["capabilities"].split()
+    generations = f"{dotted_capability(capabilities[0])} to {dotted_capability(capabilities[-1])}"
+    gcc = f"a GCC below {compiler['gcc_below']}" if compiler["gcc_below"] else "host compilers that no table has"
+    reach = f"compiles for {generations}, and accepts {gcc}"
+    yield finding_with_rows("CUDA", WORKS, f"CUDA {combination.cuda} {reach}", compiler)
+    minor = f"; from {least['driver']} on, minor-version compatibility runs it" if least else ""
+    rows = (driver,) if least is None else (driver, least)
+    yield finding_with_rows("CUDA", WORKS, f"CUDA {combination.cuda} came with driver {driver['driver']}{minor}", *rows)
+
+
+def _gpu_findings(combination: Combination) -> Iterator[Finding]:
+    for gpu in combination.gpus:
+        rows = tables.cuda_rows_for_capability(capability_number(gpu.capability))
+        last = tables.last_driver_row_for_capability(gpu.capability)
+        if not rows:
+            yield unknown_finding("GPU", f"no table has a CUDA that compiles for {gpu.text}")
+            continue
+        ends = f"CUDA {rows[0]['first']} to {rows[-1]['last']} compile for {gpu.text}"
+        yield finding_with_rows("GPU", WORKS, ends, *dict.fromkeys((rows[0], rows[-1])), *gpu.rows)
+        if last is not None:
+            yield finding_with_rows(
+                "GPU", WORKS, f"the last drivers for {gpu.text} are those of {last['driver']}", last
+            )
+
+
+def _accepted_cuda_range_finding(name: str, words: str, rule: Rule, combination: Combination) -> Iterator[Finding]:
+    """Yield the CUDAs that a rule accepts with one part, from the oldest to the newest."""
+    accepted = [
+        (cuda, finding)
+        for cuda in tables.cuda_minor_versions()
+        for finding in rule(combination.with_versions(cuda=cuda))
+        if finding.verdict is WORKS
+    ]
+    if not accepted:
+        yield unknown_finding(name, f"{words} no CUDA that the tables have")
+        return
+    (newest, first), (oldest, last) = accepted[0], accepted[-1]
+    rows = dict.fromkeys((*first.rows, *last.rows))
+    yield finding_with_rows(name, WORKS, f"{words} CUDA {oldest} to {newest}", *rows)
+
+
+def accepting_release_findings(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Finding]:
+    """Yield the releases of TensorFlow that accept all parts; without one, that this is not documented."""
+    if (
+        combination.tf is not None
+        or combination.serving is not None
+        or not (combination.specified_versions() or combination.gpus or combination.built_for)
+    ):
+        return
+    if combination.cuda is not None and tables.oldest_driver_row_for_cuda(combination.cuda) is None:
+        return  # the tables do not have that CUDA
+    verdicts = [(row, _verdict_with_release(combination, row, rules)) for row in tables.table_rows("tensorflow")]
+    for good, words in ((WORKS, "as upstream tests them"), (COSTS, "with a cost")):
+        fitting = [row for row, verdict in verdicts if verdict is good]
+        if fitting:
+            yield finding_with_rows(
+                "releases", good, _release_range_text(fitting, words), *dict.fromkeys((fitting[0], fitting[-1]))
+            )
+            return
+    newest = tables.table_rows("tensorflow")[0]
+    if cuda := _newest_accepted_cuda(combination, newest, rules):
+        reason = (
+            f"TensorFlow {newest['tf']} accepts it when it is built with CUDA {cuda}, which upstream's wheel is not"
+        )
+        yield finding_with_rows("releases", COSTS, reason, newest)
+        return
+    yield unknown_finding("releases", "no release of TensorFlow in the tables is known to accept all of it")
+
+
+def _newest_accepted_cuda(combination: Combination, row: Row, rules: tuple[Rule, ...]) -> str | None:
+    """Return the newest CUDA, of the major version of a release's, with which it accepts the GPUs and other parts."""
+    if combination.cuda is not None or not combination.gpus:
+        return None
+    major = version_numbers(row["cuda"])[:1]
+    lines = (cuda for cuda in tables.cuda_minor_versions() if version_numbers(cuda)[:1] == major)
+    return next(
+        (cuda for cuda in lines if _verdict_with_release(combination.with_versions(cuda=cuda), row, rules) is COSTS),
+        None,
+    )
+
+
+def _verdict_with_release(combination: Combination, row: Row, rules: tuple[Rule, ...]) -> Verdict:
+    """Return the verdict on a release with the parts, at most COSTS; the release's CUDA replaces one left open."""
+    whole, worst = combination.with_versions(tf=row["tf"], cuda=combination.cuda or row["cuda"]), WORKS
+    for finding in (finding for rule in rules for finding in rule(whole)):
+        worst = max(worst, finding.verdict, key=lambda verdict: verdict.rank)
+        if worst.rank > COSTS.rank:
+            break
+    return worst
+
+
+def _release_range_text(fitting: list[Row], words: str) -> str:
+    newest, oldest = fitting[0]["tf"], fitting[-1]["tf"]
+    older = "" if newest == oldest else f", {oldest} the oldest"
+    return f"of TensorFlow's releases, {words}, {newest} is the newest that accepts it{older}"
+
 
 RULES: tuple[Rule, ...] = (
     tensorflow.state_tested_versions,
@@ -30,20 +179,20 @@ RULES: tuple[Rule, ...] = (
     tensorflow.judge_tensorflow_and_python,
     tensorflow.judge_tensorflow_and_bazel,
     tensorflow.judge_tensorflow_and_compiler,
-    tensorflow_serving.judge_serving_and_its_libraries,
-    tensorflow_serving.judge_serving_and_bazel,
-    tensorflow_serving.judge_serving_and_python,
-    gpu.judge_cuda_and_gpu,
-    gpu.judge_cuda_and_target_capabilities,
-    gpu.judge_target_capabilities_and_gpu,
-    gpu.judge_known_failures,
-    gpu.judge_cuda_and_host_compiler,
-    nvidia_driver.judge_cuda_and_driver,
-    nvidia_driver.judge_driver_and_ptx,
-    nvidia_driver.judge_driver_and_gpu,
-    nvidia_driver.judge_driver_and_kernel_module,
-    cudnn.judge_cudnn_and_cuda,
-    cudnn.judge_cudnn_and_machine,
+    tensorflow.judge_serving_and_its_libraries,
+    tensorflow.judge_serving_and_bazel,
+    tensorflow.judge_serving_and_python,
+    rules_gpu.judge_cuda_and_gpu,
+    rules_gpu.judge_cuda_and_target_capabilities,
+    rules_gpu.judge_target_capabilities_and_gpu,
+    rules_gpu.judge_known_failures,
+    rules_gpu.judge_cuda_and_host_compiler,
+    rules_gpu.judge_cuda_and_driver,
+    rules_gpu.judge_driver_and_ptx,
+    rules_gpu.judge_driver_and_gpu,
+    rules_gpu.judge_driver_and_kernel_module,
+    tensorflow.judge_cudnn_and_cuda,
+    tensorflow.judge_cudnn_and_machine,
     tensorflow.judge_wheel_and_glibc,
     tensorflow.judge_wheel_and_processor,
 )
@@ -60,7 +209,7 @@ def findings(combination: Combination) -> Iterator[Finding]:
             has_findings = True
             yield finding
     if not has_findings:
-        yield from single_part_rules_and_fitting_releases.single_part_findings(combination)
+        yield from single_part_findings(combination)
     if not has_findings or combination.python or combination.bazel:
-        yield from single_part_rules_and_fitting_releases.accepting_release_findings(combination, RULES)
-    yield from single_part_rules_and_fitting_releases.discontinued_machine_findings(combination)
+        yield from accepting_release_findings(combination, RULES)
+    yield from discontinued_machine_findings(combination)

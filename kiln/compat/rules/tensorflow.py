@@ -1,28 +1,108 @@
-"""TensorFlow with CUDA, cuDNN, Python, Bazel and compilers: the pairs that upstream tests, and builds by others.
-
-Upstream's wheels are judged with the C library and the processor, too.
-"""
+"""TensorFlow and TensorFlow Serving with CUDA, cuDNN, Python, Bazel and compilers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
-from kiln.compat.results import CANNOT, COSTS, UNKNOWN, WORKS, bazel_finding, finding_with_rows, unknown_finding
-from kiln.compat.version_ranges import (
+from kiln.compat.combination import (
+    CANNOT,
+    COSTS,
+    UNKNOWN,
+    WORKS,
+    Combination,
+    Finding,
+    Gpu,
+    bazel_finding,
+    capability_number,
+    finding_with_rows,
+    unknown_finding,
+)
+from kiln.compat.tables import (
     have_same_major,
     is_at_least,
     is_below,
     is_in_ranges,
     lowest_and_highest,
+    version_numbers,
     versions_agree,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.compat.combination import Combination
-    from kiln.compat.results import Finding
+    from kiln.compat.tables import Row
+
+
+def judge_cudnn_and_cuda(combination: Combination) -> Iterator[Finding]:
+    """Judge a cuDNN by NVIDIA's matrix of CUDAs, then by the pairs that were tested."""
+    if combination.cudnn is None or combination.cuda is None:
+        return
+    rule, what = "cuDNN and CUDA", f"cuDNN {combination.cudnn} and CUDA {combination.cuda}"
+    rows = tables.cudnn_rows_for_cuda(combination.cudnn, combination.cuda)
+    working = [row for row in rows if row["works"] == "yes"]
+    if working:
+        yield finding_with_rows(rule, WORKS, f"{what} are made for each other", working[0])
+    elif rows:
+        yield finding_with_rows(rule, CANNOT, f"NVIDIA does not support {what} together", rows[0])
+    elif tested := _row_with_both_versions(combination.cudnn, combination.cuda):
+        yield finding_with_rows(rule, WORKS, f"{what} are tested together", tested)
+    else:
+        yield unknown_finding(rule, f"no table has {what} together")
+
+
+def judge_cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
+    """Judge a cuDNN by the GPUs and the driver that it requires with a CUDA."""
+    if combination.cudnn is None or combination.cuda is None:
+        return
+    rows = [row for row in tables.cudnn_rows_for_cuda(combination.cudnn, combination.cuda) if row["works"] == "yes"]
+    for gpu in combination.gpus if rows else ():
+        yield _finding_on_cudnn_and_gpu(combination, rows, gpu)
+    least = min((row for row in rows if row["driver"]), key=lambda row: version_numbers(row["driver"]), default=None)
+    if combination.driver and least and not is_at_least(combination.driver, least["driver"]):
+        reason = (
+            f"cuDNN {combination.cudnn} for CUDA {combination.cuda} needs driver {least['driver']} or newer, and "
+            f"{combination.driver} is older"
+        )
+        yield finding_with_rows("cuDNN and driver", CANNOT, reason, least)
+
+
+def _finding_on_cudnn_and_gpu(combination: Combination, rows: list[Row], gpu: Gpu) -> Finding:
+    rule, number = "cuDNN and GPU", capability_number(gpu.capability)
+    stated = [row for row in rows if row["capability_min"]]
+    holding = [row for row in stated if _capability_range(row)[0] <= number <= _capability_range(row)[1]]
+    if holding:
+        return finding_with_rows(
+            rule, WORKS, f"cuDNN {combination.cudnn} has kernels for {gpu.text}", holding[0], *gpu.rows
+        )
+    what = f"cuDNN {combination.cudnn} for CUDA {combination.cuda}"
+    if len(stated) < len(rows):
+        return unknown_finding(rule, f"no table has the GPUs of {what}")
+    if all(number < _capability_range(row)[0] for row in stated):
+        return finding_with_rows(
+            rule, CANNOT, f"{what} has no kernels for {gpu.text}, which is older than all of its GPUs", stated[0]
+        )
+    return finding_with_rows(
+        rule, UNKNOWN, f"NVIDIA's matrix of {what} does not list {gpu.text}, which is newer", stated[0], *gpu.rows
+    )
+
+
+def _capability_range(row: Row) -> tuple[int, float]:
+    highest = row["capability_max"]
+    return capability_number(row["capability_min"]), capability_number(highest) if highest else float("inf")
+
+
+def _row_with_both_versions(cudnn: str, cuda: str) -> Row | None:
+    """Return a row of TensorFlow, Serving or a known build that has both."""
+    rows = (row for name in ("tensorflow", "serving", "built", "upstream") for row in tables.table_rows(name))
+    return next(
+        (
+            row
+            for row in rows
+            if row["cudnn"] and versions_agree(row["cudnn"], cudnn) and versions_agree(row["cuda"], cuda)
+        ),
+        None,
+    )
 
 
 def state_tested_versions(combination: Combination) -> Iterator[Finding]:
@@ -164,3 +244,77 @@ def judge_wheel_and_processor(combination: Combination) -> Iterator[Finding]:
             "compile it with microarch_level 1"
         )
         yield finding_with_rows("wheel and processor", CANNOT, reason, row)
+
+
+def judge_serving_and_its_libraries(combination: Combination) -> Iterator[Finding]:
+    """Judge the TensorFlow, CUDA and cuDNN of a release of Serving, which is built with one of each."""
+    if combination.serving is None:
+        return
+    row, rule = tables.serving_row(combination.serving), "Serving"
+    if row is None:
+        yield unknown_finding(rule, f"no table has Serving {combination.serving}")
+        return
+    yield from _findings_on_serving_and_tensorflow(combination.serving, combination.tf, row)
+    for name, title in (("cuda", "CUDA"), ("cudnn", "cuDNN")):
+        version = getattr(combination, name)
+        if version is None:
+            continue
+        verdict, reason = WORKS, f"Serving {combination.serving} is built with {title} {row[name]}"
+        if not versions_agree(version, row[name]):
+            if have_same_major(version, row[name]):
+                verdict, reason = COSTS, f"{reason}; {version} is of the same major version, and untested"
+            else:
+                verdict, reason = UNKNOWN, f"{reason}; whether it can be with {version} is not documented"
+        yield finding_with_rows(f"{rule} and {title}", verdict, reason, row)
+
+
+def _findings_on_serving_and_tensorflow(serving: str, tf: str | None, row: Row) -> Iterator[Finding]:
+    rule = "Serving and TensorFlow"
+    if tf and version_numbers(tf)[:2] != version_numbers(serving)[:2]:
+        yield finding_with_rows(
+            rule, CANNOT, f"Serving {serving} contains TensorFlow of its own minor version, not {tf}", row
+        )
+        return
+    own = tables.tensorflow_row(serving)
+    if own is None:
+        yield unknown_finding(rule, f"no table has TensorFlow {serving}, which Serving {serving} would contain")
+        return
+    differ = [
+        f"{title} {row[name]} (TensorFlow: {own[name]})"
+        for name, title in (("cuda", "CUDA"), ("cudnn", "cuDNN"))
+        if not versions_agree(row[name], own[name])
+    ]
+    if differ:
+        yield finding_with_rows(
+            rule,
+            COSTS,
+            f"Serving {serving} is built with another {' and '.join(differ)} than TensorFlow is tested with",
+            row,
+            own,
+        )
+    else:
+        yield finding_with_rows(
+            rule, WORKS, f"Serving {serving} is built with the CUDA and cuDNN that TensorFlow is tested with", row, own
+        )
+
+
+def judge_serving_and_python(combination: Combination) -> Iterator[Finding]:
+    """Judge the Python of Serving's client by the TensorFlow of the same minor version."""
+    if (
+        combination.serving is not None
+        and combination.tf is None
+        and tables.tensorflow_row(combination.serving) is not None
+    ):
+        yield from judge_tensorflow_and_python(
+            combination.with_versions(tf=".".join(combination.serving.split(".")[:2]))
+        )
+
+
+def judge_serving_and_bazel(combination: Combination) -> Iterator[Finding]:
+    """Judge the Bazel of Serving, which need not be TensorFlow's."""
+    if combination.serving is None or combination.bazel is None:
+        return
+    row = tables.serving_row(combination.serving)
+    yield bazel_finding(
+        "Serving and Bazel", f"Serving {combination.serving}", row["bazel"] if row else "", combination.bazel, row
+    )

@@ -1,1 +1,1 @@
-"""Detached fleet runs: their controller is another machine, which this computer asks over ssh."""
+"""Runs on a controller in the cloud, which go on without this computer."""

@@ -1,1 +1,1 @@
-"""Configs as jobs of an existing Slurm cluster: submitted, followed, collected and cancelled; no worker is made."""
+"""The executor of commands on a Slurm cluster."""

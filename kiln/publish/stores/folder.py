@@ -1,26 +1,126 @@
-"""The store of a channel in a folder: its index changes at one moment, for all subdirs at once.
-
-The index files of a subdir are links into ``.kiln/index/current``, itself a link to one generation; a new generation
-is written next to it and ``current`` renamed over, which the file system does whole or not at all. Where no links can
-be made, as by most users of Windows, the index files are replaced one by one, as in a bucket of S3.
-"""
+"""The store of a channel in a folder, and the lease of a bucket."""
 
 from __future__ import annotations
 
 import contextlib
+import email.utils
+import json
+import os
+import secrets
 import shutil
+import socket
+import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kiln import files
-from kiln.name_rules import existing_subdirs
-from kiln.operating_system import file_operations
-from kiln.publish.publication_order import index_file_write_order
-from kiln.repodata.index_document import PACKAGES, SHARDS
+from kiln.base import files as base_files
+from kiln.base.errors import AlreadyRunning
+from kiln.base.patterns import existing_subdirs
+from kiln.base.system import files
+from kiln.conda.index import PACKAGES, SHARDS
+from kiln.publish.model import index_file_write_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+
+LIFE = 90.0  # seconds after which a lease that was not renewed is free
+RENEWAL = 20.0  # seconds
+UNMET = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409", "NoSuchKey", "404"})
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """The right to change a bucket; ``key`` is the object's, ``tag`` its version while this process holds it."""
+
+    client: Any
+    bucket: str
+    key: str
+    life: float = LIFE
+    renewal: float = RENEWAL
+    owner: str = field(default_factory=lambda: f"process {os.getpid()} on {socket.gethostname()}")
+    tag: str = ""
+    turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the lease during the block; raises AlreadyRunning, naming the owner."""
+        self._acquire()
+        ended = threading.Event()
+        renewing = threading.Thread(target=self._renew_until_ended, args=(ended,), daemon=True)
+        renewing.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            renewing.join(timeout=LIFE)  # a renewal under way has the version to delete; later the lease runs out
+            with contextlib.suppress(AlreadyRunning):
+                self._send_conditional_request(
+                    lambda: self.client.delete_object(Bucket=self.bucket, Key=self.key, IfMatch=self.tag)
+                )
+
+    def renew(self) -> None:
+        """Renew the lease; raises AlreadyRunning when another process has taken it over."""
+        with self.turn:  # the renewing thread changes the version, too
+            self.tag = self._write_lease_object(IfMatch=self.tag)
+
+    def _acquire(self) -> None:
+        try:
+            self.tag = self._write_lease_object(IfNoneMatch="*")
+        except AlreadyRunning:
+            self.tag = self._write_lease_object(IfMatch=self._expired_lease_version())
+
+    def _expired_lease_version(self) -> str:
+        """Return the version of a lease that has run out."""
+        lease = self._send_conditional_request(lambda: self.client.get_object(Bucket=self.bucket, Key=self.key))
+        now = email.utils.parsedate_to_datetime(lease["ResponseMetadata"]["HTTPHeaders"]["date"])
+        age = (now - lease["LastModified"]).total_seconds()
+        if age < self.life:
+            owner = json.loads(lease["Body"].read()).get("owner", "another process")
+            raise AlreadyRunning(
+                f"{owner} is changing s3://{self.bucket} ({self.key})",
+                why=f"it renewed its lease {max(age, 0):.0f} s ago",
+                hint=f"wait until it has ended; if it was killed, for {self.life - max(age, 0):.0f} s",
+            )
+        return str(lease["ETag"])
+
+    def _renew_until_ended(self, ended: threading.Event) -> None:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        while not ended.wait(self.renewal):
+            with contextlib.suppress(
+                AlreadyRunning, BotoCoreError, ClientError
+            ):  # the next change of the index reports it
+                self.renew()
+
+    def _write_lease_object(self, **condition: str) -> str:
+        content = json.dumps({"owner": self.owner, "one": secrets.token_hex(8)}).encode()  # no two versions are equal
+        try:
+            written = self._send_conditional_request(
+                lambda: self.client.put_object(Bucket=self.bucket, Key=self.key, Body=content, **condition)
+            )
+        except AlreadyRunning:
+            lease = self._send_conditional_request(lambda: self.client.get_object(Bucket=self.bucket, Key=self.key))
+            if lease["Body"].read() != content:
+                raise
+            return str(lease["ETag"])  # it was written, the response was lost, and boto3 tried again
+        return str(written["ETag"])
+
+    def _send_conditional_request(self, request: Any) -> Any:
+        from botocore.exceptions import ClientError
+
+        try:
+            return request()
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") not in UNMET:
+                raise
+            raise AlreadyRunning(
+                f"another process began to change s3://{self.bucket} ({self.key})",
+                why="two began at once, or this process stood still for too long",
+                hint="wait until they have ended, then run the same command again",
+            ) from error
+
 
 STATE = ".kiln"
 _WITHOUT_LINKS = "no links can be made here (on Windows: developer mode), so the index changes file by file"
@@ -47,22 +147,25 @@ class FolderStore:
     @property
     def changes_stepwise(self) -> bool:
         """True where no links can be made; else all subdirs change at one moment."""
-        return not file_operations.links_can_be_made()
+        return not files.links_can_be_made()
 
     @contextlib.contextmanager
     def exclusive_lock(self) -> Iterator[None]:
         """Hold the folder's lock, which ends with the process; remove what a killed one left half-written."""
-        with files.full_disk_as_kiln_error(self.root), files.held_lock_file(self.safe_write_path(f"{STATE}/lock")):
+        with (
+            base_files.full_disk_as_kiln_error(self.root),
+            base_files.held_lock_file(self.safe_write_path(f"{STATE}/lock")),
+        ):
             folders = (*self.root.glob("*/"), *self.root.glob("*/*/"), *self.root.glob(f"{STATE}/staging/*/*/"))
             for folder in (self.root / STATE, self.root / STATE / "index", *folders):
                 if folder.resolve().is_relative_to(self.root.resolve()):
-                    files.remove_part_files(folder)
+                    base_files.remove_part_files(folder)
             yield
 
     def read(self, path: str) -> bytes | None:
         """Return a file's content."""
         place = self.root / path
-        files.refuse_special_files(place.parent)
+        base_files.refuse_special_files(place.parent)
         try:
             return place.read_bytes()
         except FileNotFoundError:
@@ -70,11 +173,11 @@ class FolderStore:
 
     def safe_write_path(self, path: str) -> Path:
         """Return the path of a file to write: below the folder, with no link on the way that leads out of it."""
-        return files.safe_path_inside(self.root / path, self.root, links=True)
+        return base_files.safe_path_inside(self.root / path, self.root, links=True)
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file under another name and rename it."""
-        files.write_bytes(self.safe_write_path(path), data)
+        base_files.write_bytes(self.safe_write_path(path), data)
 
     def write_if_absent(self, path: str, data: bytes) -> bool:
         """Write a file unless there is one; the lock keeps other processes out meanwhile."""
@@ -89,16 +192,16 @@ class FolderStore:
         if not place.is_file():
             return False
         stamp, known_hash = self.hashes.get(path, (None, ""))
-        if stamp != file_operations.file_content_stamp(place):
-            known_hash = files.sha256(place)
+        if stamp != files.file_content_stamp(place):
+            known_hash = base_files.sha256(place)
         return known_hash == sha256
 
     def store_package(self, file: Path, path: str, sha256: str) -> None:
         """Link a file, or copy it from another file system; a copy is read again."""
         place = self.safe_write_path(path)
-        files.link_or_copy(file, place)
+        base_files.link_or_copy(file, place)
         if place.samefile(file):
-            self.hashes[path] = (file_operations.file_content_stamp(place), sha256)
+            self.hashes[path] = (files.file_content_stamp(place), sha256)
 
     def move(self, source: str, target: str) -> None:
         """Rename a file."""
@@ -110,7 +213,7 @@ class FolderStore:
 
     def remove(self, path: str) -> None:
         """Remove a file or a folder."""
-        files.remove(self.safe_write_path(path))
+        base_files.remove(self.safe_write_path(path))
 
     def subdirs(self) -> tuple[str, ...]:
         """Return the subdirs that the folder has."""
@@ -139,10 +242,10 @@ class FolderStore:
         if not self._is_linked_to_generation(forms):
             self._adopt_existing_index_files(index, forms)
         new = _next_generation_folder(index)
-        with files.atomic_replacement(new) as generation:
+        with base_files.atomic_replacement(new) as generation:
             for subdir, contents in forms.items():
                 names = _non_shard_file_names(contents)
-                files.write_files(generation / subdir, {name: contents[name] for name in names})
+                base_files.write_files(generation / subdir, {name: contents[name] for name in names})
                 self._write_shards(subdir, contents)
         _replace_link(index / "current", new.name)
         self._remove_old_generations(index, forms)
@@ -165,7 +268,7 @@ class FolderStore:
         shards = self.root / subdir / SHARDS
         existing = {file.name for file in shards.glob("*.zst")}
         needed = {name.split("/")[1]: data for name, data in contents.items() if name.startswith(f"{SHARDS}/")}
-        files.write_files(shards, {name: data for name, data in needed.items() if name not in existing})
+        base_files.write_files(shards, {name: data for name, data in needed.items() if name not in existing})
 
     def _is_linked_to_generation(self, forms: Mapping[str, Mapping[str, bytes]]) -> bool:
         """Return whether every name in the subdirs is a link to the current generation already."""
@@ -178,7 +281,7 @@ class FolderStore:
     def _adopt_existing_index_files(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         """Make the files in the subdirs, if there are any, the current generation, and link all names to it."""
         first = _next_generation_folder(index)
-        with files.atomic_replacement(first) as generation:
+        with base_files.atomic_replacement(first) as generation:
             for subdir, contents in forms.items():
                 (generation / subdir).mkdir(parents=True)
                 for name in _non_shard_file_names(contents):
@@ -192,7 +295,7 @@ class FolderStore:
     def _remove_old_generations(self, index: Path, forms: Mapping[str, Mapping[str, bytes]]) -> None:
         generations = sorted(index.glob("[0-9]*"))
         for old in generations[:-GENERATIONS]:
-            files.remove(old)
+            base_files.remove(old)
         for subdir, contents in forms.items():
             self._remove_unneeded_shards(subdir, contents)
 
@@ -203,15 +306,15 @@ class FolderStore:
         marked = set(marks.read_text(encoding="utf-8").split()) if marks.is_file() else set()
         unneeded = {file.name for file in folder.glob("*.zst")} - needed
         for name in marked & unneeded:
-            files.remove(folder / name)
-        files.write_text(marks, "\n".join(sorted(unneeded - marked)))
+            base_files.remove(folder / name)
+        base_files.write_text(marks, "\n".join(sorted(unneeded - marked)))
 
 
 def _replace_link(link: Path, destination: str) -> None:
     """Change where a link leads from one moment to the next."""
     link.parent.mkdir(parents=True, exist_ok=True)
     part = link.with_name(f".{link.name}.link.part")
-    files.remove(part)
+    base_files.remove(part)
     part.symlink_to(destination)
     part.replace(link)
 

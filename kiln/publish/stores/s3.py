@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from kiln.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
-from kiln.name_rules import is_channel_subdir
-from kiln.publish.publication_order import index_file_write_order
-from kiln.publish.stores.lease import UNMET, Lease
+from kiln.base.errors import AlreadyRunning, MissingTool, TokenRefused, UploadFailed, UsageError
+from kiln.base.patterns import is_channel_subdir
+from kiln.conda.index import PACKAGES, SHARDS
+from kiln.publish.model import index_file_write_order
+from kiln.publish.stores.folder import UNMET, Lease
 from kiln.publish.transaction import AGAIN
-from kiln.repodata.index_document import PACKAGES, SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

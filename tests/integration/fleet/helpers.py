@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln import bootstrap
-from kiln.conda_package.reader import read_info_json
-from kiln.fleet import local_processes_of_killed_run
-from kiln.ledger.fleet import FleetLedger
-from kiln.local_channel import LocalChannel
-from kiln.model.fleet_run import FleetRun, JobState, WorkerState
-from kiln.model.run import ConfigState
+from kiln.base import bootstrap
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_reader import read_info_json
+from kiln.fleet.ansible import playbooks
+from kiln.fleet.model import FleetRun, JobState, WorkerState
+from kiln.fleet.records import FleetLedger
+from kiln.state.results import ConfigState
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.model.run import MatrixReport
+    from kiln.state.results import MatrixReport
 
 ROOT = Path(__file__).parents[3]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
@@ -146,7 +146,7 @@ def assert_given_back(root: Path) -> None:
     assert containers(root) == []
     for run in ledgered(root):
         folder = root / "build_artifacts" / "fleet" / run.id
-        assert local_processes_of_killed_run.find_processes_of_run(folder) == ()
+        assert playbooks.find_processes_of_run(folder) == ()
         assert not list((folder / "keys").glob("*"))
         assert not (folder / "runner").exists()
         assert run.finished is not None

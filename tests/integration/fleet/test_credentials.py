@@ -13,17 +13,14 @@ from urllib.request import Request, urlopen
 import pytest
 from moto.server import ThreadedMotoServer
 
-from kiln.cli import fleet_detach_to_controller
-from kiln.cli.fleet_arguments import add_arguments
-from kiln.cli.fleet_prices import price_region
-from kiln.errors import (
-    CredentialsRefused,
-    UnsupportedPython,
-)
-from kiln.feedstock_folder_check import load
-from kiln.fleet import price_table
-from kiln.fleet.price_table import Price
-from kiln.model.fleet_run import WorkerState
+from kiln.base.errors import CredentialsRefused, UnsupportedPython
+from kiln.cli.fleet import detached
+from kiln.cli.fleet.arguments import add_arguments
+from kiln.cli.fleet.prices import price_region
+from kiln.fleet.model import WorkerState
+from kiln.fleet.plan import prices
+from kiln.fleet.plan.prices import Price
+from kiln.recipe.feedstock import load
 from tests.integration.fleet.helpers import PLANTED, ROOT, assert_given_back, ledgered, words
 from tests.openstack_api import Cloud, serve
 
@@ -86,7 +83,7 @@ def test_a_wrong_password_of_openstack_is_told_as_such_and_leaves_nothing(
     region = price_region(argparse.Namespace(provider="openstack", vars=[]), environment)
     facts = {"unit": "hour", "currency": "EUR", "date": "2026-11-22", "source": "this test"}
     price = Price(provider="openstack", region=region, kind="on-demand", name="c3-32", price=0.1, **facts)
-    price_table.write_price_table(tmp_path / "kiln" / "prices.csv", [price])
+    prices.write_price_table(tmp_path / "kiln" / "prices.csv", [price])
     assert "HTTP 401" in refused_credentials(small, "openstack", {}, **environment)
     assert cloud.servers == {}
 
@@ -136,9 +133,7 @@ def test_a_detached_controller_gets_what_it_needs_of_a_vault_and_no_password(
     options = parser.parse_args(
         ["run", "--provider", "openstack", "--all", "--detach", "--vars", str(whole), "--vars", str(values)]
     )
-    settings = fleet_detach_to_controller.controller_settings(
-        options, load(small), ["c"], run="0a1b2c3d", key="ssh-ed25519 A"
-    )
+    settings = detached.controller_settings(options, load(small), ["c"], run="0a1b2c3d", key="ssh-ed25519 A")
     assert json.loads(settings.files["vars/0.yml"]) == {"kiln_openstack_network": "inner"}
     assert json.loads(settings.files["vars/1.yml"]) == {"kiln_pip": "planted-kiln_pip"}
     text = settings.as_json()

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from kiln.errors import UnsupportedPython, UsageError
-from kiln.fleet.detached import attach_key
-from kiln.fleet.detached.controller_client import controller_connection
-from kiln.fleet.worker_test_executor import SUFFIX
-from kiln.model.run import ConfigState
+from kiln.base.errors import UnsupportedPython, UsageError
+from kiln.fleet.detached import controller as detached_controller
+from kiln.fleet.detached.controller import controller_connection
+from kiln.fleet.records import TESTS_SUFFIX
+from kiln.state.results import ConfigState
 from tests.integration.fleet.helpers import (
     CONFIGS,
     HELD,
@@ -83,7 +83,7 @@ def assert_no_secrets(*names: str) -> None:
 
 def assert_no_shell(path: Path) -> None:
     """The run's key opens the gate, and no shell."""
-    with controller_connection(attach_key.read_run_key(path), os.environ) as connection:
+    with controller_connection(detached_controller.read_run_key(path), os.environ) as connection:
         call = (*connection.words, "cat /etc/passwd")
         shell = subprocess.run(call, text=True, capture_output=True, check=False)
     assert (shell.returncode, shell.stdout) == (2, "")
@@ -118,7 +118,7 @@ def assert_built_and_tested_once(root: Path, run: str, worker: str, tester: str)
     addresses = {each.name: each.id for each in record.workers}
     assert [(job.config, job.attempt, job.exit_code, addresses[job.worker]) for job in record.jobs] == [
         (CUDA, 1, 0, worker),
-        (CUDA + SUFFIX, 1, 0, tester),
+        (CUDA + TESTS_SUFFIX, 1, 0, tester),
     ], "resumed, not built again, nor is the worker that tests counted as lost"
     made = report(root)
     (entry,) = made.configs

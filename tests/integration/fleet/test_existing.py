@@ -11,15 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.errors import (
-    FleetLimit,
-    ProvisionRefused,
-    UnsupportedPython,
-    UsageError,
-)
-from kiln.fleet.run_recorders import PENDING
-from kiln.model.fleet_run import JobState
-from kiln.model.run import ConfigState
+from kiln.base.errors import FleetLimit, ProvisionRefused, UnsupportedPython, UsageError
+from kiln.fleet.model import JobState
+from kiln.fleet.records import PENDING
+from kiln.state.results import ConfigState
 from tests.integration.fleet.helpers import (
     CONFIGS,
     HELD,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.job.budget_monitor import termination_time_in_notice
+from kiln.build.job.messages import termination_time_in_notice
 from tests.instance_metadata import MetadataServer
 from tests.playbook_programs import WORKER_PROGRAMS, load
 

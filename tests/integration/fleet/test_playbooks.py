@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kiln import bootstrap
-from kiln.errors import UnsupportedPython
-from kiln.fleet import local_processes_of_killed_run
+from kiln.base import bootstrap
+from kiln.base.errors import UnsupportedPython
+from kiln.fleet.ansible import playbooks
 from tests.integration.fleet.helpers import ROOT
 from tests.waiting import until
 
@@ -31,7 +31,7 @@ PLAY = """
 PLAYER = """
 import os, sys
 from pathlib import Path
-from kiln.fleet.playbook_runner import PlaybookRunner, PlaybookSite
+from kiln.fleet.ansible.playbooks import PlaybookRunner, PlaybookSite
 folder = Path(sys.argv[1])
 environment = {name: os.environ[name] for name in ("PATH", "HOME")} | {"LC_ALL": "C.UTF-8"}
 site = PlaybookSite(folder=folder, playbooks=folder, python=Path(sys.argv[2]), variables={}, environment=environment)
@@ -44,13 +44,13 @@ def test_a_killed_controller_leaves_no_playbook_running(tmp_path: Path) -> None:
     python = bootstrap.ensure_fleet_environment(ROOT)
     with subprocess.Popen((sys.executable, "-c", PLAYER, str(tmp_path), str(python)), cwd=ROOT, text=True) as process:
         until(
-            lambda: any(sleeps(pid) for pid in local_processes_of_killed_run.find_processes_of_run(tmp_path)),
+            lambda: any(sleeps(pid) for pid in playbooks.find_processes_of_run(tmp_path)),
             "the playbook runs",
             process,
         )
         process.send_signal(signal.SIGKILL)
         process.wait()
-        until(lambda: not local_processes_of_killed_run.find_processes_of_run(tmp_path), "nothing of it runs")
+        until(lambda: not playbooks.find_processes_of_run(tmp_path), "nothing of it runs")
 
 
 def sleeps(pid: int) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import UnsupportedPython
-from kiln.model.run import ConfigState
+from kiln.base.errors import UnsupportedPython
+from kiln.state.results import ConfigState
 from tests.integration.fleet.helpers import ROOT, assert_given_back, containers, docker, report, words
 from tests.integration.recipe_v1_feedstocks import built as built_here
 from tests.integration.recipe_v1_feedstocks import contents, in_v1

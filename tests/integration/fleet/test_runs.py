@@ -15,16 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import (
-    BuildFailed,
-    DiskFull,
-    Interrupted,
-    MachinesUnknown,
-    UnsupportedPython,
-)
-from kiln.image import local_worker_container_image
-from kiln.model.fleet_run import FleetRun, JobState, WorkerState
-from kiln.model.run import ConfigState
+from kiln.base.errors import BuildFailed, DiskFull, Interrupted, MachinesUnknown, UnsupportedPython
+from kiln.fleet.model import FleetRun, JobState, WorkerState
+from kiln.image import worker as image_worker
+from kiln.state.results import ConfigState
 from tests import remote_cache
 from tests.integration.fleet.helpers import (
     CONFIGS,
@@ -100,7 +94,7 @@ def small_disk(small: Path) -> Iterator[Path]:
 def docker_sees(folder: Path) -> bool:
     """Return whether docker's own processes see the mounts of this process."""
     (folder / "seen").touch()
-    tag = local_worker_container_image.worker_recipe("bookworm").tag
+    tag = image_worker.worker_recipe("bookworm").tag
     look = ("docker", "run", "--rm", "--pull=never", "--entrypoint=test", f"--volume={folder}:/disk:ro", tag)
     return not subprocess.run((*look, "-e", "/disk/seen"), capture_output=True, check=False).returncode
 

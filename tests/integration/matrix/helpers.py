@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.conda_package.reader import read_info_json
+from kiln.base.errors import MissingTool
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_reader import read_info_json
 from kiln.container.engine import choose_engine
-from kiln.errors import MissingTool
-from kiln.image import build_container_image
-from kiln.ledger import Ledger
-from kiln.local_channel import LocalChannel
+from kiln.image import worker
+from kiln.state.ledger.ledger import Ledger
 from tests import shared_inputs, warm
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kiln.model.run import ConfigState, MatrixReport
+    from kiln.state.results import ConfigState, MatrixReport
 
 ROOT = Path(__file__).parents[3]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CONFIGS = sorted(file.stem for file in (SMALL / ".ci_support").glob("*.yaml"))
 CUDA_311, CUDA_312, CPU_311, CPU_312 = CONFIGS
-BASE = build_container_image.base_image_recipe("bookworm").tag
+BASE = worker.base_image_recipe("bookworm").tag
 # A script that goes on only once a file is gone, wherever the feedstock is seen.
 HOLD = (
     'while [ -e "$RECIPE_DIR/../.ci_support/hold" ]; do sleep 0.1; done\n'  # a container sees no more of the feedstock

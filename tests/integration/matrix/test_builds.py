@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import files
-from kiln.conda_package.reader import read_info_json
-from kiln.errors import (
-    AlreadyRunning,
-    BuildFailed,
-    DownloadFailed,
-    TestsFailed,
-)
-from kiln.model.run import ConfigState
-from kiln.store.layout import ArtifactLayout
+from kiln.base import files
+from kiln.base.errors import AlreadyRunning, BuildFailed, DownloadFailed, TestsFailed
+from kiln.conda.package_reader import read_info_json
+from kiln.state.results import ConfigState
+from kiln.state.store.layout import ArtifactLayout
 from tests.integration.matrix.helpers import (
     CPU_311,
     CPU_312,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.conda_package.reader import read_info_json
-from kiln.errors import MissingTool
-from kiln.image import build_container_image
-from kiln.local_channel import LocalChannel
+from kiln.base.errors import MissingTool
+from kiln.conda.channel import LocalChannel
+from kiln.conda.package_reader import read_info_json
+from kiln.image import worker
 from tests.integration.matrix.helpers import BASE, CPU_311, assert_whole, kiln, packages, replace, report
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_an_image_without_the_engine_is_lent_kilns_own(small: Path, like_conda_f
     replace(small, "check.sh", "\n", '\ntest -z "${PYTHONPATH-}"\n')  # nothing of the lent engine reaches a test
     own = {
         "DOCKER_IMAGE": like_conda_forges,
-        "CONDA_FORGE_DOCKER_RUN_ARGS": f"--tmpfs {build_container_image.ENGINE_HOME}",
+        "CONDA_FORGE_DOCKER_RUN_ARGS": f"--tmpfs {worker.ENGINE_HOME}",
     }
     ended = kiln(small, CPU_311, "--container", "docker", **own)
     assert ended.returncode == 0, ended.stderr
@@ -53,7 +53,7 @@ def test_an_image_without_the_engine_is_lent_kilns_own(small: Path, like_conda_f
 
 @pytest.mark.sampled
 def test_an_image_without_engine_and_python_is_reported_by_name(small: Path, docker: str) -> None:
-    hidden = {"CONDA_FORGE_DOCKER_RUN_ARGS": f"--tmpfs {build_container_image.ENGINE_HOME} --tmpfs /usr/lib/python3.11"}
+    hidden = {"CONDA_FORGE_DOCKER_RUN_ARGS": f"--tmpfs {worker.ENGINE_HOME} --tmpfs /usr/lib/python3.11"}
     ended = kiln(small, CPU_311, "--container", docker, **hidden)
     assert ended.returncode == MissingTool.exit_code
     assert f"the image {BASE} has no py-rattler-build" in ended.stderr

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln.base.errors import DiskFull, OutOfMemory
 from kiln.container.engine import choose_engine
-from kiln.errors import (
-    DiskFull,
-    OutOfMemory,
-)
-from kiln.model.run import ConfigState
+from kiln.state.results import ConfigState
 from tests.integration.matrix.helpers import CPU_311, kiln, replace, report, states
 from tests.small_disks import mounted
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from kiln.errors import BuildFailed, Interrupted
+from kiln.base.errors import BuildFailed, Interrupted
 from tests.integration.matrix.helpers import CPU_311, CPU_312, HOLD, ROOT, kiln, replace, started, wait_for
 
 if TYPE_CHECKING:

@@ -9,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kiln import files
+from kiln.base import files
+from kiln.base.errors import AlreadyRunning, Interrupted
 from kiln.container.engine import choose_engine
-from kiln.errors import (
-    AlreadyRunning,
-    Interrupted,
-)
-from kiln.model.feedstock import Feedstock
-from kiln.model.run import ConfigState
-from kiln.store.layout import ArtifactLayout
+from kiln.recipe.feedstock import Feedstock
+from kiln.state.results import ConfigState
+from kiln.state.store.layout import ArtifactLayout
 from tests.integration.matrix.helpers import (
     CPU_311,
     HOLD,
@@ -108,7 +105,7 @@ def test_whoever_is_ended_takes_the_script_along(small: Path, number: signal.Sig
     with started(small, CPU_311, "--container", "none") as process:
         wait_for(process, "build small")
         until(lambda: any(is_script(pid) for pid in below(process.pid)), "the script runs")
-        (config,) = (pid for pid in below(process.pid) if "kiln.run.config_build_process_main" in command_line(pid))
+        (config,) = (pid for pid in below(process.pid) if "kiln.run.config_process" in command_line(pid))
         for pid in {"run": (process.pid,), "config": (config,), "both": (config, process.pid)}[whom]:
             os.kill(pid, number)  # the run last: it is this process's child, and stays there to be killed
         process.communicate()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import SolveFailed
-from kiln.local_channel import LocalChannel
+from kiln.base.errors import SolveFailed
+from kiln.conda.channel import LocalChannel
 from tests.integration.matrix.helpers import CPU_311, kiln, replace, report
 from tests.packages import release_package
 

@@ -8,22 +8,20 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln import files
-from kiln.errors import (
-    HashMismatch,
-)
-from kiln.publish.servers import ServerKind
-from kiln.publish.servers.server_publication import ServerTarget
+from kiln.base import files
+from kiln.base.errors import HashMismatch
+from kiln.conda.index import IndexEntry, read_index_entry
+from kiln.publish.servers.servers import ServerKind
+from kiln.publish.servers.target import ServerTarget
 from kiln.publish.targets import parse_target
-from kiln.repodata.index_entry import IndexEntry, read_index_entry
 from tests.channel_server import TOKEN
 from tests.packages import release_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kiln.publish.servers.server import Server
-    from kiln.publish.stores.lease import Lease
+    from kiln.publish.servers.servers import Server
+    from kiln.publish.stores.folder import Lease
     from kiln.publish.stores.s3 import S3Store
 
 

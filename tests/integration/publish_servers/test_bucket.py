@@ -11,24 +11,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln.errors import (
-    AlreadyRunning,
-    HashMismatch,
-    PublicationPending,
-    UploadFailed,
-)
-from kiln.provenance.attestation_check import TrustedSigner, verified_attestation_facts
+from kiln.base.errors import AlreadyRunning, HashMismatch, PublicationPending, UploadFailed
+from kiln.conda.index import BASE, read_index_entry
+from kiln.conda.index_files import render_index_files
+from kiln.conda.provenance.bundles import download_sidecar
+from kiln.conda.provenance.check import TrustedSigner, verified_attestation_facts
+from kiln.conda.solve import install, solve
 from kiln.publish import transaction
-from kiln.publish.attestation_sidecars import download_sidecar
-from kiln.publish.servers import ServerKind
-from kiln.publish.servers.retrying_client import ATTEMPTS
-from kiln.publish.stores import yank_patch_and_reindex
-from kiln.publish.stores.store_publication import StoreTarget
+from kiln.publish.servers.servers import ServerKind
+from kiln.publish.servers.target import ATTEMPTS
+from kiln.publish.stores import target
+from kiln.publish.stores.target import StoreTarget
 from kiln.publish.targets import parse_target
-from kiln.repodata.index_document import BASE
-from kiln.repodata.index_entry import read_index_entry
-from kiln.repodata.index_file_formats import render_index_files
-from kiln.solve_and_install import install, solve
 from tests import publishing
 from tests.integration.publish_servers.helpers import channel_on, dying, refuse, release, requests, served, taken_over
 from tests.packages import release_package
@@ -102,7 +96,7 @@ def test_a_bucket_is_a_channel_like_a_folder(bucket: StoreTarget, tmp_path: Path
     }
     mirror = mirrored(bucket, tmp_path / "mirror")
     assert seen(mirror) == {f"{name}-1-0.conda" for name in (*OLD, *NEW)}
-    yank_patch_and_reindex.yank_packages(bucket, ["old-1-0.conda"])
+    target.yank_packages(bucket, ["old-1-0.conda"])
     assert seen(mirrored(bucket, tmp_path / "mirror")) == {f"{name}-1-0.conda" for name in ("kept", *NEW)}
 
 
@@ -120,7 +114,7 @@ def test_attestations_lie_in_a_bucket_until_their_package_is_deleted(bucket: Sto
     assert store.read(mutable) == store.read(immutable) == data
     head = store.client.head_object(Bucket=store.bucket, Key=store.prefix + immutable)
     assert ("immutable" in head["CacheControl"], head["ContentType"]) == (True, "application/json")
-    yank_patch_and_reindex.yank_packages(bucket, ["old-1-0.conda"], delete=True)
+    target.yank_packages(bucket, ["old-1-0.conda"], delete=True)
     assert store.sidecar_paths("linux-64/old-1-0.conda") == ()
     assert len(store.sidecar_paths("linux-64/")) == 2
 
@@ -132,9 +126,7 @@ def test_a_bucket_has_the_packages_of_every_platform(bucket: StoreTarget, tmp_pa
     assert {"linux-64/old-1-0.conda", "linux-aarch64/old-1-0.conda"} < bucket.package_hashes().keys()
     (record,) = solve([bucket.channel_url()], ["old"], virtual_packages={}, platform="linux-aarch64")
     assert record.subdir == "linux-aarch64"
-    assert yank_patch_and_reindex.yank_packages(bucket, ["linux-aarch64/old-1-0.conda"]) == (
-        "linux-aarch64/old-1-0.conda",
-    )
+    assert target.yank_packages(bucket, ["linux-aarch64/old-1-0.conda"]) == ("linux-aarch64/old-1-0.conda",)
     assert [item.subdir for item in solve([bucket.channel_url()], ["old"], virtual_packages={})] == ["linux-64"]
 
 
@@ -223,7 +215,7 @@ def test_of_two_writers_of_a_bucket_one_is_refused(bucket: StoreTarget, tmp_path
 
     def meanwhile(_: str) -> None:
         with pytest.raises(AlreadyRunning, match="process"):
-            yank_patch_and_reindex.yank_packages(other, ["old-1-0.conda"])
+            target.yank_packages(other, ["old-1-0.conda"])
         with pytest.raises(AlreadyRunning, match="process"):
             transaction.abort(other)
         with pytest.raises(AlreadyRunning, match="process"):
@@ -231,7 +223,7 @@ def test_of_two_writers_of_a_bucket_one_is_refused(bucket: StoreTarget, tmp_path
 
     put(bucket, tmp_path, NEW, meanwhile)
     assert len(bucket.package_hashes()) == 4
-    yank_patch_and_reindex.yank_packages(other, ["old-1-0.conda"])
+    target.yank_packages(other, ["old-1-0.conda"])
 
 
 @pytest.mark.sampled

@@ -11,8 +11,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from kiln import files
-from kiln.errors import BudgetSpent
+from kiln.base import files
+from kiln.base.errors import BudgetSpent
 from tests.integration.publish_servers.test_workflow_run import CPU, contents, programs, set_up
 
 pytestmark = [pytest.mark.trial, pytest.mark.needs("aws"), pytest.mark.usefixtures("bucket")]

@@ -11,17 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import (
-    HashMismatch,
-    TokenRefused,
-    UsageError,
-)
-from kiln.http_client import HttpError
+from kiln.base.errors import HashMismatch, TokenRefused, UsageError
+from kiln.base.http import HttpError
 from kiln.publish import transaction
-from kiln.publish.servers import ServerKind
-from kiln.publish.servers.api_requests import ServerApi
-from kiln.publish.servers.artifactory import Artifactory
-from kiln.publish.servers.server_publication import ServerTarget
+from kiln.publish.servers.servers import Artifactory, ServerApi, ServerKind
+from kiln.publish.servers.target import ServerTarget
 from kiln.publish.targets import parse_target
 from tests.channel_server import TOKEN
 from tests.integration.publish_servers.helpers import KINDS, channel_on, refuse, release, requests, served

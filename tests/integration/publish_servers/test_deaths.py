@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from kiln import files
-from kiln.errors import HashMismatch
+from kiln.base import files
+from kiln.base.errors import HashMismatch
 from kiln.publish import transaction
 from tests.channel_server import index
 from tests.integration.publish_servers.helpers import KINDS, Mortal, channel_on, refuse, release, served
@@ -21,9 +21,8 @@ from tests.packages import release_package
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.publish.servers import ServerKind
-    from kiln.publish.servers.server import Server
-    from kiln.publish.servers.server_publication import ServerTarget
+    from kiln.publish.servers.servers import Server, ServerKind
+    from kiln.publish.servers.target import ServerTarget
 
 pytestmark = pytest.mark.sampled
 

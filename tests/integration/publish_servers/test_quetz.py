@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from kiln.errors import (
-    TokenRefused,
-)
+from kiln.base.errors import TokenRefused
+from kiln.conda.index import read_index_entry
 from kiln.publish import transaction
-from kiln.publish.servers.quetz import Quetz
-from kiln.publish.servers.server_publication import ServerTarget
+from kiln.publish.servers.servers import Quetz
+from kiln.publish.servers.target import ServerTarget
 from kiln.publish.targets import parse_target
-from kiln.repodata.index_entry import read_index_entry
 from tests.integration.publish_servers.helpers import Mortal, has, release
 from tests.packages import release_package
 from tests.remote_cache import free_port
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kiln.publish.servers.server import Server
+    from kiln.publish.servers.servers import Server
 
 pytestmark = pytest.mark.trial
 

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import (
-    UnsafePackage,
-)
+from kiln.base.errors import UnsafePackage
+from kiln.conda.index import read_index_entry
+from kiln.conda.solve import install, solve
 from kiln.publish import transaction
-from kiln.repodata.index_entry import read_index_entry
-from kiln.solve_and_install import install, solve
 from tests import publishing
 from tests.integration.publish_servers.helpers import has
 from tests.packages import conda_package

@@ -14,21 +14,16 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from kiln.errors import (
-    AlreadyRunning,
-    HashMismatch,
-    PublicationPending,
-    UploadFailed,
-)
-from kiln.model.provenance import ReleaseAttestations
-from kiln.provenance import hash_chain, sigstore_bundles, spdx
-from kiln.provenance.attestation_check import TrustedSigner, verified_attestation_facts
-from kiln.provenance.statements import publication_statement
+from kiln.base.errors import AlreadyRunning, HashMismatch, PublicationPending, UploadFailed
+from kiln.conda.index import read_index_entry
+from kiln.conda.provenance import bundles, records, sbom
+from kiln.conda.provenance.bundles import publication_statement
+from kiln.conda.provenance.check import TrustedSigner, verified_attestation_facts
+from kiln.conda.provenance.records import ReleaseAttestations
+from kiln.conda.solve import install, solve
 from kiln.publish import transaction
-from kiln.publish.servers import ServerKind
+from kiln.publish.servers.servers import ServerKind
 from kiln.publish.targets import parse_target
-from kiln.repodata.index_entry import read_index_entry
-from kiln.solve_and_install import install, solve
 from tests import publishing
 from tests.channel_server import TOKEN
 from tests.fake_sigstore import GITHUB, WORKFLOW, FakeSigstore
@@ -38,7 +33,7 @@ from tests.packages import release_package
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.publish.servers.server import Server
+    from kiln.publish.servers.servers import Server
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -163,12 +158,12 @@ def test_records_of_packages_on_a_server_are_next_to_its_journal(server: str, tm
         entry = read_index_entry(path)
         made = publishing.record(entry.file, sha256=entry.sha256)
         attested = ReleaseAttestations(
-            seal=functools.partial(hash_chain.serialize_chain, [made]),
-            boms={entry.sha256: spdx.bill_of_materials(made, home="")},
+            seal=functools.partial(records.serialize_chain, [made]),
+            boms={entry.sha256: sbom.spdx_bill_of_materials(made, home="")},
         )
         transaction.publish(where, [path], [entry], lambda _: None, attested)
     (chain,) = (tmp_path / "journals").glob("*/provenance/chain.jsonl")
-    assert [link.record["name"] for link in hash_chain.parse_chain(chain.read_bytes())] == ["first", "second"]
+    assert [link.record["name"] for link in records.parse_chain(chain.read_bytes())] == ["first", "second"]
     assert str(chain.parent) in " ".join(where.notes)
     assert len(list((chain.parent / "sbom").iterdir())) == 2
 
@@ -239,16 +234,14 @@ def test_the_attestation_of_a_publication_comes_with_the_package_where_the_serve
         entry = read_index_entry(path)
         signed = json.dumps(sigstore.bundle(publication_statement(entry.file, entry.sha256, channel))).encode()
         attestation = ReleaseAttestations(
-            seal=functools.partial(hash_chain.serialize_chain, [publishing.record(entry.file, sha256=entry.sha256)]),
+            seal=functools.partial(records.serialize_chain, [publishing.record(entry.file, sha256=entry.sha256)]),
             boms={entry.sha256: b"{}"},
             bundles={entry.sha256: (signed,)}.__getitem__,
         )
         transaction.publish(where, [path], [entry], lambda _: None, attestation)
         received = tmp_path / f"{entry.file}.attestation"
         assert received.is_file() is (kind is ServerKind.PREFIX)
-        assert (where.state_folder.root / f"{entry.path}.sigs").read_bytes() == sigstore_bundles.serialize_sidecar(
-            [signed]
-        )
+        assert (where.state_folder.root / f"{entry.path}.sigs").read_bytes() == bundles.serialize_sidecar([signed])
         facts = {"file": entry.file, "sha256": entry.sha256, "channel": channel}
         if received.is_file():
             assert (

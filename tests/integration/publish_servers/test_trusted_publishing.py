@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import HashMismatch, TokenRefused
+from kiln.base.errors import HashMismatch, TokenRefused
 from kiln.publish import transaction
-from kiln.publish.servers import trusted_publishing
-from kiln.publish.servers.server_publication import ServerTarget
+from kiln.publish.servers import servers
+from kiln.publish.servers.target import ServerTarget
 from kiln.publish.targets import parse_target
 from tests.identity_provider import FAULTS, REQUEST_TOKEN
 from tests.integration.publish_servers.helpers import ROOT, refuse, release, requests, served
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.sampled
 def a_job(server: str, request_token: str = REQUEST_TOKEN) -> dict[str, str]:
     """The variables that GitHub's runner gives to a job with ``id-token: write``."""
     return {
-        trusted_publishing.REQUEST_URL: f"{server}/identity?api-version=2.0",
-        trusted_publishing.REQUEST_TOKEN: request_token,
+        servers.REQUEST_URL: f"{server}/identity?api-version=2.0",
+        servers.REQUEST_TOKEN: request_token,
     }
 
 
@@ -61,7 +61,7 @@ def test_a_token_is_exchanged_anew_in_a_long_publication(
     (tmp_path / "single-use").touch()
     with pytest.raises(TokenRefused):
         transaction.publish(channel_of(server, tmp_path, a_job(server)), *release(tmp_path), lambda _: None)
-    monkeypatch.setattr(trusted_publishing, "RENEWAL", 0.0)
+    monkeypatch.setattr(servers, "RENEWAL", 0.0)
     where = channel_of(server, tmp_path, a_job(server))
     transaction.publish(where, *release(tmp_path), lambda _: None)
     assert len(served(tmp_path)) == 2

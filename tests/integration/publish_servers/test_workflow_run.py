@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kiln import expand, files
-from kiln.expand import ci_limits, github_workflow_writer
-from kiln.expand.actions_settings import GITHUB
-from kiln.init import scaffold
-from kiln.model.feedstock import Feedstock
-from kiln.publish.servers import trusted_publishing
+from kiln.base import files
+from kiln.feedstock import config_file, rerender, workflow_settings
+from kiln.feedstock.init import scaffold
+from kiln.feedstock.workflow_settings import GITHUB
+from kiln.publish.servers import servers
+from kiln.recipe.feedstock import Feedstock
 from tests.identity_provider import REQUEST_TOKEN
 from tests.integration.publish_servers.helpers import served
 from tests.workflow_run import SKIPPED, SUCCESS, WorkflowRun
@@ -94,13 +94,11 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "feedstock"
     for name, text in contents(tmp_path).items():
         files.write_text(root / name, text)
-    limits = ci_limits.all_limits()
+    limits = workflow_settings.all_limits()
     one = limits[GITHUB, "matrix jobs"]._replace(value=1)
-    monkeypatch.setattr(ci_limits, "all_limits", lambda: {**limits, (GITHUB, "matrix jobs"): one})
+    monkeypatch.setattr(workflow_settings, "all_limits", lambda: {**limits, (GITHUB, "matrix jobs"): one})
     feedstock = Feedstock(root=root)
-    assert (
-        len(github_workflow_writer.write_workflows(feedstock, expand.read_configs(feedstock, [CPU, CUDA, OTHER]))) == 3
-    )
+    assert len(rerender.write_workflows(feedstock, config_file.read_configs(feedstock, [CPU, CUDA, OTHER]))) == 3
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     for words in (("init", "-q", "-b", "main"), ("add", "-A"), (*identity, "commit", "-qm", "a")):
         subprocess.run(("git", *words), cwd=root, check=True)
@@ -125,8 +123,8 @@ def run(repository: Path, server: str, tmp_path: Path) -> WorkflowRun:
         variables={**kept, "PATH": f"{programs(tmp_path / 'bin')}:{os.environ['PATH']}"},
         secrets={"": {"MY_TOKEN": "a-secret-of-builds"}},
         identity={
-            trusted_publishing.REQUEST_URL: f"{server}/identity?api-version=2.0",
-            trusted_publishing.REQUEST_TOKEN: REQUEST_TOKEN,
+            servers.REQUEST_URL: f"{server}/identity?api-version=2.0",
+            servers.REQUEST_TOKEN: REQUEST_TOKEN,
         },
         machine=set_up,
         before_step=before_step,

@@ -1,7 +1,7 @@
 """Record which functions of kiln each test enters, in its own process and in those that it starts.
 
 Python imports this file at its start where its folder is in PYTHONPATH. It writes into the folder that KILN_REACHED
-names: a file per process, with the test's name and the functions from then on, as ``kiln/files.py:12``.
+names: a file per process, with the test's name and the functions from then on, as ``kiln/base/files.py:12``.
 """
 
 from __future__ import annotations

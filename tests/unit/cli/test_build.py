@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli
-from kiln.cli import build
-from kiln.errors import AlreadyRunning, BuildFailed, DiskFull, KilnError, SolveFailed
-from kiln.model.feedstock import Feedstock
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
-from kiln.run.options import RunOptions
+from kiln.base.errors import AlreadyRunning, BuildFailed, DiskFull, KilnError, SolveFailed
+from kiln.build.job.job import RunOptions
+from kiln.cli import build, main
+from kiln.recipe.feedstock import Feedstock
+from kiln.state.results import ConfigRun, ConfigState, MatrixReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,8 +65,8 @@ def test_a_quiet_build_prints_no_notes(
     notes: str,
 ) -> None:
     plan = SimpleNamespace(notes=("be careful",))
-    monkeypatch.setattr("kiln.run.feedstock_run.plan_run", lambda *_, **__: plan)
-    options = cli.command_parser_and_module("build")[0].parse_args(words)
+    monkeypatch.setattr("kiln.run.runner.plan_run", lambda *_, **__: plan)
+    options = main.command_parser_and_module("build")[0].parse_args(words)
     build.plan_run_and_print_notes(Feedstock(root=tmp_path), RunOptions(configs=(), command=""), options)
     assert capsys.readouterr().err == notes
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli
-from kiln.cli import build_continued_over_ci_jobs
-from kiln.errors import UsageError
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport
+from kiln.base.errors import UsageError
+from kiln.cli import build, main
+from kiln.state.results import ConfigRun, ConfigState, MatrixReport
 from tests.feedstocks import written
 from tests.unit.run.test_plan import a_plan
 
@@ -23,7 +22,7 @@ META = "package:\n  name: small\n  version: '1'\n"
 
 
 def parsed(*words: str) -> argparse.Namespace:
-    parser, _ = cli.command_parser_and_module("build")
+    parser, _ = main.command_parser_and_module("build")
     return parser.parse_args(words)
 
 
@@ -42,14 +41,11 @@ def test_what_a_chain_cannot_do_is_refused(
     tmp_path: Path, words: tuple[str, ...], configs: tuple[str, ...], what: str
 ) -> None:
     with pytest.raises(UsageError, match=what):
-        build_continued_over_ci_jobs.requested_job_chain(written(tmp_path, META), parsed(*words), configs)
+        build.requested_job_chain(written(tmp_path, META), parsed(*words), configs)
 
 
 def test_a_budget_alone_has_no_chain(tmp_path: Path) -> None:
-    assert (
-        build_continued_over_ci_jobs.requested_job_chain(written(tmp_path, META), parsed("--budget", "1h"), ("a", "b"))
-        is None
-    )
+    assert build.requested_job_chain(written(tmp_path, META), parsed("--budget", "1h"), ("a", "b")) is None
 
 
 @pytest.mark.parametrize(("script", "lines"), [("make", 2), ('bazel --disk_cache="$BAZEL_DISK_CACHE"', 1)])
@@ -58,15 +54,11 @@ def test_a_compile_that_exceeds_the_budget_is_told_before_it_starts(
 ) -> None:
     feedstock = written(tmp_path, META)
     (feedstock.recipe / "build.sh").write_text(script)
-    build_continued_over_ci_jobs.take_over_from_previous_job(
-        None, feedstock, a_plan(estimate=7200.0), parsed("--budget", "1h")
-    )
+    build.take_over_from_previous_job(None, feedstock, a_plan(estimate=7200.0), parsed("--budget", "1h"))
     notes = capsys.readouterr().err.splitlines()
     assert notes[0] == "note: took 2 h 00 min when it was last built, and --budget is 1 h 00 min"
     assert len(notes) == lines
-    build_continued_over_ci_jobs.take_over_from_previous_job(
-        None, feedstock, a_plan(estimate=1800.0), parsed("--budget", "1h")
-    )
+    build.take_over_from_previous_job(None, feedstock, a_plan(estimate=1800.0), parsed("--budget", "1h"))
     assert capsys.readouterr().err == ""
 
 
@@ -75,7 +67,7 @@ def test_after_a_notice_no_more_is_handed_on_than_there_is_time_for(tmp_path: Pa
     notice = tmp_path / "notice"
     notice.write_text(json.dumps({"at": time.time() + left}))
     options = parsed("--handover", str(tmp_path / "handover"), "--notice", str(notice))
-    chain = build_continued_over_ci_jobs.requested_job_chain(written(tmp_path / "feedstock", META), options, ("a",))
+    chain = build.requested_job_chain(written(tmp_path / "feedstock", META), options, ("a",))
     assert chain is not None
     report = MatrixReport(
         run=1,
@@ -89,5 +81,5 @@ def test_after_a_notice_no_more_is_handed_on_than_there_is_time_for(tmp_path: Pa
         container="none",
         configs=(ConfigRun(config="a", state=ConfigState.FAILED, group="cpu"),),
     )
-    assert build_continued_over_ci_jobs.hand_over_to_next_job(chain, report, {}, options) is None
+    assert build.hand_over_to_next_job(chain, report, {}, options) is None
     assert 0.9 * most <= chain.bound <= most

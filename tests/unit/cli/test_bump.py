@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import bump, cli
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.errors import DownloadFailed, NotWritable, UsageError
+from kiln.base.errors import DownloadFailed, NotWritable, UsageError
+from kiln.cli import main
+from kiln.cli.main import make_pasteable
+from kiln.feedstock.bump import bump
 from tests.bumping import OLD, bumped, feedstock, released
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.model.feedstock import Feedstock
+    from kiln.recipe.feedstock import Feedstock
 
 
 def text(up: Path, number: int = 3) -> str:
@@ -32,7 +33,7 @@ def case(tmp_path: Path) -> Feedstock:
 
 
 def kiln(case: Feedstock, *arguments: str) -> int:
-    return cli.dispatch(["-C", str(case.root), "bump", *arguments])
+    return main.dispatch(["-C", str(case.root), "bump", *arguments])
 
 
 def test_a_version_is_written_with_what_follows_from_it(
@@ -88,8 +89,8 @@ def test_nothing_is_written_when_a_source_cannot_be_downloaded(case: Feedstock) 
 
 
 def test_the_rendering_of_the_same_process_stays_that_of_the_file(case: Feedstock, tmp_path: Path) -> None:
-    from kiln.model.matrix_config import BuildConfig
-    from kiln.render import render
+    from kiln.recipe.feedstock import BuildConfig
+    from kiln.recipe.render import render
 
     released(tmp_path / "up", "a-2.0.tar")
     config = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={})

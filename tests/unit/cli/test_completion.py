@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import cli
-from kiln.cli import completion
+from kiln.cli import completion, main
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def commands_of(parser: argparse.ArgumentParser) -> dict[str, Any]:
 
 def test_the_parser_knows_all_commands_and_the_arguments_of_the_typed_one() -> None:
     commands = commands_of(completion.parser_for_command_line("kiln build --reb"))
-    assert commands.keys() == cli.COMMANDS.keys()
+    assert commands.keys() == main.COMMANDS.keys()
     assert "--rebuild" in commands["build"]._option_string_actions
     assert "--diff" not in commands["matrix"]._option_string_actions
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.cli import convert, run
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.convert import Difference
-from kiln.errors import ConversionRefused, UsageError
+from kiln.base.errors import ConversionRefused, UsageError
+from kiln.cli import convert
+from kiln.cli.main import make_pasteable, run
+from kiln.feedstock.convert.proof import Difference
 from tests.feedstocks import PINNING, written
-from tests.unit.convert.feedstocks import conversion, expected
+from tests.unit.feedstock.convert.feedstocks import conversion, expected
 
 if TYPE_CHECKING:
-    from kiln.model.feedstock import Feedstock
+    from kiln.recipe.feedstock import Feedstock
 
 ROOT = Path(__file__).parents[3]
 SPLIT = (

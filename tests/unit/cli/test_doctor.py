@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli
-from kiln.compat import machine_facts
-from kiln.errors import IncompatibleVersions, UnknownConfig, UsageError
+from kiln.base.errors import IncompatibleVersions, UnknownConfig, UsageError
+from kiln.cli import main
+from kiln.compat import machine
 
 if TYPE_CHECKING:
-    from kiln.compat.machine_facts import MachineFacts
+    from kiln.compat.machine import MachineFacts
 
 ROOT = Path(__file__).parents[3]
 CELL = "linux_64_cuda_compiler_version12.9python3.12.____cpython"
 
 
 def test_what_works_is_told_with_its_row_and_source(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["doctor", "--tf", "2.18", "--cuda", "12.5", "--gpu", "p3"]) == 0
+    assert main.run(["doctor", "--tf", "2.18", "--cuda", "12.5", "--gpu", "p3"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("works: TensorFlow 2.18, CUDA 12.5, V100 of p3 (7.0)\n")
     assert "tensorflow.csv:5: tf 2.18.0" in out
@@ -32,7 +32,7 @@ def test_what_works_is_told_with_its_row_and_source(capsys: pytest.CaptureFixtur
 
 
 def test_what_cannot_work_has_its_own_exit_code_and_names_what_does(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["doctor", "--tf", "2.18", "--cuda", "13.0", "--cc", "7.0"]) == IncompatibleVersions.exit_code
+    assert main.run(["doctor", "--tf", "2.18", "--cuda", "13.0", "--cc", "7.0"]) == IncompatibleVersions.exit_code
     out = capsys.readouterr().out
     assert "  ✗ CUDA 13.0 compiles for 7.5 to 12.1; 7.0 is older than all of them" in out
     assert "nearest working combinations:\n  TensorFlow 2.18, CUDA 12.5, 7.0 (changed: cuda)" in out
@@ -40,7 +40,8 @@ def test_what_cannot_work_has_its_own_exit_code_and_names_what_does(capsys: pyte
 
 def test_the_answer_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        cli.run(["doctor", "--tf", "2.18", "--cuda", "13.0", "--gpu", "p3", "--json"]) == IncompatibleVersions.exit_code
+        main.run(["doctor", "--tf", "2.18", "--cuda", "13.0", "--gpu", "p3", "--json"])
+        == IncompatibleVersions.exit_code
     )
     answer = json.loads(capsys.readouterr().out)
     assert answer["verdict"] == "cannot work"
@@ -50,7 +51,7 @@ def test_the_answer_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_config(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["-C", str(ROOT), "doctor", f".ci_support/{CELL}.yaml", "--json"]) == 0
+    assert main.run(["-C", str(ROOT), "doctor", f".ci_support/{CELL}.yaml", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["combination"]["cuda"] == "12.9"
     assert answer["combination"]["host"] == "gcc 13"
@@ -59,7 +60,7 @@ def test_a_config(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("file", sorted((ROOT / ".ci_support").glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_config_of_this_feedstock_is_known(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["-C", str(ROOT), "doctor", file.stem]) == 0
+    assert main.run(["-C", str(ROOT), "doctor", file.stem]) == 0
     verdict = "works with a cost" if "12.9" in file.stem else "works"
     assert capsys.readouterr().out.startswith(f"{verdict}: TensorFlow 2.21.0, ")
 
@@ -102,29 +103,29 @@ def feedstock_v1(folder: Path, name: str, variant: str) -> list[str]:
 
 def test_a_config_of_recipe_yaml_with_tensorflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = feedstock_v1(tmp_path, "tensorflow-base", CUDA_V1)
-    assert cli.run(words) == IncompatibleVersions.exit_code
+    assert main.run(words) == IncompatibleVersions.exit_code
     answer = json.loads(capsys.readouterr().out)
     assert answer["combination"] == {"tf": "2.21.0", "cuda": "12.5", "python": "3.13", "host": "gcc 14"}
     assert "CUDA 12.5 refuses GCC 14: it must be below 14" in [item["reason"] for item in answer["findings"]]
 
 
 def test_a_config_of_recipe_yaml_with_cuda_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(feedstock_v1(tmp_path, "solver", CUDA_V1.replace("12.5", "12.9"))) == 0
+    assert main.run(feedstock_v1(tmp_path, "solver", CUDA_V1.replace("12.5", "12.9"))) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["verdict"], answer["combination"]) == ("works", {"cuda": "12.9", "host": "gcc 14"})
 
 
 def test_the_variant_file_of_recipe_yaml_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = feedstock_v1(tmp_path, "solver", CUDA_V1.replace("12.5", "12.9"))[:-1]
-    cli.run(words)
+    main.run(words)
     assert "\nin recipe/conda_build_config.yaml:\n" in capsys.readouterr().out
     (tmp_path / "recipe" / "variants.yaml").write_text("zlib: ['1']\n")
-    cli.run(words)
+    main.run(words)
     assert "\nin recipe/variants.yaml:\n" in capsys.readouterr().out
 
 
 def test_a_config_of_recipe_yaml_without_cuda(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(feedstock_v1(tmp_path, "uv", "")) == 0
+    assert main.run(feedstock_v1(tmp_path, "uv", "")) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["verdict"], answer["combination"]) == ("unknown", {})
     (finding,) = answer["findings"]
@@ -132,7 +133,7 @@ def test_a_config_of_recipe_yaml_without_cuda(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_a_config_that_is_not_there() -> None:
-    assert cli.run(["-C", str(ROOT), "doctor", "linux_64_nothing"]) == UnknownConfig.exit_code
+    assert main.run(["-C", str(ROOT), "doctor", "linux_64_nothing"]) == UnknownConfig.exit_code
 
 
 @pytest.mark.parametrize(
@@ -148,11 +149,11 @@ def test_a_config_that_is_not_there() -> None:
     ],
 )
 def test_what_cannot_be_asked(words: list[str]) -> None:
-    assert cli.run(["-C", str(ROOT), "doctor", *words]) == UsageError.exit_code
+    assert main.run(["-C", str(ROOT), "doctor", *words]) == UsageError.exit_code
 
 
 def test_an_error_text(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["doctor", "--error", "nvcc fatal   : Unsupported gpu architecture 'compute_120'"]) == 0
+    assert main.run(["doctor", "--error", "nvcc fatal   : Unsupported gpu architecture 'compute_120'"]) == 0
     out = capsys.readouterr().out
     assert "cause: This nvcc does not compile for compute_120. CUDA that does: 12.8 to 13.4." in out
     assert "seen: https://" in out
@@ -161,14 +162,14 @@ def test_an_error_text(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_log_is_made_harmless_before_it_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"fine\n\x1b[31mIllegal instruction\x1b[0m \x07(core dumped)\n")
-    assert cli.run(["doctor", "--log", str(log)]) == 0
+    assert main.run(["doctor", "--log", str(log)]) == 0
     assert "illegal instruction: line 2\n    | Illegal instruction (core dumped)\n" in capsys.readouterr().out
-    assert cli.run(["doctor", "--log", str(log), "--json"]) == 0
+    assert main.run(["doctor", "--log", str(log), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["line"] == 2
 
 
 def test_a_log_without_a_known_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["doctor", "--error", "it does not work"]) == 0
+    assert main.run(["doctor", "--error", "it does not work"]) == 0
     assert "no known failure found" in capsys.readouterr().out
 
 
@@ -178,7 +179,7 @@ SHOWN = re.findall(r"```console\n\$ kiln (doctor [^\n|]*?)(?: \| head -(\d+))?\n
 
 @pytest.mark.parametrize(("line", "most", "shown"), SHOWN, ids=[line for line, _, _ in SHOWN])
 def test_the_page_shows_what_is_answered(line: str, most: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.run(shlex.split(line))
+    main.run(shlex.split(line))
     lines = capsys.readouterr().out.splitlines()
     assert lines[: int(most) if most else None] == shown.splitlines()
 
@@ -200,13 +201,13 @@ def keys(data: object) -> set[str]:
 
 @pytest.fixture(scope="module")
 def facts() -> MachineFacts:
-    return machine_facts.probe_machine(os.environ)
+    return machine.probe_machine(os.environ)
 
 
 @pytest.fixture
 def probed_once(facts: MachineFacts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer with this machine's facts: each probe starts nine programs, of which container engines are slow."""
-    monkeypatch.setattr(machine_facts, "probe_machine", lambda _: facts)
+    monkeypatch.setattr(machine, "probe_machine", lambda _: facts)
 
 
 @pytest.mark.processes
@@ -223,24 +224,24 @@ def probed_once(facts: MachineFacts, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_key_of_the_json_answer_stands_in_the_reference(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cli.run(["-C", str(tmp_path), "doctor", "--json", *words])
+    main.run(["-C", str(tmp_path), "doctor", "--json", *words])
     assert {key for key in keys(json.loads(capsys.readouterr().out)) if f"`{key}`" not in REFERENCE} == set()
 
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("probed_once")
 def test_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.run(["-C", str(tmp_path), "doctor", "--json"])
+    main.run(["-C", str(tmp_path), "doctor", "--json"])
     told = json.loads(capsys.readouterr().out)
     assert set(told) == {"machine", "cudas", "answers"}
     assert told["machine"]["memory"] > 0
-    cli.run(["-C", str(tmp_path), "doctor"])
+    main.run(["-C", str(tmp_path), "doctor"])
     assert "NVIDIA driver " in capsys.readouterr().out
 
 
 @pytest.mark.processes
 @pytest.mark.usefixtures("probed_once")
 def test_a_combination_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.run(["doctor", "--tf", "2.21", "--glibc", "2.17", "--here", "--json"])
+    main.run(["doctor", "--tf", "2.21", "--glibc", "2.17", "--here", "--json"])
     asked = json.loads(capsys.readouterr().out)["combination"]
     assert (asked["tf"], asked["glibc"]) == ("2.21", "2.17")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.errors import FeedstockNotFound, NotWritable, UsageError
+from kiln.base.errors import FeedstockNotFound, NotWritable, UsageError
+from kiln.cli import main
+from kiln.cli.main import make_pasteable
 from tests.feedstocks import written
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def init(folder: Path, *words: str) -> int:
-    return cli.dispatch(["-C", str(folder), "init", *words, *REQUIREMENT])
+    return main.dispatch(["-C", str(folder), "init", *words, *REQUIREMENT])
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -45,7 +45,7 @@ def test_a_feedstock_from_nothing_is_up_to_date(tmp_path: Path, capsys: pytest.C
     assert report["folder"] == str(root)
     assert sorted(report["added"]) == sorted(contents(root))
     assert {".ci_support/linux_64_.yaml", ".github/workflows/build.yml"} <= set(report["added"])
-    assert cli.dispatch(["-C", str(root), "rerender", "--check"]) == 0
+    assert main.dispatch(["-C", str(root), "rerender", "--check"]) == 0
     assert "kiln==1.2.3\n" in (root / "requirements" / "kiln.txt").read_text()
 
 
@@ -85,7 +85,7 @@ def test_a_feedstock_is_completed_and_no_file_of_it_changes(tmp_path: Path, caps
 
 def test_a_checkout_with_configs_keeps_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     feedstock = written(tmp_path / "f", META)
-    assert cli.dispatch(["-C", str(feedstock.root), "rerender"]) == 0
+    assert main.dispatch(["-C", str(feedstock.root), "rerender"]) == 0
     (feedstock.config_folder / "linux_64_.yaml").write_text("target_platform:\n- linux-64\nmine:\n- '1'\n")
     capsys.readouterr()
     smithy = {"build-locally.py": "import subprocess\n", ".github/workflows/conda-build.yml": "theirs\n"}
@@ -129,7 +129,7 @@ def test_invalid_words_are_refused_before_anything_is_written(
     given = words if "--kiln" in words else (*words, *REQUIREMENT)
     given = given if "--maintainer" in words or not words[0].lower().startswith("t") else (*given, "--maintainer", "j")
     with pytest.raises(UsageError, match=message):
-        cli.dispatch(["-C", str(tmp_path), "init", *given])
+        main.dispatch(["-C", str(tmp_path), "init", *given])
     assert os.listdir(tmp_path) == []  # noqa: PTH208 - also of hidden files
 
 

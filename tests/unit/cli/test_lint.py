@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.cli import run
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.errors import FeedstockNotFound, LintFailed, UnsafeTemplate
-from tests.unit.lint.recipes import META, RECIPE, changed, feedstock
+from kiln.base.errors import FeedstockNotFound, LintFailed, UnsafeTemplate
+from kiln.cli.main import make_pasteable, run
+from tests.unit.feedstock.lint.recipes import META, RECIPE, changed, feedstock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.cli import run
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.errors import MalformedYaml, MatrixDrift, UnknownConfig, UnsafeTemplate, UnsupportedPython, UsageError
+from kiln.base.errors import MalformedYaml, MatrixDrift, UnknownConfig, UnsafeTemplate, UnsupportedPython, UsageError
+from kiln.cli.main import make_pasteable, run
 from tests.feedstocks import PINNING, copied, written
 from tests.git_repositories import git
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.errors import KilnError
+    from kiln.base.errors import KilnError
 
 RECIPE = "package:\n  name: app\n  version: 1\nrequirements:\n  host:\n    - alpha\n    - loop\n"
 OUTPUTS = "outputs:\n  - name: one\n    requirements:\n      host:\n        - alpha\n  - name: two\n    requirements:\n"

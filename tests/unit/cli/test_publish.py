@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln.base.errors import UsageError
 from kiln.cli import publish
-from kiln.errors import UsageError
-from kiln.model.feedstock import Feedstock
 from kiln.publish.targets import parse_target, require_store_target
+from kiln.recipe.feedstock import Feedstock
 from tests.feedstocks import written
 from tests.packages import release_package
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.publish.stores.store_publication import StoreTarget
+    from kiln.publish.stores.target import StoreTarget
 
 
 def options(**values: object) -> argparse.Namespace:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiln.cli import run
-from kiln.errors import MatrixDrift
+from kiln.base.errors import MatrixDrift
+from kiln.cli.main import run
 from tests.feedstocks import written
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln import cli
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.errors import UsageError
-from kiln.ledger import Ledger
-from kiln.model.run import ConfigState
+from kiln.base.errors import UsageError
+from kiln.cli import main
+from kiln.cli.main import make_pasteable
+from kiln.state.ledger.ledger import Ledger
+from kiln.state.results import ConfigState
 from tests import runs
 from tests.feedstocks import written
 
@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def kiln(root: Path, *arguments: str) -> int:
-    return cli.dispatch(["-C", str(root), "runs", *arguments])
+    return main.dispatch(["-C", str(root), "runs", *arguments])
 
 
 def test_runs_are_listed_with_commit_and_verdict_the_latest_first(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kiln.cli import run, verify
-from kiln.cli.commands_in_hints import make_pasteable
-from kiln.errors import BrokenIndex, ProvenanceBroken, UsageError
+from kiln.base.errors import BrokenIndex, ProvenanceBroken, UsageError
+from kiln.cli import verify
+from kiln.cli.main import make_pasteable, run
 
 
 def test_the_hashes_of_an_index_are_those_of_all_subdirs() -> None:

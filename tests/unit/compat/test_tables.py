@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.compat import tables, version_ranges
+from kiln.compat import tables
 from kiln.compat.combination import capability_number, find_gpu
 from kiln.compat.rules import RULES
 
@@ -47,31 +47,29 @@ def test_every_row_has_a_source_and_none_stands_twice(name: str) -> None:
     "name", ["cuda_compiler", "cuda_driver", "driver_gpu", "known_failure", "serving", "upstream", "wheel"]
 )
 def test_ranges_do_not_overlap(name: str) -> None:
-    rows = sorted(tables.table_rows(name), key=lambda row: version_ranges.version_numbers(row["first"]))
-    assert all(
-        version_ranges.version_numbers(row["first"]) <= version_ranges.version_numbers(row["last"]) for row in rows
-    )
+    rows = sorted(tables.table_rows(name), key=lambda row: tables.version_numbers(row["first"]))
+    assert all(tables.version_numbers(row["first"]) <= tables.version_numbers(row["last"]) for row in rows)
     pairs = itertools.pairwise(rows)
     assert [
-        (a.text, b.text) for a, b in pairs if not version_ranges.is_below(a["last"], b["first"]) and not _patches(a, b)
+        (a.text, b.text) for a, b in pairs if not tables.is_below(a["last"], b["first"]) and not _patches(a, b)
     ] == []
 
 
 def _patches(one: tables.Row, other: tables.Row) -> bool:
     """True if two rows are of patch releases of one line, ``8.0.44`` and ``8.0.61``."""
-    return version_ranges.version_numbers(one["last"]) < version_ranges.version_numbers(other["first"])
+    return tables.version_numbers(one["last"]) < tables.version_numbers(other["first"])
 
 
 def test_a_newer_cuda_came_with_a_newer_driver_and_takes_a_newer_gcc() -> None:
-    drivers = sorted(tables.table_rows("cuda_driver"), key=lambda row: version_ranges.version_numbers(row["first"]))
+    drivers = sorted(tables.table_rows("cuda_driver"), key=lambda row: tables.version_numbers(row["first"]))
     assert all(
-        version_ranges.version_numbers(a["driver"]) < version_ranges.version_numbers(b["driver"])
+        tables.version_numbers(a["driver"]) < tables.version_numbers(b["driver"])
         for a, b in itertools.pairwise(drivers)
     )
     compilers = [row for row in tables.table_rows("cuda_compiler") if row["gcc_below"]]
     assert [row["first"] for row in tables.table_rows("cuda_compiler") if row not in compilers] == ["13.3"]
     assert all(
-        version_ranges.version_numbers(a["gcc_below"]) <= version_ranges.version_numbers(b["gcc_below"])
+        tables.version_numbers(a["gcc_below"]) <= tables.version_numbers(b["gcc_below"])
         for a, b in itertools.pairwise(compilers)
     )
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln.base.errors import MissingTool, UsageError
 from kiln.container.engine import ON_THE_HOST, Engine, EngineKind, choose_engine, engine_from_info, find_engine
-from kiln.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path

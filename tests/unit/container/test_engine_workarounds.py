@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.container.engine import Engine, EngineKind
-from kiln.container.engine_workarounds import REFUSALS, KnownRefusal, avoid_refusal, trial_command
-from kiln.errors import MissingTool
-from kiln.operating_system import machine_resources
+from kiln.base.errors import MissingTool
+from kiln.base.system import machine
+from kiln.container.engine import REFUSALS, Engine, EngineKind, KnownRefusal, avoid_refusal, trial_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,12 +42,12 @@ def test_an_answer_adds_options_to_every_run_and_a_note() -> None:
 
 def test_limits_are_this_processs_but_not_above_what_podman_leaves_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     hard = {"nofile": 20000, "nproc": 96365}
-    monkeypatch.setattr(machine_resources, "resource_hard_limit", lambda name: hard[name])
+    monkeypatch.setattr(machine, "resource_hard_limit", lambda name: hard[name])
     assert avoid_refusal(engine(), RLIMITS).options == (
         *("--ulimit", "nofile=20000:20000"),
         *("--ulimit", "nproc=32768:32768"),
     )
-    hard["nofile"] = machine_resources.UNLIMITED
+    hard["nofile"] = machine.UNLIMITED
     assert "nofile=1048576:1048576" in avoid_refusal(engine(), RLIMITS).options
 
 

@@ -18,5 +18,5 @@ def rare_forecasts() -> Iterator[None]:
     the loop does not wake by itself when something is due.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kiln.fleet.run_event_loop.FORECAST", 600.0)
+        patch.setattr("kiln.fleet.supervisor.FORECAST", 600.0)
         yield

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.errors import AlreadyRunning, CredentialsRefused, KilnError, MachinesUnknown, TeardownIncomplete, UsageError
-from kiln.fleet import run_and_removal, unrecorded_run_recovery
-from kiln.fleet.playbook_runner import PlaybookResult, PlaybookRunner, PlaybookSite
-from kiln.model.fleet_run import FleetRun
+from kiln.base.errors import (
+    AlreadyRunning,
+    CredentialsRefused,
+    KilnError,
+    MachinesUnknown,
+    TeardownIncomplete,
+    UsageError,
+)
+from kiln.fleet import run as fleet_run
+from kiln.fleet.ansible.playbooks import PlaybookResult, PlaybookRunner, PlaybookSite
+from kiln.fleet.model import FleetRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,18 +61,18 @@ def site(tmp_path: Path) -> PlaybookSite:
 
 def noted_runs(site: PlaybookSite) -> list[FleetRun]:
     """Return the runs that their folders still have a note of."""
-    return list(unrecorded_run_recovery.notes_of_unrecorded_runs(site.folder.parent, known=()))
+    return list(fleet_run.notes_of_unrecorded_runs(site.folder.parent, known=()))
 
 
 def test_a_run_that_was_not_ended_is_resumed_and_an_ended_one_is_not() -> None:
-    assert run_and_removal.run_to_resume([ENDED, OPEN], provider="aws", key="k") == OPEN
-    assert run_and_removal.run_to_resume([ENDED], provider="azure", key="other") is None
+    assert fleet_run.run_to_resume([ENDED, OPEN], provider="aws", key="k") == OPEN
+    assert fleet_run.run_to_resume([ENDED], provider="azure", key="other") is None
 
 
 def test_a_run_of_another_process_is_not_resumed() -> None:
     lives = dataclasses.replace(OPEN, lives=True)
     with pytest.raises(AlreadyRunning, match="the fleet run r1 is running in another process"):
-        run_and_removal.run_to_resume([lives], provider="aws", key="k")
+        fleet_run.run_to_resume([lives], provider="aws", key="k")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,7 @@ def test_a_run_of_another_process_is_not_resumed() -> None:
 )
 def test_a_run_whose_workers_are_of_no_use_is_to_be_removed_first(provider: str, key: str, why: str) -> None:
     with pytest.raises(UsageError) as caught:
-        run_and_removal.run_to_resume([OPEN], provider=provider, key=key)
+        fleet_run.run_to_resume([OPEN], provider=provider, key=key)
     assert caught.value.why == why
     assert "kiln fleet down r1" in caught.value.hint
 
@@ -85,18 +92,18 @@ def test_a_tear_down_that_is_not_confirmed_is_an_error_and_the_run_stays_known(
 ) -> None:
     playbooks.result = result
     site.folder.mkdir()
-    unrecorded_run_recovery.write_run_note(OPEN, site.folder)
+    fleet_run.write_run_note(OPEN, site.folder)
     with pytest.raises(kind) as caught:
-        run_and_removal.tear_down_run(site, "r1")
+        fleet_run.tear_down_run(site, "r1")
     assert why in caught.value.why
     assert [run.id for run in noted_runs(site)] == ["r1"]
 
 
 def test_a_run_that_was_torn_down_leaves_neither_a_note_nor_a_reserve(site: PlaybookSite, playbooks: Playbooks) -> None:
     site.folder.mkdir()
-    unrecorded_run_recovery.write_run_note(OPEN, site.folder)
+    fleet_run.write_run_note(OPEN, site.folder)
     site.disk_reserve_file.write_bytes(b"reserve")
-    run_and_removal.tear_down_run(site, "r1")
+    fleet_run.tear_down_run(site, "r1")
     assert playbooks.calls == [("down.yml", {})]
     assert not site.disk_reserve_file.exists()
     assert noted_runs(site) == []
@@ -113,7 +120,7 @@ def test_a_run_that_was_torn_down_leaves_neither_a_note_nor_a_reserve(site: Play
 def test_a_sweep_has_the_requested_limits_and_returns_the_workers_that_remain(
     site: PlaybookSite, playbooks: Playbooks, options: dict[str, Any], variables: dict[str, Any]
 ) -> None:
-    assert run_and_removal.sweep_leftover_workers(site, **options) == [{"name": "w1"}]
+    assert fleet_run.sweep_leftover_workers(site, **options) == [{"name": "w1"}]
     assert playbooks.calls == [("sweep.yml", variables)]
 
 
@@ -123,12 +130,12 @@ def test_a_sweep_that_is_not_confirmed_is_an_error(
 ) -> None:
     playbooks.result = result
     with pytest.raises(kind) as caught:
-        run_and_removal.sweep_leftover_workers(site, everything=False)
+        fleet_run.sweep_leftover_workers(site, everything=False)
     assert why in caught.value.why
 
 
 def test_the_workers_of_all_runs_and_users_are_listed(site: PlaybookSite, playbooks: Playbooks) -> None:
-    assert run_and_removal.list_existing_workers(site) == [{"name": "w1"}]
+    assert fleet_run.list_existing_workers(site) == [{"name": "w1"}]
     assert playbooks.calls == [("list.yml", {"kiln_everywhere": True})]
 
 
@@ -138,5 +145,5 @@ def test_workers_that_cannot_be_listed_are_an_error(
 ) -> None:
     playbooks.result = result
     with pytest.raises(kind) as caught:
-        run_and_removal.list_existing_workers(site)
+        fleet_run.list_existing_workers(site)
     assert why in caught.value.why

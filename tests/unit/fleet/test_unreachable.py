@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.errors import MachinesUnknown
-from kiln.fleet.fleet_run_settings import FleetRunConfig
-from kiln.fleet.run_event_loop import Supervisor
-from kiln.fleet.run_recorders import RunRecorder
-from kiln.model.run import ConfigState
+from kiln.base.errors import MachinesUnknown
+from kiln.fleet.records import RunRecorder
+from kiln.fleet.run_config import FleetRunConfig
+from kiln.fleet.supervisor import Supervisor
+from kiln.state.results import ConfigState
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, estimates, null_recorder
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kiln.image import content_assembly, file_selection, slim_image_programs
+from kiln.image import contents
 
-PACKAGE = file_selection.InstalledPackage(
+PACKAGE = contents.InstalledPackage(
     name="tensorflow",
     version="2.21.0",
     build="cuda129py311h0_200",
@@ -22,8 +22,8 @@ PACKAGE = file_selection.InstalledPackage(
 NUMPY = replace(
     PACKAGE, name="numpy", version="2.4.6", depends=("__glibc >=2.17", "__cuda"), constrains=(), timestamp=5_000
 )
-REQUEST = content_assembly.ImageRequest(
-    kind=slim_image_programs.read_image_kind("tensorflow"),
+REQUEST = contents.ImageRequest(
+    kind=contents.read_image_kind("tensorflow"),
     channels=("c",),
     specs=("tensorflow",),
     suite="bookworm",

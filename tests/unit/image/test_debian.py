@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kiln.errors import MissingTool
+from kiln.base.errors import MissingTool
 from kiln.image import debian
-from kiln.image.layers import LayerEntry
-from kiln.image.mmdebstrap_command import AptFiles
+from kiln.image.apt import AptFiles
+from kiln.image.oci import LayerEntry
 
 
 def test_mmdebstrap_only_downloads() -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.errors import UsageError
+from kiln.base.errors import UsageError
 from kiln.image import oci
-from kiln.image.layers import Layer, LayerEntry, pack_layer
+from kiln.image.oci import Layer, LayerEntry, pack_layer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import UsageError
-from kiln.image import slim_image
+from kiln.base.errors import UsageError
+from kiln.image import slim
 from tests.unit.image.packages import REQUEST
 
 if TYPE_CHECKING:
@@ -18,5 +18,5 @@ if TYPE_CHECKING:
 def test_invalid_requests_are_refused_before_any_download(tmp_path: Path) -> None:
     for request, tag in ((replace(REQUEST, cuda="twelve"), None), (REQUEST, "NO NAME")):
         with pytest.raises(UsageError):
-            slim_image.make_slim_image(request, None, tag=tag, work=tmp_path / "work", env={}, step=pytest.fail)
+            slim.make_slim_image(request, None, tag=tag, work=tmp_path / "work", env={}, step=pytest.fail)
     assert not (tmp_path / "work").exists()

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.errors import BrokenPackage, ReleaseRefused
-from kiln.model.build_results import TestVerdict
-from kiln.model.release_packages import ContentLeak
-from kiln.model.rendered import Pin
-from kiln.model.run import ConfigState
-from kiln.publish import package_inspection
+from kiln.base.errors import BrokenPackage, ReleaseRefused
+from kiln.publish import gate
 from kiln.publish.gate import RefusalKind, nonblocking_notes, refusal_reasons, require_releasable
+from kiln.publish.model import ContentLeak
+from kiln.recipe.rendered import Pin
+from kiln.state.results import ConfigState, TestVerdict
 from tests.packages import conda_package, release_package
 from tests.releases import candidate, release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.model.release_packages import Release
+    from kiln.publish.model import Release
 
 ROOT = Path(__file__).parents[3]
 
@@ -194,7 +193,7 @@ AWS = b"AKIA" + b"ABCDEFGH23456789"
 
 def test_a_package_is_read_to_its_last_byte(tmp_path: Path) -> None:
     package = release_package(tmp_path, "small")
-    read = package_inspection.inspect_package(package, package_inspection.forbidden_texts(["/build/feedstock"]))
+    read = gate.inspect_package(package, gate.forbidden_texts(["/build/feedstock"]))
     assert read.licenses == ("LICENCE",)
     assert read.paths == ("share/small",)
     assert read.leaks == ()
@@ -205,17 +204,15 @@ def test_a_package_is_read_to_its_last_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (b"made in /build/feedstock/work", package_inspection.BUILD_PATH),
-        (b"x" * (package_inspection.CHUNK - 10) + b" " + AWS + b" ", "an AWS access key"),
+        (b"made in /build/feedstock/work", gate.BUILD_PATH),
+        (b"x" * (gate.CHUNK - 10) + b" " + AWS + b" ", "an AWS access key"),
         (b"-----BEGIN RSA PRIVATE KEY-----\n" + b"MIIE" * 30, "a private key"),
         (b"token = s3cr3t-token", "a token of this machine"),
     ],
 )
 def test_forbidden_texts_are_found(tmp_path: Path, data: bytes, what: str) -> None:
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"etc/settings": data})
-    read = package_inspection.inspect_package(
-        package, package_inspection.forbidden_texts(["/build/feedstock"], ["s3cr3t-token"])
-    )
+    read = gate.inspect_package(package, gate.forbidden_texts(["/build/feedstock"], ["s3cr3t-token"]))
     assert [(leak.file, leak.what) for leak in read.leaks] == [("etc/settings", what)]
     assert data[read.leaks[0].offset :].startswith((b"/build/feedstock/", AWS, b"-----BEGIN", b"s3cr3t"))
     assert "s3cr3t" not in str(read.leaks[0])
@@ -232,26 +229,22 @@ def test_forbidden_texts_are_found(tmp_path: Path, data: bytes, what: str) -> No
 )
 def test_a_build_path_is_shown_with_a_cure(tmp_path: Path, name: str, data: bytes, cure: str) -> None:
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={name: data})
-    (leak,) = package_inspection.inspect_package(
-        package, package_inspection.forbidden_texts(["/build/feedstock"])
-    ).leaks
+    (leak,) = gate.inspect_package(package, gate.forbidden_texts(["/build/feedstock"])).leaks
     assert (leak.text, leak.offset) == ("/build/feedstock/work/a.c", data.index(b"/build"))
     assert cure in str(leak)
 
 
 def test_the_offset_of_a_leak_counts_all_chunks(tmp_path: Path) -> None:
-    data = b"-" * (2 * package_inspection.CHUNK + 5) + b"/build/feedstock/x"
+    data = b"-" * (2 * gate.CHUNK + 5) + b"/build/feedstock/x"
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"lib/x": data})
-    (leak,) = package_inspection.inspect_package(
-        package, package_inspection.forbidden_texts(["/build/feedstock"])
-    ).leaks
-    assert leak.offset == 2 * package_inspection.CHUNK + 5
+    (leak,) = gate.inspect_package(package, gate.forbidden_texts(["/build/feedstock"])).leaks
+    assert leak.offset == 2 * gate.CHUNK + 5
 
 
 def test_a_parser_of_private_keys_is_not_a_leak(tmp_path: Path) -> None:
     data = b'if text.startswith("-----BEGIN PRIVATE KEY-----"): return "a key"' + b" " * 100
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"lib/parser.py": data})
-    assert package_inspection.inspect_package(package, package_inspection.forbidden_texts([])).leaks == ()
+    assert gate.inspect_package(package, gate.forbidden_texts([])).leaks == ()
 
 
 def test_the_placeholder_of_the_prefix_is_not_a_leak(tmp_path: Path) -> None:
@@ -259,8 +252,8 @@ def test_the_placeholder_of_the_prefix_is_not_a_leak(tmp_path: Path) -> None:
     paths = {"paths": [{"_path": "etc/where", "prefix_placeholder": placeholder}]}
     payload = {"etc/where": placeholder.encode(), "etc/other": placeholder.encode()}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": paths}, payload=payload)
-    read = package_inspection.inspect_package(package, package_inspection.forbidden_texts(["/build/feedstock"]))
-    assert [(leak.file, leak.what) for leak in read.leaks] == [("etc/other", package_inspection.BUILD_PATH)]
+    read = gate.inspect_package(package, gate.forbidden_texts(["/build/feedstock"]))
+    assert [(leak.file, leak.what) for leak in read.leaks] == [("etc/other", gate.BUILD_PATH)]
 
 
 def test_paths_out_of_the_prefix_are_reported(tmp_path: Path) -> None:
@@ -268,7 +261,7 @@ def test_paths_out_of_the_prefix_are_reported(tmp_path: Path) -> None:
     links = {"lib/up": "in/../../x", "lib/out": "../../secret", "lib/abs": "/etc/shadow", "lib/in": "../share/x"}
     paths = {"paths": [{"_path": "share/../../../home"}, {"_path": "lib/in"}]}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": paths}, payload=payload, links=links)
-    assert package_inspection.inspect_package(package, ()).escapes == (
+    assert gate.inspect_package(package, ()).escapes == (
         *("share/../../../home", "../../etc/cron.d/evil", "/etc/passwd", "lib/../fine"),
         *("lib/up -> in/../../x", "lib/out -> ../../secret", "lib/abs -> /etc/shadow"),
     )
@@ -277,7 +270,7 @@ def test_paths_out_of_the_prefix_are_reported(tmp_path: Path) -> None:
 def test_a_file_behind_a_link_is_reported(tmp_path: Path) -> None:
     payload = {"lib/in/file": b"x", "lib/inside": b"x"}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload=payload, links={"lib/in": ".."})
-    assert package_inspection.inspect_package(package, ()).escapes == ("lib/in/file",)
+    assert gate.inspect_package(package, ()).escapes == ("lib/in/file",)
 
 
 def test_a_corrupted_package_is_reported(tmp_path: Path) -> None:
@@ -286,7 +279,7 @@ def test_a_corrupted_package_is_reported(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 0xFF
     package.write_bytes(data)
     with pytest.raises(BrokenPackage):
-        package_inspection.inspect_package(package, ())
+        gate.inspect_package(package, ())
 
 
 @pytest.mark.parametrize(
@@ -302,7 +295,7 @@ def test_a_corrupted_package_is_reported(tmp_path: Path) -> None:
 def test_metadata_of_another_shape_is_an_error(tmp_path: Path, info: dict[str, object]) -> None:
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}, **info}, payload={"x": b"x"})
     with pytest.raises(BrokenPackage):
-        package_inspection.inspect_package(package, ())
+        gate.inspect_package(package, ())
 
 
 @pytest.mark.parametrize("link", ["include/tsl", "x86_64-linux/include/tsl", "lib/python3.11/site-packages/small/inc"])
@@ -324,7 +317,7 @@ def test_a_link_to_a_folder_elsewhere_is_noted_and_one_to_a_file_is_not() -> Non
 def test_links_are_read_with_where_they_lead(tmp_path: Path) -> None:
     links = {"include/tsl": "ours/tsl", "lib/a.so": "a.so.1"}
     package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"lib/a.so.1": b"x"}, links=links)
-    assert package_inspection.inspect_package(package, ()).links == (
+    assert gate.inspect_package(package, ()).links == (
         ("include/tsl", "include/ours/tsl"),
         ("lib/a.so", "lib/a.so.1"),
     )
@@ -335,4 +328,4 @@ def test_a_package_whose_list_has_another_size_is_broken(tmp_path: Path) -> None
     info = {"index.json": {}, "about.json": {}, "paths.json": {"paths": [path], "paths_version": 1}}
     package = conda_package(tmp_path / "a-1-0.conda", info, payload={"share/a": b"text"})
     with pytest.raises(BrokenPackage, match=r"an invalid paths\.json"):
-        package_inspection.inspect_package(package, ())
+        gate.inspect_package(package, ())

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kiln.errors import HashMismatch, PublicationPending
+from kiln.base.errors import HashMismatch, PublicationPending
+from kiln.conda.index import IndexEntry
 from kiln.publish import transaction
-from kiln.publish.journal import PublicationPhase
+from kiln.publish.model import PublicationPhase
 from kiln.publish.stores.folder import FolderStore
-from kiln.publish.stores.store_publication import StoreTarget
-from kiln.repodata.index_entry import IndexEntry
+from kiln.publish.stores.target import StoreTarget
 
 
 @pytest.fixture

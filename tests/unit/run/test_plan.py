@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from kiln.job.job_descriptions import BuildOptions
-from kiln.model.run import ConfigRun, ConfigState
-from kiln.operating_system.machine_resources import MachineResources
-from kiln.rehearse.plan_types import LockedWheel, RehearsalPlan, SourceFile, StandIn
-from kiln.run.options import RunOptions
+from kiln.base.system.machine import MachineResources
+from kiln.build.job.job import BuildOptions, RunOptions
+from kiln.build.rehearsal.wheels import LockedWheel, RehearsalPlan, StandIn
+from kiln.feedstock.sources import SourceFile
 from kiln.run.plan import RunPlan, plan_as_text
-from kiln.store.layout import ArtifactLayout
+from kiln.state.results import ConfigRun, ConfigState
+from kiln.state.store.layout import ArtifactLayout
 
 
 def a_plan(*, estimate: float | None, **more: Any) -> RunPlan:

@@ -11,27 +11,25 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln import interprocess_messages, process_runner
-from kiln.errors import BrokenPackage, DiskFull, KilnError, MissingTool, OutOfMemory
-from kiln.job.job_descriptions import BuildOptions, ConfigJob
-from kiln.job.messages import MARK, failed_config_result
-from kiln.ledger import Ledger
-from kiln.model.run import ConfigRun, ConfigState
-from kiln.operating_system.machine_resources import MachineResources
-from kiln.process_runner import ProcessResult
-from kiln.run.options import RunOptions
+from kiln.base import process, serialization
+from kiln.base.errors import BrokenPackage, DiskFull, KilnError, MissingTool, OutOfMemory
+from kiln.base.process import ProcessResult
+from kiln.base.system.machine import MachineResources
+from kiln.build.job.job import BuildOptions, ConfigJob, RunOptions
+from kiln.build.job.messages import MARK, failed_config_result
+from kiln.run import simulation
 from kiln.run.plan import RunPlan
 from kiln.run.runner import MatrixRun
-from kiln.scheduling import local_build_order
-from kiln.store import build_cache
-from kiln.store.layout import ArtifactLayout
+from kiln.state.ledger.ledger import Ledger
+from kiln.state.results import ConfigRun, ConfigState
+from kiln.state.store import cache
+from kiln.state.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kiln.model.bazel_progress_and_report import Progress
-    from kiln.model.run import MatrixReport
+    from kiln.state.results import MatrixReport, Progress
 
 DONE = tuple(ConfigRun(config=name, group=name, state=ConfigState.DONE) for name in ("a", "b"))
 
@@ -39,7 +37,7 @@ DONE = tuple(ConfigRun(config=name, group=name, state=ConfigState.DONE) for name
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> MatrixRun:
     """Return a run of two configs that have finished, and are not in the index yet."""
-    monkeypatch.setattr(local_build_order, "queue_of_configs", lambda *_, **__: None)
+    monkeypatch.setattr(simulation, "queue_of_configs", lambda *_, **__: None)
     plan = SimpleNamespace(waiting=(), compiles=False, configs=DONE, layout=SimpleNamespace())
     ledger = SimpleNamespace(update_config=lambda *_: None)
     watcher = SimpleNamespace(config_changed=lambda _: None)
@@ -50,7 +48,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> MatrixRun:
 
 def test_configs_that_finished_meanwhile_are_indexed_once(run: MatrixRun, monkeypatch: pytest.MonkeyPatch) -> None:
     layouts: list[object] = []
-    monkeypatch.setattr(build_cache, "index_channel", layouts.append)
+    monkeypatch.setattr(cache, "index_channel", layouts.append)
     run._index_new_packages()
     run._index_new_packages()
     assert layouts == [run.layout]
@@ -63,7 +61,7 @@ def test_packages_that_cannot_be_indexed_fail_their_configs(run: MatrixRun, monk
     def refuse(_: object) -> None:
         raise broken
 
-    monkeypatch.setattr(build_cache, "index_channel", refuse)
+    monkeypatch.setattr(cache, "index_channel", refuse)
     run.unindexed = ["b"]
     run._index_new_packages()
     assert run.errors == {"b": broken}
@@ -73,7 +71,7 @@ def test_packages_that_cannot_be_indexed_fail_their_configs(run: MatrixRun, monk
 
 def message(kind: str, **fields: Any) -> str:
     """Return a line of a config's process."""
-    return f"{MARK}{interprocess_messages.encode({'kind': kind, **fields})}"
+    return f"{MARK}{serialization.encode({'kind': kind, **fields})}"
 
 
 def ended(exit_code: int, tail: str = "") -> ProcessResult:
@@ -121,11 +119,11 @@ class Matrix:
         self.layout = ArtifactLayout(root=folder / "build_artifacts")
         self.layout.root.mkdir()
         self.more = more
-        monkeypatch.setattr(process_runner, "run", self._run_process)
+        monkeypatch.setattr(process, "run", self._run_process)
 
     def _run_process(
         self, _: object, *, stdin: str, on_line: Callable[[str], None], **__: object
-    ) -> process_runner.ProcessResult:
+    ) -> process.ProcessResult:
         job = ConfigJob.parse(stdin)
         self.jobs.append(job)
         lines, outcome = self.processes[job.config]

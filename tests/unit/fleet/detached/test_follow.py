@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln import process_runner
-from kiln.errors import BrokenPackage, MachinesUnknown, WorkersLost
-from kiln.fleet.detached import controller_request_server, follow
+from kiln.base import process as base_process
+from kiln.base.errors import BrokenPackage, MachinesUnknown, WorkersLost
+from kiln.base.masked_stream import LONGEST_LINE
+from kiln.base.serialization import to_json
+from kiln.fleet.detached import follow, server
 from kiln.fleet.detached.follow import RunFollower
-from kiln.masking.stream import LONGEST_LINE
-from kiln.model.run import ConfigRun, ConfigState, MatrixReport, RunCost
-from kiln.serialization import to_json
+from kiln.state.results import ConfigRun, ConfigState, MatrixReport, RunCost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,11 +53,7 @@ def state(*configs: ConfigRun, process: str = "running", cost: RunCost | None = 
 
 def sent(*states: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the messages of states, as the reporter sends them."""
-    return [
-        message
-        for item in states
-        for message in (*(m for _, m in controller_request_server.state_messages(item)), {"kind": "shown"})
-    ]
+    return [message for item in states for message in (*(m for _, m in server.state_messages(item)), {"kind": "shown"})]
 
 
 def followed(messages: list[dict[str, Any]]) -> tuple[list[tuple[Any, ...]], list[str]]:
@@ -138,10 +134,10 @@ class Connection:
     def __init__(self, *connections: list[dict[str, Any]]) -> None:
         self.connections = list(connections)
 
-    def stream_run_messages(self, on_message: Callable[[dict[str, Any]], None]) -> process_runner.ProcessResult:
+    def stream_run_messages(self, on_message: Callable[[dict[str, Any]], None]) -> base_process.ProcessResult:
         for message in self.connections.pop(0) if self.connections else ():
             on_message(message)
-        return process_runner.ProcessResult(argv=(), exit_code=255, tail="Connection reset", seconds=0.0)
+        return base_process.ProcessResult(argv=(), exit_code=255, tail="Connection reset", seconds=0.0)
 
 
 def test_a_lost_connection_is_made_again_and_changes_nothing() -> None:
@@ -189,9 +185,7 @@ def test_a_controller_that_nobody_can_ask_for_is_given_up_after_a_lease() -> Non
 
 def test_a_config_that_is_too_long_for_a_line_is_sent_without_its_steps() -> None:
     long = {**to_json(RUNNING), "reason": "x" * 100_000, "packages": [1], "steps": [2]}
-    (_, run), (_, message) = controller_request_server.state_messages(
-        {**state(), "report": {**to_json(REPORT), "configs": [long]}}
-    )
+    (_, run), (_, message) = server.state_messages({**state(), "report": {**to_json(REPORT), "configs": [long]}})
     assert run["report"]["configs"] == []
     assert (message["config"]["packages"], message["config"]["steps"], len(message["config"]["reason"])) == (
         [],
@@ -201,7 +195,7 @@ def test_a_config_that_is_too_long_for_a_line_is_sent_without_its_steps() -> Non
 
 
 def test_lines_of_a_log_are_sent_with_their_steps() -> None:
-    place = controller_request_server.SentLogPosition()
+    place = server.SentLogPosition()
     first = place.lines_with_steps(["2026-11-22 18:42:55 === compile", "2026-11-22 18:42:56 gcc", "=== no step"])
     assert first == [("compile", ""), ("compile", "2026-11-22 18:42:56 gcc"), ("compile", "=== no step")]
     assert place.lines_with_steps(["a\x1b[2Jb"])[0][0] == "compile"

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.errors import FleetLimit, MachinesUnknown, TeardownIncomplete
-from kiln.fleet.executor_protocol import (
+from kiln.base.errors import FleetLimit, MachinesUnknown, TeardownIncomplete
+from kiln.build.job.collected import ResultsCollected
+from kiln.fleet.model import FleetRun
+from kiln.fleet.protocol import (
     BuildFinished,
     BuildStarted,
     CollectResults,
@@ -20,7 +22,6 @@ from kiln.fleet.executor_protocol import (
     ProvisionFailed,
     ProvisionWorkers,
     QueryJobs,
-    ResultsCollected,
     RunTornDown,
     StartBuild,
     TearDownFailed,
@@ -29,20 +30,19 @@ from kiln.fleet.executor_protocol import (
     WorkerTerminated,
     WorkerUnreachable,
 )
-from kiln.fleet.slurm import job_removal_and_listing
-from kiln.fleet.slurm.attempt_folders_and_sbatch_options import AttemptFolder
+from kiln.fleet.records import FleetLedger
+from kiln.fleet.slurm import jobs as slurm_jobs
+from kiln.fleet.slurm.attempts import AttemptFolder
 from kiln.fleet.slurm.executor import SlurmExecutor
-from kiln.ledger.fleet import FleetLedger
-from kiln.model.fleet_run import FleetRun
-from kiln.model.job_estimate import JobSize
-from tests.unit.fleet.slurm.test_attempt_folders_and_sbatch_options import CONFIG, PROJECT, attempt_of, site_of
-from tests.unit.fleet.slurm.test_client import fake, line
+from kiln.state.results import JobSize
+from tests.unit.fleet.slurm.test_attempts import CONFIG, PROJECT, attempt_of, site_of
+from tests.unit.fleet.slurm.test_site import fake, line
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kiln.fleet.executor_protocol import Command
+    from kiln.fleet.protocol import Command
     from kiln.fleet.slurm.site import SlurmSite
 
 pytestmark = pytest.mark.processes
@@ -226,57 +226,53 @@ def test_the_tear_down_removes_the_runs_files_once_no_job_is_left(site: SlurmSit
 def test_what_cannot_be_asked_or_cancelled_is_not_called_gone(
     site: SlurmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_removal_and_listing, "ENDING", 0.0)
+    monkeypatch.setattr(slurm_jobs, "ENDING", 0.0)
     attempt_of(site)
     fake(tmp_path, "squeue", code=1)
     with pytest.raises(MachinesUnknown):
-        job_removal_and_listing.cancel_and_require_run_removed(site)
+        slurm_jobs.cancel_and_require_run_removed(site)
     listed(tmp_path, "COMPLETING")
     with pytest.raises(TeardownIncomplete, match="job 41 is COMPLETING"):
-        job_removal_and_listing.cancel_and_require_run_removed(site)
+        slurm_jobs.cancel_and_require_run_removed(site)
     assert site.shared_folder.is_dir()
 
 
 def test_a_sweep_cancels_the_jobs_of_runs_that_nobody_continues(
     site: SlurmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_removal_and_listing, "ENDING", 0.0)
+    monkeypatch.setattr(slurm_jobs, "ENDING", 0.0)
     attempt_of(site)
     text = listed(tmp_path, "RUNNING") + line("50", "RUNNING", "mine", "n1", "(null)", "/home/me", "None")
     fake(tmp_path, "squeue", text)
     site.ledger.write_bytes(b"damaged")
-    assert job_removal_and_listing.sweep_abandoned_runs(site.environment, everything=False) == (), (
-        "the ledger cannot be read"
-    )
+    assert slurm_jobs.sweep_abandoned_runs(site.environment, everything=False) == (), "the ledger cannot be read"
     site.ledger.unlink()
     with FleetLedger(site.ledger) as ledger:
         ledger.begin_fleet(RUN)
-        assert job_removal_and_listing.sweep_abandoned_runs(site.environment, everything=False) == (), (
-            "the run is unfinished"
-        )
+        assert slurm_jobs.sweep_abandoned_runs(site.environment, everything=False) == (), "the run is unfinished"
         ledger.end_fleet("r1")
     with pytest.raises(TeardownIncomplete, match="job 41 is RUNNING"):
-        job_removal_and_listing.sweep_abandoned_runs(site.environment, everything=False)
+        slurm_jobs.sweep_abandoned_runs(site.environment, everything=False)
     assert calls(tmp_path, "scancel") == ["scancel 41"]
 
 
 def test_a_sweep_leaves_runs_alone_whose_ledger_or_folder_is_on_another_computer(
     site: SlurmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_removal_and_listing, "ENDING", 0.0)
+    monkeypatch.setattr(slurm_jobs, "ENDING", 0.0)
     attempt_of(site)
     listed(tmp_path, "RUNNING")
     with monkeypatch.context() as other:
         other.setattr("platform.node", lambda: "another-login-node")
-        assert job_removal_and_listing.sweep_abandoned_runs(site.environment, everything=False) == (), (
+        assert slurm_jobs.sweep_abandoned_runs(site.environment, everything=False) == (), (
             "its ledger may be on that one's disk"
         )
     site.settings.folder.rename(tmp_path / "not mounted")
-    assert job_removal_and_listing.sweep_abandoned_runs(site.environment, everything=False) == ()
+    assert slurm_jobs.sweep_abandoned_runs(site.environment, everything=False) == ()
     (tmp_path / "not mounted").rename(site.settings.folder)
     assert calls(tmp_path, "scancel") == []
     with pytest.raises(TeardownIncomplete, match="job 41 is RUNNING"):
-        job_removal_and_listing.sweep_abandoned_runs(site.environment, everything=False)
+        slurm_jobs.sweep_abandoned_runs(site.environment, everything=False)
     assert calls(tmp_path, "scancel") == ["scancel 41"], "the feedstock was deleted here"
 
 

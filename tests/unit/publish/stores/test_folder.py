@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.errors import NotWritable
+from kiln.base.errors import NotWritable
+from kiln.conda.index import read_index_entry
 from kiln.publish import transaction
 from kiln.publish.stores.folder import FolderStore
-from kiln.publish.stores.store_publication import StoreTarget
-from kiln.repodata.index_entry import read_index_entry
+from kiln.publish.stores.target import StoreTarget
 from tests.packages import release_package
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What everything else uses: errors, text, files, processes, the system, masking, limits, HTTP."""

@@ -1,0 +1,444 @@
+"""The project's own environments, ``.venv`` and for the fleet ``.venv-fleet``: created from locked packages."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import sys
+import threading
+from collections import deque
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from kiln.base import environment
+from kiln.base.environment import (
+    COLLECTIONS,
+    FLEET,
+    FLEET_FOLDER,
+    FOLDER,
+    LOCK,
+    MARKER,
+    RUN,
+    base_python,
+    environment_python,
+    examine_environment,
+    has_marker_for_folder,
+    installed_requirement_files,
+    raise_os_error,
+    raise_pip_error,
+    raise_venv_error,
+    requirements_digest,
+    write_environment_marker,
+)
+from kiln.base.errors import DownloadFailed, Interrupted, KilnError, MissingTool, NotWritable, UnsupportedPython
+from kiln.base.system import files as system_files
+from kiln.base.system import processes, user
+from kiln.base.system.venv import PROGRAM, PROGRAM_TEXT, ROOT_FROM_PACKAGES, site_packages
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+    from types import FrameType
+
+    Say = Callable[[str], None]
+
+
+TAIL_LINES = 60
+
+
+def run_step_process(
+    arguments: Sequence[str], *, env: Mapping[str, str], lock: int, on_line: Callable[[str], None] = lambda _: None
+) -> tuple[int, str]:
+    """Run a step; return its exit code and the end of its output.
+
+    The step also holds the open file ``lock``: if this process is killed, the next run waits for the step to end. If it
+    is interrupted, the step and its children have ended when this returns, because their folder is emptied then.
+    """
+    lines: deque[str] = deque(maxlen=TAIL_LINES)
+    with processes.adopt_orphans(), ExitStack() as cleanup:
+        with _deferred_interrupt():  # else nothing would end a process that is being started
+            process = _start_step_process(arguments, env, lock)
+            cleanup.callback(_kill_step_and_children, process, processes.ProcessGroup(process))
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            on_line(line.rstrip())
+        return process.wait(), "\n".join(lines)
+
+
+def _start_step_process(arguments: Sequence[str], env: Mapping[str, str], lock: int) -> subprocess.Popen[str]:
+    import subprocess
+
+    return subprocess.Popen(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        **processes.inherited_file_arguments(lock),
+        **processes.new_group_arguments(),  # which can be killed as a whole
+        encoding="utf-8",
+        errors="replace",
+    )
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[None]:
+    """Defer Ctrl-C to the end of the block, unless it is ignored or this is not the main thread."""
+    before = signal.getsignal(signal.SIGINT)
+    if before in {signal.SIG_IGN, None} or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+
+    def record_interrupt(number: int, _frame: FrameType | None) -> None:
+        pending.append(number)
+
+    signal.signal(signal.SIGINT, record_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pending:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _kill_step_and_children(process: subprocess.Popen[str], group: processes.ProcessGroup) -> None:
+    """Kill a running step with all of its child processes, wait until the last of them has ended, close its pipe."""
+    if process.returncode is None:
+        group.kill()
+        process.wait()
+        processes.wait_for_group(process)
+    group.close()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+OLDEST_FOR_THE_FLEET = (3, 11)  # ansible-core 2.19's, by its own metadata
+
+
+def exec_in_environment(root: Path, *arguments: str, locks: Sequence[str] = (RUN,)) -> NoReturn:
+    """Replace this process by the environment's Python with ``arguments``, or exit with a failure's exit code.
+
+    The entry scripts call this before there is a command line, so failures are printed and mapped to exit codes here.
+    The interpreter runs isolated: neither PYTHONPATH nor the current folder can replace one of kiln's modules.
+    """
+    user.add_missing_home_variables()
+    try:
+        python = ensure_environment(root, locks=locks, say=_print_line)
+    except KeyboardInterrupt:
+        sys.exit(Interrupted.exit_code)
+    except KilnError as failure:
+        _print_line(f"error: {failure}")
+        sys.exit(failure.exit_code)
+    processes.replace_process(python, ["-I", *arguments])
+
+
+def ensure_environment(
+    root: Path, *, locks: Sequence[str] = (RUN,), say: Callable[[str], None] = lambda _: None
+) -> Path:
+    """Return the Python of the environment of the clone at ``root``, after creating or completing it if needed.
+
+    ``locks`` are the files of requirements/ whose packages it must have; ``say`` gets one line for each step. Raises
+    MissingTool, DownloadFailed, HashMismatch, NotWritable, DiskFull or Interrupted; the next call then starts again.
+    """
+    return _ensure_environment_in(root / FOLDER, locks, say)
+
+
+def ensure_fleet_environment(root: Path, *, say: Callable[[str], None] = lambda _: None) -> Path:
+    """Return the Python of the environment for ``kiln fleet``, which also holds kiln's own packages.
+
+    ``ansible-playbook`` and Ansible's other programs are in the same folder, and find the collections. Raises the
+    same as ``environment``, MissingTool when ``root`` is not a clone, and UnsupportedPython when this Python is too old
+    for Ansible.
+    """
+    if sys.version_info < OLDEST_FOR_THE_FLEET:
+        raise UnsupportedPython(
+            f"kiln fleet needs Python 3.11 or newer, and this is {sys.version.split()[0]}",
+            why="ansible-core 2.19, which it drives, does not run on older ones",
+            hint="start it with another: python3.14 -m kiln fleet ..., or python3.13, python3.12, python3.11",
+        )
+    environment.require_clone("kiln fleet", root)
+    return _ensure_environment_in(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
+
+
+def has_fleet_environment(root: Path) -> bool:
+    """Return whether the environment for ``kiln fleet`` is there and up to date."""
+    return (
+        sys.version_info >= OLDEST_FOR_THE_FLEET
+        and not examine_environment(root / FLEET_FOLDER, (FLEET, COLLECTIONS)).reason
+    )
+
+
+def _ensure_environment_in(folder: Path, locks: Sequence[str], say: Callable[[str], None]) -> Path:
+    """Return the Python of the environment in ``folder``, after creating it if needed."""
+    if examine_environment(folder, locks).reason:
+        if "_ARGCOMPLETE" in os.environ:
+            sys.exit(1)  # a shell's completion does not wait for an environment
+
+        try:
+            create_environment(folder, locks, say)
+        except KeyboardInterrupt as stop:
+            what = f"the set-up of {folder} was interrupted"
+            raise Interrupted(what, hint="the next run starts it again") from stop
+    return environment_python(folder)
+
+
+def _print_line(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+# The user's network settings apply here too. The user's other pip settings (a target folder, `user`, constraints, a
+# dry run) are for the user's own installs and would send these packages elsewhere or nowhere.
+_PIP_NETWORK = frozenset(
+    f"PIP_{name}"
+    for name in (
+        *("CERT", "CLIENT_CERT", "KEYRING_PROVIDER", "PROXY", "TRUSTED_HOST"),
+        *("EXTRA_INDEX_URL", "FIND_LINKS", "INDEX_URL", "NO_INDEX"),
+        *("CACHE_DIR", "CONFIG_FILE", "DEFAULT_TIMEOUT", "NO_CACHE_DIR", "RETRIES", "TIMEOUT"),
+    )
+)
+_LOCKED = (
+    *("--require-hashes", "--no-deps", "--only-binary=:all:"),
+    *("--disable-pip-version-check", "--no-input", "--progress-bar=off"),
+)
+_INSTALL = ("install", "--no-user", "--no-warn-script-location", *_LOCKED)
+_DOWNLOAD = ("download", *_LOCKED)
+_PATH_FILE = "kiln-root.pth"
+# The collections of the playbooks. The wheel of PyPI's `ansible` also holds a hundred others, ten times their size.
+NEEDED_COLLECTIONS = ("amazon.aws", "openstack.cloud")
+
+
+class _EnvironmentSetup(NamedTuple):
+    """One set-up of the environment in ``folder``; the steps inherit the open lock file ``lock``."""
+
+    folder: Path
+    locks: tuple[str, ...]
+    say: Say
+    lock: int
+
+    @property
+    def clone_root(self) -> Path:
+        """The clone of the environment."""
+        return self.folder.parent
+
+    def requirements_path(self, name: str) -> Path:
+        """Return the path of a lock."""
+        return self.clone_root / "requirements" / name
+
+
+def create_environment(folder: Path, locks: Sequence[str], say: Say) -> None:
+    """Create or complete the environment in ``folder``, at the top of a clone; concurrent processes do it once.
+
+    Raises MissingTool, DownloadFailed, HashMismatch, NotWritable or DiskFull.
+    """
+    reason = examine_environment(folder, locks).reason
+    try:
+        with _environment_lock(folder, say) as lock:
+            state = examine_environment(folder, locks)  # another process may have created it while this one waited
+            if state.reason:
+                names = {*locks, *(installed_requirement_files(folder) if state.completable else ())}
+                _set_up_environment(
+                    _EnvironmentSetup(folder, tuple(sorted(names)), say, lock), reason, completable=state.completable
+                )
+    except OSError as failure:
+        raise_os_error(failure, folder)
+
+
+def _set_up_environment(job: _EnvironmentSetup, reason: str, *, completable: bool) -> None:
+    started_at, folder = monotonic(), job.folder
+    _refuse_link_to_other_clone(folder)
+    job.say(f"{reason}: {'completing' if completable else 'setting up'} {folder.name} (about 20 s)")
+    digests = {name: requirements_digest(job.clone_root, name) for name in job.locks}
+    (folder / MARKER).unlink(missing_ok=True)  # until it is written again, the next run redoes the work of a killed one
+    try:
+        if not completable:
+            _clear_except_lock(folder)
+            _create_empty_venv(job)
+        _install_locked_packages(job)
+        if COLLECTIONS in job.locks:
+            _install_ansible_collections(job)
+        # relative, because a path file is read in the locale's encoding
+        (site_packages(folder) / _PATH_FILE).write_bytes(f"{ROOT_FROM_PACKAGES}\n".encode())
+        # the program ``kiln``, which can be started from anywhere, also through a link
+        (folder / PROGRAM).write_bytes(PROGRAM_TEXT.encode())
+        (folder / PROGRAM).chmod(0o755)
+        write_environment_marker(folder, digests)
+    except BaseException:
+        with suppress(OSError):
+            _clear_except_lock(folder)  # frees the space, above all when the disk is full
+        raise
+    job.say(f"{folder.name} is ready ({monotonic() - started_at:.0f} s)")
+
+
+def _create_empty_venv(job: _EnvironmentSetup) -> None:
+    """Create an empty environment, with its own pip if this Python has ensurepip."""
+    base, with_pip = base_python(), _has_module("ensurepip")
+    if not _has_module("venv") or not (with_pip or _has_pip_with_python_option()):
+        raise MissingTool(
+            f"{base} cannot make an environment: its module 'venv' or 'ensurepip' is missing",
+            why="Debian and Ubuntu keep these in a package of their own",
+            hint="apt install python{}.{}-venv, or run this with another Python".format(*sys.version_info),
+        )
+    options = [] if with_pip else ["--without-pip"]
+    code, tail = _run_setup_step(job, [str(base), "-I", "-m", "venv", *options, str(job.folder)])
+    if code:
+        raise_venv_error(tail, base, job.clone_root)
+
+
+def _has_module(module: str) -> bool:
+    spec = find_spec(module)
+    return spec is not None and spec.origin is not None  # a mere folder of that name has no origin
+
+
+def _has_pip_with_python_option() -> bool:
+    """Return whether this Python's pip can install into another environment, which needs pip 22.3 or newer."""
+    from importlib.metadata import version
+
+    return _has_module("pip") and tuple(int(part) for part in re.findall(r"\d+", version("pip"))[:2]) >= (22, 3)
+
+
+def _install_locked_packages(job: _EnvironmentSetup) -> None:
+    """Install the packages of the lock files, each verified against its hash, and check that they are installed."""
+    folder, locks = job.folder, [name for name in job.locks if name != COLLECTIONS]
+    files = [argument for name in locks for argument in ("-r", str(job.requirements_path(name)))]
+    code, tail = _run_setup_step(
+        job, [*_pip_command(folder), *_INSTALL, *files], on_line=partial(_report_installing, job.say)
+    )
+    if code:
+        raise_pip_error(tail, job.clone_root)
+    absent = {
+        requirement for name in locks for requirement in _unconditional_requirements(job.clone_root, name)
+    } - _installed_distributions(folder)
+    if absent:
+        raise DownloadFailed(
+            f"pip reported success, but {', '.join(sorted(absent))} are not installed in {folder}",
+            hint="see `pip config list`: a setting such as target, prefix, root or dry-run sends packages elsewhere",
+        )
+
+
+def _install_ansible_collections(job: _EnvironmentSetup) -> None:
+    """Fetch the wheel of Ansible's collections, and unpack those that the playbooks use into site-packages."""
+    import shutil
+
+    scratch = job.folder / "collections"
+    job.say("fetching Ansible's collections (52 MB)")
+    code, tail = _run_setup_step(
+        job,
+        [*_pip_command(job.folder), *_DOWNLOAD, "--dest", str(scratch), "-r", str(job.requirements_path(COLLECTIONS))],
+    )
+    if code:
+        raise_pip_error(tail, job.clone_root)
+    for wheel in scratch.iterdir():
+        unpack_collections(wheel, site_packages(job.folder))
+    shutil.rmtree(scratch)
+
+
+def unpack_collections(wheel: Path, site_packages: Path) -> None:
+    """Unpack the needed collections where Ansible finds them; the caller has verified the wheel's hash."""
+    import zipfile
+
+    parts = tuple(f"ansible_collections/{name.replace('.', '/')}/" for name in NEEDED_COLLECTIONS)
+    with zipfile.ZipFile(wheel) as archive:
+        members = [name for name in archive.namelist() if name.startswith(parts) and "/tests/" not in name]
+        archive.extractall(site_packages, members)
+
+
+def _pip_command(folder: Path) -> list[str]:
+    """Return the command of the environment's own pip, or of this Python's if it has none (without ensurepip)."""
+    if (site_packages(folder) / "pip").is_dir():
+        return [str(environment_python(folder)), "-I", "-m", "pip"]
+    return [sys.executable, "-I", "-m", "pip", "--python", str(environment_python(folder))]
+
+
+def _report_installing(say: Say, line: str) -> None:
+    """Report when a line of pip's says that it begins to install, the second long part of the set-up."""
+    if line.startswith("Installing collected packages:"):
+        count = line.count(",") + 1
+        say("fetched 1 package, installing it" if count == 1 else f"fetched {count} packages, installing them")
+
+
+def _run_setup_step(job: _EnvironmentSetup, arguments: Sequence[str], on_line: Say = lambda _: None) -> tuple[int, str]:
+    """Run one step; return its exit code and the end of its output."""
+    return run_step_process(arguments, env=setup_step_environment(os.environ), lock=job.lock, on_line=on_line)
+
+
+def setup_step_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's environment without variables that would send a step's packages or imports elsewhere."""
+    strays = {name for name in env if name.startswith("PIP_")} - _PIP_NETWORK | {"PYTHONHOME", "PYTHONPATH"}
+    return {name: value for name, value in env.items() if name not in strays}
+
+
+@contextmanager
+def _environment_lock(folder: Path, say: Say) -> Iterator[int]:
+    """Hold the environment's lock, after waiting for another process that holds it; yield the open file."""
+    _require_environment_or_new_folder(folder)
+    folder.mkdir(exist_ok=True)
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            system_files.acquire_lock(lock, wait=False)
+        except BlockingIOError:
+            say(f"another process is setting up {folder.name}: waiting for it")
+            system_files.acquire_lock(lock, wait=True)
+        yield lock
+    finally:
+        with suppress(OSError):  # an error before the lock was held
+            system_files.release_lock(lock)
+        os.close(lock)
+
+
+def _require_environment_or_new_folder(folder: Path) -> None:
+    """Raise NotWritable for a folder of the environment's name that is not an environment, which stays unchanged."""
+    if not os.path.lexists(folder) or (folder / LOCK).exists() or (folder / "pyvenv.cfg").exists():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise NotWritable(f"{folder} is not a Python environment", hint="move it away: kiln creates its own there")
+
+
+def _refuse_link_to_other_clone(folder: Path) -> None:
+    """Raise NotWritable for a link to an environment that is not recorded as this clone's, before it is emptied."""
+    if (
+        folder.is_symlink()
+        and not has_marker_for_folder(folder)
+        and any(entry.name != LOCK for entry in folder.iterdir())
+    ):
+        raise NotWritable(
+            f"{folder} is a link to the environment {folder.resolve()}, which is not recorded as this clone's",
+            why="setting it up would remove the packages that another clone uses",
+            hint=f"remove the link, and run this again: rm {shlex.quote(str(folder))}",
+        )
+
+
+def _clear_except_lock(folder: Path) -> None:
+    """Empty the folder except for the lock file, for which other processes may be waiting."""
+    import shutil
+
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != LOCK:
+            entry.unlink()
+
+
+def _unconditional_requirements(root: Path, lock: str) -> set[str]:
+    """Return a lock file's ``name==version`` entries that apply everywhere: those without a marker after ``;``."""
+    lines = (root / "requirements" / lock).read_text(encoding="utf-8").splitlines()
+    return {line.rstrip(" \\") for line in lines if line[:1].isalnum() and ";" not in line}
+
+
+def _installed_distributions(folder: Path) -> set[str]:
+    from importlib.metadata import distributions
+
+    installed = distributions(path=[str(site_packages(folder))])
+    return {
+        f"{re.sub(r'[-_.]+', '-', distribution.metadata['Name']).lower()}=={distribution.version}"
+        for distribution in installed
+    }

@@ -1,0 +1,232 @@
+"""Text for people: tables, times, escaped output that fits a line, and the steps of a command."""
+
+from __future__ import annotations
+
+import contextlib
+import textwrap
+import time
+from itertools import zip_longest
+from typing import IO, TYPE_CHECKING
+
+from kiln.base.errors import UsageError
+from kiln.base.patterns import HIDDEN, lazy_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.status import Status
+
+
+_LONGEST = 4096  # characters of a line that are processed
+_ESCAPES = lazy_pattern(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_BREAKS = lazy_pattern(r"[\s_.,/+-]")
+_TIME = lazy_pattern(r"(\d+(?:\.\d+)?)\s*(h|min|m|s|)")
+_UNITS = {"": 3600.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
+_HANG = 2  # columns by which the further lines of a folded one are indented
+_NARROWEST = 10  # characters of a column whose texts are broken
+_SURROGATES = lazy_pattern(r"[\ud800-\udfff]")
+
+
+def sanitized_line(text: str) -> str:
+    """Return a line of untrusted output without anything that could move, color, reorder or hide text."""
+    text = _ESCAPES.sub("", text[:_LONGEST]).replace("\t", "    ")
+    return _SURROGATES.sub("\ufffd", HIDDEN.sub("", text))
+
+
+def line_as_terminal_shows(text: str) -> str:
+    """Return a line as a terminal would finally show it, without escapes; of a progress bar, its latest state."""
+    parts = [part for part in text[-_LONGEST:].split("\r") if part.strip()]
+    return sanitized_line(parts[-1]).rstrip() if parts else ""
+
+
+def unindented_terminal_line(text: str) -> str:
+    """Return a line as a terminal would finally show it, without its indentation."""
+    return line_as_terminal_shows(text).strip()
+
+
+def fit_to_width(text: str, width: int) -> str:
+    """Return text cut or padded to ``width`` columns of a terminal; cut text ends in an ellipsis."""
+    from rich.cells import cell_len, set_cell_size
+
+    if width <= 0:
+        return ""
+    return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+
+
+def fit_name_to_width(text: str, width: int) -> str:
+    """Return a name cut or padded to ``width`` columns; it is cut in the middle, for names often differ at the end."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= width or width < 5:
+        return fit_to_width(text, width)
+    end = text[-(width // 2) :]
+    while cell_len(end) > width // 2:
+        end = end[1:]
+    return f"{set_cell_size(text, width - 1 - cell_len(end))}…{end}"
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None
+) -> str:
+    """Return rows aligned under a header; ``right`` are the right-aligned columns.
+
+    A table wider than ``width`` has its widest texts on several lines, unless it needs more than it has in any case.
+    """
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    if width is not None:
+        widths = _fitted_widths(widths, [len(title) for title in header], width)
+
+    def aligned_line(row: Sequence[str]) -> str:
+        texts = (
+            text.rjust(width) if column in right else text.ljust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        return "  ".join(texts).rstrip()
+
+    lines = [aligned_line(header), aligned_line(["-" * width for width in widths])]
+    for row in rows:
+        parts = [wrapped_lines(text, width) for text, width in zip(row, widths, strict=True)]
+        lines += [aligned_line(items) for items in zip_longest(*parts, fillvalue="")]
+    return "\n".join(lines)
+
+
+def _fitted_widths(widths: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+    """Return the widths of columns, the widest ones reduced until all fit; unchanged if they cannot."""
+    result = list(widths)
+    while sum(result) + 2 * (len(result) - 1) > width:
+        column = max(range(len(result)), key=result.__getitem__)
+        if result[column] <= max(_NARROWEST, least[column]):
+            return list(widths)
+        result[column] -= 1
+    return result
+
+
+def wrapped_lines(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most ``width`` characters, broken after blanks and the separators of names."""
+    lines, rest = [], text
+    while len(rest) > width:
+        end = max((match.end() for match in _BREAKS.finditer(rest[:width])), default=0) or width
+        lines.append(rest[:end].rstrip())
+        rest = rest[end:].lstrip()
+    return [*lines, rest]
+
+
+def hanging_indent_lines(line: str, width: int | None) -> list[str]:
+    """Return a line in lines of at most ``width`` characters, the further ones indented more; unchanged without one."""
+    lead = len(line) - len(line.lstrip(" "))
+    if width is None or len(line) <= width or width < lead + _NARROWEST + _HANG:
+        return [line]
+    further = " " * (lead + _HANG)
+    return textwrap.wrap(
+        line[lead:],
+        width,
+        initial_indent=" " * lead,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def count_text(number: int, noun: str) -> str:
+    """Return a number of things as text: ``1 config``, ``12 configs``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as text: ``0.4 s``, ``1 min 05 s``, ``3 h 12 min``."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def duration_seconds(text: str) -> float:
+    """Return the seconds of a time such as ``10h``, ``90min``, ``45 s``; a bare number is hours.
+
+    Raises:
+        UsageError: when it is invalid.
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"invalid time {text!r}", hint="write it as 10h, 90min or 45s")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def elapsed_text(seconds: float) -> str:
+    """Return a running time: ``0:07``, ``12:05``, ``3:12:05``."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+TITLE_WIDTH = 64
+LIVE_WIDTH = 90
+
+
+class CommandStep:
+    """A running step, with its latest line of output and notes to print afterwards."""
+
+    def __init__(self, title: str, status: Status | None = None) -> None:
+        self.title = title
+        self.notes: list[str] = []
+        self._status = status
+
+    def note(self, text: str) -> None:
+        """Store a line to print below the step."""
+        self.notes.append(text)
+
+    def show_output_line(self, text: str) -> None:
+        """Show a line of the step's output, on a terminal only."""
+        if self._status is not None and (line := unindented_terminal_line(text)):
+            from rich.markup import escape
+
+            self._status.update(f"{escape(self.title)} [dim]{escape(fit_to_width(line, LIVE_WIDTH).rstrip())}[/dim]")
+
+
+class CommandStepsView:
+    """Shows steps on a stream, usually standard error."""
+
+    def __init__(self, stream: IO[str], *, animated: bool, color: bool = True) -> None:
+        self._stream = stream
+        self._animated = animated
+        self._color = color
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[CommandStep]:
+        """Show a step and its time during the block; one that raises is shown as failed."""
+        start = time.monotonic()
+        with self._spinner_or_title(title) as status:
+            step = CommandStep(title, status)
+            try:
+                yield step
+            except BaseException:
+                self._print_step_result(step, "failed", time.monotonic() - start)
+                raise
+        self._print_step_result(step, "done", time.monotonic() - start)
+
+    def _print_step_result(self, step: CommandStep, word: str, seconds: float) -> None:
+        if self._animated:
+            sign, style = {"done": ("✓", 32), "failed": ("✗", 31)}[word]
+            mark = f"\x1b[{style}m{sign}\x1b[0m" if self._color else sign
+            self._print_line(f"{mark} {step.title:<{TITLE_WIDTH}} {seconds:6.1f} s")
+        else:
+            self._print_line(f"  {word:>6} {seconds:6.1f} s")
+        for note in step.notes:
+            self._print_line(f"         {note}")
+
+    def _print_line(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    @contextlib.contextmanager
+    def _spinner_or_title(self, title: str) -> Iterator[Status | None]:
+        """Show a spinner on a terminal; elsewhere print the title."""
+        if not self._animated:
+            self._print_line(f"- {title}")
+            yield None
+            return
+        from rich.console import Console as Terminal
+        from rich.markup import escape
+
+        with Terminal(file=self._stream, highlight=False, no_color=not self._color).status(escape(title)) as status:
+            yield status

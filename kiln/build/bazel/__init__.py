@@ -1,0 +1,1 @@
+"""Compiles by Bazel: their progress, caches and remote executors."""

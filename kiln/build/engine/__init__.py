@@ -1,0 +1,1 @@
+"""The call of rattler-build: its recipe, sources and scripts, and what it leaves."""

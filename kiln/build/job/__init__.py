@@ -1,0 +1,1 @@
+"""One config's job: its options, its messages, its log."""

@@ -1,1 +1,0 @@
-"""Build or rehearse one config, step by step, in a process of its own."""

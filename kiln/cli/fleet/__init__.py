@@ -1,0 +1,1 @@
+"""``kiln fleet``: builds on many workers."""

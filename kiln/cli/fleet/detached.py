@@ -1,0 +1,710 @@
+"""Detached runs: started on a controller of their own, followed, collected and stopped from anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import secrets
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from kiln.base.errors import (
+    AlreadyRunning,
+    BrokenPackage,
+    FeedstockNotFound,
+    Interrupted,
+    KilnError,
+    MachinesUnknown,
+    UsageError,
+)
+from kiln.base.patterns import escaped_for_terminal
+from kiln.base.system.machine import PACKAGE_ROOT
+from kiln.base.text import duration_seconds
+from kiln.cli.fleet import planning
+from kiln.cli.fleet import site as fleet_site
+from kiln.cli.fleet.planning import (
+    CLOUDS,
+    CONTROLLER_TYPE,
+    KEEP,
+    controller_price_variable,
+    controller_type_row,
+    priced_controller_type,
+)
+from kiln.cli.fleet.prices import user_price_table_path
+from kiln.cli.fleet.site import (
+    ANSIBLE,
+    artifact_layout,
+    pip_index_variables,
+    playbook_environment,
+    playbook_site,
+    record_region,
+    run_folder,
+    worker_build_options,
+    worker_build_variables,
+)
+from kiln.cli.main import make_pasteable
+from kiln.cli.options import container_client_variables
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from kiln.fleet.ansible.playbooks import PlaybookSite
+    from kiln.fleet.detached.controller import ControllerClient, ControllerSettings, RunKey
+    from kiln.fleet.plan.plan import FleetPlan
+    from kiln.recipe.feedstock import Feedstock
+    from kiln.state.store.cache import RemoteConfig
+
+
+PROVIDERS = ("aws", "openstack", "static")  # whose workers another machine can reach
+DAY = 86400
+LONGEST = 14 * DAY  # seconds that a run may take which has no time limit
+TIMES = ("lease", "poll", "capacity_timeout", "unreachable_timeout")
+ID = "KILN_FLEET_ID"  # the variable by which a controller knows the name of its run
+# Options that stay here, or whose values are sent in another way.
+HERE = frozenset(
+    {
+        *("help", "configs", "filter", "all", "failed", "rebuild", "json", "vars", "prices", "image"),
+        *("detach", "controller", "controller_type", "keep"),
+        *("remote_executor", "remote_credentials"),
+    }
+)
+
+
+def new_run_id(environment: Mapping[str, str]) -> str:
+    """Return the name of a new run: a random one, or the one that a controller was given."""
+    name = environment.get(ID, "")
+    return name if re.fullmatch(r"[0-9a-f]{8}", name) else secrets.token_hex(4)
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Check the options of a run for contradictions with ``--detach``.
+
+    Raises:
+        UsageError: when there is one.
+    """
+    if not getattr(options, "detach", False):
+        for name in ("controller", "controller_type", "keep"):
+            if getattr(options, name, None) is not None:
+                raise UsageError(f"--{name.replace('_', '-')} requires --detach")
+        return
+    if options.provider not in PROVIDERS:
+        raise UsageError(
+            f"--detach requires --provider {', '.join(PROVIDERS[:-1])} or {PROVIDERS[-1]}",
+            why="jobs of Slurm wait for nobody: nohup is enough on a login node"
+            if options.provider == "slurm"
+            else "workers of this computer end with it",
+        )
+    if options.provider == "static" and options.controller is None:
+        raise UsageError("--detach with --provider static requires --controller HOST", hint="a host that ssh reaches")
+    if getattr(options, "image", None):
+        raise UsageError("--image cannot be used with --detach", hint="have the workers pull the image")
+    for name in TIMES:  # which only the run itself would read, on its controller
+        duration_seconds(getattr(options, name, None) or "0")
+
+
+def check_credential_expiry(options: argparse.Namespace, plan: FleetPlan, *, begins: bool) -> None:
+    """Compare the expiry of the credentials with the end of the plan of a detached run, which ``begins`` or does not.
+
+    Raises:
+        UsageError: when a run begins whose credentials expire before.
+    """
+    from kiln.fleet.detached import credentials
+    from kiln.fleet.plan.plan import Assumptions
+
+    startup, now = Assumptions.read().startup, time.time()  # of the controller; then come the workers
+    limit = None if options.time_limit is None else now + startup + duration_seconds(options.time_limit)
+    tests = 0.0 if plan.bounds.tests is None else plan.bounds.tests.seconds
+    end = now + startup + plan.selection.seconds + tests
+    credentials.require_lasting_credentials(
+        options.provider, os.environ, begin=now, end=end, limit=limit, begins=begins
+    )
+
+
+def start_controller_run(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:
+    """Start a run on a controller of its own; return as soon as it runs there."""
+    from kiln.base import process_table
+    from kiln.fleet import run as fleet_run
+    from kiln.fleet.detached import controller
+    from kiln.fleet.detached.controller import ConfigInputHashes
+
+    run = secrets.token_hex(4)
+    private, public = controller.create_ssh_key_pair(
+        run_folder(feedstock, run), run, container_client_variables(os.environ)
+    )
+    settings = controller_settings(options, feedstock, [config.config for config in configs], run=run, key=public)
+    inputs = {
+        config.config: ConfigInputHashes(group=config.group, shared=config.inputs.shared, key=config.inputs.key)
+        for config in configs
+    }
+    site, kind = controller_site_and_type(options, feedstock, run)
+    path = run_folder(feedstock, run) / controller.NAME
+    with process_table.termination_as_interrupt():
+        try:
+            controller.provision_controller(
+                site, run, kind=kind, say=lambda step: print(f"fleet run {run}: {step}", file=sys.stderr)
+            )
+            key = controller.run_key_of_prepared_controller(site, run, private, inputs, worker_build_options(options))
+            key.write_key_file(path)
+            controller.start_run_on_controller(site, settings)
+        except BaseException:
+            print(f"fleet run {run}: removing its controller", file=sys.stderr)
+            remove_controller(site, run)
+            if path.exists() and options.provider in CLOUDS:  # the run may have begun, and requested workers
+                fleet_run.tear_down_run(playbook_site(options, feedstock, run, options.provider), run)
+            controller.remove_run_key(run_folder(feedstock, run))
+            raise
+    print(f"fleet run {run} continues on {key.address}; its key is {path}", file=sys.stderr)
+    print(make_pasteable(f"kiln fleet attach {run} shows it", feedstock.root), file=sys.stderr)
+    print(f"on another computer, with that file: kiln fleet attach --key {controller.NAME}", file=sys.stderr)
+    if options.json:
+        print(json.dumps({"run": run, "address": key.address, "port": key.port, "key": str(path)}))
+    return 0
+
+
+def controller_settings(
+    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[str], *, run: str, key: str
+) -> ControllerSettings:
+    """Return what the controller gets: arguments, variables and files; no token for publishing among them."""
+    from kiln.fleet.detached import controller, credentials
+    from kiln.fleet.detached.controller import HOME, ControllerSettings
+
+    variables, certificates = controller.credentials_to_send(options.provider, os.environ)
+    names = credentials.variables_read_by_playbooks(ANSIBLE, options.provider)
+    vault = credentials.VaultDecryption(ansible_vault_and_environment)
+    host = existing_controller_host(options) if options.controller is not None else {}
+    place = (str(host["address"]), int(host.get("port", 22))) if host else None
+    texts = credentials.variable_files_to_send(options.vars, names, vault, controller=place)
+    index = pip_index_variables(os.environ)
+    # Without --rebuild, which is decided here: a run that is resumed there builds nothing that it has collected before.
+    arguments = ["fleet", "run", *configs, *controller_run_options(options), "--json"]
+    arguments += [word for name in texts if name.startswith("vars/") for word in ("--vars", f"{HOME}/{name}")]
+    prices = options.prices or user_price_table_path(os.environ)
+    if prices.is_file():
+        texts["prices.csv"] = controller.read_file_to_send(prices)
+        arguments += ["--prices", f"{HOME}/prices.csv"]
+    sizes = feedstock.root / "fleet-sizes.yml"
+    kind = priced_controller_type(options)
+    price = {} if kind is None else controller_price_variable(kind, time.time())
+    executor = fleet_site.executor_secret_variables(options, os.environ)
+    return ControllerSettings(
+        run=run,
+        arguments=tuple(arguments),
+        key=key,
+        keep=duration_seconds(options.keep or KEEP),
+        environment={**worker_build_variables(feedstock), **index, **variables, **price, **executor, ID: run},
+        files={**texts, **certificates},
+        feedstock={"fleet-sizes.yml": controller.read_file_to_send(sizes)} if sizes.is_file() else {},
+    )
+
+
+def ansible_vault_and_environment() -> tuple[Path, Mapping[str, str]]:
+    """Return the program that decrypts variables, and its environment, in which it finds the password."""
+    from kiln.base import bootstrap
+
+    python = bootstrap.ensure_fleet_environment(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
+    return python.with_name("ansible-vault"), playbook_environment(os.environ, python)
+
+
+def controller_run_options(options: argparse.Namespace) -> list[str]:
+    """Return the options of this command line that the controller's own run gets."""
+    words: list[str] = []
+    for action in options.parser._actions:  # noqa: SLF001 - argparse has no public list of a parser's options
+        value = getattr(options, action.dest, action.default)
+        if action.dest in HERE or value == action.default or not action.option_strings:
+            continue
+        option = action.option_strings[-1]
+        if value is True:
+            words.append(option)
+        else:
+            words += [f"{option}={item}" for item in (value if isinstance(value, list) else [value])]
+    return words
+
+
+def controller_site_and_type(options: argparse.Namespace, feedstock: Feedstock, run: str) -> tuple[PlaybookSite, str]:
+    """Return the site and the machine type of a controller: the provider's of the workers, or an existing machine."""
+    from kiln.base import files
+    from kiln.fleet.detached import controller
+
+    name = controller.controller_run_name(run)
+    provider = "static" if options.controller is not None else options.provider
+    site = playbook_site(options, feedstock, name, provider)
+    record_region(options, run_folder(feedstock, name), provider)
+    record_region(options, run_folder(feedstock, run), options.provider)
+    life = LONGEST if options.time_limit is None else duration_seconds(options.time_limit) + DAY
+    own: dict[str, Any] = {
+        "kiln_lease": 5400,
+        "kiln_lifetime": int(life + duration_seconds(options.keep or KEEP)),
+        "kiln_build_options": [],
+        "kiln_environment": {},
+    }
+    if options.controller is None:
+        if options.controller_type is None:
+            own["kiln_machine_types"] = [controller_type_row(provider)]
+        # The last file prevails: the user's have the lifetime, the lease and the machine types of the workers.
+        last = site.folder / "controller.json"
+        site.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.write_text(last, json.dumps(own))
+        # Whoever has the run's key can attach from anywhere: ssh accepts nothing but keys there.
+        variables = {**site.variables, **own, "kiln_controller": "0.0.0.0/0"}
+        site = dataclasses.replace(site, variables=variables, variable_files=(*site.variable_files, last))
+        return site, options.controller_type or CONTROLLER_TYPE
+    host = existing_controller_host(options)
+    variables = {**site.variables, **own}
+    variables |= {"kiln_ssh_options": host.pop("ssh_options", {}), "kiln_static_hosts": [host]}
+    return dataclasses.replace(site, variables=variables, variable_files=()), "static"
+
+
+def existing_controller_host(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the host of ``--controller``: one of kiln_static_hosts in a file of variables, else what ssh reaches."""
+    from kiln.base import yaml
+    from kiln.fleet.detached import controller, credentials
+
+    for path in options.vars:
+        text = controller.read_file_to_send(path)
+        data = {} if credentials.VAULT.search(text) else yaml.load(text)
+        for host in (data.get("kiln_static_hosts") or ()) if isinstance(data, dict) else ():
+            if isinstance(host, dict) and host.get("address") == options.controller:
+                common = data.get("kiln_ssh_options")
+                return {**host, **({"ssh_options": common} if common else {})}
+    return credentials.static_host_from_user_ssh(options.controller, container_client_variables(os.environ))
+
+
+def remove_controller(site: PlaybookSite, run: str) -> None:
+    """Terminate, or release, the machine of a controller and what else it has at its provider."""
+    from kiln.base import files
+    from kiln.fleet import run as fleet_run
+    from kiln.fleet.detached import controller
+
+    fleet_run.tear_down_run(site, controller.controller_run_name(run))
+    files.remove(site.folder)
+
+
+GONE_SECONDS = 60.0  # for the controller to end, once it was asked to stop
+LOOK = 2.0  # seconds between two looks at a run that is being stopped
+UNANSWERED = 10  # looks in a row without an answer: the controller is gone
+OVER = frozenset({"ended", "failed"})
+
+
+def run_key_and_feedstock(options: argparse.Namespace, root: Path) -> tuple[RunKey, Feedstock | None]:
+    """Return the key of the run of a command line, and the feedstock of its folder, if it has one."""
+    from kiln.fleet.detached import controller
+    from kiln.recipe import feedstock as recipe_feedstock
+
+    if options.key is not None:
+        with contextlib.suppress(FeedstockNotFound):
+            feedstock = recipe_feedstock.load(root)
+            key = controller.read_run_key(options.key)
+            return key, (feedstock if is_run_of_feedstock(feedstock, key) else None)
+        return controller.read_run_key(options.key), None
+    feedstock = recipe_feedstock.load(root)
+    return controller.key_of_run(feedstock, options.run), feedstock
+
+
+def is_run_of_feedstock(feedstock: Feedstock, key: RunKey) -> bool:
+    """Return whether a run builds this feedstock: it was started here, or has the same inputs."""
+    from kiln.state.store import cache
+
+    if (run_folder(feedstock, key.run) / "key.json").exists():
+        return True
+    try:
+        entries = cache.remote_configs(feedstock, tuple(key.inputs), options=key.build_options)
+    except KilnError:
+        return False
+    return all(entry.inputs.key == key.inputs[entry.config].key for entry in entries)
+
+
+def attach_to_run(options: argparse.Namespace, root: Path) -> int:
+    """Show a detached run until it is over, then collect its packages; Ctrl-C leaves it as it is."""
+    from kiln.cli.output import run_view_for_stream
+    from kiln.fleet.detached import controller, follow
+
+    key, feedstock = run_key_and_feedstock(options, root)
+    with controller.controller_connection(key, container_client_variables(os.environ)) as connection:
+        with contextlib.ExitStack() as stack:
+
+            def enter_run_view(labels: Mapping[str, str]) -> Any:
+                return stack.enter_context(run_view_for_stream(sys.stderr, os.environ, labels))
+
+            follower = follow.RunFollower(enter_run_view, lambda line: print(line, file=sys.stderr))
+            try:
+                follow.follow_run_with_reconnects(
+                    connection, follower, exists=lambda: provider_lists_controller(options, feedstock, key)
+                )
+            except KeyboardInterrupt:
+                stack.close()
+                command = fleet_action_command("attach", options, key)
+                text = f"\nthe fleet run {key.run} goes on: {command} shows it again"
+                print(make_pasteable(text, root), file=sys.stderr)
+                return Interrupted.exit_code
+        if follower.last.get("process") == "failed":
+            print("the run was killed again and again, and is not started any more", file=sys.stderr)
+        if options.no_collect:
+            return run_exit_code(follower.last)
+        return collect_from_controller(connection, key, feedstock, options, root)
+
+
+def provider_lists_controller(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> bool | None:
+    """Return whether the provider lists a run's controller; None when it cannot be asked from here."""
+    from kiln.fleet import run as fleet_run
+
+    if feedstock is None or key.provider not in CLOUDS:
+        return None
+    if (site := site_of_controller_started_here(options, feedstock, key)) is None:
+        return None
+    try:
+        machines = fleet_run.list_existing_workers(site)
+    except KilnError as error:
+        print(f"the provider could not be asked for the controller: {error}", file=sys.stderr)
+        return None
+    return any(machine["name"] == key.machine and not machine["ended"] for machine in machines)
+
+
+def collect_ended_run(options: argparse.Namespace, root: Path) -> int:
+    """Collect the packages, logs and report of a detached run that is over, and end its controller."""
+    from kiln.fleet.detached import controller
+
+    key, feedstock = run_key_and_feedstock(options, root)
+    with controller.controller_connection(key, container_client_variables(os.environ)) as connection:
+        state = connection.run_state()
+        if state["process"] not in OVER:
+            raise UsageError(
+                f"the fleet run {key.run} is not over",
+                hint=f"{fleet_action_command('attach', options, key)} shows it, and collects then",
+            )
+        return collect_from_controller(connection, key, feedstock, options, root)
+
+
+def collect_from_controller(
+    connection: ControllerClient, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace, root: Path
+) -> int:
+    """Fetch and check the results, store them in the feedstock or in a folder, and end the controller."""
+    from kiln.base import files
+    from kiln.fleet.detached import follow
+    from kiln.fleet.records import FleetLedger
+
+    target = options.to
+    if feedstock is None and target is None:
+        target = root / f"fleet-{key.run}"
+    folder = target.absolute() / ".part" if target is not None else run_folder(feedstock, key.run) / "collected"  # type: ignore[arg-type]
+    with exclusive_collection_lock(folder, key.run):
+        state = connection.export_results_on_controller()
+        connection.fetch_exported_files(folder)
+        if state["report"] is None:
+            print("\n".join(state["output"]), file=sys.stderr)
+            print(f"the fleet run {key.run} has ended before its first build", file=sys.stderr)
+        else:
+            report, fleet = follow.read_fetched_results(folder)
+            if fleet.id != key.run:
+                raise BrokenPackage(f"the controller of the run {key.run} sent the results of another", why=fleet.id)
+            if target is not None:
+                follow.copy_results_into_folder(report, folder, target)
+                where = target
+            else:
+                assert feedstock is not None, "without one there is a target"
+                with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
+                    report = follow.store_results_locally(feedstock, report, fleet, inputs=key.inputs, ledger=ledger)
+                where = feedstock.artifacts
+            packages = {package.artifact.path.name for config in report.configs for package in config.packages}
+            print(f"{len(packages)} packages collected: {where}", file=sys.stderr)
+            if fleet.finished is None:  # it was killed, or could not terminate them
+                text = f"workers may run until their leases end: kiln fleet down {key.run} --provider {fleet.provider}"
+                print(make_pasteable(text, root), file=sys.stderr)
+        files.remove(folder if target is not None else folder / "packages")
+        error = end_controller(connection, key, feedstock, options, is_collected=True)
+    return run_exit_code(state) or (0 if error is None else error.exit_code)
+
+
+@contextlib.contextmanager
+def exclusive_collection_lock(folder: Path, run: str) -> Iterator[None]:
+    """Collect a run into a folder alone during the block.
+
+    Raises:
+        AlreadyRunning: naming the process that does so.
+    """
+    from kiln.base import locks
+
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locks.exclusive_folder_lock(folder))
+        except AlreadyRunning as error:
+            what = f"the fleet run {run} is being collected by another command"
+            hint = "wait until it has ended: it stores the packages for both"
+            raise AlreadyRunning(what, why=error.what, hint=hint) from error
+        yield
+
+
+def run_exit_code(state: Mapping[str, Any]) -> int:
+    """Return the exit code of a run that is over; one that has none was killed, or stopped early."""
+    code = state.get("exit_code")
+    return Interrupted.exit_code if code is None else int(code)
+
+
+def request_controller_end_and_wait(connection: ControllerClient) -> tuple[bool, bool]:
+    """Have the controller ended; return whether it still answers, and whether it waits for others who fetch."""
+    waits = connection.confirm_collected()
+    until = time.monotonic() + GONE_SECONDS
+    while (alive := connection.is_answering()) and time.monotonic() < until:
+        time.sleep(1)
+    return alive, alive and waits and connection.confirm_collected()
+
+
+def end_controller(
+    connection: ControllerClient,
+    key: RunKey,
+    feedstock: Feedstock | None,
+    options: argparse.Namespace,
+    *,
+    is_collected: bool = False,
+) -> KilnError | None:
+    """Tell the controller that all is collected, and see that it ends; return why something of it remains, if it does.
+
+    The run's key stays then, so that `kiln fleet down` finds the controller again. With ``is_collected`` it may be
+    gone: another computer that has collected the run ends it, too.
+
+    Raises:
+        MachinesUnknown: when it cannot be reached, and is not known to be collected.
+    """
+    from kiln.fleet.detached import controller
+
+    try:
+        alive, waits = request_controller_end_and_wait(connection)
+    except MachinesUnknown as error:
+        if not is_collected:
+            raise
+        print(f"{error}", file=sys.stderr)
+        alive = waits = False
+    if waits:
+        what = f"the controller of the fleet run {key.run} waits until another computer has fetched its packages"
+        again = f"{fleet_action_command('down', options, key)} removes what there is of it afterwards"
+        if not is_collected:
+            return AlreadyRunning(what, hint=again)
+        text = f"{what}; {again}"
+        print(text if feedstock is None else make_pasteable(text, feedstock.root), file=sys.stderr)
+        return None
+    site = None
+    if feedstock is not None and (folder := run_folder(feedstock, key.run)).exists():
+        site = site_of_controller_started_here(options, feedstock, key)
+        if site is not None:
+            try:  # besides the machine, which ends itself: groups and keys at the provider
+                remove_controller(site, key.run)
+            except KilnError as error:
+                print(f"{error}", file=sys.stderr)
+                text = f"{key.run}: something of its controller remains: kiln fleet down {key.run} tries it again"
+                print(make_pasteable(text, feedstock.root), file=sys.stderr)
+                return error
+        controller.remove_run_key(folder)
+    text = planning.controller_end_text(key, is_alive=alive, is_removed=site is not None)
+    print(text, file=sys.stderr)
+    return None
+
+
+def site_of_controller_started_here(
+    options: argparse.Namespace, feedstock: Feedstock, key: RunKey
+) -> PlaybookSite | None:
+    """Return the site of a controller that was started from this folder; None elsewhere."""
+    from kiln.fleet.detached import controller
+
+    if not run_folder(feedstock, controller.controller_run_name(key.run)).exists():
+        return None
+    return playbook_site(options, feedstock, controller.controller_run_name(key.run), key.provider)
+
+
+def fleet_action_command(action: str, options: argparse.Namespace, key: RunKey) -> str:
+    """Return the command for an action on a detached run, as it was named on this command line."""
+    name = getattr(options, "key", None)
+    return f"kiln fleet {action} {key.run if name is None else f'--key {name}'}"
+
+
+def print_remaining_detached_runs(feedstock: Feedstock, *, is_alone: bool) -> None:
+    """Print the detached runs that only their names tear down; ``is_alone`` when there was no other run to tear down.
+
+    They may have packages that were not collected.
+    """
+    from kiln.fleet.detached import controller
+
+    keys = controller.find_run_keys(feedstock)
+    notes = [f"{key.run}: detached on {key.address}; kiln fleet down {key.run} stops it" for key in keys]
+    if is_alone:
+        kind = "other fleet runs" if notes else "fleet runs"
+        notes.insert(0, f"all {kind} have ended; kiln fleet sweep looks for workers at a provider")
+    for note in notes:
+        print(make_pasteable(note, feedstock.root), file=sys.stderr)
+
+
+def is_detached(feedstock: Feedstock, run: str) -> bool:
+    """Return whether a run of a feedstock is detached, and was not collected."""
+    from kiln.fleet.detached import controller
+
+    return any(key.run == run for key in controller.find_run_keys(feedstock))
+
+
+def tear_down_run_of_key(options: argparse.Namespace, root: Path) -> int:
+    """Stop the detached run of a key, from any computer.
+
+    Raises:
+        UsageError: when another run is named, too.
+    """
+    from kiln.base import files, process_table
+
+    key, feedstock = run_key_and_feedstock(options, root)
+    if set(options.runs) - {key.run}:
+        raise UsageError(
+            f"--key is that of the fleet run {key.run}, and cannot be used for {', '.join(options.runs)}",
+            hint="leave out RUN, or --key",
+        )
+    with contextlib.ExitStack() as stack:
+        if feedstock is not None:
+            stack.enter_context(files.held_lock_file(artifact_layout(feedstock).common_lock_file("fleet")))
+        stack.enter_context(process_table.termination_as_interrupt())
+        tear_down_detached_run(options, feedstock, key)
+    return 0
+
+
+def tear_down_detached_run(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> None:
+    """Stop a detached run, and end its controller.
+
+    A controller that cannot be reached is terminated at its provider, and then the workers that it has left there;
+    from another computer than that which has started it, it cannot be.
+
+    Raises:
+        MachinesUnknown: when it cannot be reached from such a computer.
+        KilnError: when something of it remains.
+    """
+    from kiln.fleet.detached import controller
+
+    try:
+        with controller.controller_connection(key, container_client_variables(os.environ)) as connection:
+            run = stop_run_and_wait(connection).get("fleet")
+            left = end_controller(connection, key, feedstock, options)
+    except MachinesUnknown as error:
+        site = None if feedstock is None else site_of_controller_started_here(options, feedstock, key)
+        if feedstock is None or site is None:
+            raise
+        print(f"{error}", file=sys.stderr)
+        remove_controller(site, key.run)
+        terminate_workers_without_controller(options, feedstock, key)
+        controller.remove_run_key(run_folder(feedstock, key.run))
+        return
+    if run is not None and run["finished"] is None:  # it was killed, or could not terminate them
+        terminate_workers_without_controller(options, feedstock, key, run["provider"])
+    if left is not None:
+        raise left
+
+
+def terminate_workers_without_controller(
+    options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey, provider: str = ""
+) -> None:
+    """Terminate the workers of a run whose controller is gone, which nobody else does; elsewhere, say how.
+
+    Existing machines are claimed in the controller's folder alone: they are released when their leases end.
+    """
+    from kiln.fleet import run as fleet_run
+
+    provider = options.provider or provider or key.provider
+    if feedstock is not None and provider in CLOUDS:
+        fleet_run.tear_down_run(playbook_site(options, feedstock, key.run, provider), key.run)
+        print(f"{key.run}: all workers are terminated", file=sys.stderr)
+        return
+    print(f"{key.run}: its workers may run until their leases end", file=sys.stderr)
+    command = f"kiln fleet down {key.run} --provider PROVIDER terminates them now, if a cloud has them"
+    print(command if feedstock is None else make_pasteable(command, feedstock.root), file=sys.stderr)
+
+
+def stop_run_and_wait(connection: ControllerClient) -> dict[str, Any]:
+    """Stop a run, wait until it has ended, and return its state; a connection that fails for a moment is made again.
+
+    Raises:
+        MachinesUnknown: when the controller did not answer several times in a row.
+    """
+    connection.send_request("stop")
+    failures = 0
+    while True:
+        try:
+            if (state := connection.run_state())["process"] in OVER:
+                return state
+            failures = 0
+        except MachinesUnknown:
+            failures += 1
+            if failures >= UNANSWERED:
+                raise
+        time.sleep(LOOK)
+
+
+def show_run_or_config_log(options: argparse.Namespace, root: Path) -> int:
+    """Print the log of a config of a detached run, or without one what the run itself has printed."""
+    from kiln.fleet.detached import controller
+
+    if options.key is not None and options.run is not None and options.config is None:
+        options.run, options.config = None, options.run  # with a key, the only name is a config's
+    key, _ = run_key_and_feedstock(options, root)
+    with controller.controller_connection(key, container_client_variables(os.environ)) as connection:
+        if options.config is None:
+            print_untrusted_text("\n".join(connection.run_state()["output"]))
+        else:
+            connection.stream_config_log(options.config.removesuffix(".yaml"), print_untrusted_text)
+    return 0
+
+
+def print_untrusted_text(text: str) -> None:
+    """Print lines of a build or of a controller; on a terminal they cannot move, hide or change what it shows."""
+    print(escaped_for_terminal(text))
+
+
+def show_detached_run_status(options: argparse.Namespace, root: Path) -> int:
+    """Print the status of a detached run."""
+    key, _ = run_key_and_feedstock(options, root)
+    print(make_pasteable(detached_run_status_text(key, options), root))
+    return 0
+
+
+def detached_run_status_text(key: RunKey, options: argparse.Namespace) -> str:
+    """Return the status of a detached run, asked from its controller."""
+    from kiln.base.serialization import from_json_values
+    from kiln.fleet import inventory
+    from kiln.fleet.detached import controller
+    from kiln.fleet.model import FleetRun
+    from kiln.fleet.plan import output
+    from kiln.run.report.page import report_as_json
+    from kiln.state.ledger.json_columns import record_from_json
+    from kiln.state.results import MatrixReport
+
+    with controller.controller_connection(key, container_client_variables(os.environ)) as connection:
+        state = connection.run_state()
+    fleet = None if state.get("fleet") is None else from_json_values(FleetRun, state["fleet"])
+    report = None if state.get("report") is None else record_from_json(MatrixReport, state["report"])
+    cost, costs_by_id = None, {}
+    if fleet is not None:
+        # Its controller has just answered, and is charged for until its packages are collected.
+        cost = inventory.recorded_run_cost(
+            fleet, None if report is None else report.cost, time.time(), is_controlled=True
+        )
+        costs_by_id = {} if cost is None else {fleet.id: cost}
+    if options.json:
+        shown = {} if fleet is None else {"fleet": output.status_as_json([fleet], costs_by_id)[0]}
+        shown |= {} if report is None else {"report": report_as_json(dataclasses.replace(report, cost=cost))}
+        return json.dumps({**state, **shown}, indent=2)
+    head = f"{key.run}: detached on {key.address}, {state['process']}"
+    if state.get("until"):
+        moment = time.strftime("%a %H:%M", time.localtime(state["until"]))
+        command = fleet_action_command("collect", options, key)
+        head += f" with exit code {state['exit_code']}; its packages wait there until {moment}: {command}"
+        if cost is not None and cost.controller is not None:
+            rest = max(0.0, state["until"] - time.time()) / 3600 * cost.controller.hourly
+            head += f" (the wait costs {cost.controller.hourly:.3f} an hour, {rest:.2f} {cost.currency} more at most)"
+    if fleet is None:
+        return "\n".join([head, *state.get("output", [])[-3:]])
+    return f"{head}\n{output.status_as_text([fleet], costs_by_id)}"
+
+
+def detached_run_lines(feedstock: Feedstock) -> Iterator[str]:
+    """Return a line for each detached run of a feedstock; nobody is asked."""
+    from kiln.fleet.detached import controller
+
+    for key in controller.find_run_keys(feedstock):
+        yield f"{key.run}: detached on {key.address}; kiln fleet status {key.run} asks it"

@@ -1,0 +1,537 @@
+"""``kiln fleet test`` and ``run --gpu-tests``: built packages tested on a worker, such as one with a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kiln import __version__
+from kiln.base.errors import BuildFailed, FleetLimit, UsageError
+from kiln.base.text import count_text, duration, duration_seconds, table
+from kiln.cli import options as cli_options
+from kiln.cli import output
+from kiln.cli.fleet import planning
+from kiln.cli.fleet.arguments import CAPACITY_TIMEOUT, worker_loss_limits
+from kiln.cli.fleet.detached import new_run_id
+from kiln.cli.fleet.planning import (
+    comma_separated_words,
+    config_resource_needs,
+    default_machine_types,
+    priced_machine_types,
+)
+from kiln.cli.fleet.site import (
+    artifact_layout,
+    playbook_site,
+    playbook_variable_text,
+    record_region,
+    run_folder,
+    worker_build_variables,
+)
+from kiln.fleet.model import GONE, FleetRun, Offer
+from kiln.state.results import GOOD, ConfigRun, MatrixReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from kiln.base.errors import KilnError
+    from kiln.fleet.ansible.playbooks import PlaybookSite
+    from kiln.fleet.model import MachineType
+    from kiln.fleet.plan.plan import WorkerTestPlan
+    from kiln.fleet.records import FleetLedger, RunRecorder
+    from kiln.fleet.run_config import FleetRunConfig
+    from kiln.fleet.tests import ConfigTestResult, PackagesToTest, WorkerTestInputs
+    from kiln.recipe.feedstock import Feedstock
+    from kiln.state.results import RunCost, RunObserver
+    from kiln.state.store.cache import RemoteConfig
+
+    # The builds of a run; see `kiln.fleet.run.execute_fleet_run`.
+    BuildStage: TypeAlias = Callable[[RunRecorder], tuple[MatrixReport, Mapping[str, KilnError]]]
+
+
+PROGRAMS = ("ssh", "ssh-keygen", "rsync")  # that a run with workers needs here
+
+
+def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
+    """Test the packages of the selected configs on a worker; return the exit code of what failed."""
+    from kiln.base import files, process, process_table
+    from kiln.cli.output import run_view_of_configs
+    from kiln.fleet import inventory
+    from kiln.fleet import tests as fleet_tests
+    from kiln.fleet.records import FleetLedger
+
+    layout = artifact_layout(feedstock)
+    with files.held_lock_file(layout.common_lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
+        tests = worker_test_inputs(options, feedstock, ledger)
+        for program in PROGRAMS:
+            process.find_program(program, env=os.environ)
+        view = run_view_of_configs(feedstock, tuple(tests.tested.packages))
+        with process_table.termination_as_interrupt(), output.survive_hangup(), view:
+            report, errors = fleet_tests.run_tests_on_worker(tests, ledger, output.terminal_loss_tolerant_view(view))
+        fleet = ledger.fleet_run(tests.run_config.id)
+    results = fleet_tests.results_of_all_configs(tests, report, errors)
+    cost = None if fleet is None else inventory.recorded_run_cost(fleet, None, time.time())
+    print(
+        json.dumps(results_of_tests_as_json(tests.run_config.id, results, fleet, cost), indent=2)
+        if options.json
+        else table_of_test_results(results, cost)
+    )
+    codes = {result.exit_code for result in results} - {0}
+    return 0 if not codes else codes.pop() if len(codes) == 1 else BuildFailed.exit_code
+
+
+def worker_test_inputs(options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger) -> WorkerTestInputs:
+    """Return what is tested and where; nothing is requested yet. Tests that were killed are resumed.
+
+    Raises:
+        UsageError: when the packages of a config are not built, or no machine type has a GPU.
+        FleetLimit: when the plan exceeds the budget.
+    """
+    from kiln.fleet import tests as fleet_tests
+    from kiln.fleet.tests import WorkerTestInputs
+    from kiln.publish import release
+
+    offers = worker_offers(options, worker_machine_types(options))
+    names = configs_to_test(feedstock, cli_options.selected_configs(feedstock, options), gpu=options.gpu)
+    packages = release.latest_packages_of_configs(feedstock, names)
+    if absent := [name for name in names if name not in packages]:
+        raise UsageError(
+            f"the packages of {absent[0]} are not built"
+            + (f", nor those of {len(absent) - 1} others" * (len(absent) > 1)),
+            why="build_artifacts has none from its last runs, unchanged",
+            hint="kiln fleet run builds them; name the configs that are built, or narrow them with --filter",
+        )
+    plan = plan_of_tests(options, names, offers[0].machine_type)
+    if options.budget is not None and plan.cost > options.budget:
+        limit = f"{options.budget:.2f} {plan.machine_type.currency}"
+        raise FleetLimit(
+            f"the tests would cost {plan.cost:.2f}, more than the budget of {limit}", hint="raise --budget"
+        )
+    previous = interrupted_tests_to_resume(ledger.fleet_runs(), options.provider)
+    tested = packages_to_test(feedstock, packages, gpu=options.gpu)
+    run_config = run_config_of_tests(
+        options,
+        feedstock,
+        offers=offers,
+        plan=plan,
+        tested=tested,
+        previous=previous,
+        passed=fleet_tests.passed_configs(() if previous is None else (previous,)),
+    )
+    return WorkerTestInputs(
+        run_config=run_config, site=playbook_site_of_tests(options, feedstock, run_config), tested=tested
+    )
+
+
+def interrupted_tests_to_resume(runs: Iterable[FleetRun], provider: str) -> FleetRun | None:
+    """Return the tests to resume: those whose process was killed, on workers of the same provider."""
+    from kiln.fleet.tests import ALONE
+
+    matches = (run for run in runs if run.finished is None and run.key == ALONE and run.provider == provider)
+    previous = next(matches, None)
+    if previous is not None:
+        print(f"resuming the tests {previous.id}", file=sys.stderr)
+    return previous
+
+
+def packages_to_test(feedstock: Feedstock, packages: Mapping[str, Sequence[Path]], *, gpu: bool) -> PackagesToTest:
+    """Return the packages to test, with the time that the tests of each config may take."""
+    from kiln.fleet.tests import PackagesToTest
+
+    sizes = config_resource_needs(feedstock, tuple(packages))
+    return PackagesToTest(
+        channel=artifact_layout(feedstock).root.absolute(),
+        packages={name: tuple(path.absolute() for path in paths) for name, paths in packages.items()},
+        limits={name: size.time_limit for name, size in sizes.items() if size.time_limit},
+        gpu=gpu,
+    )
+
+
+def run_config_of_tests(
+    options: argparse.Namespace,
+    feedstock: Feedstock,
+    *,
+    offers: Sequence[Offer],
+    plan: WorkerTestPlan,
+    tested: PackagesToTest,
+    previous: FleetRun | None,
+    passed: Iterable[tuple[str, str]],
+    key: str = "",
+) -> FleetRunConfig:
+    """Return the configuration of the tests: one worker, which gets the jobs that have not ``passed`` one by one.
+
+    ``key`` is that of the run whose packages are tested; without one the tests are no part of a run.
+    """
+    from kiln.fleet import tests as fleet_tests
+    from kiln.fleet.plan.plan import Assumptions
+    from kiln.fleet.run_config import FleetRunConfig
+
+    assumptions = Assumptions.read()
+    attempts, replacements = worker_loss_limits(options, workers=1, worker_seconds=plan.seconds)
+    run_id = new_run_id(os.environ) if previous is None else previous.id
+    time_limit = getattr(options, "time_limit", None)
+    return FleetRunConfig(
+        id=run_id,
+        command=cli_options.masked_command_line(),
+        machine_type=offers[0].machine_type,
+        estimates=tuple(fleet_tests.jobs_for_tests(tested, seconds=assumptions.gpu_test, passed=passed)),
+        max_workers=1,
+        type_offers={offers[0].machine_type: tuple(offers)},
+        capacity_timeout=duration_seconds(getattr(options, "capacity_timeout", None) or CAPACITY_TIMEOUT),
+        controller=planning.own_controller_charge(os.environ),
+        spot=options.spot,
+        attempts=attempts,
+        replacements=replacements,
+        reclaims=replacements,
+        lease=duration_seconds(options.lease),
+        unreachable_timeout=duration_seconds(getattr(options, "unreachable_timeout", None) or "3min"),
+        budget=options.budget,
+        time_limit=None if time_limit is None else duration_seconds(time_limit),
+        startup=assumptions.startup,
+        teardown=assumptions.teardown,
+        collect=0.0,
+        key=key or fleet_tests.ALONE,
+        previous_run=previous,
+        logs=run_folder(feedstock, run_id) / "logs",
+        prefix=fleet_tests.PREFIX,
+    )
+
+
+def playbook_site_of_tests(
+    options: argparse.Namespace, feedstock: Feedstock, run_config: FleetRunConfig
+) -> PlaybookSite:
+    """Return the site of tests, whose workers need neither container engine nor images."""
+    site = playbook_site(options, feedstock, run_config.id, options.provider)
+    if run_config.previous_run is None:
+        record_region(options, site.folder, options.provider)
+    variables = {
+        "kiln_lease": int(run_config.lease),
+        "kiln_lifetime": int(run_config.lifetime),
+        "kiln_environment": worker_build_variables(feedstock),
+    }
+    if hasattr(options, "poll"):
+        site = dataclasses.replace(site, poll=duration_seconds(options.poll))
+    return dataclasses.replace(site, variables={**site.variables, **variables}, options=("--container", "none"))
+
+
+def configs_to_test(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) -> tuple[str, ...]:
+    """Return the configs to test: with ``gpu`` those for CUDA, with a note on the others.
+
+    Raises:
+        UsageError: when none is for CUDA.
+    """
+    from kiln.feedstock import config_file
+    from kiln.recipe.variants.files import cuda_version_of_config
+
+    if not gpu:
+        return tuple(names)
+    configs = [
+        entry.name for entry in config_file.read_configs(feedstock, names) if cuda_version_of_config(entry) is not None
+    ]
+    if not configs:
+        raise UsageError(
+            "none of the selected configs is for CUDA",
+            hint="kiln matrix lists the configs; 'kiln test' tests the others",
+        )
+    if others := len(names) - len(configs):
+        text = "1 config is not for CUDA, and needs" if others == 1 else f"{others} configs are not for CUDA, and need"
+        print(f"{text} no GPU", file=sys.stderr)
+    return tuple(configs)
+
+
+def worker_machine_types(options: argparse.Namespace) -> list[MachineType]:
+    """Return the machine types of the worker: the named ones in their order, or the cheapest with a GPU.
+
+    A host of unknown sizes is accepted here: what it has is measured when it is claimed.
+
+    Raises:
+        UsageError: when one of them, or each of the provider's, lacks a GPU.
+    """
+    offers = priced_machine_types(options, options.types or [])
+    if not options.gpu:
+        return offers if options.types else default_machine_types(offers, [])[:1]
+    having = [kind for kind in offers if kind.gpus or (kind.provider == "static" and not kind.cores)]
+    lacking = [kind for kind in offers if kind not in having]
+    if not having or (options.types and lacking):
+        what = f"{lacking[0].type} has no GPU" if options.types else f"no machine type of {options.provider} has a GPU"
+        hint = (
+            'kiln_static_hosts gives a host\'s GPUs as "gpus": 1' if options.provider == "static" else "--provider aws"
+        )
+        raise UsageError(what, hint=hint)
+    if options.provider == "openstack" and options.action != "plan":
+        _require_gpu_image(options)
+    if options.types:
+        return having
+    return [min(having, key=lambda kind: (not kind.gpus, not kind.is_priced, kind.hourly_price(spot=False)))]
+
+
+def _require_gpu_image(options: argparse.Namespace) -> None:
+    """Refuse to test on a GPU of an OpenStack without an image that has a driver, before anything is built for it.
+
+    Raises:
+        UsageError: with the variable that names one.
+    """
+    if not any(playbook_variable_text(f"kiln_openstack_{name}", options.vars) for name in ("gpu_image", "image")):
+        raise UsageError(
+            "tests on a GPU need an image with NVIDIA's driver, and none is named",
+            why="the images of OpenStack clouds have none, as a rule",
+            hint="write kiln_openstack_gpu_image with its name into a file for --vars",
+        )
+
+
+def worker_offers(options: argparse.Namespace, kinds: Sequence[MachineType]) -> tuple[Offer, ...]:
+    """Return the offers by which the worker is requested: the first type in all zones, then the others.
+
+    Raises:
+        UsageError: when a price is unknown that --budget or --spot needs.
+    """
+    from kiln.fleet import worker_policies
+
+    on_demand = (
+        [worker_policies.ON_DEMAND] if worker_policies.ON_DEMAND in comma_separated_words(options, "fallback") else []
+    )
+    offers = worker_policies.offers_in_request_order(
+        kinds[0], [*kinds[1:], *on_demand], zones=comma_separated_words(options, "zone"), spot=options.spot
+    )
+    for offer in offers:
+        kind = offer.machine_type
+        if options.budget is not None and not kind.is_priced:
+            raise UsageError(
+                f"the price of {kind.name} is unknown, so --budget cannot be kept",
+                hint="write a table of prices for --prices, or leave the option out",
+            )
+        if offer.spot and kind.spot_hourly is None:
+            raise UsageError(
+                f"no spot price of {kind.name} is known, so --spot cannot be planned",
+                hint="kiln fleet prices --from reads spot prices",
+            )
+    return offers
+
+
+def gpu_worker_offers(options: argparse.Namespace) -> tuple[Offer, ...]:
+    """Return the offers of the worker of ``--gpu-tests``: those of --gpu-type, or of the cheapest type with a GPU."""
+    types = comma_separated_words(options, "gpu_type")
+    return worker_offers(
+        options, worker_machine_types(argparse.Namespace(**{**vars(options), "gpu": True, "types": types}))
+    )
+
+
+def plan_of_tests(options: argparse.Namespace, names: Sequence[str], kind: MachineType) -> WorkerTestPlan:
+    """Return the plan of the tests of configs on a machine type."""
+    from kiln.fleet.plan.plan import Assumptions, WorkerTestPlan
+
+    return WorkerTestPlan.plan_for_configs(names, kind, spot=options.spot, assumptions=Assumptions.read())
+
+
+def results_of_tests_as_json(
+    run_id: str, results: Sequence[ConfigTestResult], fleet: FleetRun | None, cost: RunCost | None
+) -> dict[str, Any]:
+    """Return the results as plain JSON values, with the run's id and its cost, as in ``kiln fleet status --json``."""
+    from kiln.fleet.plan.output import run_cost_as_json
+
+    shown = None if fleet is None else run_cost_as_json(fleet, cost)
+    return {"run": run_id, "cost": shown, "configs": [dataclasses.asdict(result) for result in results]}
+
+
+def table_of_test_results(results: Sequence[ConfigTestResult], cost: RunCost | None) -> str:
+    """Return the results as a table: a line for each config, with its packages, tests and GPU; then the cost."""
+    from kiln.run.report.text import cost_text
+
+    rows = [
+        (
+            result.config,
+            "passed" if result.exit_code == 0 else "failed",
+            f"{len(result.reports)}" if result.reports else "",
+            f"{sum(report['tests'] for report in result.reports)}" if result.reports else "",
+            duration(result.seconds),
+            "; ".join(dict.fromkeys(gpu for report in result.reports for gpu in report["gpus"]))
+            or result.reason.strip().partition("\n")[0],
+        )
+        for result in results
+    ]
+    text = table(("config", "", "packages", "tests", "time", "GPU, or reason"), rows, right=(2, 3, 4))
+    return text if cost is None else f"{text}\n\ncost {cost_text(cost)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTestStage:
+    """The tests of a run: ``configs`` are those for CUDA, ``offers`` those by which the worker is requested.
+
+    ``passed`` are configs that have passed their tests before, each with the hash over what was tested.
+    """
+
+    options: argparse.Namespace
+    feedstock: Feedstock
+    configs: tuple[str, ...]
+    offers: tuple[Offer, ...]
+    passed: frozenset[tuple[str, str]]
+
+    def untested_packages(self, entries: Iterable[ConfigRun]) -> dict[str, tuple[Path, ...]]:
+        """Return the packages of configs that are built and have not passed their tests."""
+        from kiln.fleet.tests import PackagesToTest
+
+        packages = {
+            entry.config: tuple(item.artifact.path for item in entry.packages if not item.artifact.is_wheel)
+            for entry in entries
+            if entry.config in self.configs and entry.state in GOOD
+        }
+        tested = PackagesToTest(channel=Path(), packages=packages, gpu=True)
+        return {
+            config: paths
+            for config, paths in packages.items()
+            if paths and (config, tested.inputs_hash(config)) not in self.passed
+        }
+
+    def execute(
+        self, report: MatrixReport, previous: FleetRun | None, *, key: str, ledger: FleetLedger, observer: RunObserver
+    ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+        """Test what a run has built; return its report with the configs as their tests make them."""
+        from kiln.fleet import tests as fleet_tests
+        from kiln.fleet.tests import WorkerTestInputs
+
+        packages = self.untested_packages(report.configs)
+        tested = packages_to_test(self.feedstock, packages, gpu=True)
+        run_config = run_config_of_tests(
+            self.options,
+            self.feedstock,
+            offers=self.offers,
+            plan=plan_of_tests(self.options, tuple(packages), self.offers[0].machine_type),
+            tested=tested,
+            previous=previous,
+            passed=(),
+            key=key,
+        )
+        if not report.run:
+            report = dataclasses.replace(report, command=run_config.command, container=f"fleet {run_config.id}")
+        site = playbook_site_of_tests(self.options, self.feedstock, run_config)
+        tests = WorkerTestInputs(run_config=run_config, site=site, tested=tested, report=report)
+        return fleet_tests.run_tests_on_worker(tests, ledger, observer)
+
+
+def gpu_test_stage(
+    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
+) -> GpuTestStage | None:
+    """Return the tests of a run of configs, None without ``--gpu-tests``.
+
+    Raises:
+        UsageError: when no config is for CUDA, or no machine type has a GPU.
+    """
+    from kiln.fleet import tests as fleet_tests
+
+    if not options.gpu_tests:
+        return None
+    offers = gpu_worker_offers(options)
+    names = configs_to_test(feedstock, [config.config for config in configs], gpu=True)
+    return GpuTestStage(
+        options=options,
+        feedstock=feedstock,
+        configs=names,
+        offers=offers,
+        passed=frozenset(fleet_tests.passed_configs(ledger.fleet_runs())),
+    )
+
+
+def gpu_test_plan(
+    stage: GpuTestStage | None, cached: Iterable[ConfigRun], configs: Iterable[RemoteConfig]
+) -> WorkerTestPlan | None:
+    """Return the plan of the tests of ``cached`` configs, and of those to build; None without any."""
+    if stage is None:
+        return None
+    names = [*stage.untested_packages(cached), *(config.config for config in configs if config.config in stage.configs)]
+    return plan_of_tests(stage.options, names, stage.offers[0].machine_type) if names else None
+
+
+def print_untested_configs_note(stage: GpuTestStage | None, cached: Iterable[ConfigRun]) -> None:
+    """Note which configs a detached run leaves untested: those that were built before, whose packages are here."""
+    names = () if stage is None else tuple(stage.untested_packages(cached))
+    if names:
+        what = f"{count_text(len(names), 'config')} built before stay untested, such as {names[0]}"
+        print(f"{what}; the same command without --detach tests them", file=sys.stderr)
+
+
+def report_of_cached_configs(cached: Sequence[ConfigRun]) -> MatrixReport:
+    """Return the report of a run that builds nothing, and has not begun."""
+    return MatrixReport(
+        run=0,
+        command="",
+        started=time.time(),
+        finished=None,
+        machine="",
+        cores=0,
+        jobs=1,
+        engine="rattler-build",
+        container="",
+        kiln_version=__version__,
+        configs=tuple(cached),
+    )
+
+
+def record_cached_as_passed(stage: GpuTestStage | None, cached: Sequence[ConfigRun], ledger: FleetLedger) -> None:
+    """Record that configs are up to date which the last run left untested, and which have passed since."""
+    report = None if stage is None else ledger.run_report()
+    names = {entry.config for entry in cached}
+    if report is None or all(entry.state in GOOD for entry in report.configs if entry.config in names):
+        return
+    command = cli_options.masked_command_line()
+    ledger.end_run(ledger.begin_run(dataclasses.replace(report_of_cached_configs(cached), command=command)))
+
+
+def resumable_run_or_tear_down(
+    previous: FleetRun | None, *, builds: bool, ledger: FleetLedger, tear_down: Callable[[FleetRun], None]
+) -> FleetRun | None:
+    """Return the run to resume: one that has no workers of another stage, and whose machine types are those to use."""
+    from kiln.fleet import tests as fleet_tests
+
+    if previous is None:
+        return None
+    alive = [worker.name for worker in previous.workers if worker.state not in GONE]
+    if any(fleet_tests.is_test_worker(name) == builds for name in alive):
+        tear_down(previous)
+        previous = ledger.fleet_run(previous.id) or previous
+    has_only_tested = all(fleet_tests.is_test_worker(worker.name) for worker in previous.workers)
+    if builds and previous.workers and has_only_tested:
+        if previous.finished is None:
+            tear_down(previous)
+        return None
+    return previous
+
+
+def build_and_test(
+    stage: GpuTestStage | None,
+    build: BuildStage | None,
+    cached: Sequence[ConfigRun],
+    previous: FleetRun | None,
+    *,
+    key: str,
+    ledger: FleetLedger,
+    observer: RunObserver,
+) -> tuple[MatrixReport, Mapping[str, KilnError]]:
+    """Build, unless all configs are ``cached``, then test; return the report of both, and the errors of configs."""
+    from kiln.fleet.records import BuildBeforeTestsRecorder, RunRecorder
+
+    if build is None:
+        assert stage is not None, "there is something to build or to test"
+        return stage.execute(report_of_cached_configs(cached), previous, key=key, ledger=ledger, observer=observer)
+    if stage is None:
+        return build(RunRecorder(ledger, observer))
+    passed = {entry.config for entry in cached} - stage.untested_packages(cached).keys()
+    recorder = BuildBeforeTestsRecorder(ledger, observer, set(stage.configs) - passed)
+    try:
+        report, errors = build(recorder)
+        packages = stage.untested_packages(report.configs)
+        recorder.mark_earlier_tested_configs_done(packages)
+    except BaseException:
+        recorder.end_run_without_tests()
+        raise
+    if not packages:
+        recorder.end_run_without_tests()
+        return report, errors
+    run = ledger.fleet_run(report.container.removeprefix("fleet "))
+    report, test_errors = stage.execute(report, run, key=key, ledger=ledger, observer=observer)
+    return report, {**errors, **test_errors}

@@ -1,0 +1,364 @@
+"""Parse a command line, run its command, and print its errors with hints as the user can paste them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from kiln import __version__
+from kiln.base.errors import (
+    AlreadyRunning,
+    BuildFailed,
+    Interrupted,
+    KilnError,
+    MissingTool,
+    UsageError,
+    did_you_mean,
+    error_class_of_exit_code,
+)
+from kiln.base.patterns import lazy_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from kiln.state.results import ConfigRun, MatrixReport
+
+
+# Each command is a module of this package or a part of one, imported only when the command is used.
+COMMANDS = {
+    "init": "make a feedstock from nothing or from PyPI, or add what a checkout lacks",
+    "matrix": "show the configs of the matrix and what varies between them",
+    "rerender": "write .ci_support and the CI workflow from the recipe and the variant files, or check them",
+    "lint": "check the recipe and conda-forge.yml against conda-smithy's rules, and correct them (--fix)",
+    "convert": "write recipe.yaml from meta.yaml, proving that both render to the same",
+    "render": "show each output of a config: version, build string, requirements, tests",
+    "bump": "write another version, with its sources' hashes, or build number into the recipe",
+    "build": "build configs, or rehearse them without a conda channel (--rehearse)",
+    "cache": "show the compile caches and their sizes, or remove them",
+    "runs": "list the recorded runs: when, commit, verdict, duration",
+    "log": "print the log of a config's last build, or of one run (--run)",
+    "report": "write the report of a run as a web page or as JSON",
+    "collect": "take over the packages that the jobs of a CI have built, for one release",
+    "publish": "publish built packages to a channel, all or none, or withdraw a package",
+    "verify": "verify a package against its provenance",
+    "rebuild": "rebuild a published package from its provenance, and compare it byte for byte",
+    "test": "install packages into clean prefixes and run their tests",
+    "install": "install packages into a prefix, choosing the builds that fit this machine",
+    "doctor": "check whether versions, a GPU and a machine work together, or explain an error",
+    "fleet": "build configs on many workers: plan, run, attach, logs, collect, test, status, down, sweep, prices",
+    "image": "make images: base images for builds, slim images of packages, images of fleet workers",
+    "completion": "print shell code that completes commands, options and configs in bash, zsh or fish",
+}
+
+# The modules of the commands that share one; their functions have the command's name.
+SHARED_MODULES = {
+    "render": "matrix",
+    "cache": "runs",
+    "log": "runs",
+    "report": "runs",
+    "collect": "publish",
+    "rebuild": "verify",
+    "test": "install",
+}
+
+BUG = 1
+_LEAST_COLUMNS = 40  # of the help, on a terminal that is narrower
+
+
+class Command(NamedTuple):
+    """A command: ``add_arguments`` to a parser, and ``run`` with the options on the feedstock in a folder."""
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Path], int]  # the exit code; raises errors
+
+
+def command_named(name: str) -> Command:
+    """Return a command."""
+    if name in SHARED_MODULES:
+        module = importlib.import_module(f"kiln.cli.{SHARED_MODULES[name]}")
+        return Command(getattr(module, f"add_{name}_arguments"), getattr(module, f"run_{name}"))
+    module = importlib.import_module("kiln.cli.fleet.fleet" if name == "fleet" else f"kiln.cli.{name}")
+    return Command(module.add_arguments, module.run)
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """A formatter of help that learns the terminal's width without `shutil`, which argparse imports for each option."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=terminal_columns() - 2)  # as argparse
+
+
+class RawHelpFormatter(argparse.RawDescriptionHelpFormatter, HelpFormatter):
+    """The same, for an epilog that has its own lines."""
+
+
+def terminal_columns() -> int:
+    """Return the columns of the terminal as `shutil.get_terminal_size` does."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else -1).columns or 80
+    except (ValueError, OSError):  # it is closed, or no terminal
+        return 80
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises UsageError."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, **settings})
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the error that argparse would print.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(message, hint=self.unknown_option_suggestion(message) or f"{self.prog} --help")
+
+    def unknown_option_suggestion(self, message: str) -> str:
+        """Return a suggestion for an unknown option."""
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        word = unknown.partition(" ")[0].partition("=")[0]
+        return did_you_mean(word, self._option_string_actions) if word.startswith("--") else ""
+
+
+class TopParser(Parser):
+    """The parser of the options before the command; it lists the commands when its help is asked for."""
+
+    def format_help(self) -> str:
+        """Return the help, with the commands."""
+        import textwrap
+
+        width = max(map(len, COMMANDS)) + 2
+        lead = " " * (width + 2)
+        columns = max(_LEAST_COLUMNS, terminal_columns() - 2)  # as argparse
+        listing = "\n".join(
+            textwrap.fill(summary, columns, initial_indent=f"  {name:<{width}}", subsequent_indent=lead)
+            for name, summary in COMMANDS.items()
+        )
+        self.epilog = f"commands:\n{listing}\n\nRun 'kiln COMMAND --help' for the options of a command."
+        return super().format_help()
+
+
+def command_parser_and_module(name: str, called: str | None = None) -> tuple[Parser, Command]:
+    """Return the parser of a command and the command; ``called`` is the entry script's name if it is not kiln."""
+    command = command_named(name)
+    parser = Parser(prog=called or f"kiln {name}", description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".")
+    command.add_arguments(parser)
+    return parser, command
+
+
+def top_parser() -> Parser:
+    """Return the parser of the options before the command."""
+    parser = TopParser(
+        prog="kiln",
+        usage="kiln [-C DIR] COMMAND ...",
+        description="Build a conda feedstock: its matrix, its packages, its tests.",
+        formatter_class=RawHelpFormatter,
+    )
+    parser.add_argument(
+        "-C",
+        dest="root",
+        metavar="DIR",
+        type=Path,
+        default=Path(),
+        help="use the feedstock in this folder (default: the current one)",
+    )
+    parser.add_argument("-V", "--version", action="version", version=f"kiln {__version__}")
+    parser.add_argument("--called", help=argparse.SUPPRESS)  # the name of the entry script that runs a command
+    parser.add_argument("command", metavar="COMMAND", help=argparse.SUPPRESS)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def dispatch(arguments: Sequence[str]) -> int:
+    """Parse the command line and run its command.
+
+    Raises:
+        KilnError: raised by the command.
+    """
+    top = top_parser().parse_args(arguments or ["--help"])
+    root = top.root.absolute()
+    try:
+        if top.command not in COMMANDS:
+            raise UsageError(
+                f"unknown command {top.command!r}",
+                hint=did_you_mean(top.command, COMMANDS) or "kiln --help lists the commands",
+            )
+        parser, command = command_parser_and_module(top.command, top.called)
+        options = parser.parse_args(top.rest)
+        with apply_limits_from_environment(os.environ):
+            return command.run(options, root)
+    except KilnError as error:
+        make_hints_pasteable(error, root)
+        raise
+
+
+def apply_limits_from_environment(environment: Mapping[str, str]) -> AbstractContextManager[None]:
+    """Return a context that applies the limits in KILN_LIMITS, if it is set; raises UsageError."""
+    if not environment.get("KILN_LIMITS"):
+        return contextlib.nullcontext()
+    from kiln.conda.rattler import limits
+
+    return limits.override_limits(limits.environment_limits(environment))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code; print errors, with secrets masked."""
+    from kiln.cli.streams import escaped_output, masked_output
+
+    with masked_output(os.environ, arguments), escaped_output():
+        try:
+            return dispatch(arguments)
+        except SystemExit as end:  # argparse's --help and --version
+            return int(end.code or 0)
+        except BrokenPipeError:  # the reader has gone; let the last flush succeed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return BUG
+        except (KilnError, KeyboardInterrupt, ModuleNotFoundError, OSError) as error:
+            return print_error(as_kiln_error(error))
+
+
+def as_kiln_error(error: BaseException) -> KilnError:
+    """Return an exception as a KilnError.
+
+    Raises:
+        BaseException: if it is a bug in kiln.
+    """
+    match error:
+        case KilnError():
+            return error
+        case KeyboardInterrupt():
+            return Interrupted("interrupted; finished work is kept, run the same command to continue")
+        case ModuleNotFoundError():
+            return missing_dependency_error(error)
+        case OSError():
+            from kiln.base.files import os_error_as_kiln_error
+
+            if (fault := os_error_as_kiln_error(error)) is not None:
+                return fault
+    raise error
+
+
+def print_error(error: KilnError) -> int:
+    """Print an error to standard error and return its exit code."""
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def missing_dependency_error(error: ModuleNotFoundError) -> MissingTool:
+    """Return a missing dependency as a KilnError.
+
+    Raises:
+        ModuleNotFoundError: if the missing module is kiln's own.
+    """
+    if (error.name or "").split(".")[0] == "kiln":
+        raise error
+    return MissingTool(
+        f"the Python package {error.name!r} is missing from {sys.executable}",
+        why="kiln runs in an environment with its locked dependencies",
+        hint="python build-locally.py creates that environment in .venv; rename .venv if it is damaged",
+    )
+
+
+# A command of kiln's after its bare name, which is neither the end of a path nor a module's.
+_COMMAND = lazy_pattern(rf"(?<![\w./-])(?<!-m )kiln(?= (?:--help|{'|'.join(COMMANDS)})\b)")
+
+
+def make_pasteable(text: str, root: Path) -> str:
+    """Return a text with its kiln commands as the user's shell starts them on the feedstock at ``root``."""
+    if not _COMMAND.search(text):
+        return text
+    from kiln.base.system.user import joined_command_line
+
+    folder = () if root.absolute() == Path.cwd() else ("-C", str(root))
+    program = joined_command_line((*kiln_command_words(), *folder))
+    return _COMMAND.sub(lambda _: program, text)
+
+
+def make_hints_pasteable(error: KilnError, root: Path) -> None:
+    """Make the commands in the hints of an error pasteable."""
+    error.hint = make_pasteable(error.hint, root)
+    for other in error.others:
+        make_hints_pasteable(other, root)
+
+
+NAMES = 3  # of configs in the error
+PROGRAMS = ("kiln", "kiln.exe", "kiln.cmd")  # the last two on Windows: pip's, and the one of the set-up
+# The options that both commands need again, by the names of their arguments, with their defaults.
+REPEATED = {
+    "engine": ("--engine", "rattler-build"),
+    "container": ("--container", None),
+    "network": ("--network", "granted"),
+}
+
+
+def failed_run_error(
+    report: MatrixReport, errors: Mapping[str, KilnError], options: argparse.Namespace, *, exit_code: int
+) -> KilnError:
+    """Return the error of a run in which configs are neither built nor cached, with the commands to try next."""
+    from kiln.base.system.user import joined_command_line
+    from kiln.base.text import count_text
+    from kiln.state.results import GOOD, ConfigState
+
+    failures = [config for config in report.configs if config.state not in GOOD]
+    locked = [config for config in failures if config.state is ConfigState.LOCKED]
+    others = [config for config in failures if config.state is not ConfigState.LOCKED]
+    total = f"{len(failures)} of {count_text(len(report.configs), 'config')}"
+    if not others:
+        return AlreadyRunning(
+            f"{total} locked by another process: {_first_config_names(locked)}", hint="wait for it, then repeat"
+        )
+    debugged = [] if options.rehearsal else [name for name, error in errors.items() if isinstance(error, BuildFailed)]
+    program, repeated = _command_prefix(sys.argv[1:]), _options_to_repeat(options)
+    commands = [
+        (*program, "--failed", *repeated),
+        *((*program, name, "--debug", *repeated) for name in debugged[:1]),
+    ]
+    hint = "\n       ".join(map(joined_command_line, commands))
+    return error_class_of_exit_code(exit_code)(f"{total} not built: {_first_config_names(failures)}", hint=hint)
+
+
+def _first_config_names(configs: Sequence[ConfigRun]) -> str:
+    more = [f"and {len(configs) - NAMES} more"] if len(configs) > NAMES else []
+    return ", ".join([*(config.config for config in configs[:NAMES]), *more])
+
+
+def _command_prefix(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the first words of the command line that this process was started with."""
+    top, _ = top_parser().parse_known_args(words)
+    elsewhere = top.root.absolute() != Path.cwd()
+    if top.called:
+        return ("python", str(top.root / top.called) if elsewhere else top.called)
+    return (*kiln_command_words(), *(("-C", str(top.root)) if elsewhere else ()), "build")
+
+
+def kiln_command_words() -> tuple[str, ...]:
+    """Return the words that start this kiln in the user's shell: its name, or its path where that is not found."""
+    import shutil
+
+    programs = [Path(sys.executable).with_name(name) for name in PROGRAMS]
+    own, on_path = next((program for program in programs if program.exists()), None), shutil.which("kiln")
+    if own is None:
+        return ("kiln",) if on_path else (_relative_to_current_folder(Path(sys.executable)), "-m", "kiln")
+    return ("kiln",) if on_path and Path(on_path).samefile(own) else (_relative_to_current_folder(own),)
+
+
+def _relative_to_current_folder(path: Path) -> str:
+    """Return a path, relative to the current folder if it is there."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _options_to_repeat(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the options that select where and how configs are built."""
+    values = ((flag, getattr(options, name), default) for name, (flag, default) in REPEATED.items())
+    words = [word for flag, value, default in values if value != default for word in (flag, value)]
+    return (*(["--rehearse"] if options.rehearsal else []), *words)

@@ -1,0 +1,1 @@
+"""Conda's own things: specs, package files, channel indexes, solves, installs, provenance."""

@@ -1,0 +1,1 @@
+"""Attestations, bills of materials and records of packages, and their verification."""

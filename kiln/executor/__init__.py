@@ -1,1 +1,0 @@
-"""Run the programs of one build: on this host, or in a container."""

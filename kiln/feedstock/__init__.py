@@ -1,0 +1,1 @@
+"""A feedstock as files: settings, matrix, config files, workflow."""

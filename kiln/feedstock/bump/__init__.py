@@ -1,0 +1,1 @@
+"""Another version or build number of a recipe."""

@@ -1,0 +1,428 @@
+"""The literals that a version, build numbers and hashes come from, and their values after a bump."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kiln.base import patterns
+from kiln.base.errors import RecipeFault, UsageError, raise_all
+from kiln.base.patterns import lazy_pattern
+from kiln.base.position import Place
+from kiln.conda.specs import Version
+from kiln.feedstock.bump.literals import (
+    HASHES,
+    Literal,
+    RecipeText,
+    SourceView,
+    Views,
+    changed_value_positions,
+    line_numbers_text,
+    place_of_offset,
+    replace_literals,
+    sources_of_views,
+    views_with_values,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+_OFFSET = 100  # build numbers of variants differ by hundreds, so that one of them is preferred
+
+Position = tuple[int, int]  # of a variant, and of a package in it
+
+
+def new_build_numbers(recipe: RecipeText, views: Views, positions: frozenset[Position] | None) -> Mapping[Literal, str]:
+    """Return the literals of build numbers with their new values.
+
+    The packages at some positions begin again at 0, offsets of variants aside; without positions, all increase by 1.
+
+    Raises:
+        RecipeFault: a build number is not written out, or several literals make it up.
+    """
+    numbers = {
+        (index, position): package.number
+        for index, view in enumerate(views)
+        if view is not None
+        for position, package in enumerate(view.packages)
+    }
+    if positions is None:
+        goals = {at for at, number in numbers.items() if number is not None} or set(numbers)
+    else:
+        goals = {at for at in positions if numbers.get(at)}
+    literals = _build_number_literals(recipe, views)
+    bases: dict[Literal, None] = {}
+    of_package: dict[int, set[Literal]] = defaultdict(set)
+    for at in sorted(goals):
+        literal = _base_build_number_literal(
+            recipe, [literal for literal, effects in literals.items() if at in effects], numbers[at]
+        )
+        if literal is not None:
+            bases[literal] = None
+            of_package[at[1]].add(literal)
+    if positions is None:
+        return {literal: str(int(literal.text) + 1) for literal in bases}
+    for group in of_package.values():
+        _require_offsets_of_hundreds(recipe, group)
+    apart = {literal for group in of_package.values() if len(group) > 1 for literal in group}
+    return {literal: str(int(literal.text) // _OFFSET * _OFFSET if literal in apart else 0) for literal in bases}
+
+
+def _build_number_literals(recipe: RecipeText, views: Views) -> dict[Literal, frozenset[Position]]:
+    """Return the literals of which a build number is the value or the sum, with the packages that each is for."""
+    candidates = [literal for literal in recipe.literals if literal.alone and literal.text.isdecimal()]
+    literals = {}
+    for literal in candidates:
+        after = views_with_values(recipe, {literal: str(int(literal.text) + 1)})
+        effects, invalid = changed_value_positions(
+            views, after, lambda view: [package.number for package in view.packages]
+        )
+        others, _ = changed_value_positions(
+            views, after, lambda view: (view.version, *(source.identity for source in view.sources))
+        )
+        if effects and not invalid and not others and all(_is_raised_by_one(views, after, at) for at in effects):
+            literals[literal] = effects
+    return literals
+
+
+def _is_raised_by_one(before: Views, after: Views, at: Position) -> bool:
+    old, new = (views[at[0]] for views in (before, after))
+    numbers = [view.packages[at[1]].number for view in (old, new) if view is not None]
+    return len(numbers) == 2 and None not in numbers and numbers[1] == (numbers[0] or 0) + 1
+
+
+def _base_build_number_literal(recipe: RecipeText, literals: list[Literal], number: int | None) -> Literal | None:
+    """Return the literal that is the base of a build number: not one of the offsets that are added to it."""
+    if len(literals) > 1:
+        literals = [item for item in literals if int(item.text) % _OFFSET or item.text == "0"] or literals
+    if len(literals) == 1:
+        return literals[0]
+    if literals:
+        why = f"{line_numbers_text(recipe.text, literals)} are added up to {number}"
+        at = place_of_offset(recipe.file, recipe.text, literals[0].start)
+        raise RecipeFault("the build number has several parts", at=at, why=why, hint="change it by hand")
+    index = recipe.text.find("number:")
+    at = place_of_offset(recipe.file, recipe.text, index) if index >= 0 else Place(file=recipe.file)
+    if number is None:
+        raise RecipeFault("the recipe has no build number", at=at, hint="add 'number: 0' to its build section")
+    why = f"it is {number}, computed from no number that stands alone in a line"
+    raise RecipeFault(
+        "the build number is computed", at=at, why=why, hint="write it as one number, or change it by hand"
+    )
+
+
+def _require_offsets_of_hundreds(recipe: RecipeText, literals: set[Literal]) -> None:
+    """Refuse numbers of one package that differ by other offsets than hundreds.
+
+    Raises:
+        RecipeFault: they do.
+    """
+    if len({int(literal.text) % _OFFSET for literal in literals}) > 1:
+        first = min(literals, key=lambda literal: literal.start)
+        numbers = ", ".join(sorted({literal.text for literal in literals}, key=int))
+        why = f"{line_numbers_text(recipe.text, literals)} have {numbers} for variants of one package"
+        hint = "write one number, and add an offset of hundreds to it for some variants"
+        at = place_of_offset(recipe.file, recipe.text, first.start)
+        raise RecipeFault("the build numbers differ, and it is unclear which are offsets", at=at, why=why, hint=hint)
+
+
+COMMIT = lazy_pattern(r"[0-9a-f]{7,40}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceDownload:
+    """A source to download, by the first of its URLs that works, or to look up by its revision in its repository.
+
+    ``hashes`` are the literals that hold its hashes, with their algorithms; the algorithm ``commit`` is the commit of a
+    revision. Only repositories of git are looked up, not Mercurial's or Subversion's.
+    """
+
+    source: SourceView
+    hashes: tuple[tuple[Literal, str], ...] = ()
+
+    @property
+    def display_name(self) -> str:
+        """The name in messages."""
+        repository = self.source.git or self.source.other
+        return f"{repository} at {self.source.revision}" if repository else self.source.urls[0]
+
+
+def source_changes(
+    recipe: RecipeText, before: Views, edits: Mapping[Literal, str]
+) -> tuple[tuple[SourceDownload, ...], tuple[str, ...], tuple[SourceDownload, ...]]:
+    """Return the effect of a version's edits on the sources: the downloads, the names of unchanged sources, the pins.
+
+    Pins are unchanged sources at a commit: the tags of their repositories show whether that is one of the version.
+
+    Raises:
+        RecipeFault: a hash is not written out, or belongs to no source at any config or platform.
+    """
+    marks = {literal: _placeholder_hash(index, literal) for index, literal in enumerate(_hash_literals(recipe, before))}
+    by_mark = {mark: literal for literal, mark in marks.items()}
+    old = views_with_values(recipe, marks)
+    new = views_with_values(recipe, {**edits, **marks})
+    _require_used_hashes(recipe, marks, (*old, *new))
+    former = {(source.identity, source.hashes) for source in sources_of_views(old)}
+    downloads: dict[SourceView, dict[tuple[Literal, str], None]] = defaultdict(dict)
+    unchanged: dict[str, None] = {}
+    pins: dict[SourceDownload, None] = {}
+    for source in sources_of_views(new):
+        if not source.display_name:
+            continue  # a folder
+        if (source.identity, source.hashes) in former:
+            pin = _commit_pin(recipe, source)
+            unchanged.update({source.display_name: None} if pin is None else {})
+            pins.update({pin: None} if pin is not None else {})
+        else:
+            hashes = _hash_literals_of_source(recipe, source, by_mark)
+            downloads[replace(source, hashes=(), commit="")].update(dict.fromkeys(hashes))
+    files = tuple(SourceDownload(source=source, hashes=tuple(hashes)) for source, hashes in downloads.items())
+    return files, tuple(unchanged), tuple(pins)
+
+
+def _commit_pin(recipe: RecipeText, source: SourceView) -> SourceDownload | None:
+    """Return a source at a commit that the recipe writes out; None for others."""
+    literals = [literal for literal in recipe.literals if literal.alone and literal.text == source.revision]
+    if not (source.git and literals and COMMIT.fullmatch(source.revision)):
+        return None
+    return SourceDownload(
+        source=SourceView(git=source.git, revision=source.revision),
+        hashes=tuple((literal, "commit") for literal in literals),
+    )
+
+
+def _hash_literals(recipe: RecipeText, views: Views) -> list[Literal]:
+    """Return the literals that are hashes: by their keys, or as values that are the hash of a source."""
+    values = {value for source in sources_of_views(views) for value in _hash_values(source)}
+    return [literal for literal in recipe.literals if literal.key in HASHES or literal.text in values]
+
+
+def _hash_values(source: SourceView) -> Iterator[str]:
+    yield from (value for _, value in source.hashes)
+    if source.commit:
+        yield source.commit
+
+
+def _placeholder_hash(index: int, literal: Literal) -> str:
+    """Return a hash of the same length that no file has."""
+    length = len(literal.text) if literal.text.isalnum() and len(literal.text) in HASHES.values() else 64
+    return f"{index:x}".rjust(length, "a")
+
+
+def _hash_literals_of_source(
+    recipe: RecipeText, source: SourceView, by_mark: Mapping[str, Literal]
+) -> Iterator[tuple[Literal, str]]:
+    hashes = source.hashes if source.urls else [("commit", source.commit)] if source.commit else []
+    for algorithm, value in hashes:
+        if value not in by_mark:
+            at = place_of_offset(recipe.file, recipe.text, max(recipe.text.find(f"{algorithm}:"), 0))
+            what = f"the {algorithm} of {source.display_name} is not written out in the recipe"
+            raise RecipeFault(what, at=at, why=f"it is computed: {value[:80]}", hint="change it by hand")
+        yield by_mark[value], algorithm
+
+
+def _require_used_hashes(recipe: RecipeText, marks: Mapping[Literal, str], views: Views) -> None:
+    """Refuse hashes that come out nowhere: they would stay those of the old version.
+
+    Raises:
+        RecipeFault: there are some.
+    """
+    values = {value for source in sources_of_views(views) for value in _hash_values(source)}
+    faults = [
+        RecipeFault(
+            f"the hash {literal.text[:16]}... belongs to no source",
+            at=place_of_offset(recipe.file, recipe.text, literal.start),
+            why="no config and no platform has the selector or condition that leads to it",
+            hint="remove it, or make a config that has it: kiln rerender",
+        )
+        for literal, mark in marks.items()
+        if mark not in values
+    ]
+    raise_all(faults)
+
+
+_ARGUMENT = lazy_pattern(r"[0-9A-Za-z][0-9A-Za-z._+!-]*")
+_MARK = "kilnmark{}x"
+_TRIED = 60  # literals
+
+
+def require_valid_version(text: str) -> None:
+    """Refuse a text that cannot be a version.
+
+    Raises:
+        UsageError: the version is invalid; a hyphen is allowed, which recipes replace.
+    """
+    if not _ARGUMENT.fullmatch(text) or not text[0].isdigit() or len(text) > patterns.MAX_LENGTH:
+        why = "a version begins with a digit, and has letters, digits, '.', '_', '+', '!' and '-'"
+        raise UsageError(f"invalid version {text!r}", why=why, hint="kiln bump 2.22.0")
+
+
+def recipe_version(recipe: RecipeText, views: Views) -> str:
+    """Return the version of a recipe.
+
+    Raises:
+        RecipeFault: it has none, or several.
+    """
+    versions = sorted({view.version for view in views if view is not None})
+    if not versions:
+        raise recipe.fault or RecipeFault(
+            "the recipe is valid at no config and on no platform", at=_place_of_literals(recipe)
+        )
+    if len(versions) > 1:
+        why = f"at its configs and platforms they are {', '.join(versions)}"
+        lines = [literal for literal in recipe.literals if literal.text in versions]
+        elsewhere = "change it where it is written, such as in conda_build_config.yaml"
+        hint = f"change {line_numbers_text(recipe.text, lines)} by hand" if lines else elsewhere
+        raise RecipeFault("the recipe has several versions", at=_place_of_literals(recipe, lines), why=why, hint=hint)
+    if not versions[0]:
+        raise RecipeFault("the recipe has no version", at=_place_of_literals(recipe))
+    return versions[0]
+
+
+def new_version_values(recipe: RecipeText, views: Views, version: str) -> Mapping[Literal, str]:
+    """Return the literals that make up the version, with their values for another one.
+
+    Raises:
+        RecipeFault: the version is computed from something that is not written out, or in no way that can be inverted.
+    """
+    old = recipe_version(recipe, views)
+    same = [literal for literal in recipe.literals if literal.text == old]
+    values = {literal: version for literal in same if _changes_version(recipe, views, {literal: version})}
+    if not (values and _rendered_version(recipe, values) == version):
+        values = _value_of_single_literal(recipe, views, version) or _values_of_version_parts(recipe, version)
+    if not values:
+        require_valid_recipe(recipe, views, dict.fromkeys(same, version), version)
+        raise _computed_version_error(recipe, old)
+    return values
+
+
+def require_valid_recipe(recipe: RecipeText, before: Views, values: Mapping[Literal, str], version: str) -> None:
+    """Refuse values with which the recipe is invalid at a variant where it was valid.
+
+    Raises:
+        KilnError: the recipe's fault there.
+    """
+    after = views_with_values(recipe, values)
+    fault = recipe.fault
+    if fault is not None and any(old is not None and new is None for old, new in zip(before, after, strict=True)):
+        raise type(fault)(f"with version {version}, {fault.what}", at=fault.at, why=fault.why, hint=fault.hint)
+
+
+def _value_of_single_literal(recipe: RecipeText, views: Views, version: str) -> dict[Literal, str]:
+    """Return the one literal that the version comes from in another spelling, such as ``2.30.4-1`` for ``2.30.4.1``."""
+    parts = [
+        literal for literal in _version_part_candidates(recipe) if _changes_version(recipe, views, {literal: version})
+    ]
+    if len(parts) != 1:
+        return {}
+    values = {parts[0]: version}
+    rendered = _rendered_version(recipe, values)
+    return values if rendered is not None and _is_same_version(rendered, version) else {}
+
+
+def _values_of_version_parts(recipe: RecipeText, version: str) -> dict[Literal, str]:
+    """Return literals such as a major and a minor version that the version is put together from."""
+    marks = {literal: _MARK.format(index) for index, literal in enumerate(_version_part_candidates(recipe))}
+    parts = {
+        literal: mark for literal, mark in marks.items() if mark in (_rendered_version(recipe, {literal: mark}) or "")
+    }
+    rendered = _rendered_version(recipe, parts) if parts else None
+    if rendered is None:
+        return {}
+    pattern, order = "", []
+    for index, piece in enumerate(re.split(r"(kilnmark\d+x)", rendered)):
+        literal = next((literal for literal, mark in parts.items() if mark == piece), None)
+        if index % 2 and literal is not None:
+            pattern += "([0-9A-Za-z]+)"
+            order.append(literal)
+        else:
+            pattern += re.escape(piece)
+    match = re.fullmatch(pattern, version)
+    if match is None or len(set(order)) != len(order):
+        return {}
+    values = dict(zip(order, match.groups(), strict=True))
+    values = {literal: value for literal, value in values.items() if value != literal.text}
+    return values if _rendered_version(recipe, values) == version else {}
+
+
+def _version_part_candidates(recipe: RecipeText) -> Sequence[Literal]:
+    """Return the literals that may be a part of a version: those with a digit, except hashes."""
+    return [
+        literal
+        for literal in recipe.literals
+        if any(char.isdigit() for char in literal.text) and len(literal.text) < 32 and literal.key != "number"
+    ][:_TRIED]
+
+
+def _changes_version(recipe: RecipeText, views: Views, values: Mapping[Literal, str]) -> bool:
+    after = views_with_values(recipe, values)
+    positions, _ = changed_value_positions(views, after, lambda view: (view.version,))
+    return bool(positions)
+
+
+def _rendered_version(recipe: RecipeText, values: Mapping[Literal, str]) -> str | None:
+    """Return the version of a changed text; None where it is not the same at all variants."""
+    versions = {view.version for view in views_with_values(recipe, values) if view is not None}
+    return versions.pop() if len(versions) == 1 else None
+
+
+def _is_same_version(one: str, other: str) -> bool:
+    """Return whether two versions differ in separators alone, which recipes replace."""
+    return re.split(r"[._-]", one) == re.split(r"[._-]", other)
+
+
+def downgrade_note(old: str, new: str) -> str:
+    """Return a note if a version is not newer than the recipe's.
+
+    Raises:
+        UsageError: they are the same, or the new one is invalid in conda's order.
+    """
+    if fault := patterns.invalid_name_reason(new, "version"):
+        raise UsageError(f"invalid version {new!r}", why=fault)
+    try:
+        older = Version(new) < Version(old)
+    except ValueError as error:
+        raise UsageError(f"invalid version {new!r}", why=str(error)) from error
+    if new == old:
+        raise UsageError(f"the recipe has version {new}", hint="kiln bump --build increments the build number")
+    return f"{new} is older than {old}" if older else ""
+
+
+def _computed_version_error(recipe: RecipeText, old: str) -> RecipeFault:
+    match = re.search(r"(?<![\w.-])version['\"]?[ \t]*[:=]", recipe.text)
+    at = place_of_offset(recipe.file, recipe.text, match.start()) if match else _place_of_literals(recipe)
+    why = f"it is {old}, but no value of a line, and no values put together by separators, give another version alone"
+    return RecipeFault("the version is computed", at=at, why=why, hint="write it as one value, or change it by hand")
+
+
+def _place_of_literals(recipe: RecipeText, literals: Sequence[Literal] = ()) -> Place:
+    return place_of_offset(recipe.file, recipe.text, literals[0].start) if literals else Place(file=recipe.file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BumpPlan:
+    """The edits of a recipe's text; the hashes follow from the ``downloads``.
+
+    ``old`` and ``new`` are the versions, and ``numbers`` the build numbers of all packages, before and after.
+    ``unchanged`` names the sources that do not depend on the version; ``pins`` are those at a commit.
+    """
+
+    file: str
+    text: str
+    old: str
+    new: str
+    edits: Mapping[Literal, str]
+    numbers: tuple[tuple[int, ...], tuple[int, ...]]
+    downloads: tuple[SourceDownload, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    pins: tuple[SourceDownload, ...] = ()
+    notes: tuple[str, ...] = ()
+    digests: Mapping[Literal, str] = field(default_factory=dict)
+
+    @property
+    def changed_text(self) -> str:
+        """The recipe's text after the bump."""
+        return replace_literals(self.text, {**self.edits, **self.digests})

@@ -1,0 +1,322 @@
+"""The newest version that upstream has released, and the hashes of its sources."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from kiln.base import git, http, process
+from kiln.base.errors import DownloadFailed, HashMismatch, MissingTool, RecipeFault, raise_all
+from kiln.base.patterns import lazy_pattern
+from kiln.conda import pypi
+from kiln.conda.pypi import project_of_url
+from kiln.conda.specs import Version
+from kiln.feedstock.bump.changes import COMMIT, SourceDownload
+from kiln.feedstock.bump.literals import Literal, place_of_offset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from kiln.feedstock.bump.changes import BumpPlan
+    from kiln.feedstock.bump.literals import SourceView
+
+    OnFile = Callable[[str], AbstractContextManager[Callable[[str], None]]]
+
+
+_SECONDS = 180.0
+# Archives of a tag, and files of a release, of GitHub, GitLab and Gitea.
+_OF_TAG = lazy_pattern(
+    r"(?P<repository>https?://[^/]+/[^/]+/[^/]+?)/(?:-/)?"
+    r"(?:releases/download/(?P<release>[^/]+)/.+|(?:archive/(?:refs/tags/)?|tarball/)(?P<tag>.+))$"
+)
+_ENDING = lazy_pattern(r"(?:/[^/]*)?\.(?:tar\.\w+|tgz|zip)$")
+_PRERELEASE = lazy_pattern(r"(?<![a-z])(?:a|b|c|rc|alpha|beta|dev|pre|preview|m)\.?\d*(?![a-z])")
+_VERSION = r"(\d+(?:[._-]\d\w*)*(?:[._-]?post\d+)?)"
+_GIT_SECONDS = 120.0
+# No questions, and none of git's transports that run other programs.
+_SETTINGS = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}
+_TAG = "refs/tags/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamVersion:
+    """The newest version of a source, by an ``index``, or the ``reason`` why it is unknown.
+
+    ``spelled`` is the version as the index writes it, which may be with other separators.
+    """
+
+    source: str
+    index: str = ""
+    newest: str = ""
+    spelled: str = ""
+    reason: str = ""
+
+    def is_newer(self, version: str) -> bool:
+        """Return whether upstream has a newer version."""
+        return bool(self.newest) and Version(self.newest) > Version(version)
+
+
+def newest_upstream_versions(
+    sources: Iterable[SourceView], version: str, folder: Path, *, env: Mapping[str, str]
+) -> tuple[UpstreamVersion, ...]:
+    """Return the newest version of each source, without pre-releases.
+
+    pip asks the index that it is configured for; git asks repositories. ``env`` is their environment, ``folder`` the
+    recipe's, which paths are relative to.
+    """
+    distinct = {source.display_name: source for source in sources if source.display_name}
+    return tuple(_newest_version_of_source(source, version, folder, env) for source in distinct.values())
+
+
+def _newest_version_of_source(
+    source: SourceView, version: str, folder: Path, env: Mapping[str, str]
+) -> UpstreamVersion:
+    where = " ".join((*source.urls, source.revision))
+    if not version_pattern(version).search(where):
+        return UpstreamVersion(source=source.display_name, reason=f"it does not depend on the version {version}")
+    for url in source.urls:
+        if project := project_of_url(url):
+            return _newest_version_on_index(source, project, is_wheel=urlsplit(url).path.endswith(".whl"), env=env)
+        if tag := repository_and_tag_of_url(url):
+            return _newest_version_of_tags(source, *tag, version, folder, env)
+    if source.git:
+        return _newest_version_of_tags(source, source.git, source.revision, version, folder, env)
+    return UpstreamVersion(source=source.display_name, reason="no index has the versions of this kind of source")
+
+
+def repository_and_tag_of_url(url: str) -> tuple[str, str] | None:
+    """Return the repository and the tag of an archive or of a release's file; None for other URLs."""
+    match = _OF_TAG.match(url)
+    return (match["repository"], match["release"] or _ENDING.sub("", match["tag"])) if match else None
+
+
+def _newest_version_on_index(
+    source: SourceView, project: str, *, is_wheel: bool, env: Mapping[str, str]
+) -> UpstreamVersion:
+    index = f"pip's index, project {project}"
+    kind = () if is_wheel else ("--no-binary", ":all:")
+    words = ("index", "versions", "--no-input", "--disable-pip-version-check", "--ignore-requires-python", *kind)
+    result = process.capture((sys.executable, "-m", "pip", *words, "--", project), env=env, timeout=_SECONDS)
+    match = re.search(r"^Available versions: (.+)$", result.stdout, re.MULTILINE)
+    if match is None:
+        lines = [line for line in result.tail.splitlines() if line.startswith("ERROR")] or result.tail.splitlines()
+        return UpstreamVersion(source=source.display_name, index=index, reason=(lines or ["pip found no versions"])[-1])
+    return _newest_release(source, index, (part.strip() for part in match[1].split(",")))
+
+
+def _newest_version_of_tags(
+    source: SourceView, repository: str, tag: str, version: str, folder: Path, env: Mapping[str, str]
+) -> UpstreamVersion:
+    index = f"the tags of {repository}"
+    try:
+        names = list_git_references(repository, ("refs/tags/*",), folder, env=env)
+    except (DownloadFailed, MissingTool) as error:
+        return UpstreamVersion(source=source.display_name, index=index, reason=error.why or error.what)
+    tags = [name.removeprefix("refs/tags/") for name in names]
+    return _newest_release(source, index, _versions_in_tags(tags, tag, version))
+
+
+def _versions_in_tags(tags: Iterable[str], tag: str, version: str) -> Iterator[str]:
+    """Yield the versions of tags that are written as the current one's."""
+    if span := version_pattern(version).search(tag):
+        before, after = tag[: span.start()], tag[span.end() :]
+        pattern = re.compile(re.escape(before) + _VERSION + re.escape(after))
+        yield from (match[1] for match in map(pattern.fullmatch, tags) if match)
+
+
+def version_pattern(version: str) -> re.Pattern[str]:
+    """Return the pattern of a version as tags and file names may write it, with other separators."""
+    parts = "[._-]".join(map(re.escape, re.split(r"[._-]", version)))
+    return re.compile(rf"(?<![0-9]){parts}(?![0-9])")
+
+
+def _newest_release(source: SourceView, index: str, versions: Iterable[str]) -> UpstreamVersion:
+    releases = [(version, text) for text in versions if (version := _release_version(text)) is not None]
+    if not releases:
+        return UpstreamVersion(
+            source=source.display_name, index=index, reason="it has no release that is named as the recipe's"
+        )
+    version, spelled = max(releases)
+    return UpstreamVersion(source=source.display_name, index=index, newest=version.text, spelled=spelled)
+
+
+def _release_version(text: str) -> Version | None:
+    """Return a version, None for a pre-release."""
+    try:
+        return None if _PRERELEASE.search(text.lower()) else Version(re.sub("[_-]", ".", text))
+    except ValueError:
+        return None
+
+
+def list_git_references(
+    address: str, names: tuple[str, ...], folder: Path, *, env: Mapping[str, str]
+) -> dict[str, str]:
+    """Return a repository's references with these names, or patterns of names, each with its commit.
+
+    ``folder`` is the recipe's, which a path is relative to; ``env`` is git's environment.
+
+    Raises:
+        MissingTool: git is missing.
+        DownloadFailed: the repository cannot be reached.
+    """
+    place = address if ":" in address else str((folder / address).resolve())
+    with tempfile.TemporaryDirectory(prefix="kiln-git-") as outside:  # of any repository with settings
+        words = ("ls-remote", "--", place, *names)
+        result = git.run(Path(outside), *words, env={**env, **_SETTINGS}, timeout=_GIT_SECONDS)
+    if not result.ok:
+        lines = [line for line in result.tail.splitlines() if line.startswith("fatal:")] or result.tail.splitlines()
+        why = (lines or [f"git ended with exit code {result.exit_code}"])[0]
+        raise DownloadFailed(f"{address} cannot be reached", why=why, hint="check the repository's address")
+    rows = (line.partition("\t") for line in result.stdout.splitlines())
+    return {name: commit for commit, _, name in rows}
+
+
+def new_pinned_commits(
+    plan: BumpPlan, folder: Path, *, env: Mapping[str, str]
+) -> tuple[dict[Literal, str], tuple[str, ...]]:
+    """Return the commits of a new version by their literals, and the names of sources that stay at theirs.
+
+    ``folder`` is the recipe's, which paths are relative to; ``env`` is git's environment.
+
+    Raises:
+        MissingTool: git is missing.
+        DownloadFailed: a repository cannot be reached, or has no tag of the new version.
+        RecipeFault: there is no other source, and no tag of the old version is at the commit.
+    """
+    values: dict[Literal, str] = {}
+    unchanged = []
+    for pin in plan.pins:
+        commit = _new_pinned_commit(pin, plan, folder, env)
+        if commit:
+            values |= {literal: commit[: len(literal.text)] for literal, _ in pin.hashes}
+        else:
+            unchanged.append(pin.display_name)
+    if unchanged and not (values or plan.downloads):
+        at = place_of_offset(plan.file, plan.text, plan.pins[0].hashes[0][0].start)
+        why = f"no tag of version {plan.old} is at the commit {plan.pins[0].source.revision}"
+        hint = "change the revision by hand, or write a tag with {{ version }}"
+        raise RecipeFault("no source depends on the version", at=at, why=why, hint=hint)
+    return values, tuple(unchanged)
+
+
+def _new_pinned_commit(pin: SourceDownload, plan: BumpPlan, folder: Path, env: Mapping[str, str]) -> str:
+    """Return the commit of the tag that is named like the old version's; empty if no tag of that is at the commit."""
+    names = list_git_references(pin.source.git, (f"{_TAG}*",), folder, env=env)
+    tags = {name: names.get(f"{name}^{{}}", commit) for name, commit in names.items() if not name.endswith("^{}")}
+    for name, commit in tags.items():
+        match = version_pattern(plan.old).search(name, len(_TAG))
+        if match is None or not commit.startswith(pin.source.revision):
+            continue
+        separators = set(re.findall("[._-]", match[0])) or {"."}
+        new = f"{name[: match.start()]}{plan.new.replace('.', separators.pop())}{name[match.end() :]}"
+        if new in tags:
+            return tags[new]
+        what = f"{pin.source.git} has no tag {new.removeprefix(_TAG)}"
+        why = f"the recipe has the commit of {name.removeprefix(_TAG)}"
+        raise DownloadFailed(what, why=why, hint="check the version, and upstream's tags")
+    return ""
+
+
+def hashes_of_downloads(
+    downloads: Iterable[SourceDownload], folder: Path, *, env: Mapping[str, str], on_file: OnFile
+) -> tuple[dict[Literal, str], tuple[str, ...]]:
+    """Return the new values of all hashes, and notes.
+
+    ``folder`` is the recipe's, which local paths are relative to; ``on_file`` gets the name of each download, and is a
+    context whose value gets its progress.
+
+    Raises:
+        DownloadFailed: sources cannot be downloaded; all of them are named.
+        HashMismatch: two files share a hash in the recipe, and differ.
+    """
+    values: dict[Literal, str] = {}
+    notes: list[str] = []
+    faults: list[DownloadFailed] = []
+    for download in downloads:
+        try:
+            with on_file(download.display_name) as progress:
+                hashes, note = _hashes_of_download(download, folder, env, progress)
+        except DownloadFailed as fault:
+            faults.append(fault)
+            continue
+        notes += [note] if note else []
+        for literal, algorithm in download.hashes:
+            value = hashes[algorithm]
+            if values.setdefault(literal, value) != value:
+                why = f"{download.display_name} has the {algorithm} {value}, another one has {values[literal]}"
+                hint = "give each source its own hash in the recipe"
+                raise HashMismatch("different sources share a hash in the recipe", why=why, hint=hint)
+    raise_all(faults)
+    return values, tuple(notes)
+
+
+def _hashes_of_download(
+    download: SourceDownload, folder: Path, env: Mapping[str, str], progress: Callable[[str], None]
+) -> tuple[Mapping[str, str], str]:
+    """Return the hashes of a download by algorithm, and a note."""
+    algorithms = tuple(dict.fromkeys(algorithm for _, algorithm in download.hashes))
+    if download.source.urls:
+        return _hashes_from_first_working_url(download.source.urls, algorithms, folder, env, progress)
+    if download.source.git:
+        return _commit_of_revision(download, folder, env)
+    return {}, f"{download.display_name} is not looked up: kiln asks git repositories alone"
+
+
+def _hashes_from_first_working_url(
+    urls: tuple[str, ...],
+    algorithms: tuple[str, ...],
+    folder: Path,
+    env: Mapping[str, str],
+    progress: Callable[[str], None],
+) -> tuple[Mapping[str, str], str]:
+    """Return the hashes of the first URL that works; of a Python package, pip's index is the last one."""
+    reasons = []
+    for url in itertools.chain(urls, _urls_on_package_index(urls, env)):
+        try:
+            hashes = http.fetch_and_hash(url, folder, algorithms=algorithms, progress=progress)
+        except DownloadFailed as fault:
+            reasons.append(f"{url}: {fault.why}")
+        else:
+            notes = [] if algorithms else [f"{url} has no hash in the recipe"]
+            notes += [] if url in urls else [f"the hash is that of the file on pip's index: {url}"]
+            return hashes, "; ".join([*notes, *(f"not used: {reason}" for reason in reasons)])
+    what = f"{urls[0]} cannot be downloaded" if len(urls) == 1 else f"none of {len(urls)} URLs can be downloaded"
+    why = reasons[0].removeprefix(f"{urls[0]}: ") if len(urls) == 1 else "\n       ".join(reasons)
+    raise DownloadFailed(what, why=why, hint="check the version, and whether upstream has released it there")
+
+
+def _urls_on_package_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
+    """Yield where pip's indexes have the file of a source; an index never has two files of one name."""
+    for url in urls:
+        project, name = pypi.project_of_url(url), PurePosixPath(unquote(urlsplit(url).path)).name
+        for index in pypi.configured_indexes(env) if project else ():
+            with contextlib.suppress(http.HttpError):
+                yield from (file.url for file in pypi.project_files(project, index) if file.name == name)
+
+
+def _commit_of_revision(
+    download: SourceDownload, folder: Path, env: Mapping[str, str]
+) -> tuple[Mapping[str, str], str]:
+    """Return the commit of a repository's tag or branch."""
+    tag = f"refs/tags/{download.source.revision}"
+    order = (f"{tag}^{{}}", tag, f"refs/heads/{download.source.revision}")  # first the commit of an annotated tag
+    try:
+        commits = list_git_references(download.source.git, order, folder, env=env)
+    except MissingTool as error:
+        raise DownloadFailed(f"{download.display_name} cannot be looked up", why=error.what, hint=error.hint) from error
+    if commit := next((commits[name] for name in order if name in commits), ""):
+        return {"commit": commit}, ""
+    if COMMIT.fullmatch(download.source.revision) and not download.hashes:
+        return {}, f"{download.display_name}: a commit is not looked up"
+    why = "the repository has no such tag or branch"
+    raise DownloadFailed(
+        f"{download.display_name} does not exist", why=why, hint="check the version, and upstream's tags"
+    )

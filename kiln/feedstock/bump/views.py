@@ -1,0 +1,333 @@
+"""A recipe at all of its variants: each config's, and those of platforms that no config has."""
+
+from __future__ import annotations
+
+import ast
+import re
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any
+
+from kiln.base.errors import KilnError, RecipeFault
+from kiln.base.patterns import lazy_pattern
+from kiln.base.position import Place
+from kiln.base.serialization import mapping_or_empty, mappings_in_list
+from kiln.feedstock import config_file
+from kiln.feedstock.bump.literals import (
+    HASHES,
+    Literal,
+    PackageView,
+    RecipeView,
+    SourceView,
+    Views,
+    meta_yaml_literals,
+    meta_yaml_version_literals_in_urls,
+    recipe_yaml_literals,
+    recipe_yaml_version_literals_in_urls,
+)
+from kiln.recipe.feedstock import BuildConfig
+from kiln.recipe.render import build_platform, recipe_of_config
+from kiln.recipe.template.expression import ExpressionError, compile_expression
+from kiln.recipe.template.selectors import selector_holds
+from kiln.recipe.v1 import sections
+from kiln.recipe.v1.nodes import RECIPE, is_empty_node, require_mapping
+from kiln.recipe.v1.recipe import RecipeV1
+from kiln.recipe.v1.rendering import variant_space_of_config
+from kiln.recipe.variants.files import as_list
+from kiln.recipe.variants.space import Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from kiln.recipe.feedstock import Feedstock
+    from kiln.recipe.v0.recipe import Recipe
+    from kiln.recipe.v1.scope import VariantScope
+
+
+FILE = "recipe/meta.yaml"
+_PLATFORMS = ("linux-64", "linux-aarch64", "linux-ppc64le", "osx-64", "osx-arm64", "win-64", "win-arm64")
+_MOST_META_YAML_VARIANTS = (
+    64  # variants of a recipe that are looked at; more differ only in what neither version nor sources say
+)
+_CONFIGS = 100
+_VARIANTS = 8  # variants of one config
+_CHOICES = 64  # values that are tried for a selector's names
+_OTHERS = ("True", "0", "1000")  # values of a name besides those that a selector compares it with
+_USUAL = {"py": ("27", "36", "37", "38", "39", "310", "311", "312", "313", "314")}
+_RELEVANT = lazy_pattern(r"set\b|url|git_|fn:|version|number|://|" + "|".join(HASHES))
+
+RecipeAtVariant = tuple["Recipe", Variant]
+
+
+class MetaYamlText:
+    """The text of a meta.yaml, with its variants."""
+
+    file = FILE
+
+    def __init__(self, feedstock: Feedstock, text: str) -> None:
+        self.text = text
+        self.literals = meta_yaml_literals(text)
+        self.fault: KilnError | None = None
+        self._variants = self._distinct_variants(_meta_yaml_variants(feedstock, text))
+
+    def version_literals_in_urls(self, version: str) -> tuple[Literal, ...]:
+        """Return where the URLs and revisions of the text write a version out."""
+        return meta_yaml_version_literals_in_urls(self.text, version)
+
+    def views_at_variants(self, text: str) -> Views:
+        """Return what another text says at each variant; None where it is invalid there."""
+        self.fault = None if self._variants else self.fault
+        try:
+            return tuple(self._view_at_variant(text, recipe, variant) for recipe, variant in self._variants)
+        finally:
+            for source in {id(recipe.source): recipe.source for recipe, _ in self._variants}.values():
+                source.replace_text(self.text)  # renderings of the same process share it
+
+    def _view_at_variant(self, text: str, recipe: Recipe, variant: Variant) -> RecipeView | None:
+        try:
+            if recipe.source.text.text != text:
+                recipe.source.replace_text(text)
+            return _meta_yaml_view(recipe.rendered_values(variant, recipe.host_subdir(variant)))
+        except KilnError as error:
+            self.fault = self.fault or error
+            return None
+
+    def _distinct_variants(self, pairs: Iterable[RecipeAtVariant]) -> tuple[RecipeAtVariant, ...]:
+        """Return the variants at which the text may differ."""
+        distinct: dict[tuple[object, ...], RecipeAtVariant] = {}
+        for recipe, variant in pairs:
+            if len(distinct) == _MOST_META_YAML_VARIANTS:
+                break
+            try:
+                host = recipe.host_subdir(variant)
+                names = recipe.namespace(variant, host)
+                selected = recipe.source.text.select(names)
+                template = recipe.source.compiled_template(selected)
+            except KilnError as error:
+                self.fault = self.fault or error
+                continue
+            keys = [variant.get(name) for name in template.asked]
+            key = (selected.text, names.cache_key_values(template.asked), *map(repr, keys), host)
+            distinct.setdefault(key, (recipe, variant))
+        return tuple(distinct.values())
+
+
+def _meta_yaml_variants(feedstock: Feedstock, text: str) -> Iterator[RecipeAtVariant]:
+    """Yield the variants of the configs, of other platforms, and of selectors that hold at none of these."""
+    recipes = [recipe_of_config(feedstock, config) for config in configs_to_read_at(feedstock, text)]
+    pairs = [(recipe, recipe.space.first_variant()) for recipe in recipes]
+    pairs += [(recipe, variant) for recipe in recipes for variant in islice(recipe.space.variants(), 1, _VARIANTS)]
+    yield from pairs
+    yield from _variants_where_selectors_hold(pairs)
+
+
+def configs_to_read_at(feedstock: Feedstock, text: str) -> tuple[BuildConfig, ...]:
+    """Return a feedstock's configs, and one of each platform.
+
+    Of the configs, those that differ in the platform, or in the values of keys that a recipe's text has as words.
+    """
+    words = set(re.findall(r"\w+", text)) | {"python"}
+    distinct: dict[tuple[object, ...], BuildConfig] = {}
+    for config in config_file.read_configs(feedstock, feedstock.config_names):
+        key = (config.platform, *((key, values) for key, values in sorted(config.variant.items()) if key in words))
+        distinct.setdefault(key, config)
+    configs = tuple(islice(distinct.values(), _CONFIGS))
+    return (*configs, *(_config_at_platform(platform, configs) for platform in _PLATFORMS))
+
+
+def _config_at_platform(platform: str, configs: tuple[BuildConfig, ...]) -> BuildConfig:
+    """Return a config of a platform: one of the feedstock's in all but the platform."""
+    like = min(configs, key=lambda config: _platform_distance(config.platform, platform), default=None)
+    variant = {} if like is None else {key: values[:1] for key, values in like.variant.items()}
+    name = platform.replace("-", "_")
+    return BuildConfig(
+        name=name, platform=platform, variant={**variant, "target_platform": (platform,)}, pin_run_as_build={}
+    )
+
+
+def _platform_distance(one: str, other: str) -> int:
+    return (one.partition("-")[0] != other.partition("-")[0]) + (one.partition("-")[2] != other.partition("-")[2])
+
+
+def _variants_where_selectors_hold(pairs: list[RecipeAtVariant]) -> Iterator[RecipeAtVariant]:
+    """Yield a variant for each selector of a relevant line that holds at none of the others, where one is found."""
+    if not pairs:
+        return
+    lines = [line for line in pairs[0][0].source.text.lines if line.selector and _RELEVANT.search(line.text)]
+    for line in {line.selector: line for line in lines}.values():
+        if any(_selector_holds_at_variant(line, *pair) for pair in pairs):
+            continue
+        choices = list(_candidate_selector_values(line.selector or ""))
+        candidates = (
+            (recipe, Variant(variant.common, {**variant.own, **choice}))
+            for choice in choices
+            for recipe, variant in pairs
+        )
+        match = next((pair for pair in candidates if _selector_holds_at_variant(line, *pair)), None)
+        if match is not None:
+            pairs.append(match)
+            yield match
+
+
+def _selector_holds_at_variant(line: Any, recipe: Recipe, variant: Variant) -> bool:
+    try:
+        return selector_holds(line, recipe.namespace(variant, recipe.host_subdir(variant)), FILE)
+    except KilnError:
+        return False
+
+
+def _candidate_selector_values(selector: str) -> Iterator[Mapping[str, str]]:
+    """Yield values of a selector's names at which it may hold: those that it compares them with, and others."""
+    try:
+        names = sorted(compile_expression(selector).names)
+        tree = ast.parse(selector.strip(), mode="eval")
+    except (ExpressionError, SyntaxError):
+        return
+    values: dict[str, dict[str, None]] = {name: dict.fromkeys(_USUAL.get(name, _OTHERS)) for name in names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id in values:
+            constants = [
+                part for other in node.comparators for part in ast.walk(other) if isinstance(part, ast.Constant)
+            ]
+            values[node.left.id].update({str(constant.value): None for constant in constants})
+    for choice in islice(product(*(reversed(values[name]) for name in names)), _CHOICES):
+        values_of = dict(zip(names, choice, strict=True))
+        if "py" in values_of:
+            values_of["python"] = f"{values_of['py'][:1]}.{values_of['py'][1:]}"
+        yield values_of
+
+
+def _meta_yaml_view(values: Mapping[str, Any]) -> RecipeView:
+    package = mapping_or_empty(values.get("package"))
+    build = mapping_or_empty(values.get("build"))
+    version = str(package.get("version") or "")
+    top = PackageView(
+        name=str(package.get("name") or ""), version=version, number=_meta_yaml_build_number(build.get("number"))
+    )
+    outputs = mappings_in_list(values.get("outputs"))
+    packages = [_meta_yaml_package_view(output, top) for output in outputs]
+    entries = [entry for part in (values, *outputs) for entry in mappings_in_list(part.get("source"))]
+    return RecipeView(version=version, packages=(top, *packages), sources=tuple(map(_meta_yaml_source_view, entries)))
+
+
+def _meta_yaml_package_view(output: Mapping[str, Any], top: PackageView) -> PackageView:
+    number = mapping_or_empty(output.get("build")).get("number")
+    return PackageView(
+        name=str(output.get("name") or ""),
+        version=str(output.get("version") or top.version),
+        number=top.number if number is None else _meta_yaml_build_number(number),
+    )
+
+
+def _meta_yaml_build_number(value: Any) -> int | None:
+    if value is None or value == "":
+        return None
+    if not str(value).isdecimal():
+        raise RecipeFault(f"the build number is {str(value)[:40]!r}", at=Place(file=FILE), hint="a whole number")
+    return int(value)
+
+
+def _meta_yaml_source_view(entry: Mapping[str, Any]) -> SourceView:
+    keys = ("git_rev", "git_tag", "git_branch", "hg_tag", "svn_rev")
+    revision = next((entry[key] for key in keys if entry.get(key)), "")
+    return SourceView(
+        urls=tuple(str(item) for item in as_list(entry.get("url")) if item),
+        hashes=tuple((key, str(entry[key])) for key in HASHES if entry.get(key)),
+        git=str(entry.get("git_url") or ""),
+        other=str(entry.get("hg_url") or entry.get("svn_url") or ""),
+        revision=str(revision),
+    )
+
+
+_MOST_RECIPE_YAML_VARIANTS = 200  # variants that are looked at
+_HASHES = ("sha256", "md5")
+
+VariantAndPlatforms = tuple["Mapping[str, Any]", str, str]
+
+
+class RecipeYamlText:
+    """The text of a recipe.yaml, with its variants."""
+
+    file = RECIPE
+
+    def __init__(self, feedstock: Feedstock, text: str) -> None:
+        self.text = text
+        self.literals = recipe_yaml_literals(text, RECIPE)
+        self.fault: KilnError | None = None
+        self._variants = tuple(islice(_recipe_yaml_variants(feedstock, text), _MOST_RECIPE_YAML_VARIANTS))
+
+    def version_literals_in_urls(self, version: str) -> tuple[Literal, ...]:
+        """Return where the URLs and revisions of the text write a version out."""
+        return recipe_yaml_version_literals_in_urls(self.text, RECIPE, version)
+
+    def views_at_variants(self, text: str) -> Views:
+        """Return what another text says at each variant; None where it is invalid there."""
+        self.fault = None
+        try:
+            recipe = RecipeV1.from_text(text)
+        except KilnError as error:
+            self.fault = error
+            return (None,) * len(self._variants)
+        return tuple(self._view_at_variant(recipe, *variant) for variant in self._variants)
+
+    def _view_at_variant(
+        self, recipe: RecipeV1, variant: Mapping[str, Any], target: str, build: str
+    ) -> RecipeView | None:
+        try:
+            return _recipe_yaml_view(recipe, recipe.scope_at_variant(variant, target, build))
+        except KilnError as error:
+            self.fault = self.fault or error
+            return None
+
+
+def _recipe_yaml_variants(feedstock: Feedstock, text: str) -> Iterator[VariantAndPlatforms]:
+    """Yield the variants of the configs, the first of each before the others, and of other platforms."""
+    configs = configs_to_read_at(feedstock, text)
+    spaces = [(variant_space_of_config(feedstock, config), config.platform) for config in configs]
+    builds = {platform: build_platform(feedstock, platform) for _, platform in spaces}
+    for space, platform in spaces:
+        yield space.first_variant(), platform, builds[platform]
+    for space, platform in spaces:
+        for variant in list(space.variants())[1:]:
+            yield variant, platform, builds[platform]
+
+
+def _recipe_yaml_view(recipe: RecipeV1, scope: VariantScope) -> RecipeView:
+    root = recipe.root
+    top = sections.PACKAGE(root.get("recipe") if recipe.has_outputs else root.get("package"), scope)
+    number = _recipe_yaml_build_number(root.get("build"), scope)
+    outputs = root["outputs"] if recipe.has_outputs else ()
+    packages = [_recipe_yaml_package_view(entry, top, number, scope) for entry in recipe.entries]
+    if not recipe.has_outputs:
+        packages = [PackageView(name=top.get("name", ""), version=top.get("version", ""), number=number)]
+    version = top.get("version") or next((package.version for package in packages), "")
+    nodes = (root.get("source"), *(entry.get("source") for entry in outputs))
+    sources = [_recipe_yaml_source_view(entry) for node in nodes for entry in sections.SOURCE(node, scope)]
+    return RecipeView(version=version, packages=tuple(packages), sources=tuple(sources))
+
+
+def _recipe_yaml_package_view(
+    entry: Mapping[str, Any], top: Mapping[str, Any], number: int | None, scope: VariantScope
+) -> PackageView:
+    package = sections.PACKAGE(entry["package"], scope)
+    own = _recipe_yaml_build_number(entry.get("build"), scope)
+    return PackageView(
+        name=package.get("name", ""),
+        version=package.get("version") or top.get("version", ""),
+        number=number if own is None else own,
+    )
+
+
+def _recipe_yaml_build_number(build: Any, scope: VariantScope) -> int | None:
+    node = require_mapping(build, "build").get("number")
+    return None if is_empty_node(node) else sections.evaluate_number(node, scope)
+
+
+def _recipe_yaml_source_view(entry: Mapping[str, Any]) -> SourceView:
+    revision = next((entry[key] for key in ("rev", "tag", "branch") if entry.get(key)), "")
+    return SourceView(
+        urls=tuple(entry.get("url", ())),
+        hashes=tuple((key, entry[key]) for key in _HASHES if entry.get(key)),
+        git=entry.get("git", ""),
+        revision=revision,
+        commit=entry.get("expected_commit", ""),
+    )

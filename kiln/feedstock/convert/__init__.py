@@ -1,0 +1,1 @@
+"""The conversion of meta.yaml into recipe.yaml, with its proof."""

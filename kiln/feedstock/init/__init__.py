@@ -1,0 +1,1 @@
+"""New feedstocks: from a starter recipe, from PyPI, or around a recipe."""

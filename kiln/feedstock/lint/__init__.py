@@ -1,0 +1,1 @@
+"""The rules of conda-smithy's linter, and their corrections."""

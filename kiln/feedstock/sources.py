@@ -1,0 +1,204 @@
+"""The sources of a recipe by their hashes: from a folder, a Python package index, a mirror, or their own address."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
+
+from kiln.base import files, http, locks
+from kiln.base.errors import DownloadFailed, HashMismatch
+from kiln.conda import pypi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from kiln.recipe.rendered import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnavailableItem:
+    """A source that cannot be found, or a requested project without a fitting wheel, with the reason."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A source of the recipe by its hash: ``url`` has the file ``name``; ``origin`` describes where it is."""
+
+    name: str
+    sha256: str
+    url: str
+    origin: str
+    size: int = 0
+
+
+_TIMEOUT = 30.0  # seconds for an address to answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSearch:
+    """The places in which sources are searched, in this order.
+
+    ``store`` has fetched files, each in a folder named by its SHA-256, ``folder`` the user's downloads, ``mirror``
+    files as ``MIRROR/HOST/PATH``. ``projects`` are names to ask the indexes for besides those in a source's own
+    address; ``env`` is pip's environment.
+    """
+
+    store: Path
+    folder: Path | None
+    mirror: str | None
+    projects: tuple[str, ...]
+    env: Mapping[str, str]
+
+    def locate_sources(self, sources: Iterable[Source]) -> tuple[tuple[SourceFile, ...], tuple[UnavailableItem, ...]]:
+        """Return where each source file is, and those that cannot be had; nothing is downloaded."""
+        located: dict[str, SourceFile] = {}
+        missing: list[UnavailableItem] = []
+        indexes: list[str] | None = None
+        for source in sources:
+            repository = source.git_url if source.checkout is None else source.checkout.url
+            if repository is not None and not repository.startswith((".", "/", "file:")):
+                missing.append(UnavailableItem(name=repository, reason="a repository has no hash to find it by"))
+            if not remote_urls(source) or source.sha256 in located:
+                continue
+            if source.sha256 is None:
+                missing.append(UnavailableItem(name=source.url[0], reason="the recipe has no sha256 to find it by"))
+                continue
+            here = self._find_in_folders(source, source.sha256)
+            if here is None and indexes is None:
+                indexes = list(pypi.configured_indexes(self.env))
+            file = (
+                here
+                or self._find_on_indexes(source, source.sha256, indexes or [])
+                or self._find_on_web(source, source.sha256)
+            )
+            if file is None:
+                missing.append(UnavailableItem(name=source.url[0], reason="no index has its hash, no address answers"))
+            else:
+                located[source.sha256] = file
+        return tuple(located.values()), tuple(missing)
+
+    def _find_in_folders(self, source: Source, sha256: str) -> SourceFile | None:
+        for name in source_file_names(source):
+            for folder in filter(None, (self.store / sha256, self.folder)):
+                path = folder / name
+                if path.is_file() and files.sha256(path) == sha256:
+                    size = path.stat().st_size
+                    return SourceFile(
+                        name=name, sha256=sha256, url=path.absolute().as_uri(), origin=str(folder), size=size
+                    )
+        return None
+
+    def _find_on_indexes(self, source: Source, sha256: str, indexes: Iterable[str]) -> SourceFile | None:
+        for index in indexes:
+            for project in possible_projects_of_source(source, self.projects):
+                try:
+                    matches = [file for file in pypi.project_files(project, index) if file.sha256 == sha256]
+                except http.HttpError:
+                    continue
+                if matches:
+                    (match, name) = matches[0], next(iter(source_file_names(source)))
+                    origin = f"{match.name} of {project} on {urlsplit(index).hostname or index}"
+                    return SourceFile(name=name, sha256=sha256, url=match.url, origin=origin, size=match.size)
+        return None
+
+    def _find_on_web(self, source: Source, sha256: str) -> SourceFile | None:
+        for url, name in self._addresses_and_names(source):
+            try:
+                with http.send_request(
+                    url, method="HEAD", headers={"User-Agent": "kiln"}, timeout=_TIMEOUT
+                ) as response:
+                    size = http.content_length(response) or 0
+            except http.HttpError:
+                continue
+            return SourceFile(name=name, sha256=sha256, url=url, origin=urlsplit(url).hostname or url, size=size)
+        return None
+
+    def _addresses_and_names(self, source: Source) -> Iterator[tuple[str, str]]:
+        for url in remote_urls(source):
+            parts = urlsplit(url)
+            name = Path(unquote(parts.path)).name
+            if self.mirror is not None:
+                yield f"{self.mirror.rstrip('/')}/{parts.netloc}{parts.path}", name
+            yield url, name
+
+
+def remote_urls(source: Source) -> tuple[str, ...]:
+    """Return the addresses of a source on servers."""
+    return tuple(url for url in source.url if url.startswith(("http://", "https://")))
+
+
+def source_file_names(source: Source) -> tuple[str, ...]:
+    """Return the names of a source's file at its addresses."""
+    names = (Path(unquote(urlsplit(url).path)).name for url in remote_urls(source))
+    return tuple(dict.fromkeys(name for name in names if name not in {"", ".."}))
+
+
+def possible_projects_of_source(source: Source, more: Iterable[str]) -> tuple[str, ...]:
+    """Return the projects of an index that may have a source: those of its addresses first."""
+    names = (*map(pypi.project_of_url, source.url), *more)
+    return tuple(dict.fromkeys(canonicalize_name(name) for name in names if name))
+
+
+def missing_sources(sources: Iterable[SourceFile], store: Path) -> tuple[SourceFile, ...]:
+    """Return the sources that ``fetch_sources`` would download; existing files are not read."""
+    return tuple(source for source in sources if not stored_source_path(source, store).is_file())
+
+
+def stored_source_path(source: SourceFile, store: Path) -> Path:
+    """Return the path of a source in ``store``: different sources have the same name, such as ``v1.0.tar.gz``."""
+    return store / source.sha256 / source.name
+
+
+def fetch_sources(
+    sources: Iterable[SourceFile], store: Path, *, env: Mapping[str, str], on_line: Callable[[str], None]
+) -> None:
+    """Download or copy the sources that are missing from ``store``, and verify all.
+
+    ``env`` is pip's environment: its indexes' credentials are used, which another process may have searched with.
+
+    Raises:
+        KilnError: HashMismatch, after removing the bad file, DownloadFailed, DiskFull.
+    """
+    store.mkdir(parents=True, exist_ok=True)
+    sources = tuple(sources)
+    if any(not source.url.startswith("file:") for source in missing_sources(sources, store)):
+        pypi.configured_indexes(env)  # which keeps their credentials
+    for source in sources:
+        target = stored_source_path(source, store)
+        if target.is_file() and files.sha256(target) == source.sha256:
+            continue
+        files.require_disk_space(store, source.size, for_what=f"fetching {source.name}")
+        on_line(f"{source.name}: {source.origin}")
+        with locks.temporary_folder(store, http.UNFINISHED) as folder:
+            part = folder / "part"
+            _download_source(source, part)
+            if (actual := files.sha256(part)) != source.sha256:
+                raise HashMismatch(
+                    f"{source.name} is not the recipe's source; it is not used",
+                    why=f"its SHA-256 is {actual}, the recipe has {source.sha256}; it came from {source.origin}",
+                    hint="put the right file into a folder and name it with --distdir",
+                )
+            target.parent.mkdir(exist_ok=True)
+            part.replace(target)
+
+
+def _download_source(source: SourceFile, part: Path) -> None:
+    parts = urlsplit(source.url)
+    if parts.scheme == "file":
+        files.link_or_copy(Path(unquote(parts.path)), part)
+        return
+    try:
+        http.fetch_and_hash(source.url, part.parent, algorithms=(), target=part)
+    except DownloadFailed as error:
+        raise DownloadFailed(
+            f"{source.name} cannot be downloaded",
+            why=f"{source.origin}: {error.why}",
+            hint="run the same command again, or put the file into a folder and name it with --distdir",
+        ) from error

@@ -1,0 +1,1 @@
+"""The executor of commands on machines, by Ansible playbooks."""

@@ -1,0 +1,212 @@
+"""The executor of a supervisor's commands on real machines, by playbooks and over ssh."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from kiln.base import files
+from kiln.base.serialization import read_json_object
+from kiln.fleet.ansible import collect, handlers
+from kiln.fleet.ansible.playbooks import NOT_ENDED, is_removal_confirmed, removal_failure_reason
+from kiln.fleet.ansible.sessions import CommandThreads, PlaybookSession, packages_in_place
+from kiln.fleet.protocol import (
+    CollectResults,
+    CommandFailed,
+    CommandUndelivered,
+    FollowBuild,
+    ListedMachine,
+    PrepareWorker,
+    ProbeWorkers,
+    ProvisionFailed,
+    ProvisionWorkers,
+    QueryJobs,
+    RenewLease,
+    RunTornDown,
+    StartBuild,
+    StopBuild,
+    TearDownFailed,
+    TearDownRun,
+    TerminateWorker,
+    WatchService,
+    WorkerProvisioned,
+    WorkersProbed,
+    WorkerTerminated,
+)
+from kiln.state.results import JobSize
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.fleet.ansible.playbooks import PlaybookResult, PlaybookSite
+    from kiln.fleet.ansible.sessions import Handler
+    from kiln.fleet.protocol import Event, KeepPackages
+
+
+PROBE_SECONDS = 30.0  # for the first answer of a worker
+PROBED_AT_ONCE = 32
+# Seconds for a list, of which there is one at a time, and for a change, which others wait for: openstacksdk alone waits
+# for an answer for ever.
+LISTING, CHANGE = 600.0, 3600.0
+# Messages of the providers' modules when the provider was unreachable.
+UNREACHABLE = re.compile(
+    rf"{re.escape(NOT_ENDED)}|[Cc]ould not connect|Unable to establish connection|Max retries exceeded|[Tt]imed? ?out"
+    r"|Connection (refused|reset|aborted|error)|Name or service not known|[Nn]ame resolution|EndpointConnectionError"
+    r"|Network is unreachable|No route to host|urlopen error|Cannot connect to the Docker daemon|Remote end closed"
+)
+CREDENTIALS = re.compile(
+    r"AuthFailure|UnauthorizedOperation|InvalidClientTokenId|SignatureDoesNotMatch|UnrecognizedClient|AccessDenied"
+    r"|ExpiredToken|RequestExpired|InvalidAccessKeyId|[Uu]nable to locate credentials|NoCredentials|HTTP 40[13]"
+    r"|requires authentication|[Uu]nauthorized|not authorized|Missing value auth",
+)
+
+# Messages of a provider that has no such worker at the moment. AWS: error codes of its API reference; OpenStack: the
+# fault of a server for which its scheduler found no host.
+SCARCE = re.compile(
+    r"Insufficient(Instance|Host|ReservedInstance)?Capacity|SpotMaxPriceTooLow|MaxSpotInstanceCountExceeded"
+    r"|RequestLimitExceeded|No valid host|not enough hosts available",
+    re.IGNORECASE,
+)
+
+
+def provision_workers(session: PlaybookSession, command: ProvisionWorkers) -> None:
+    """Create workers, or find existing ones."""
+    workers = command.workers
+    for name in workers:
+        files.remove(session.site.folder / "refused" / f"{name}.json")  # of an earlier attempt
+    with session.provider_lock:
+        result = session.playbooks.run_playbook(
+            "provision.yml",
+            on_task=session.task_reporter(*workers),
+            variables={"kiln_machines": [_provision_request(command, name) for name in workers]},
+            seconds=CHANGE,
+        )
+    names = () if result.answer is None else result.answer["up"]
+    for note in () if result.answer is None else result.answer.get("notes", ()):
+        session.show_note_once(note)
+    unreached = [
+        name for name in workers if not _report_provisioning_result(session, name, result, provisioned=name in names)
+    ]
+    if unreached:
+        again = dataclasses.replace(command, workers=tuple(unreached))
+        session.events.put(CommandUndelivered(command=again, reason=result.failure_reason("localhost")))
+
+
+def _report_provisioning_result(
+    session: PlaybookSession, name: str, result: PlaybookResult, *, provisioned: bool
+) -> bool:
+    """Report whether a worker was provisioned; return False when the provider was unreachable."""
+    if provisioned:
+        session.events.put(WorkerProvisioned(worker=name, id=_machine_id_at_provider(session, name)))
+        return True
+    refusal = read_json_object(session.site.folder / "refused" / f"{name}.json").get("reason", "")
+    reason = refusal or result.failure_reason("localhost")
+    if not refusal and session.stopped.is_set():
+        return True  # it was not refused: the playbook was stopped
+    credentials = CREDENTIALS.search(reason) is not None
+    if not credentials and not refusal and UNREACHABLE.search(reason):
+        return False
+    scarce = SCARCE.search(reason) is not None
+    session.events.put(ProvisionFailed(worker=name, reason=reason, credentials=credentials, scarce=scarce))
+    return True
+
+
+def _provision_request(command: ProvisionWorkers, name: str) -> dict[str, Any]:
+    kind, spot, zone = command.offers[name]
+    request = {"name": name, "type": kind, "spot": spot, "zone": zone}
+    needs = command.needs.get(name, JobSize())
+    sizes = {key: getattr(needs, key) for key in ("cores", "memory", "disk", "gpus") if getattr(needs, key)}
+    return {**request, "needs": sizes} if sizes else request
+
+
+def _machine_id_at_provider(session: PlaybookSession, name: str) -> str:
+    """Return the provider's id of a worker, from the run's inventory."""
+    inventory = read_json_object(session.site.folder / "inventory" / f"{name}.json")
+    return str(inventory["kiln_machines"]["hosts"][name]["kiln_machine"]["id"])
+
+
+def probe_workers(session: PlaybookSession, command: ProbeWorkers) -> WorkersProbed:
+    """Probe the workers and list the machines; if silent ones are listed, open the firewall and probe them again."""
+    workers = command.workers
+    answers = _answering_workers(session, workers)
+    result = session.playbooks.run_playbook("list.yml", seconds=LISTING)
+    machines, credentials, reason = None, False, ""
+    if result.ok and result.answer is not None:
+        machines = tuple(ListedMachine.from_row(row) for row in result.answer["machines"])
+        listed = {machine.name for machine in machines if not machine.ended}
+        if silent := tuple((listed & set(workers)) - answers):
+            with session.provider_lock:
+                session.playbooks.run_playbook("admit.yml", seconds=LISTING)
+            answers |= _answering_workers(session, silent)
+    else:
+        reason = result.failure_reason("localhost")
+        credentials = CREDENTIALS.search(reason) is not None
+    return WorkersProbed(answers=answers, machines=machines, credentials=credentials, reason=reason)
+
+
+def _answering_workers(session: PlaybookSession, workers: tuple[str, ...]) -> frozenset[str]:
+    """Return the workers that answer over a new connection."""
+    with ThreadPoolExecutor(PROBED_AT_ONCE) as pool:
+        answers = pool.map(lambda worker: _is_worker_answering(session, worker), workers)
+        return frozenset(name for name, answer in zip(workers, answers, strict=True) if answer)
+
+
+def _is_worker_answering(session: PlaybookSession, worker: str) -> bool:
+    unshared = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
+    if session.ssh(worker, "true", seconds=PROBE_SECONDS, options=unshared).ok:
+        return True
+    # ssh itself would notice only after a minute that the shared connection is dead.
+    session.ssh(worker, "", seconds=PROBE_SECONDS, options=("-O", "exit"))
+    return False
+
+
+def terminate_worker(session: PlaybookSession, command: TerminateWorker) -> Event:
+    """Terminate a worker, or only the machine of an id."""
+    chosen = {"kiln_only_ids": [command.id]} if command.id else {"kiln_only": [command.worker]}
+    with session.shared_removal_lock():
+        result = session.playbooks.run_playbook("down.yml", variables=chosen, seconds=CHANGE)
+    if is_removal_confirmed(result):
+        return WorkerTerminated(worker=command.worker)
+    return CommandFailed(worker=command.worker, reason=removal_failure_reason(result))
+
+
+def tear_down_run(session: PlaybookSession, _: TearDownRun) -> Event:
+    """Stop all other commands, and remove all that the run has."""
+    session.stopped.set()
+    session.playbooks.stop_all_playbooks()
+    files.remove(session.site.disk_reserve_file)
+    result = session.playbooks.run_playbook("down.yml", last=True)
+    files.remove(session.site.folder / "runner")
+    if is_removal_confirmed(result):
+        return RunTornDown()
+    reason = removal_failure_reason(result)
+    credentials = CREDENTIALS.search(reason) is not None
+    return TearDownFailed(reason=reason, unknown=result.answer is None, credentials=credentials)
+
+
+RESERVE = 8 << 20  # bytes kept for the tear-down, which writes into the run's folder, too
+HANDLERS: Mapping[type, Handler] = {
+    ProvisionWorkers: provision_workers,
+    PrepareWorker: handlers.prepare_worker,
+    WatchService: handlers.report_service_health,
+    QueryJobs: handlers.query_jobs_of_worker,
+    StartBuild: handlers.start_build_on_worker,
+    StopBuild: handlers.stop_build,
+    FollowBuild: handlers.follow_build,
+    CollectResults: collect.collect_build_results,
+    RenewLease: handlers.renew_lease,
+    ProbeWorkers: probe_workers,
+    TerminateWorker: terminate_worker,
+    TearDownRun: tear_down_run,
+}
+
+
+class AnsibleExecutor(CommandThreads):
+    """Executes commands on real machines; see `kiln.fleet.protocol.WorkerExecutor`."""
+
+    def __init__(self, site: PlaybookSite, *, keep: KeepPackages = packages_in_place) -> None:
+        """``keep`` moves the collected packages of a config to the folder of finished packages."""
+        self.session = PlaybookSession.from_site(site, keep=keep)
+        super().__init__(self.session, site.folder, HANDLERS)

@@ -1,0 +1,1 @@
+"""The plan of a run on workers: machine types, prices, quotas."""

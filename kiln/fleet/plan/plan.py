@@ -1,0 +1,519 @@
+"""Plan a fleet run: assign configs to workers within quotas, and compute the schedule and the cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln.base.errors import FleetLimit, UsageError
+from kiln.fleet.model import MachineType, Offer
+from kiln.fleet.plan import choice
+from kiln.run import simulation
+from kiln.run.queue import BuildQueue
+from kiln.run.simulation import CompileAssumptions, Placement, PoolCores, simulate_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from kiln.fleet.plan.choice import MachineTypesOfConfigs
+    from kiln.state.results import JobEstimate
+
+
+ASSUMED = Path(__file__).with_name("assumed.yml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions(CompileAssumptions):
+    """The assumptions of a plan; assumed.yml has the meaning and the source of each row."""
+
+    transfer: float
+    startup: float
+    collect: float
+    packages: float
+    teardown: float
+    gpu_test: float
+
+    @classmethod
+    def read(cls) -> Assumptions:
+        """Read kiln's own table."""
+        from kiln.base import yaml
+
+        rows = yaml.load(ASSUMED.read_text(encoding="utf-8"))
+        return cls(**{row["name"]: float(row["value"]) for row in rows})
+
+    def pool_cores_with_assumptions(self, cores: float) -> PoolCores:
+        """Return a pool of so many cores."""
+        return PoolCores(cores=cores, parallel=self.parallel, transfer=self.transfer)
+
+
+UNITS = {"cores": "vCPUs", "memory": "GB of memory", "disk": "GB of disk", "machines": "machines"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """A limit of an account and its use: ``cores``, GB of ``memory`` or ``disk``, or ``machines`` (``measure``).
+
+    With ``spot`` it counts spot machines, with False those on demand, with None all; so with ``gpu`` those with a GPU.
+    The machine that will control the run gets what is ``reserved``.
+    """
+
+    name: str
+    measure: str
+    limit: float
+    used: float = 0.0
+    spot: bool | None = None
+    gpu: bool | None = None
+    reserved: float = 0.0
+
+    @classmethod
+    def from_provider_answer(cls, row: Mapping[str, Any], controller: MachineType | None = None) -> Quota:
+        """Return a quota from the answer of ``quota.yml``, of which a ``controller`` to be provisioned needs a part."""
+        quota = cls(**row)
+        machines = () if controller is None else ((controller, False),)
+        return dataclasses.replace(quota, reserved=quota.units_needed_by(machines))
+
+    @property
+    def free_units(self) -> float:
+        """The units that may be used besides."""
+        return max(0.0, self.limit - self.used - self.reserved)
+
+    def units_needed_by(self, machines: Iterable[tuple[MachineType, bool]]) -> float:
+        """Return what machines need of it; each is a type, and whether it is spot."""
+        counted = [kind for kind, spot in machines if self.spot in {None, spot} and self.gpu in {None, kind.gpus > 0}]
+        return (
+            float(len(counted)) if self.measure == "machines" else sum(getattr(kind, self.measure) for kind in counted)
+        )
+
+
+def fits_quotas(quotas: Iterable[Quota], way: WorkerArrangement) -> bool:
+    """Return whether an arrangement stays within quotas."""
+    machines = way.machines
+    return all(quota.units_needed_by(machines) <= quota.free_units for quota in quotas)
+
+
+def plan_within_quotas(
+    quotas: tuple[Quota, ...], planned: Callable[[FleetLimits], FleetPlan], bounds: FleetLimits
+) -> FleetPlan:
+    """Return the plan within quotas, with the selection that they have kept from it.
+
+    Raises:
+        FleetLimit: when no arrangement is within the quotas, with what to request; and those of ``planned``.
+    """
+    plan = dataclasses.replace(whole := planned(bounds), bounds=dataclasses.replace(bounds, quotas=quotas))
+    ways = (whole.selection, whole.cheapest, whole.fastest)
+    if all(fits_quotas(quotas, way) for way in ways):
+        return plan
+    try:
+        return dataclasses.replace(
+            planned(plan.bounds), without_quotas=None if fits_quotas(quotas, whole.selection) else whole.selection
+        )
+    except FleetLimit as error:
+        needed = whole.cheapest.machines
+        requests = [text for quota in quotas if (text := quota_request_text(quota, needed))]
+        raise FleetLimit(
+            "no arrangement builds these configs within the quotas of the account",
+            why="; ".join(f"{quota.free_units:g} {UNITS[quota.measure]} are free: {quota.name}" for quota in quotas),
+            hint="; ".join(requests) or error.hint,
+        ) from error
+
+
+def quota_use_lines(quotas: Iterable[Quota], way: WorkerArrangement) -> Iterator[str]:
+    """Yield what an arrangement needs of the quotas."""
+    machines = way.machines
+    for quota in quotas:
+        need, unit = quota.units_needed_by(machines), UNITS[quota.measure]
+        if need:
+            controller = f", {quota.reserved:g} for the controller" if quota.reserved else ""
+            use = f"{quota.name}, {quota.used:g} of {quota.limit:g} in use{controller}"
+            yield f"quota   {need:g} of {quota.free_units:g} free {unit}: {use}"
+
+
+def quota_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]] = ()) -> Iterator[str]:
+    """Yield what to request for all that a plan within quotas leaves out, or may need later.
+
+    That is its selection without them, its tests after the builds, and ``offers`` that replace a planned machine type,
+    which is the first of each: all workers of that type may be replaced.
+    """
+    way, wanted, tests = plan.selection, plan.without_quotas, plan.bounds.tests
+    machines = way.machines
+    wishes: list[tuple[str, list[tuple[MachineType, bool]]]] = []
+    if wanted is not None:
+        what = f"limits this plan to {way.worker_count} workers; for {wanted.worker_count}"
+        wishes.append((what, wanted.machines))
+    for first, *others in offers:
+        planned, count = (first.machine_type, way.spot), way.worker_types.count(first.machine_type)
+        for kind, spot in dict.fromkeys((offer.machine_type, offer.spot) for offer in others):
+            mixed = [(kind, spot) if machine == planned else machine for machine in machines[: way.worker_count]]
+            name = Offer(machine_type=kind, spot=spot)  # zones have no quotas of their own
+            wishes.append((f"too small for {count} of the fall-back {name};", mixed + machines[way.worker_count :]))
+    if tests is not None:
+        wishes.append(("too small for the tests after the builds;", [(tests.machine_type, tests.spot)]))
+    for what, needed in wishes:
+        for quota in plan.bounds.quotas:
+            if request := quota_request_text(quota, needed):
+                yield f"quota   {what} {request}"
+
+
+def quota_request_text(quota: Quota, machines: Sequence[tuple[MachineType, bool]]) -> str:
+    """Return what to request of the provider so that machines fit; empty if they do."""
+    need = quota.units_needed_by(machines)
+    if need <= quota.free_units:
+        return ""
+    request = quota.used + quota.reserved + need
+    return f"request {request:g} {UNITS[quota.measure]} of {quota.name}, which is {quota.limit:g}"
+
+
+MOST_TRIED = 16  # numbers of workers that are compared, besides the maximum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolShape:
+    """The workers of a pool, which all compiles share, and the ``cores`` of all of them as the plan counts them."""
+
+    machine_type: MachineType
+    workers: int
+    cores: PoolCores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerArrangement:
+    """One way to build all configs: ``cache`` is the type of the worker that holds the shared cache, if any.
+
+    With a ``pool`` that worker is its server; its workers exist for all of the ``seconds``.
+
+    ``worker_types`` are the machine types of the workers, in their order; ``machine_type`` is that of most of them.
+    ``seconds`` is from the first request to the last worker's end; each worker is charged for its ``worker_seconds``.
+    With ``wait_for_cold`` warm builds wait for a cold build of their group.
+    """
+
+    machine_type: MachineType
+    worker_types: tuple[MachineType, ...]
+    spot: bool
+    cache: MachineType | None
+    wait_for_cold: bool
+    placements: tuple[Placement, ...]
+    worker_seconds: tuple[float, ...]
+    seconds: float
+    cost: float
+    pool: PoolShape | None = None
+
+    @property
+    def worker_count(self) -> int:
+        """The number of workers that build."""
+        return len(self.worker_seconds)
+
+    @property
+    def machine_types(self) -> tuple[MachineType, ...]:
+        """The machine types that are used, that of most workers first."""
+        return tuple(dict.fromkeys((self.machine_type, *self.worker_types)))
+
+    @property
+    def machines(self) -> list[tuple[MachineType, bool]]:
+        """All machines at once, those that build first, and whether each is spot."""
+        machines = [(kind, self.spot) for kind in self.worker_types]
+        machines += [] if self.cache is None else [(self.cache, False)]
+        machines += [] if self.pool is None else [(self.pool.machine_type, self.spot)] * self.pool.workers
+        return machines
+
+    @property
+    def is_priced(self) -> bool:
+        """True when the prices of all machine types are known."""
+        return all(kind.is_priced for kind, _ in self.machines)
+
+    @property
+    def total_machine_seconds(self) -> float:
+        """The time of all machines together, those that do not build included."""
+        return sum(self.worker_seconds) + (len(self.machines) - self.worker_count) * self.seconds
+
+    @property
+    def cost_text(self) -> str:
+        """The cost, for people."""
+        return f"{self.cost:.2f} {self.machine_type.currency}" if self.is_priced else "price unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTestPlan:
+    """The tests of built packages of configs, one after the other, on one worker: from its request to its end."""
+
+    configs: tuple[str, ...]
+    machine_type: MachineType
+    spot: bool
+    seconds: float
+    cost: float
+
+    @classmethod
+    def plan_for_configs(
+        cls, configs: Sequence[str], machine_type: MachineType, *, spot: bool, assumptions: Assumptions
+    ) -> WorkerTestPlan:
+        """Return the plan, if the tests of each config take the assumed time."""
+        seconds = assumptions.startup + len(configs) * assumptions.gpu_test + assumptions.teardown
+        hourly = machine_type.hourly_price(spot=spot)
+        cost = worker_cost(hourly, seconds, billed=machine_type.billed)
+        return cls(configs=tuple(configs), machine_type=machine_type, spot=spot, seconds=seconds, cost=cost)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetLimits:
+    """The limits of a run: workers, money in the provider's currency, seconds; ``tests`` after it are within them.
+
+    ``controller`` is the price of an hour of the machine that controls the run, which the money has to pay for, too.
+    All machines are within ``quotas``.
+    """
+
+    workers: int
+    cost: float | None = None
+    seconds: float | None = None
+    tests: WorkerTestPlan | None = None
+    controller: float = 0.0
+    quotas: tuple[Quota, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPlan:
+    """The arrangements to choose from, and the selection, with the estimates of its configs.
+
+    ``without_cache`` is the best arrangement without the cache that was requested, ``without_pool`` that on as many
+    machines as the pool has workers, each of which builds one config at a time.
+    """
+
+    estimates: tuple[JobEstimate, ...]
+    cheapest: WorkerArrangement
+    fastest: WorkerArrangement
+    selection: WorkerArrangement
+    bounds: FleetLimits
+    without_cache: WorkerArrangement | None = None
+    without_pool: WorkerArrangement | None = None
+    without_quotas: WorkerArrangement | None = None
+
+
+def schedule_builds(
+    estimates: Sequence[JobEstimate],
+    *,
+    types: Sequence[MachineType],
+    assumptions: Assumptions,
+    cache: MachineType | None = None,
+    wait_for_cold: bool = True,
+    spot: bool = False,
+    dependent: bool = False,
+    pool: PoolShape | None = None,
+) -> WorkerArrangement:
+    """Return the schedule of configs on workers of some machine types, if every build takes its estimated time.
+
+    A worker is provisioned when there is a config for it, and terminated after its last. With ``dependent`` a scheduler
+    has warm builds wait for the cold one. With a ``pool``, whose server is the ``cache``, compiles run on the workers
+    of the pool.
+    """
+    queue = BuildQueue(estimates, cache=cache is not None, wait_for_cold=wait_for_cold, dependent=dependent)
+    names = [kind.type for kind in types]
+    if pool is None:
+        placements = tuple(simulate_queue(queue, names, startup=assumptions.startup))
+    else:
+        cores = [kind.cores for kind in types]
+        placements = simulation.simulate_builds_in_pool(
+            queue, cores, pool.cores, startup=assumptions.startup, types=names
+        )
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+    for config in placements:
+        first.setdefault(config.worker, config.start - assumptions.startup)
+        last[config.worker] = config.start + config.seconds + assumptions.collect + assumptions.teardown
+    used = sorted(first)
+    kinds = tuple(types[worker] for worker in used)
+    worker_seconds = tuple(last[worker] - first[worker] for worker in used)
+    seconds = max(last.values(), default=0.0)
+    cost = sum(
+        worker_cost(kind.hourly_price(spot=spot), duration, billed=kind.billed)
+        for kind, duration in zip(kinds, worker_seconds, strict=True)
+    )
+    cost += sum(types[config.worker].egress * assumptions.packages for config in placements)
+    if cache is not None:
+        cost += worker_cost(cache.hourly_price(spot=False), seconds, billed=cache.billed)
+    if pool is not None:
+        kind = pool.machine_type
+        cost += pool.workers * worker_cost(kind.hourly_price(spot=spot), seconds, billed=kind.billed)
+    numbers = {worker: number for number, worker in enumerate(used)}
+    return WorkerArrangement(
+        machine_type=max(kinds, key=kinds.count, default=types[0]),
+        worker_types=kinds,
+        spot=spot,
+        cache=cache,
+        wait_for_cold=wait_for_cold,
+        placements=tuple(dataclasses.replace(config, worker=numbers[config.worker]) for config in placements),
+        worker_seconds=worker_seconds,
+        seconds=seconds,
+        cost=cost,
+        pool=pool,
+    )
+
+
+def worker_cost(hourly: float, seconds: float, *, billed: float) -> float:
+    """Return the cost of a worker for some seconds, rounded up to billing increments of ``billed`` seconds."""
+    steps = math.ceil(round(seconds / billed, 6))
+    return hourly * steps * billed / 3600.0
+
+
+def plan_fleet(
+    estimates: Mapping[MachineType, Sequence[JobEstimate]],
+    *,
+    assumptions: Assumptions,
+    bounds: FleetLimits,
+    cache: MachineType | None = None,
+    spot: bool = False,
+    optimize: str = "cost",
+    dependent: bool = False,
+    pool: PoolShape | None = None,
+    alone: Sequence[JobEstimate] = (),
+) -> FleetPlan:
+    """Return the cheapest and the fastest arrangement within the bounds, and the one to use (``time`` or ``cost``).
+
+    ``estimates`` are those of the same configs on each machine type; a run uses one type for all, or one for each
+    group of configs that share a compile. ``cache`` is the type of a worker that holds a shared cache, used wherever
+    more than one worker builds. With ``dependent`` a scheduler has warm builds wait for the cold one. All compiles
+    run in the ``pool``, if there is one, whose server is a machine of its workers' type; ``alone`` are the estimates
+    of the configs on such a machine without the pool.
+
+    Raises:
+        FleetLimit: when no arrangement is within the bounds.
+        UsageError: no config is selected, or no worker; a price is unknown that is needed; or no machine type is large
+            enough.
+    """
+    if not all(estimates.values()) or not estimates or bounds.workers < 1:
+        raise UsageError("a fleet needs at least one config and one worker")
+    kinds = [*estimates, *((bounds.tests.machine_type,) if bounds.tests else ())]
+    if pool is not None:
+        kinds.append(pool.machine_type)
+        cache = pool.machine_type
+    _require_prices(kinds, bounds, spot=spot, optimize=optimize)
+    if cache is not None:  # which is on demand
+        _require_prices([cache], bounds, spot=False, optimize=optimize)
+    assignments = choice.candidate_assignments(estimates, spot=spot)
+    caches = [(cache, True)] if pool else [(None, True), *([(cache, True), (cache, False)] if cache else [])]
+    arrange = functools.partial(schedule_builds, assumptions=assumptions, spot=spot, dependent=dependent, pool=pool)
+    arrangements = [
+        arrange(assignment.estimates, types=types, cache=kind, wait_for_cold=wait_for_cold)
+        for assignment in assignments
+        for kind, wait_for_cold in caches
+        for workers in worker_counts_to_compare(len(assignment.estimates), bounds.workers)
+        if (kind is None or workers > 1 or pool is not None) and (types := assignment.worker_types(workers))
+    ]
+    if not arrangements:
+        raise choice.too_few_workers_error(assignments[0], bounds.workers)
+    within = [arrangement for arrangement in arrangements if _is_within_limits(arrangement, bounds)]
+    if not within:
+        raise _nothing_within_limits_error(arrangements, bounds)
+    candidates = [arrangement for arrangement in within if arrangement.cache is not None] or within
+    uncached = [arrangement for arrangement in within if arrangement.cache is None]
+    cheapest, fastest = min(candidates, key=_cost_sort_key), min(candidates, key=_time_sort_key)
+    selection = fastest if optimize == "time" else cheapest
+    return FleetPlan(
+        estimates=_estimates_in_arrangement(selection, assignments),
+        cheapest=cheapest,
+        fastest=fastest,
+        selection=selection,
+        bounds=bounds,
+        without_cache=min(uncached, key=_time_sort_key if optimize == "time" else _cost_sort_key)
+        if cache and uncached
+        else None,
+        without_pool=None if pool is None else _arrangement_without_pool(pool, alone, assumptions, spot=spot),
+    )
+
+
+def _arrangement_without_pool(
+    pool: PoolShape, estimates: Sequence[JobEstimate], assumptions: Assumptions, *, spot: bool
+) -> WorkerArrangement:
+    """Return the fastest arrangement on the machines of a pool without it: each builds a config at a time."""
+    ways = (
+        schedule_builds(estimates, types=[pool.machine_type] * count, assumptions=assumptions, spot=spot)
+        for count in worker_counts_to_compare(len(estimates), pool.workers)
+    )
+    return min(ways, key=_time_sort_key)
+
+
+def _estimates_in_arrangement(
+    way: WorkerArrangement, assignments: Sequence[MachineTypesOfConfigs]
+) -> tuple[JobEstimate, ...]:
+    """Return the estimates of the configs on the machine types that an arrangement gives them."""
+    types = {config.config: way.worker_types[config.worker].type for config in way.placements}
+    estimates = next(
+        assignment.estimates
+        for assignment in assignments
+        if all(types[estimate.config] == estimate.type for estimate in assignment.estimates)
+    )
+    placed = {config.config: config for config in way.placements}
+    return (
+        estimates
+        if way.pool is None
+        else tuple(simulation.estimate_from_placement(job, placed[job.config]) for job in estimates)
+    )
+
+
+def _require_prices(kinds: Iterable[MachineType], bounds: FleetLimits, *, spot: bool, optimize: str) -> None:
+    """Refuse what cannot be planned without prices that are unknown."""
+    for kind in kinds:
+        if spot and kind.spot_hourly is None:
+            raise _unknown_spot_price_error(kind)
+        option = "--budget" if bounds.cost is not None else "--optimize cost" if optimize == "cost" else ""
+        if option and not kind.is_priced:
+            raise UsageError(
+                f"the price of {kind.name} is unknown, so {option} cannot be planned",
+                why=f"the tables have no price of {kind.provider} in {kind.region or 'this region'}",
+                hint="write a table of prices for --prices, or leave the option out",
+            )
+
+
+def _unknown_spot_price_error(machine_type: MachineType) -> UsageError:
+    name, region = machine_type.name, machine_type.region
+    history = f"aws ec2 describe-spot-price-history --region {region} --instance-types {name} --output json"
+    return UsageError(
+        f"no spot price of {name} in {region or machine_type.provider} is known, so --spot cannot be planned",
+        why="spot prices change by the hour, so kiln has none of its own",
+        hint=f"{history} > spot.json && kiln fleet prices --from spot.json"
+        if machine_type.provider == "aws"
+        else "leave out --spot: this provider has no spot workers",
+    )
+
+
+def _cost_sort_key(way: WorkerArrangement) -> tuple[bool, float, float, int]:
+    return (not way.is_priced, round(way.cost, 6), way.seconds, way.worker_count)
+
+
+def _time_sort_key(way: WorkerArrangement) -> tuple[float, float, int]:
+    return (round(way.seconds, 3), round(way.cost, 6), way.worker_count)
+
+
+def worker_counts_to_compare(configs: int, max_workers: int) -> tuple[int, ...]:
+    """Return the numbers of workers worth comparing: the fewest for each number of rounds, thinned out."""
+    max_workers = min(max_workers, configs)
+    useful = sorted(
+        {math.ceil(configs / rounds) for rounds in range(1, configs + 1) if math.ceil(configs / rounds) <= max_workers}
+    )
+    if len(useful) > MOST_TRIED:
+        useful = [useful[round(index * (len(useful) - 1) / (MOST_TRIED - 1))] for index in range(MOST_TRIED)]
+    return tuple(sorted({*useful, max_workers}))
+
+
+def _is_within_limits(arrangement: WorkerArrangement, bounds: FleetLimits) -> bool:
+    seconds, cost = (0.0, 0.0) if bounds.tests is None else (bounds.tests.seconds, bounds.tests.cost)
+    cost += bounds.controller * arrangement.seconds / 3600
+    in_time = bounds.seconds is None or arrangement.seconds + seconds <= bounds.seconds
+    return (
+        fits_quotas(bounds.quotas, arrangement)
+        and in_time
+        and (bounds.cost is None or arrangement.cost + cost <= bounds.cost)
+    )
+
+
+def _nothing_within_limits_error(arrangements: Sequence[WorkerArrangement], bounds: FleetLimits) -> FleetLimit:
+    cheapest, fastest = min(arrangements, key=_cost_sort_key), min(arrangements, key=_time_sort_key)
+    limits = [f"{bounds.cost:.2f} {cheapest.machine_type.currency}"] if bounds.cost is not None else []
+    limits += [f"{bounds.seconds / 3600:.1f} h"] if bounds.seconds is not None else []
+    return FleetLimit(
+        f"no arrangement builds these configs within {' and '.join(limits)}",
+        why=f"the cheapest costs {cheapest.cost_text} and takes {cheapest.seconds / 3600:.1f} h,"
+        f" the fastest {fastest.cost_text} and {fastest.seconds / 3600:.1f} h",
+        hint="raise --budget or --time-limit, or build fewer configs",
+    )

@@ -1,0 +1,441 @@
+"""The commands of a supervisor and the events that answer them; wanted workers compared with listed ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from kiln.build.job.collected import BuildMessage, ResultsCollected, WorkerMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from kiln.state.results import JobSize, PackageReport
+
+    # Moves the collected packages of a config to the folder of finished packages, and returns them there.
+    KeepPackages = Callable[[str, Sequence[PackageReport]], tuple[PackageReport, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedMachine:
+    """A machine as a provider lists it; one that ``ended`` builds no more, but may still be charged for.
+
+    ``expires`` is the end of its lifetime, in seconds since the epoch, 0 where that is unknown.
+    """
+
+    name: str
+    owner: str
+    id: str = ""
+    type: str = ""
+    ended: bool = False
+    expires: float = 0.0
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> ListedMachine:
+        """Return a machine of the answer of `list.yml`."""
+        name, ended = str(row["name"]), bool(row["ended"])
+        texts = {key: str(row.get(key, "")) for key in ("owner", "id", "type")}
+        return cls(name=name, ended=ended, expires=float(row.get("expires") or 0.0), **texts)
+
+
+class MachineActionKind(str, Enum):
+    """The step by which what exists becomes what is wanted."""
+
+    KEEP = "keep"  # it is wanted, and there
+    PREPARE = "prepare"  # a new machine has the name of a wanted one
+    ADOPT = "adopt"  # nobody knows it any more, and it can be reached
+    CREATE = "create"
+    TERMINATE = "terminate"
+    LEAVE = "leave"  # it is another's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineAction:
+    """A step for a wanted worker, by its name, or for a ``machine`` that the provider lists."""
+
+    step: MachineActionKind
+    name: str
+    reason: str = ""
+    machine: ListedMachine | None = field(default=None, compare=False)
+
+
+def reconcile_machines(
+    workers: Mapping[str, str], existing: Iterable[ListedMachine], *, owner: str, adoptable: Iterable[str] = ()
+) -> tuple[MachineAction, ...]:
+    """Return the actions for all machines, then for the wanted workers that are missing.
+
+    ``workers`` maps the names of workers to the provider's ids, empty where none is known. ``adoptable`` are the names
+    of machines that are taken over though no worker of the run is known by them: those that answer to its key. Of two
+    machines of a name, the one with the worker's id is kept.
+    """
+    actions: list[MachineAction] = []
+    present: set[str] = set()
+    adoptable = frozenset(adoptable)
+    for machine in sorted(existing, key=lambda machine: machine.id != workers.get(machine.name)):
+        step, reason = _action_kind_and_reason(machine, workers, owner=owner, adoptable=adoptable, present=present)
+        actions.append(MachineAction(step=step, name=machine.name, reason=reason, machine=machine))
+        if step in {MachineActionKind.KEEP, MachineActionKind.PREPARE, MachineActionKind.ADOPT}:
+            present.add(machine.name)
+    missing = [name for name in workers if name not in present]
+    return (
+        *actions,
+        *(MachineAction(step=MachineActionKind.CREATE, name=name, reason="it does not exist") for name in missing),
+    )
+
+
+def _action_kind_and_reason(
+    machine: ListedMachine, workers: Mapping[str, str], *, owner: str, adoptable: frozenset[str], present: set[str]
+) -> tuple[MachineActionKind, str]:
+    name = machine.name
+    if machine.owner not in {"", owner}:
+        return MachineActionKind.LEAVE, f"it is of the owner {machine.owner}"
+    if machine.ended:
+        return MachineActionKind.TERMINATE, "it has ended"
+    if name in present:
+        return MachineActionKind.TERMINATE, "it exists twice"
+    if name in workers:
+        same = workers[name] in {"", machine.id}
+        return (MachineActionKind.KEEP, "") if same else (MachineActionKind.PREPARE, "it is a new machine")
+    if name in adoptable:
+        return MachineActionKind.ADOPT, "the ledger does not have it"
+    return MachineActionKind.TERMINATE, "it is not wanted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisionWorkers:
+    """Create workers, or find existing ones again: `WorkerProvisioned` or `ProvisionFailed` for each.
+
+    ``offers`` are the type, spot and zone of each, and ``needs`` what its configs need at most.
+    """
+
+    workers: tuple[str, ...]
+    offers: Mapping[str, tuple[str, bool, str]] = field(default_factory=dict)
+    needs: Mapping[str, JobSize] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareWorker(WorkerMessage):
+    """Prepare a worker for builds: `WorkerPrepared` or `CommandFailed`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchService(WorkerMessage):
+    """Watch the cache, or the part of a pool, on a worker: `Heartbeat` and `WorkerUnreachable`, repeatedly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryJobs(WorkerMessage):
+    """Query the jobs of a worker: `JobsListed` or `CommandFailed`.
+
+    ``keys`` are the hashes over the inputs of configs; jobs with other inputs are left out.
+    """
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartBuild(BuildMessage):
+    """Start a config's build, which then runs detached: `BuildStarted` or `CommandFailed`.
+
+    ``cache`` is the URL of a shared cache or of a pool's server, or empty; ``key`` is a hash over the config's inputs,
+    which the worker keeps with what it builds. ``attempt`` counts the builds of the config. Where the provider
+    schedules, the build begins after that of the config ``after``, whose compile it reuses. A ``reclaimable`` one can
+    be stopped so that another worker continues it.
+    """
+
+    cache: str = ""
+    key: str = ""
+    attempt: int = 1
+    after: str = ""
+    reclaimable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopBuild(BuildMessage):
+    """Stop a build: its `BuildFinished` follows, or `CommandUndelivered` or `CommandFailed` now.
+
+    With ``until`` it ends in order, and packs what it has made, as far as that can be fetched until then.
+    """
+
+    reason: str = "its time limit is over"
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowBuild(BuildMessage):
+    """Follow a build: `Heartbeat`, `WorkerUnreachable`, `ReclaimNotice` and `LogLine` repeatedly, then `BuildFinished`.
+
+    Lines are written to ``log``, too.
+    """
+
+    log: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectResults(BuildMessage):
+    """Collect a config's packages and log, and check them and their ``key``: `ResultsCollected` or `CollectFailed`.
+
+    With ``until``, collect what an unfinished build has handed over instead, and give up at that time.
+    """
+
+    key: str = ""
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewLease(WorkerMessage):
+    """Renew a worker's lease for so many seconds: `LeaseRenewed`, or `WorkerUnreachable`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminateWorker(WorkerMessage):
+    """Terminate a worker: `WorkerTerminated`, or `CommandFailed`.
+
+    With an ``id``, only the machine that the provider knows by it, and not another of the same name.
+    """
+
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TearDownRun:
+    """Stop all other commands, and remove all that the run has: `RunTornDown` or `TearDownFailed`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeWorkers:
+    """List the machines, and find out whether workers are silent, or this computer is cut off: `WorkersProbed`.
+
+    When the provider lists workers that do not answer, its firewall is opened for this computer's current address.
+    Without ``workers`` none is contacted.
+    """
+
+    workers: tuple[str, ...]
+
+
+Command: TypeAlias = (
+    ProvisionWorkers
+    | PrepareWorker
+    | WatchService
+    | QueryJobs
+    | StartBuild
+    | StopBuild
+    | FollowBuild
+    | CollectResults
+    | RenewLease
+    | TerminateWorker
+    | ProbeWorkers
+    | TearDownRun
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProvisioned(WorkerMessage):
+    """A worker exists."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisionFailed(WorkerMessage):
+    """The provider refuses a worker.
+
+    ``credentials`` when it does not accept the credentials, ``scarce`` when it has no such worker at the moment.
+    """
+
+    reason: str
+    credentials: bool = False
+    scarce: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPrepared(WorkerMessage):
+    """A worker can build; ``cache`` is the URL of the cache, or of the pool's server, that it holds."""
+
+    cache: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsListed(WorkerMessage):
+    """The jobs of a worker: the state of each config, ``running``, ``ended`` or ``lost``."""
+
+    jobs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandFailed(WorkerMessage):
+    """A command to a worker failed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildStarted(BuildMessage):
+    """A config's build runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedBuildStarted(BuildMessage):
+    """A build that waited in the provider's own queue has begun, ``at`` this time."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat(WorkerMessage):
+    """A worker has answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimNotice(WorkerMessage):
+    """A worker's provider has given notice: it takes the worker back ``at`` this time."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerUnreachable(WorkerMessage):
+    """A worker does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line of a build's output, or of a worker's preparation for a config; empty when a step begins."""
+
+    config: str
+    step: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildFinished(BuildMessage):
+    """A build is over: ``exit_code`` is that of kiln on the worker, None when it is unknown.
+
+    ``at`` is the time of its end, where that is known better than by this event. With ``unfit`` its worker can build
+    nothing more; ``overdue`` marks one that a scheduler ended at its time limit.
+    """
+
+    exit_code: int | None
+    reason: str = ""
+    at: float | None = None
+    unfit: bool = False
+    overdue: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectFailed(BuildMessage):
+    """A build's results could not be collected.
+
+    ``corrupt`` when what arrived differs from what was sent; ``foreign`` when it was made of other inputs than the
+    config's.
+    """
+
+    reason: str
+    corrupt: bool = False
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerDiskFull:
+    """A command was not carried out because the disk of this computer is full; no worker is at fault."""
+
+    command: Command
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandUndelivered:
+    """A command was not carried out because the worker, or the provider that was to create it, was unreachable."""
+
+    command: Command
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRenewed(WorkerMessage):
+    """A worker's lease was renewed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersProbed:
+    """The workers that answer, and the machines that the provider lists: None when the provider could not be asked.
+
+    ``credentials`` when it did not accept the credentials, with its ``reason``.
+    """
+
+    answers: frozenset[str]
+    machines: tuple[ListedMachine, ...] | None
+    credentials: bool = False
+    reason: str = ""
+
+    @property
+    def listed_names(self) -> frozenset[str] | None:
+        """The names of the machines that have not ended."""
+        if self.machines is None:
+            return None
+        return frozenset(machine.name for machine in self.machines if not machine.ended)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTerminated(WorkerMessage):
+    """A worker is terminated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTornDown:
+    """Nothing of the run remains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TearDownFailed:
+    """Something of the run remains, or with ``unknown`` may remain: the provider could not be asked.
+
+    ``credentials`` when it did not accept the credentials.
+    """
+
+    reason: str
+    unknown: bool = False
+    credentials: bool = False
+
+
+WorkerEvent: TypeAlias = (
+    WorkerProvisioned | ProvisionFailed | WorkerPrepared | JobsListed | CommandFailed | WorkerTerminated
+)
+BuildEvent: TypeAlias = (
+    BuildStarted
+    | QueuedBuildStarted
+    | Heartbeat
+    | LeaseRenewed
+    | ReclaimNotice
+    | WorkerUnreachable
+    | BuildFinished
+    | ResultsCollected
+    | CollectFailed
+)
+Event: TypeAlias = (
+    WorkerEvent
+    | BuildEvent
+    | LogLine
+    | ControllerDiskFull
+    | CommandUndelivered
+    | WorkersProbed
+    | RunTornDown
+    | TearDownFailed
+)
+
+
+class WorkerExecutor(Protocol):
+    """Executes commands, and keeps the time."""
+
+    def now(self) -> float:
+        """Return the time in seconds since the epoch."""
+
+    def submit(self, command: Command) -> None:
+        """Begin to execute a command, and return at once."""
+
+    def next_event(self, until: float) -> Event | None:
+        """Return the next event, or None when none has arrived by ``until``."""

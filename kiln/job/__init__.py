@@ -1,1 +1,0 @@
-"""The records that the processes of one build exchange: jobs, messages, logs, failures."""

@@ -1,1 +1,0 @@
-"""The types that the stages exchange: frozen, keyword-only, standard library only."""

@@ -1,0 +1,215 @@
+"""The records, bills of materials and attestations of packages, as files of a channel."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from kiln.base.errors import BrokenPackage, ProvenanceBroken
+from kiln.conda.provenance import bundles as provenance_bundles
+from kiln.conda.provenance import check, records
+from kiln.conda.provenance.bundles import SIDECAR_ENDING, SIDECAR_FIELD, sidecar_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kiln.conda.index import IndexEntry
+    from kiln.conda.provenance.check import ParsedBundle
+    from kiln.conda.provenance.records import ReleaseAttestations
+    from kiln.publish.model import Journal, Store
+    from kiln.publish.stores.folder import FolderStore
+
+
+CHAIN = "provenance/chain.jsonl"
+BILL = "provenance/sbom/{}.spdx.json"  # by the hash of the package
+CYCLONEDX = "provenance/sbom/{}.cdx.json"
+
+
+def read_record_chain(store: Store) -> bytes:
+    """Return the chain of records in a store, by default empty."""
+    return store.read(CHAIN) or b""
+
+
+def write_bills_and_return_chain(store: Store, journal: Journal, attestation: ReleaseAttestations | None) -> bytes:
+    """Write the bills of new packages, and return the chain with their records, each once however often this runs."""
+    chain = read_record_chain(store)
+    if attestation is None:
+        return chain
+    for sha256, bill in attestation.boms.items():
+        if sha256 in journal.packages.values():
+            store.write(BILL.format(sha256), bill)
+            if sha256 in attestation.cyclonedx:
+                store.write(CYCLONEDX.format(sha256), attestation.cyclonedx[sha256])
+    recorded = any(sha256.encode() in chain for sha256 in attestation.boms)
+    return chain if recorded else chain + attestation.seal(records.last_record_hash(chain))
+
+
+def chain_without_publication(store: Store, journal: Journal) -> bytes:
+    """Return the chain without the records of a publication."""
+    return records.chain_without_trailing_records(
+        read_record_chain(store), (journal.packages[path] for path in journal.fresh)
+    )
+
+
+def remove_bills_of_materials(store: Store, journal: Journal) -> None:
+    """Remove the bills of a publication's packages."""
+    for path in journal.fresh:
+        store.remove(BILL.format(journal.packages[path]))
+        store.remove(CYCLONEDX.format(journal.packages[path]))
+
+
+def write_package_sidecar(store: Store, entry: IndexEntry, attestation: ReleaseAttestations | None) -> IndexEntry:
+    """Write the sidecar of a new package, and return its entry with its hash.
+
+    Attestations of others that are there stay, with the own ones added. What an interrupted publication of the same
+    signer wrote is not signed again.
+
+    Raises:
+        BrokenPackage: when there are too many attestations of others.
+    """
+    before = store.read(f"{entry.path}{SIDECAR_ENDING}")
+    others = _bundles_about_file(before or b"", entry.file, entry.sha256)
+    data = provenance_bundles.serialize_sidecar(json.dumps(one).encode() for one in others) if others else b""
+    if before is not None and _has_only_statements_about_file(before, entry.file, entry.sha256):
+        data = before  # its bytes stay
+    if attestation and attestation.bundles and not (data and attestation.is_own(entry.sha256, data)):
+        own = attestation.bundles(entry.sha256)
+        if own:
+            data = provenance_bundles.sidecar_with_added_bundles(data, own)
+            _require_readable_sidecar(data, entry.path)
+    if not data:
+        return entry
+    if before is not None and before != data:
+        store.write(f"{entry.path}{SIDECAR_ENDING}.{sidecar_hash(before)}", before)
+    return _write_sidecar(store, entry, data)
+
+
+def adopt_existing_sidecar(store: Store, entry: IndexEntry) -> IndexEntry:
+    """Return the entry of a package with the hash of its sidecar, where there is a valid one."""
+    data = store.read(f"{entry.path}{SIDECAR_ENDING}")
+    if data is None or not _has_only_statements_about_file(data, entry.file, entry.sha256):
+        return entry
+    return _write_sidecar(store, entry, data)
+
+
+def write_content_addressed_sidecar(store: Store, path: str, record: Mapping[str, object]) -> str:
+    """Return the hash of a sidecar that the index does not have yet; its content-addressed copy is written.
+
+    Empty when nothing changed.
+
+    Raises:
+        BrokenPackage: when the sidecar is invalid, is about another file, or lacks attestations that the index had.
+    """
+    data = store.read(f"{path}{SIDECAR_ENDING}")
+    if data is None or sidecar_hash(data) == record.get(SIDECAR_FIELD):
+        return ""
+    if not _has_only_statements_about_file(data, path.partition("/")[2], str(record.get("sha256"))):
+        raise BrokenPackage(
+            f"{path}{SIDECAR_ENDING} has no attestation of this package",
+            hint="replace it, or move it out of the channel",
+        )
+    before = store.read(f"{path}{SIDECAR_ENDING}.{record[SIDECAR_FIELD]}") if record.get(SIDECAR_FIELD) else None
+    if before is not None:
+        old = provenance_bundles.parse_sidecar(before)
+        if provenance_bundles.parse_sidecar(data)[: len(old)] != old:
+            why = "a channel keeps all attestations that it has accepted (CEP 50)"
+            raise BrokenPackage(f"{path}{SIDECAR_ENDING} lacks attestations that the channel had", why=why)
+    store.write(f"{path}{SIDECAR_ENDING}.{sidecar_hash(data)}", data)
+    return sidecar_hash(data)
+
+
+def extract_own_publication_bundle(folder: FolderStore, path: str) -> Path | None:
+    """Return a file with the own bundle of a package's publication, the last one in its sidecar, for an upload.
+
+    None where a key has signed it: servers that take attestations verify identities alone.
+    """
+    data = folder.read(f"{path}{SIDECAR_ENDING}")
+    publications = [
+        one.value
+        for one in _bundles_or_empty_list(data or b"")
+        if one.statement and one.statement.kind == provenance_bundles.PUBLISH
+    ]
+    if not publications or "certificate" not in publications[-1]["verificationMaterial"]:
+        return None
+    bundle = f"{path}.sigstore.json"
+    folder.write(bundle, json.dumps(publications[-1]).encode())
+    return folder.root / bundle
+
+
+def undo_sidecar_writes(store: Store, path: str) -> None:
+    """Remove the sidecars that a publication wrote; one of others that was there before is restored."""
+    data, before = store.read(f"{path}{SIDECAR_ENDING}"), b""
+    for name in store.sidecar_paths(path):
+        other = store.read(name) or b""
+        if (
+            name != f"{path}{SIDECAR_ENDING}"
+            and other != data
+            and len(other) > len(before)
+            and _is_subset_of_sidecar(other, data)
+        ):
+            before = other
+    for name in store.sidecar_paths(path):
+        if not before or name not in {f"{path}{SIDECAR_ENDING}", f"{path}{SIDECAR_ENDING}.{sidecar_hash(before)}"}:
+            store.remove(name)
+    if before:
+        store.write(f"{path}{SIDECAR_ENDING}", before)
+
+
+def remove_sidecars(store: Store, path: str) -> None:
+    """Remove all sidecars of a package."""
+    for sidecar in store.sidecar_paths(path):
+        store.remove(sidecar)
+
+
+def _write_sidecar(store: Store, entry: IndexEntry, data: bytes) -> IndexEntry:
+    """Write a sidecar, and return its package's entry with its hash."""
+    store.write(f"{entry.path}{SIDECAR_ENDING}.{sidecar_hash(data)}", data)
+    store.write(f"{entry.path}{SIDECAR_ENDING}", data)
+    return dataclasses.replace(entry, record={**entry.record, SIDECAR_FIELD: sidecar_hash(data)})
+
+
+def _require_readable_sidecar(data: bytes, path: str) -> None:
+    """Refuse a sidecar that readers refuse.
+
+    Raises:
+        BrokenPackage: with the file of the attestations of others.
+    """
+    try:
+        provenance_bundles.parse_sidecar(data)
+    except ProvenanceBroken as error:
+        raise BrokenPackage(
+            f"the attestations of this publication cannot be added to those in {path}{SIDECAR_ENDING}",
+            why=error.why,
+            hint="remove attestations of others from that file that you do not need",
+        ) from error
+
+
+def _bundles_about_file(data: bytes, file: str, sha256: str) -> list[Mapping[str, Any]]:
+    """Return the bundles in a sidecar that can be read and are about a file."""
+    return [
+        one.value
+        for one in _bundles_or_empty_list(data)
+        if one.statement and not one.statement.subject_mismatch(file, sha256)
+    ]
+
+
+def _has_only_statements_about_file(data: bytes, file: str, sha256: str) -> bool:
+    """Return whether the statements in a sidecar that can be read are about a file, and there is one."""
+    bundles = _bundles_or_empty_list(data)
+    return bool(bundles) and len(_bundles_about_file(data, file, sha256)) == len(bundles)
+
+
+def _is_subset_of_sidecar(data: bytes, whole: bytes | None) -> bool:
+    """Return whether the valid bundles of a sidecar are all in another one."""
+    values = [one.value for one in _bundles_or_empty_list(whole or b"")]
+    return all(one.value in values for one in _bundles_or_empty_list(data) if one.statement)
+
+
+def _bundles_or_empty_list(data: bytes) -> list[ParsedBundle]:
+    """Return the bundles in a sidecar; none of an invalid one."""
+    try:
+        return check.parsed_bundles(data)
+    except ProvenanceBroken:
+        return []

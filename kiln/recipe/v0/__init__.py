@@ -1,0 +1,1 @@
+"""Recipes in conda-build's format, meta.yaml."""

@@ -1,0 +1,1 @@
+"""Recipes in rattler-build's format, recipe.yaml."""

@@ -1,0 +1,1 @@
+"""Variant files: their merging, migrations, and the space of variants."""

@@ -1,1 +1,0 @@
-"""Release the packages of runs: candidates, attestations, bundles, rebuilds."""

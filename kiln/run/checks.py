@@ -1,0 +1,259 @@
+"""Whether this machine has the resources, platforms and remote executor of a run, before it starts."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kiln.base import files
+from kiln.base.errors import OutOfMemory, UnsupportedPlatform, UsageError, raise_all
+from kiln.base.position import Place
+from kiln.base.system.machine import MachineResources
+from kiln.base.text import count_text
+from kiln.build.bazel.events import EXECUTOR
+from kiln.container import emulation
+from kiln.container.emulation import container_subdir, machine_subdir
+from kiln.feedstock import config_file, job_settings
+from kiln.recipe import render
+from kiln.recipe.rendered import OWN_ENGINE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from pathlib import Path
+
+    from kiln.build.job.job import RunOptions
+    from kiln.recipe.feedstock import BuildConfig, Feedstock
+
+
+READ = 1 << 20  # bytes of each file of a recipe that are searched
+HTTP = re.compile(r"https?:")
+
+
+def refuse_ineffective_remote_options(
+    feedstock: Feedstock, configs: Iterable[BuildConfig], options: RunOptions
+) -> None:
+    """Refuse options of a remote executor that have no effect.
+
+    Raises:
+        UsageError: for another engine or a rehearsal, for a recipe that does not use it, for options without an
+            executor, or a cache that Bazel does not combine with one.
+    """
+    if options.remote_executor is None:
+        build = options.build
+        named = {
+            "--remote-credentials": options.remote_credentials,
+            "--remote-jobs": build.remote_jobs,
+            "--remote-fallback": build.remote_fallback,
+        }
+        unused = [name for name, value in named.items() if value]
+        if unused:
+            raise UsageError(f"{unused[0]} requires --remote-executor")
+        return
+    if options.build.rehearsal:
+        raise UsageError("--remote-executor has no effect with --rehearse", why="a rehearsal compiles nothing by Bazel")
+    if options.build.engine != OWN_ENGINE:
+        raise UsageError(
+            f"--remote-executor requires --engine {OWN_ENGINE}",
+            why=f"{options.build.engine} passes none of its variables to a compile",
+        )
+    if options.remote_cache is not None and HTTP.match(options.remote_cache):
+        raise UsageError(
+            "Bazel does not combine a remote executor with a cache over HTTP",
+            hint="leave the cache out: the executor has its own; or name one with grpc:// or grpcs://",
+        )
+    if not any(render.render(feedstock, config).stagings for config in configs):
+        raise UsageError("--remote-executor: the recipe has no compile step that its outputs share")
+    if not _recipe_reads_executor_variable(feedstock.recipe):
+        raise UsageError(
+            f"--remote-executor: no file of the recipe reads {EXECUTOR}",
+            why="a compile by something else than Bazel, or by a script that ignores the variable, would run here",
+            hint="leave the option out, or have the compile step pass the variable to --remote_executor of Bazel",
+        )
+
+
+def _recipe_reads_executor_variable(recipe: Path) -> bool:
+    for path in sorted(recipe.iterdir()):
+        if path.is_file():
+            with path.open("rb") as file:
+                if EXECUTOR.encode() in file.read(READ):
+                    return True
+    return False
+
+
+SPARED = 0.9  # of the machine's memory, the rest is the system's
+LEAST_DISK = 500_000_000  # bytes for each job, without earlier runs
+MARGIN = 1.25  # over a config's earlier use
+
+
+def divide_resources_among_jobs(
+    resources: MachineResources, *, jobs: int, cores: int | None, memory: int | None
+) -> MachineResources:
+    """Divide a machine among jobs, and return the part of each; ``cores`` and ``memory`` are requested for each.
+
+    Raises:
+        UsageError: when there are more jobs than cores, or zero of something is requested.
+        OutOfMemory: when the jobs' memory exceeds the machine's.
+    """
+    if jobs < 1:
+        raise UsageError(f"invalid number of jobs: -j {jobs}", hint="-j 1")
+    if cores is not None and cores < 1:
+        raise UsageError(f"invalid number of cores: --cores {cores}", hint=f"--cores {max(1, resources.cores // jobs)}")
+    if memory == 0:
+        raise UsageError(
+            "invalid amount of memory: --memory 0",
+            hint=f"--memory {files.human_readable_size(resources.memory // jobs)}",
+        )
+    if jobs * (cores or 1) > resources.cores:
+        raise UsageError(
+            f"{count_text(jobs, 'job')} of {count_text(cores or 1, 'core')} each: "
+            f"{jobs * (cores or 1)} needed, this machine has {resources.cores}",
+            hint=f"-j {max(1, resources.cores // (cores or 1))}",
+        )
+    if memory is not None and jobs * memory > resources.memory:
+        fitting = resources.memory // memory
+        raise OutOfMemory(
+            f"{count_text(jobs, 'job')} of {files.human_readable_size(memory)} each: "
+            f"{files.human_readable_size(jobs * memory)} needed",
+            why=f"this machine has {files.human_readable_size(resources.memory)}",
+            hint=f"-j {fitting}" if fitting else f"--memory {files.human_readable_size(resources.memory)}",
+        )
+    return MachineResources(
+        cores=cores or max(1, resources.cores // jobs), memory=memory or int(SPARED * resources.memory / jobs)
+    )
+
+
+def require_memory_of_earlier_builds(peaks: Mapping[str, int], share: MachineResources, *, jobs: int) -> None:
+    """Refuse configs that used more memory before than each job may use now.
+
+    Raises:
+        OutOfMemory: with the largest of them.
+    """
+    config, peak = max(peaks.items(), key=lambda item: item[1], default=("", 0))
+    if peak > share.memory:
+        raise OutOfMemory(
+            f"{config} used {files.human_readable_size(peak)} of memory when it was last built",
+            why=f"each of {count_text(jobs, 'job')} may have {files.human_readable_size(share.memory)}",
+            hint="fewer jobs with -j, or more for each with --memory",
+        )
+
+
+def estimated_disk_use(used: Mapping[str, int], configs: tuple[str, ...], *, jobs: int) -> int:
+    """Return the bytes of disk that a run takes temporarily, from its configs' earlier use."""
+    largest = sorted((int(MARGIN * used.get(config, 0)) for config in configs), reverse=True)
+    return sum(max(LEAST_DISK, size) for size in largest[:jobs])
+
+
+def require_buildable_platforms(
+    feedstock: Feedstock, configs: Iterable[BuildConfig], *, rehearsal: bool, containers: bool = True
+) -> None:
+    """Refuse configs that this machine cannot build; without ``containers`` it builds on the host alone.
+
+    Raises:
+        UnsupportedPlatform: for each of them.
+    """
+    raise_all(list(_platform_errors(feedstock, tuple(configs), rehearsal=rehearsal, containers=containers).values()))
+
+
+def buildable_configs(
+    feedstock: Feedstock, names: Iterable[str], *, rehearsal: bool, containers: bool = True
+) -> tuple[tuple[str, ...], str]:
+    """Return the configs that this machine can build, and a line about the others; empty without any.
+
+    Raises:
+        UnsupportedPlatform: when it can build none of them.
+    """
+    configs = config_file.read_configs(feedstock, tuple(names))
+    faults = _platform_errors(feedstock, configs, rehearsal=rehearsal, containers=containers)
+    if not faults:
+        return tuple(config.name for config in configs), ""
+    if len(faults) == len(configs):
+        raise_all(list(faults.values()))
+    left_out = [config for config in configs if config.name in faults]
+    targets = ", ".join(sorted({config.platform for config in left_out}))
+    count = f"{len(left_out)} config{'s' if len(left_out) > 1 else ''}"
+    return (
+        tuple(config.name for config in configs if config.name not in faults),
+        f"left out: {count} for {targets}, which this machine ({machine_subdir()}) cannot build",
+    )
+
+
+def image_platforms(feedstock: Feedstock, configs: Collection[BuildConfig]) -> dict[str, str]:
+    """Return the platforms, such as ``linux/arm64``, of the images that build configs, by the configs' names."""
+    builds = render.build_platforms(feedstock, {config.platform for config in configs})
+    return {config.name: emulation.oci_platform(builds[config.platform]) for config in configs}
+
+
+def configs_with_emulated_tests(
+    feedstock: Feedstock, configs: Collection[BuildConfig], *, in_container: bool
+) -> frozenset[str]:
+    """Return the names of the cross-compiled configs whose programs run here all the same, as their tests need."""
+    builds = render.build_platforms(feedstock, {config.platform for config in configs})
+    crossed = {target for target, build in builds.items() if target != build}
+    if not crossed or not job_settings.runs_emulated_tests(feedstock.conda_forge_yml):
+        return frozenset()
+    running = {target for target in crossed if emulation.can_run_platform(target, in_container=in_container)}
+    return frozenset(config.name for config in configs if config.platform in running)
+
+
+def _platform_errors(
+    feedstock: Feedstock, configs: Collection[BuildConfig], *, rehearsal: bool, containers: bool
+) -> dict[str, UnsupportedPlatform]:
+    builds = render.build_platforms(feedstock, {config.platform for config in configs})
+    here = container_subdir() if containers and not rehearsal else machine_subdir()
+    errors = {}
+    for config in configs:
+        build = builds[config.platform]
+        if error := _config_platform_error(config, build, here, rehearsal=rehearsal, containers=containers):
+            errors[config.name] = error
+    return errors
+
+
+def _config_platform_error(
+    config: BuildConfig, build: str, here: str, *, rehearsal: bool, containers: bool
+) -> UnsupportedPlatform | None:
+    """Return why a config for its platform, built on another or the same one, cannot be built here."""
+    target = config.platform
+    at = Place(file=f".ci_support/{config.name}.yaml")
+    if rehearsal and target != here:
+        return UnsupportedPlatform(
+            f"{config.name} cannot be rehearsed on this machine",
+            at=at,
+            why=f"it is for {target}, the wheels of a rehearsal here are for {here}",
+            hint="build it without --rehearse",
+        )
+    if target.partition("-")[0] != here.partition("-")[0] or not here.startswith("linux-"):
+        why = f"it is for {target}, this machine is {machine_subdir()}"
+        return UnsupportedPlatform(
+            f"{config.name} cannot be built on this machine", at=at, why=why, hint=_other_machine_hint(build)
+        )
+    if machine_subdir() != here and emulation.can_run_platform(build, in_container=True):
+        return None
+    if build == target != here and containers and emulation.can_run_platform(target, in_container=True):
+        return None
+    if build != here:
+        key = target.replace("-", "_")
+        return UnsupportedPlatform(
+            f"{config.name} cannot be built on this machine",
+            at=at,
+            why=f"it is built for {target} on {build}, this machine is {here}",
+            hint=f"build it on {build}, or cross-compile: build_platform: {{{key}: {here.replace('-', '_')}}} in "
+            f"conda-forge.yml, then kiln rerender{_emulation_hint(target) if build == target else ''}",
+        )
+    return None
+
+
+def _other_machine_hint(build: str) -> str:
+    """Return where a config of another system is built: kiln builds for Linux, on macOS in containers alone."""
+    if not build.startswith("linux-"):
+        return f"build it on {build} with another tool: kiln builds for Linux"
+    return "start Docker, which builds it here" if machine_subdir().startswith("osx-") else f"build it on {build}"
+
+
+def _emulation_hint(target: str) -> str:
+    """Return what an emulated build needs, to be tried next."""
+    if emulation.can_run_platform(target, in_container=True):
+        return "; or emulate it in a container (docker or podman)"
+    return (
+        f"; or emulate it in a container: this kernel has no interpreter for {target} that containers can use (Debian: "
+        "apt-get install qemu-user-static binfmt-support)"
+    )

@@ -1,0 +1,279 @@
+"""Refuse feedstocks that cannot be built, before anything is spent on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any
+
+from kiln.base import limits
+from kiln.base.errors import IncompatibleVersions, RecipeFault, UsageError, did_you_mean, raise_all
+from kiln.base.position import Place
+from kiln.base.yaml import PlacedText
+from kiln.build.engine.scripts import COMMANDS
+from kiln.compat.combination import Combination, DoctorResult, Finding, Verdict
+from kiln.conda.specs import package_name
+from kiln.feedstock import config_file
+from kiln.recipe import render
+from kiln.recipe.feedstock import is_v1
+from kiln.recipe.rendered import OWN_ENGINE
+from kiln.recipe.v1.expressions import is_template
+from kiln.recipe.v1.nodes import node_error, node_place
+from kiln.recipe.v1.recipe import RecipeV1
+from kiln.recipe.v1.unknown_keys import items_of_all_branches
+from kiln.recipe.variants.files import cuda_version_of_config
+
+if TYPE_CHECKING:
+    import configparser
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from kiln.recipe.feedstock import Feedstock
+    from kiln.recipe.rendered import RenderedConfig
+
+
+def check_keys_and_find_stagings(feedstock: Feedstock) -> dict[str, Place]:
+    """Return the places of a recipe's staging outputs, by name; refuse the recipe if no build honors its keys.
+
+    Raises:
+        RecipeFault: it has such keys, with the line of each.
+    """
+    recipe = RecipeV1.read(feedstock.recipe_v1)
+    raise_all(_unsupported_key_errors(recipe.root))
+    entries = recipe.root.get("outputs", ())
+    named = [entry["staging"].get("name") for entry in entries if isinstance(entry.get("staging"), dict)]
+    return {str(name): node_place(name) for name in named}
+
+
+def _unsupported_key_errors(root: Any) -> Iterator[RecipeFault]:
+    for entry in (root, *items_of_all_branches(root.get("outputs"))):
+        if isinstance(entry, dict):
+            yield from _script_errors(_nested_value(entry, "build", "script"))
+            for test in items_of_all_branches(entry.get("tests")):
+                yield from _test_script_errors(_nested_value(test, "script"))
+
+
+def _test_script_errors(script: Any) -> Iterator[RecipeFault]:
+    yield from _script_errors(script)
+    for key in script if isinstance(script, dict) else ():
+        if key == "secrets":
+            yield node_error(
+                key,
+                "secrets of a test's script are not supported",
+                why="tests run again wherever the package is tested, without the variables of its build",
+                hint="remove them, or test with what a build script has written into the package",
+            )
+
+
+def _script_errors(script: Any) -> Iterator[RecipeFault]:
+    interpreter = _nested_value(script, "interpreter")
+    if isinstance(interpreter, PlacedText) and not is_template(interpreter) and interpreter not in COMMANDS:
+        known = ", ".join(sorted(COMMANDS))
+        yield node_error(
+            interpreter,
+            f"scripts for the interpreter {str(interpreter)!r} are not supported",
+            hint=did_you_mean(str(interpreter), COMMANDS) or f"one of {known}",
+        )
+
+
+def _nested_value(node: Any, *keys: str) -> Any:
+    for key in keys:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
+
+
+LATE = "${{"  # of folders that only the build knows
+
+
+def require_supported_recipe(feedstock: Feedstock, configs: Iterable[str], *, engine: str = OWN_ENGINE) -> None:
+    """Refuse a feedstock whose recipe asks for what no build does.
+
+    Raises:
+        RecipeFault: with the file and the line.
+        UsageError: the engine cannot read the recipe.
+    """
+    if not is_v1(feedstock):
+        return
+    if engine != OWN_ENGINE:
+        raise UsageError(
+            f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {OWN_ENGINE}"
+        )
+
+    places = limits.run_bounded(lambda: check_keys_and_find_stagings(feedstock))
+    for config in configs if places else ():
+        _require_independent_stagings(render.render(feedstock, config_file.read_config(feedstock, config)), places)
+
+
+def _require_independent_stagings(rendered: RenderedConfig, places: Mapping[str, Place]) -> None:
+    """Refuse staging outputs that require packages of the same recipe, since they are built before all of these."""
+    names = {output.name for output in rendered.outputs}
+    for staging in rendered.stagings:
+        needs = staging.requirements
+        if own := sorted(names & {package_name(spec) for spec in (*needs.build, *needs.host)}):
+            raise RecipeFault(
+                f"the staging output {staging.name} requires {own[0]}, a package of this recipe",
+                at=next(
+                    (at for name, at in places.items() if staging.name.startswith(name)), Place(file=rendered.file)
+                ),
+                why="staging outputs are built before all packages",
+                hint=f"build {own[0]} in a feedstock of its own, or in the staging output",
+            )
+
+
+def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
+    """Require the scripts, patches and local sources that a recipe names.
+
+    Raises:
+        RecipeFault: with all missing files.
+    """
+    names = dict.fromkeys(
+        (rendered.file, *pair) for rendered in renderings for pair in _paths_named_in_recipe(rendered)
+    )
+    missing = {(file, name): key for file, key, name in names if not _recipe_path_exists(feedstock.recipe, key, name)}
+    raise_all(_missing_file_errors(feedstock, missing))
+
+
+def _paths_named_in_recipe(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
+    """Yield the paths that a build reads, relative to the recipe, each after the key that names it."""
+    for source in rendered.sources:
+        yield from (("source/path", path) for path in [source.path] if path is not None)
+        yield from (("source/patches", patch) for patch in source.patches if LATE not in patch)
+    scripts = (
+        *(staging.script for staging in rendered.stagings),
+        *(output.script for output in rendered.outputs if not output.skip),
+    )
+    yield from (("script", script.file) for script in scripts if script.file is not None)
+
+
+def _recipe_path_exists(recipe: Path, key: str, name: str) -> bool:
+    """Return whether a path exists: a source may be a folder."""
+    path = recipe / name
+    return path.exists() if key == "source/path" else path.is_file()
+
+
+def _missing_file_errors(feedstock: Feedstock, missing: Mapping[tuple[str, str], str]) -> Iterator[RecipeFault]:
+    files = sorted(path.name for path in feedstock.recipe.iterdir())
+    for (file, name), key in missing.items():
+        yield RecipeFault(
+            f"{key}: {name!r} does not exist",
+            at=_path_position_in_recipe(feedstock.root, file, name),
+            why=f"paths are relative to the recipe's folder, {feedstock.recipe}",
+            hint=did_you_mean(name, files) or f"add recipe/{name}, or correct its name",
+        )
+
+
+def _path_position_in_recipe(root: Path, file: str, name: str) -> Place:
+    """Return the place of a path in the recipe; the recipe alone for a path that a template makes."""
+    word = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w./-])")
+    lines = (root / file).read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        if match := word.search(line.partition(" #")[0]):
+            return Place(file=file, line=number, column=match.start() + 1)
+    return Place(file=file)
+
+
+# The outputs that have TensorFlow's version, and Serving's.
+TENSORFLOW = ("tensorflow", "tensorflow-base", "libtensorflow_framework")
+SERVING = ("tensorflow-serving",)
+NAMED = 3  # outputs in a message
+SETTINGS = "compile.ini"
+
+
+def version_combinations_of_config(feedstock: Feedstock, config: str) -> tuple[Combination, ...]:
+    """Return the combinations of versions of a config, one for each of its Pythons; none if it has nothing to check.
+
+    Raises:
+        UnknownConfig: when the config is not found.
+    """
+    return _rendered_version_combinations(
+        feedstock, render.render(feedstock, config_file.read_config(feedstock, config))
+    )
+
+
+def result_for_config_outside_tables(feedstock: Feedstock, config: str) -> DoctorResult:
+    """Return the result for a config that the tables are not about: it has neither CUDA nor TensorFlow."""
+    outputs = render.render(feedstock, config_file.read_config(feedstock, config)).outputs
+    names = list(dict.fromkeys(f"{output.name} {output.version}" for output in outputs)) or ["no output"]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    what = f"{config} ({', '.join(names[:NAMED])}{more})"
+    reason = f"{what} is built without CUDA, and is neither TensorFlow nor TensorFlow Serving"
+    finding = Finding(rule="config", verdict=Verdict.UNKNOWN, reason=reason)
+    return DoctorResult(combination=Combination(), verdict=Verdict.UNKNOWN, findings=(finding,))
+
+
+def require_compatible_versions(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
+    """Refuse rendered configs that cannot work.
+
+    Raises:
+        IncompatibleVersions: with the rows of the tables, and combinations that work.
+    """
+    from kiln.compat.verdict import judge_combination
+
+    results = (
+        (rendered.config.name, judge_combination(combination))
+        for rendered in renderings
+        for combination in _rendered_version_combinations(feedstock, rendered)
+    )
+    raise_all([_incompatibility_error(name, result) for name, result in results if result.verdict is Verdict.CANNOT])
+
+
+def _incompatibility_error(name: str, result: DoctorResult) -> IncompatibleVersions:
+    worst = [finding for finding in result.findings if finding.verdict is Verdict.CANNOT]
+    rows = "; ".join(f"{row.place}, {row['source']}" for finding in worst for row in finding.rows[:1])
+    instead = "; or ".join(suggestion.combination.text for suggestion in result.nearest[:2])
+    return IncompatibleVersions(
+        f"{name} cannot work: {'; '.join(finding.reason for finding in worst)}",
+        why=rows,
+        hint=f"kiln doctor {name}" + (f"; {instead} would work" if instead else ""),
+    )
+
+
+def _rendered_version_combinations(feedstock: Feedstock, rendered: RenderedConfig) -> tuple[Combination, ...]:
+    from kiln.compat.combination import combinations_of_variant
+
+    config, versions = rendered.config, {output.name: output.version for output in rendered.outputs}
+    tf, serving = (
+        next((versions[name] for name in names if name in versions), None) for names in (TENSORFLOW, SERVING)
+    )
+    if tf is None and serving is None and cuda_version_of_config(config) is None:
+        return ()
+    combinations = combinations_of_variant(config.variant, tf=tf, serving=serving)
+    if tf is None and serving is None:
+        # Pythons and Bazel are facts about TensorFlow alone.
+        combinations = tuple(
+            dict.fromkeys(combination.with_versions(python=None, bazel=None) for combination in combinations)
+        )
+    listed = compiled_cuda_capabilities(feedstock.recipe, cuda_version_of_config(config) or "")
+    return tuple(
+        combination if combination.built_for else dataclasses.replace(combination, built_for=listed)
+        for combination in combinations
+    )
+
+
+def compiled_cuda_capabilities(recipe: Path, cuda: str) -> tuple[str, ...]:
+    """Return the compute capabilities that a recipe compiles for with a CUDA; empty where it does not say."""
+    import configparser  # few recipes have the file
+
+    settings = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
+    try:
+        settings.read_string((recipe / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError, configparser.Error):
+        return ()  # a recipe without that file
+    policy = (
+        {int(name) for name in settings["architectures"] if name.isdecimal()} if "architectures" in settings else set()
+    )
+    accepted = _cuda_and_compiler_architectures(settings, f"cuda {cuda}")
+    numbers = sorted(policy & accepted) if accepted is not None else []
+    return (*(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}") if numbers else ()
+
+
+def _cuda_and_compiler_architectures(settings: configparser.ConfigParser, section: str) -> set[int] | None:
+    numbers = _architectures_in_section(settings, section)
+    compiler = settings.get(section, "compiler", fallback="")
+    by_compiler = _architectures_in_section(settings, f"compiler {compiler}")
+    return numbers if numbers is None or by_compiler is None else numbers & by_compiler
+
+
+def _architectures_in_section(settings: configparser.ConfigParser, section: str) -> set[int] | None:
+    text = settings.get(section, "architectures", fallback="")
+    return {int(word) for word in text.split() if word.isdecimal()} or None

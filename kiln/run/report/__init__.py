@@ -1,0 +1,1 @@
+"""Reports of runs: text, web pages, JSON, JUnit, comparisons."""

@@ -1,0 +1,1 @@
+"""What is on disk between commands: the ledger, build_artifacts, caches, results."""

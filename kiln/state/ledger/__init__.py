@@ -1,0 +1,1 @@
+"""The ledger: one SQLite file with all runs of a feedstock."""

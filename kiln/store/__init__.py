@@ -1,1 +1,0 @@
-"""Store the results of builds below build_artifacts: layout, caches of steps, builds and compiles."""

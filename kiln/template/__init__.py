@@ -1,3 +1,0 @@
-"""Evaluation of selectors and Jinja templates without running any code of the recipe."""
-
-from __future__ import annotations

@@ -1,0 +1,139 @@
+"""The parts for other systems that need nothing of theirs, loaded as they are imported there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kiln.base.system import files as system_files
+
+ROOT = Path(__file__).parents[4]
+
+
+def loaded(name: str, system: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return another copy of a module, as it is on a system."""
+    spec = importlib.util.spec_from_file_location(f"{name}_{system}", ROOT / "kiln" / "base" / "system" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "platform", system)
+        patch.setitem(sys.modules, "msvcrt", ModuleType("msvcrt"))
+        for flag in ("O_NOINHERIT", "O_BINARY"):
+            patch.setattr(os, flag, 0, raising=False)
+        patch.setitem(sys.modules, spec.name, module)  # where dataclasses look up its types
+        spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "path", ["C:/x", "a:b", "a\\..\\b", "NUL", "share/nul.txt", "lib/COM1", "share/name.", "share/name ", "con /x"]
+)
+def test_windows_writes_elsewhere_than_such_a_path_says(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loaded("files", "win32", monkeypatch).is_special_path(path)
+    assert not loaded("files", "linux", monkeypatch).is_special_path(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["lib/python3.12/site-packages/a.py", "./a", "a/../b", "console.txt", "nullable", ".a"]
+)
+def test_windows_takes_other_paths_as_they_are(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not loaded("files", "win32", monkeypatch).is_special_path(path)
+
+
+def test_an_environment_has_its_program_where_the_system_has_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = loaded("venv", "win32", monkeypatch)
+    assert (windows.PYTHON.as_posix(), windows.PROGRAM.as_posix()) == ("Scripts/python.exe", "Scripts/kiln.cmd")
+    packages = windows.site_packages(Path("clone/.venv"))
+    assert os.path.normpath(packages / windows.ROOT_FROM_PACKAGES) == "clone"
+    unix = loaded("venv", "darwin", monkeypatch)
+    assert unix.PYTHON.as_posix() == "bin/python"
+
+
+def test_lines_for_the_shell_are_those_of_cmd_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = loaded("user", "win32", monkeypatch)
+    assert windows.joined_command_line([r"C:\a b\kiln.cmd", "rerender"]) == r'"C:\a b\kiln.cmd" rerender'
+    assert windows.quoted_word("a b") == '"a b"'
+    line = windows.path_export_line(Path("p"))
+    assert line.startswith('set "PATH=p;')
+    assert line.endswith(';%PATH%"')
+    assert loaded("user", "linux", monkeypatch).path_export_line(Path("a b")) == "export PATH='a b/bin':$PATH"
+
+
+@pytest.mark.processes
+def test_on_macos_a_process_ends_with_its_parent() -> None:
+    code = """
+import importlib.util, os, signal, sys, time
+sys.platform = "darwin"
+spec = importlib.util.spec_from_file_location("there", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+sys.platform = "linux"
+child = os.fork()
+if child:
+    os.read(0, 1)
+    print(child, flush=True)
+    os._exit(0)
+module.die_with_parent(signal.SIGTERM)
+os.write(os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT), b"x")
+time.sleep(600)
+"""
+    module = ROOT / "kiln" / "base" / "system" / "processes.py"
+    ready = Path(os.environ.get("TMPDIR", "/tmp")) / f"kiln-ready-{os.getpid()}"
+    process = subprocess.Popen(
+        (sys.executable, "-c", code, str(module), str(ready)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    while not ready.exists():
+        time.sleep(0.01)
+    ready.unlink()
+    output, _ = process.communicate(b"x", timeout=60)
+    child, until = int(output), time.monotonic() + 30
+    while Path(f"/proc/{child}/cmdline").exists() and Path(f"/proc/{child}/cmdline").read_bytes():
+        assert time.monotonic() < until, "it goes on without its parent"
+        time.sleep(0.05)
+
+
+def test_on_macos_numbers_of_this_process_are_plausible(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = loaded("machine", "darwin", monkeypatch)
+    assert usage.core_count() >= 1
+    assert usage.machine_memory() > 1 << 20
+    assert usage.private_memory() > 1 << 10
+    assert usage.bytes_written() >= 0
+
+
+def test_space_is_reserved_where_the_system_cannot_allocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = loaded("files", "darwin", monkeypatch)
+    with (tmp_path / "reserve").open("wb") as file:
+        files.reserve_space(file.fileno(), 3 << 20)
+    assert (tmp_path / "reserve").stat().st_blocks * 512 >= 3 << 20
+    with files.temporary_file_with_content(b"content") as path:
+        assert path.read_bytes() == b"content"
+        assert not str(path).startswith("/proc")
+    assert not path.exists()
+
+
+def test_a_link_and_a_pipe_are_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+    with os.fdopen(system_files.open_regular_file(tmp_path / "file"), "rb") as file:
+        assert file.read() == b"x"
+    for name in ("link", "pipe", "missing"):
+        with pytest.raises(OSError, match=name):
+            system_files.open_regular_file(tmp_path / name)
+
+
+def test_a_lock_is_held_until_its_file_is_closed(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open("w") as other:
+        system_files.acquire_lock(one.fileno(), wait=False)
+        with pytest.raises(BlockingIOError):
+            system_files.acquire_lock(other.fileno(), wait=False)
+        one.close()
+        system_files.acquire_lock(other.fileno(), wait=False)

@@ -1,0 +1,102 @@
+"""Dataclasses are converted to JSON values and back, and invalid values are refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln.base.serialization import from_json_values, to_json
+from kiln.state.ledger import json_columns
+from kiln.state.results import Artifact, CompileReport, PackageReport, StepReport, TestReport, TestVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Color(Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    name: str
+    size: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    inner: Inner
+    color: Color
+    path: Path | None
+    seconds: float
+    items: tuple[Inner, ...] = ()
+    pair: tuple[str, int] = ("a", 1)
+    table: Mapping[str, tuple[str, ...]] | None = None
+    extra: Any = None
+
+
+NAMES = (Inner, Color)
+VALUE = Outer(
+    inner=Inner(name="n", size=3),
+    color=Color.RED,
+    path=Path("/x"),
+    seconds=1.5,
+    items=(Inner(name="a"), Inner(name="b")),
+    pair=("z", 2),
+    table={"k": ("1", "2")},
+    extra={"free": [1, None]},
+)
+
+
+def test_a_value_is_the_same_after_a_round_trip() -> None:
+    data = json.loads(json.dumps(to_json(VALUE)))
+    assert data["color"] == "red"
+    assert data["items"] == [{"name": "a", "size": 0}, {"name": "b", "size": 0}]
+    assert from_json_values(Outer, data, NAMES) == VALUE
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inner": {"name": 1}},
+        {"inner": {"name": "n", "size": "3"}},
+        {"inner": {"name": "n", "size": True}},
+        {"inner": {"name": "n", "unknown": 1}},
+        {"inner": {}},
+        {"inner": []},
+        {"color": "blue"},
+        {"path": 3},
+        {"seconds": "1"},
+        {"seconds": False},
+        {"items": "ab"},
+        {"items": {}},
+        {"pair": ["z"]},
+        {"table": {"k": "12"}},
+        {"unknown": 1},
+    ],
+)
+def test_a_value_of_another_type_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        from_json_values(Outer, {**to_json(VALUE), **changes}, NAMES)
+
+
+def test_defaults_fill_missing_fields_and_whole_numbers_are_floats() -> None:
+    value = from_json_values(Outer, {"inner": {"name": "n"}, "color": "red", "path": None, "seconds": 2}, NAMES)
+    assert value == Outer(inner=Inner(name="n"), color=Color.RED, path=None, seconds=2.0)
+    assert isinstance(value.seconds, float)
+
+
+def test_reports_are_the_same_after_a_round_trip() -> None:
+    artifact = Artifact(
+        path=Path("a.conda"), sha256="0", size=1, config="c", name="a", version="1", build_string="h", subdir="noarch"
+    )
+    tests = TestReport(package="a", verdict=TestVerdict.PASSED, notes=("n",), log=Path("/log"))
+    package = PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests)
+    assert json_columns.record_from_json(PackageReport, json.loads(json.dumps(to_json(package)))) == package
+    step = StepReport(title="t", seconds=1.0, compile=CompileReport(hits=1, misses=2, internal=3, seconds=4.0))
+    assert json_columns.record_from_json(StepReport, json.loads(json.dumps(to_json(step)))) == step

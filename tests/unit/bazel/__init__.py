@@ -1,1 +1,0 @@
-"""Bazel's output: caches, events, last messages."""

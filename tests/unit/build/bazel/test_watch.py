@@ -1,0 +1,168 @@
+"""A build is followed: its file is read as it grows, its pace measured, its stall and its failure reported."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.base.errors import BuildFailed
+from kiln.base.process_table import parse_proc_stat, processes_with_descendants
+from kiln.build.bazel.watch import (
+    BuildEventFile,
+    BuildWatch,
+    RemainingTimeEstimate,
+    StallDetector,
+    awaited_processes_text,
+    watch_build,
+)
+from tests.unit.build.bazel.test_events import EVENTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.state.results import Progress
+
+
+def watch_of(name: str, told: list[Progress] | None = None) -> BuildWatch:
+    return BuildWatch(
+        file=BuildEventFile(EVENTS / f"{name}.json"),
+        on_progress=([] if told is None else told).append,
+        stall=StallDetector(60),
+    )
+
+
+def test_a_file_is_read_as_it_grows_whole_lines_alone(tmp_path: Path) -> None:
+    content, path = (EVENTS / "first.json").read_bytes(), tmp_path / "events.json"
+    file = BuildEventFile(path)
+    file.read_new_events()
+    assert file.build.events == 0
+    seen = []
+    with path.open("wb", buffering=0) as growing:
+        for start in range(0, len(content), 1000):
+            growing.write(content[start : start + 1000])
+            file.read_new_events()
+            seen.append(file.build.done)
+    assert seen == sorted(seen)
+    assert seen[-1] == 8
+    assert len(set(seen)) > 3
+    assert file.build.events == len(content.splitlines())
+
+
+def test_a_second_call_of_bazel_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "events.json"
+    file = BuildEventFile(path)
+    path.write_bytes((EVENTS / "failed.json").read_bytes())
+    file.read_new_events()
+    assert file.build.failures
+    path.unlink()
+    path.write_bytes((EVENTS / "again.json").read_bytes())
+    file.read_new_events()
+    assert not file.build.failures
+
+
+def test_the_report_counts_the_actions_of_earlier_calls_that_were_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "events.json"
+    for name in ("events.json.wheel", "events.json"):
+        shutil.copy(EVENTS / "again.json", tmp_path / name)
+    once = BuildEventFile(EVENTS / "again.json")
+    once.read_new_events()
+    single = once.build.compile_report()
+    both = BuildWatch(file=BuildEventFile(path), on_progress=print, stall=StallDetector(60)).compile_report()
+    assert single is not None
+    assert both is not None
+    assert (both.hits, both.misses) == (2 * single.hits, 2 * single.misses)
+    assert single.misses + single.hits > 0
+
+
+def test_progress_is_told_once_and_only_when_it_has_changed() -> None:
+    told: list[Progress] = []
+    watch = watch_of("again", told)
+    watch.poll_events(100.0)
+    watch.poll_events(100.5)
+    assert [(item.done, item.total) for item in told] == [(8, 8)]
+
+
+def test_the_pace_of_the_last_minutes_counts() -> None:
+    pace = RemainingTimeEstimate()
+    assert pace.remaining_seconds(0.0, 0, None) is None
+    assert pace.remaining_seconds(10.0, 100, 1000) == pytest.approx(90.0)
+    later = [pace.remaining_seconds(float(second), 100 + second // 10, 1000) for second in range(20, 800, 10)]
+    assert later[-1] == pytest.approx((1000 - 179) * 10, rel=0.02), "an action every ten seconds"
+
+
+def test_a_standstill_is_noticed_only_without_events_and_without_work() -> None:
+    stall = StallDetector(60.0)
+    assert [stall.stalled_seconds(now, 1, lambda: 5.0) for now in (0.0, 1.0, 59.0)] == [None] * 3
+    assert stall.stalled_seconds(62.0, 1, lambda: 5.0) == pytest.approx(61.0)
+    assert stall.stalled_seconds(63.0, 2, lambda: 5.0) is None, "an event has come"
+    busy = iter((64.0, 124.0, 190.0))
+    assert [stall.stalled_seconds(now, 2, busy.__next__) for now in (64.0, 124.0, 190.0)] == [None] * 3, (
+        "a linker works"
+    )
+
+
+def test_a_server_that_only_waits_does_not_count_as_work() -> None:
+    stall = StallDetector(60.0)
+    stall.stalled_seconds(0.0, 1, lambda: 0.0)
+    stall.stalled_seconds(0.5, 1, lambda: 0.0)
+    assert stall.stalled_seconds(80.0, 1, lambda: 80 * 0.005) == pytest.approx(79.5)
+
+
+def test_a_failure_is_told_by_the_action_and_by_its_cause() -> None:
+    watch = watch_of("refused")
+    watch.file.read_new_events()
+    error = watch.explained_error(BuildFailed("the script failed", why="the end of the log"))
+    assert error.what.startswith("the compile failed: download failed\n")
+    assert "Connection refused" in error.what
+    assert "--distdir" in error.hint
+    assert error.why == "the end of the log"
+
+
+def test_a_failure_without_events_is_told_by_what_the_log_says_if_that_is_known() -> None:
+    watch = BuildWatch(file=BuildEventFile(EVENTS / "none.json"), on_progress=print, stall=StallDetector(60))
+    unknown = BuildFailed("the script failed", why="no luck", hint="read the log")
+    assert watch.explained_error(unknown) is unknown
+    known = watch.explained_error(
+        BuildFailed("the script failed", why="g++: error: unrecognized command-line option '-x'")
+    )
+    assert known.what == "the compile failed: compiler rejects a flag"
+
+
+def test_what_bazel_writes_last_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "events.json"
+    with watch_build(path, on_progress=lambda _: None, stall=60.0) as watch:
+        path.write_bytes((EVENTS / "again.json").read_bytes())
+        report = watch.compile_report()
+    assert report is not None
+    assert report.hits == 6
+
+
+def test_a_process_whose_children_have_all_ended_is_at_work() -> None:
+    parent, child = (
+        parse_proc_stat(f"{pid} (worker) {state} {parent}" + " 0" * 9 + " 0 0 0 0 0 0 0 0 100")
+        for pid, state, parent in ((7, "S", 1), (8, "Z", 7))
+    )
+    assert awaited_processes_text([parent, child]).startswith("worker (process 7, since")
+
+
+def test_this_process_is_below_itself_and_at_work() -> None:
+    here = processes_with_descendants(os.getpid())
+    (own,) = (process for process in here if process.pid == os.getpid())
+    assert f"(process {os.getpid()}, since" in awaited_processes_text(
+        [own]
+    )  # others' orphans are below the first process of a container
+    assert awaited_processes_text(here, without={process.pid for process in here}) == ""
+
+
+def test_a_build_in_another_container_is_judged_by_what_it_says(tmp_path: Path) -> None:
+    watch = BuildWatch(
+        file=BuildEventFile(tmp_path / "none"),
+        on_progress=lambda _: None,
+        stall=StallDetector(60),
+        same_container=False,
+    )
+    assert [watch.stall_description(now) for now in (0.0, 1.0, 30.0)] == [""] * 3
+    assert watch.stall_description(130.0) == "no output of Bazel for 2 min"

@@ -1,0 +1,133 @@
+"""A pin to a package in host has the bounds of the version that the engine has solved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.base.errors import RecipeFault
+from kiln.build.engine.dependencies import (
+    packages_in_rendered_recipe,
+    pin_placeholder,
+    pinnable_packages,
+    pins_to_solve,
+    replace_pin_placeholders,
+)
+from kiln.build.engine.metadata import rewrite_package_metadata
+from kiln.build.engine.recipe import output_recipe
+from kiln.conda.package_reader import read_info_json
+from kiln.recipe.rendered import Output, Pin, Requirements
+from tests.packages import conda_package
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RENDERED = """\
+recipe: {}
+finalized_dependencies:
+  build:
+    resolved:
+    - {name: gcc, version: '14', build: '0'}
+  host:
+    resolved:
+    - {name: numpy, version: 2.4.6, build: py311_0}
+    - name: short
+      version: '5'
+      build: h_1
+"""
+SOLVED = {"numpy": ("2.4.6", "py311_0"), "short": ("5", "h_1")}
+NUMPY = Pin(name="numpy", subpackage=False)
+
+
+def test_the_engine_gets_a_pin_that_fails_where_host_lacks_the_package() -> None:
+    assert pin_placeholder(NUMPY) == '${{ pin_compatible("numpy", lower_bound="0", upper_bound=none) }}'
+
+
+def test_the_engine_gets_a_bare_name_for_pin_run_as_build() -> None:
+    assert pin_placeholder(Pin(name="perl", subpackage=False, spec="perl 5.*")) == "perl"
+
+
+@pytest.mark.parametrize(
+    ("pin", "wanted"),
+    [
+        (Pin(name="a", subpackage=False, min_pin="x.x", max_pin="x"), 'lower_bound="x.x", upper_bound="x"'),
+        (Pin(name="a", subpackage=False, min_pin=None, lower="1.2", upper="3"), 'lower_bound="1.2", upper_bound="3"'),
+        (Pin(name="a", subpackage=False, max_pin=None), 'lower_bound="x.x.x.x.x.x", upper_bound=none'),
+        (Pin(name="a", subpackage=False, exact=True), "exact=true"),
+    ],
+)
+def test_the_pins_of_a_recipe_yaml_are_the_engines_own(pin: Pin, wanted: str) -> None:
+    own = Pin(**{**{name: getattr(pin, name) for name in pin.__slots__}, "by_engine": True})
+    assert pin_placeholder(own) == f'${{{{ pin_compatible("a", {wanted}) }}}}'
+
+
+@pytest.mark.parametrize(
+    "pin",
+    [
+        Pin(name='a") ~ env.get("HOME', subpackage=False),
+        Pin(name="a", subpackage=False, lower='1" ~ x ~ "', by_engine=True),
+        Pin(name="a", subpackage=False, upper="3}}", by_engine=True),
+    ],
+)
+def test_what_could_leave_the_engines_expression_is_refused(pin: Pin) -> None:
+    with pytest.raises(RecipeFault):
+        pin_placeholder(pin)
+
+
+def test_a_pin_replaces_its_requirement_in_the_engines_recipe(tmp_path: Path) -> None:
+    output = Output(
+        name="p", version="1", build_number=0, build_string="0", subdir="linux-64", about={}, used={},
+        requirements=Requirements(host=("numpy",), run=("six 1.0", "numpy"), run_constrained=("numpy",)),
+        run_exports={"weak_constrains": ("numpy",)},
+        pins=(("run", 1, NUMPY), ("run_exports/weak_constrains", 0, NUMPY)),
+    )  # fmt: skip
+    recipe = output_recipe(output, recipe_folder=tmp_path, environment={})["requirements"]
+    placeholder = pin_placeholder(NUMPY)
+    assert (recipe["host"], recipe["run"]) == (["numpy"], ["six ==1.0", placeholder])
+    assert (recipe["run_constraints"], recipe["run_exports"]) == (["numpy"], {"weak_constraints": [placeholder]})
+    assert pins_to_solve(output) == (("run", NUMPY), ("run_exports/weak_constrains", NUMPY))
+
+
+@pytest.mark.parametrize(
+    ("specs", "pins", "wanted"),
+    [
+        (["a", "numpy >=0", "b"], [NUMPY], ["a", "numpy >=2.4.6,<3.0a0", "b"]),
+        (["numpy", "numpy >=2.3"], [NUMPY], ["numpy >=2.4.6,<3.0a0", "numpy >=2.3"]),
+        (["numpy >=0", "numpy >=0"], [NUMPY, NUMPY], ["numpy >=2.4.6,<3.0a0"]),
+        (["b"], [NUMPY], ["b", "numpy >=2.4.6,<3.0a0"]),
+        (["x"], [Pin(name="x", subpackage=False, spec="x  >=1  py*")], ["x >=1 py*"]),
+        (["x"], [Pin(name="x", subpackage=False, spec="x 1.2")], ["x 1.2.*"]),
+        (
+            ["numpy"],
+            [Pin(name="numpy", subpackage=False, min_pin="x.x", max_pin="x.x", spec="numpy 2.* py*")],
+            ["numpy >=2.4,<2.5.0a0 py*"],
+        ),
+    ],
+)
+def test_placeholders_become_bounds(specs: list[str], pins: list[Pin], wanted: list[str]) -> None:
+    assert replace_pin_placeholders(specs, pins, SOLVED) == wanted
+
+
+def test_a_pin_to_a_package_that_is_not_solved_is_refused() -> None:
+    with pytest.raises(RecipeFault, match="zlib is not in the host environment"):
+        replace_pin_placeholders(["zlib >=0"], [Pin(name="zlib", subpackage=False)], SOLVED)
+
+
+def test_a_package_gets_the_bounds_of_what_its_engine_recorded(tmp_path: Path) -> None:
+    index = {"name": "p", "depends": ["numpy >=0", "lib ==1"], "constrains": ["short >=0"]}
+    info = {"index.json": index, "run_exports.json": {"strong": ["numpy >=0"]}, "recipe/rendered_recipe.yaml": RENDERED}
+    old = conda_package(tmp_path / "old.conda", info)
+    assert pinnable_packages(packages_in_rendered_recipe(RENDERED.encode())) == SOLVED
+    short = Pin(name="short", subpackage=False, exact=True)
+    pins = (("run", NUMPY), ("run_constrained", short), ("run_exports/strong", NUMPY))
+    rewrite_package_metadata(old, tmp_path / "new.conda", index={}, pins=pins)
+    changed = read_info_json(tmp_path / "new.conda", "index.json")
+    assert changed["depends"] == ["numpy >=2.4.6,<3.0a0", "lib 1"]
+    assert changed["constrains"] == ["short 5 h_1"]
+    assert read_info_json(tmp_path / "new.conda", "run_exports.json") == {"strong": ["numpy >=2.4.6,<3.0a0"]}
+
+
+def test_without_a_host_environment_the_build_environment_counts() -> None:
+    text = RENDERED[: RENDERED.index("  host:")] + "  host: null\n"
+    assert pinnable_packages(packages_in_rendered_recipe(text.encode())) == {"gcc": ("14", "0")}

@@ -1,0 +1,169 @@
+"""Results and messages of a build's process that a script may have forged."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln.base import files
+from kiln.base.errors import BuildFailed
+from kiln.build.job import untrusted_results
+from tests.packages import release_package
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEP = {"title": "compile", "seconds": 1.5, "reused": False, "notes": ["a note"], "compile": None, "failed": False}
+RESULT: dict[str, Any] = {"packages": [], "steps": [STEP], "outdated": False, "error": None}
+
+
+TESTS = {"package": "a", "verdict": "passed", "commands": 1, "install_seconds": 0.1, "seconds": 0.1}
+ARTIFACT = {"path": "a", "sha256": "ab", "size": 1, "config": "c", "name": "a", "version": "1"}
+BUILT: dict[str, Any] = {
+    "artifact": {**ARTIFACT, "build_string": "0", "subdir": "noarch"},
+    "build_seconds": 1,
+    "reused": False,
+    "tests": {**TESTS, "notes": [], "log": None, "run_packages": []},
+    "repositories": [],
+    "feedstock": "",
+}
+
+
+def report(package: Path, folder: Path, **changes: object) -> dict[str, Any]:
+    """The report of a package by a build."""
+    names = {"config": "c", "name": "a", "version": "1", "build_string": "0", "subdir": "noarch"}
+    path, sha256 = str(package.relative_to(folder)), files.sha256(package)
+    artifact = {"path": path, "sha256": sha256, "size": package.stat().st_size, **names, **changes}
+    return {**BUILT, "artifact": artifact}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A config's folder with a package."""
+    release_package(tmp_path / "work" / "channel" / "noarch", "a")
+    (tmp_path / "outside").write_text("of others")
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def package(folder: Path) -> Path:
+    (result,) = folder.rglob("*.conda")
+    return result
+
+
+def test_a_package_is_copied_under_its_name_with_its_hash(folder: Path, package: Path, tmp_path: Path) -> None:
+    told = report(package, folder)
+    known = f"noarch/{package.name}"
+    assert untrusted_results.accept_built_packages([told], folder, expected=known.__eq__, into=tmp_path / "to") == [
+        (tmp_path / "to" / known, told)
+    ]
+    assert (tmp_path / "to" / known).read_bytes() == package.read_bytes()
+    assert (tmp_path / "to" / known).stat().st_nlink == 1
+    assert untrusted_results.accept_built_packages([told], folder, expected=known.__eq__, into=None) == [
+        (package, told)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe", "link above", "missing"])
+def test_only_a_regular_file_is_opened_and_no_link_followed(folder: Path, package: Path, kind: str) -> None:
+    told = report(package, folder)
+    content = package.read_bytes()
+    if kind == "link above":
+        package.parent.rename(folder.parent / "noarch")
+        package.parent.symlink_to(folder.parent / "noarch")
+    else:
+        package.unlink()
+    if kind == "link":
+        (folder.parent / package.name).write_bytes(content)
+        package.symlink_to(folder.parent / package.name)
+    elif kind == "folder":
+        package.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(package)
+    with pytest.raises(BuildFailed, match=r"file not found|not a regular file"):
+        untrusted_results.accept_built_packages([told], folder, expected=lambda _: True, into=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"path": "../outside"}, "file not found"),
+        ({"path": "/etc/passwd"}, "file not found"),
+        ({"path": ""}, "file not found"),
+        ({"subdir": "../.."}, "which is not a package of this recipe"),
+        ({"sha256": "0" * 64}, "is not the package that was built and tested"),
+    ],
+)
+def test_a_report_that_differs_from_its_package_is_refused(
+    folder: Path, package: Path, changes: dict[str, str], message: str
+) -> None:
+    with pytest.raises(BuildFailed, match=message):
+        untrusted_results.accept_built_packages(
+            [report(package, folder, **changes)], folder, expected=lambda _: True, into=None
+        )
+
+
+def test_a_package_that_is_not_of_the_recipe_or_called_otherwise_is_refused(folder: Path, package: Path) -> None:
+    with pytest.raises(BuildFailed, match="which is not a package of this recipe"):
+        untrusted_results.accept_built_packages([report(package, folder)], folder, expected=lambda _: False, into=None)
+    renamed = package.rename(package.with_name("b-1-0.conda"))
+    with pytest.raises(BuildFailed, match=r"the metadata of b-1-0\.conda names a-1-0"):
+        untrusted_results.accept_built_packages([report(renamed, folder)], folder, expected=lambda _: True, into=None)
+
+
+def test_a_result_is_read(tmp_path: Path) -> None:
+    assert untrusted_results.read_build_result(tmp_path, "result.json") is None
+    error = {"type": "BuildFailed", "what": "a", "why": "b", "hint": "c", "step": "compile"}
+    for told in (RESULT, {**RESULT, "packages": [BUILT]}, {**RESULT, "error": error}):
+        (tmp_path / "result.json").write_text(json.dumps(told))
+        assert untrusted_results.read_build_result(tmp_path, "result.json") == told
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "[",
+        "[" * 100_000,
+        "{}",
+        json.dumps({**RESULT, "more": 1}),
+        json.dumps({**RESULT, "steps": [{**STEP, "seconds": float("inf")}]}),
+        json.dumps({**RESULT, "steps": [{**STEP, "seconds": 10**400}]}),
+        json.dumps({**RESULT, "steps": [{**STEP, "seconds": True}]}),
+        json.dumps({**RESULT, "error": {"type": "annotations", "what": "", "why": "", "hint": ""}}),
+        json.dumps({**RESULT, "error": {"type": "KilnError", "what": "", "why": "", "hint": ""}}),
+        json.dumps({**RESULT, "packages": [{"artifact": {"path": "x"}}]}),
+        json.dumps({**RESULT, "packages": [{**BUILT, "repositories": [{"name": "a"}]}]}),
+        json.dumps({**RESULT, "packages": [{**BUILT, "repositories": [7]}]}),
+        json.dumps({**RESULT, "packages": [{**BUILT, "tests": {**BUILT["tests"], "run_packages": [{"name": 7}]}}]}),
+        json.dumps({**RESULT, "packages": [{**BUILT, "tests": {**BUILT["tests"], "verdict": []}}]}),
+    ],
+)
+def test_a_result_that_a_script_made_up_is_refused(tmp_path: Path, told: str) -> None:
+    (tmp_path / "result.json").write_text(told)
+    with pytest.raises(BuildFailed, match="invalid result of the build"):
+        untrusted_results.read_build_result(tmp_path, "result.json")
+
+
+def test_a_result_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text(json.dumps(RESULT))
+    (tmp_path / "result.json").symlink_to("outside")
+    with pytest.raises(BuildFailed, match="file not found"):
+        untrusted_results.read_build_result(tmp_path, "result.json")
+
+
+def test_of_messages_only_those_of_a_building_process_count() -> None:
+    assert untrusted_results.is_valid_message({"kind": "step", "title": "compile"})
+    assert untrusted_results.is_valid_message({"kind": "done", **STEP})
+    progress = {"done": 1, "total": None, "current": "", "left": 2.5, "stalled": ""}
+    assert untrusted_results.is_valid_message({"kind": "progress", **progress})
+    for told in (
+        {"kind": "hello", "pid": 1},
+        {"kind": "result", "state": "done", "packages": []},
+        {"kind": "done", **STEP, "failed": "no"},
+        {"kind": "step", "title": 1},
+        {"kind": ["step"], "title": "compile"},
+    ):
+        assert not untrusted_results.is_valid_message(told)

@@ -1,0 +1,71 @@
+"""A rehearsal that compiles is a build with other places of packages and sources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kiln.build.bazel import events
+from kiln.build.engine_calls import StepCache
+from kiln.build.job.job import BuildJob, BuildOptions
+from kiln.build.job.messages import StepReporter
+from kiln.build.rehearsal import rehearse
+from kiln.build.rehearsal.rehearse import Rehearsal
+from kiln.build.rehearsal.wheels import RehearsalPlan
+from kiln.feedstock import matrix, rerender
+from kiln.recipe import pins, render
+from kiln.state.ledger.ledger import Ledger
+from kiln.state.store.layout import RehearsalLayout
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+URL = "https://code.example/archive/v1.0.tar.gz"
+SHA = "0" * 64
+
+
+class CapturedBuilder:
+    """The builder of a rehearsal, which keeps what it gets."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+
+def test_fetched_sources_come_before_the_users_downloads_which_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feedstock = written(tmp_path / "feedstock", "package:\n  name: a\n  version: 1\n", "", "")
+    (config, *_) = matrix.configs(feedstock)
+    rerender.write_ci_support(feedstock, [config])
+    downloads, layout = tmp_path / "downloads", RehearsalLayout(config=tmp_path / "rehearsal" / "a")
+    for file in (downloads / "v1.0.tar.gz", layout.sources / SHA / "v1.0.tar.gz"):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    job = BuildJob(
+        root=feedstock.root,
+        recipe=feedstock.recipe,
+        config=config.name,
+        options=BuildOptions(),
+        folder=tmp_path / "rehearsal" / "a",
+        cache=tmp_path / "cache",
+        result=tmp_path / "result.json",
+        extra={},
+        compile={events.DISTDIR: str(downloads)},
+        channel=tmp_path / "channel",
+    )
+    reporter = StepReporter()
+    monkeypatch.setattr(rehearse, "ConfigBuilder", CapturedBuilder)
+    rendered = pins.close_static_pins(render.render(feedstock, config))
+    builder: Any = Rehearsal(
+        job=job,
+        rendered=rendered,
+        wheels=RehearsalPlan(python=""),
+        layout=layout,
+        step_cache=StepCache(config=job.config, ledger=Ledger(tmp_path / "steps.sqlite"), console=reporter),
+        reporter=reporter,
+    ).config_builder(rendered, ())
+    assert builder.values["job"].compile == job.compile
+    urls = builder.values["engine"].source_archive_mirrors.urls_to_try([URL], SHA)
+    assert urls == [(layout.sources / SHA / "v1.0.tar.gz").as_uri(), (downloads / "v1.0.tar.gz").as_uri(), URL]

@@ -1,0 +1,241 @@
+"""Wheels are used with the hash of the lock, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kiln.base import files, process
+from kiln.base.errors import DiskFull, DownloadFailed, HashMismatch
+from kiln.build.rehearsal import wheel_download
+from kiln.build.rehearsal.wheels import LockedWheel
+
+
+def locked(name: str, content: bytes = b"content", platform: str = "any") -> LockedWheel:
+    return LockedWheel(
+        name=name,
+        version="1.0",
+        file=f"{name}-1.0-py3-none-{platform}.whl",
+        size=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        pythons=("3.11", "3.12"),
+    )
+
+
+class Pip:
+    """Stands where processes start: writes what the test says pip brings, and notes how it was called."""
+
+    def __init__(self, brings: dict[str, bytes], *, exit_code: int = 0, says: str = "") -> None:
+        self.brings, self.exit_code, self.says = brings, exit_code, says
+        self.calls: list[tuple[tuple[str, ...], dict[str, str]]] = []
+
+    def __call__(self, argv: tuple[str, ...], *, env: dict[str, str], **_: object) -> process.ProcessResult:
+        self.calls.append((argv, env))
+        folder = Path(argv[argv.index("--dest") + 1])
+        for name, data in self.brings.items():
+            (folder / name).write_bytes(data)
+        return process.ProcessResult(argv=argv, exit_code=self.exit_code, tail=self.says, seconds=0.1)
+
+
+def put(monkeypatch: pytest.MonkeyPatch, pip: Pip) -> Pip:
+    monkeypatch.setattr(process, "run", pip)
+    return pip
+
+
+def test_pip_is_asked_for_the_exact_files_of_another_python() -> None:
+    expected = [locked("one"), locked("two", platform="manylinux2014_x86_64.manylinux_2_17_x86_64")]
+    assert wheel_download.download_command(expected, Path("/r.txt"), Path("/d")) == (
+        *(sys.executable, "-m", "pip", "download", "--no-input", "--disable-pip-version-check", "--progress-bar=off"),
+        *("--no-deps", "--only-binary=:all:", "--require-hashes", "--retries=3"),
+        *("--python-version=3.11", "--implementation=cp", "--abi=cp311", "--abi=abi3", "--abi=none"),
+        *("--platform=manylinux2014_x86_64", "--platform=manylinux_2_17_x86_64"),
+        *("--dest", "/d", "--requirement", "/r.txt"),
+    )
+
+
+def test_each_requirement_has_its_one_hash() -> None:
+    one = locked("one")
+    assert wheel_download.requirements_text([one]) == f"one==1.0 --hash=sha256:{one.sha256}\n"
+
+
+def test_only_what_is_missing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = locked("one"), locked("two")
+    (tmp_path / one.file).write_bytes(b"content")
+    pip = put(monkeypatch, Pip({two.file: b"content"}))
+    assert wheel_download.missing_wheels([one, two], tmp_path) == (two,)
+    result = wheel_download.fetch_wheels([one, two], tmp_path, env={"PIP_INDEX_URL": "x"})
+    assert result == (tmp_path / one.file, tmp_path / two.file)
+    assert all(path.read_bytes() == b"content" for path in result)
+    ((_, env),) = pip.calls
+    assert env["PIP_INDEX_URL"] == "x"
+    assert Path(env["TMPDIR"]).parent == tmp_path
+
+
+def test_nothing_is_started_and_nothing_read_again_when_all_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = locked("one")
+    put(monkeypatch, Pip({one.file: b"content"}))
+    wheel_download.fetch_wheels([one], tmp_path, env={})
+    pip = put(monkeypatch, Pip({}))
+    monkeypatch.setattr(files, "sha256", lambda path: pytest.fail(f"{path} was read again"))
+    wheel_download.fetch_wheels([one], tmp_path, env={})
+    assert pip.calls == []
+
+
+def test_a_fetched_file_with_another_hash_is_never_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = locked("one")
+    put(monkeypatch, Pip({one.file: b"another"}))
+    with pytest.raises(HashMismatch, match=one.file) as caught:
+        wheel_download.fetch_wheels([one], tmp_path, env={})
+    assert one.sha256 in str(caught.value)
+    assert hashlib.sha256(b"another").hexdigest() in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_a_file_that_was_changed_is_found_out_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = locked("one")
+    put(monkeypatch, Pip({one.file: b"content"}))
+    (path,) = wheel_download.fetch_wheels([one], tmp_path, env={})
+    path.write_bytes(b"CONTENT")
+    os.utime(path, ns=(0, 0))
+    with pytest.raises(HashMismatch, match=one.file):
+        wheel_download.fetch_wheels([one], tmp_path, env={})
+    assert not path.exists()
+    assert wheel_download.fetch_wheels([one], tmp_path, env={}) == (path,)
+
+
+def test_damaged_notes_of_what_was_verified_only_cost_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = locked("one")
+    put(monkeypatch, Pip({one.file: b"content"}))
+    wheel_download.fetch_wheels([one], tmp_path, env={})
+    for damage in ("{", "[]", '{"one": 1}'):
+        (tmp_path / ".verified.json").write_text(damage)
+        assert wheel_download.fetch_wheels([one], tmp_path, env={}) == (tmp_path / one.file,)
+
+
+def test_what_a_killed_run_left_is_removed_before_the_space_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = locked("one")
+    found: list[list[Path]] = []
+    monkeypatch.setattr(
+        "kiln.base.files.require_disk_space", lambda store, *_, **__: found.append([*store.rglob("*.whl")])
+    )
+    (tmp_path / ".fetch-killed").mkdir()
+    (tmp_path / ".fetch-killed" / one.file).write_bytes(b"half")
+    put(monkeypatch, Pip({one.file: b"content"}))
+    wheel_download.fetch_wheels([one], tmp_path, env={})
+    assert found == [[]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".verified.json", one.file]
+
+
+def test_pips_own_refusal_names_the_file_and_both_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = locked("one")
+    says = (
+        "Collecting one==1.0\n"
+        "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated the package\n"
+        "    one==1.0 from file:///x/one-1.0.whl#sha256=bb (from -r requirements.txt (line 1)):\n"
+        f"        Expected sha256 {one.sha256}\n"
+        f"             Got        {'b' * 64}\n"
+    )
+    put(monkeypatch, Pip({}, exit_code=1, says=says))
+    with pytest.raises(HashMismatch, match=one.file) as caught:
+        wheel_download.fetch_wheels([one], tmp_path, env={})
+    assert one.sha256 in caught.value.why
+    assert "b" * 64 in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ("ERROR: No matching distribution found for one==1.0\n", "No matching distribution found"),
+        (
+            "WARNING: Retrying (2) after connection broken by 'NewConnectionError(\"refused\")': /one/\nERROR: None\n",
+            'NewConnectionError("refused")',
+        ),
+        ("Traceback\n  deep\nValueError: odd\n", "ValueError: odd"),
+    ],
+)
+def test_what_pip_says_last_is_the_reason(says: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, Pip({}, exit_code=1, says=says))
+    with pytest.raises(DownloadFailed, match="pip could not fetch") as caught:
+        wheel_download.fetch_wheels([locked("one")], tmp_path, env={})
+    assert why in caught.value.why
+
+
+def test_a_full_disk_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, Pip({}, exit_code=1, says="ERROR: [Errno 28] No space left on device"))
+    with pytest.raises(DiskFull, match="while fetching"):
+        wheel_download.fetch_wheels([locked("one")], tmp_path, env={})
+
+
+def test_a_file_that_pip_did_not_download_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, Pip({}))
+    with pytest.raises(DownloadFailed, match="pip did not download one"):
+        wheel_download.fetch_wheels([locked("one")], tmp_path, env={})
+
+
+def test_the_progress_of_a_download_is_reported_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    big, small = locked("big", b"x" * 4_000_000), locked("small", b"y" * 1_000_000)
+    reports: queue.Queue[str] = queue.Queue()
+    lines = []
+
+    class SlowPip(Pip):
+        """Downloads half of the big wheel, as pip does to a folder of its own, and waits until that is reported."""
+
+        def __call__(self, argv: tuple[str, ...], *, env: dict[str, str], **more: object) -> process.ProcessResult:
+            part = Path(env["TMPDIR"], "pip-unpack-1", big.file)
+            part.parent.mkdir()
+            half = tmp_path / "half"
+            half.write_bytes(b"x" * 2_000_000)
+            half.replace(part)  # a report between two writes would count less
+            lines.append(reports.get(timeout=60))
+            return super().__call__(argv, env=env, **more)
+
+    put(monkeypatch, SlowPip({big.file: b"x" * 4_000_000, small.file: b"y" * 1_000_000}))
+    monkeypatch.setattr(wheel_download, "_REPORTS", 0.01)
+    wheel_download.fetch_wheels([big, small], tmp_path, env={}, on_line=reports.put)
+    assert lines[0].startswith("2.0 MB of 5.0 MB, ")
+    assert "/s, about " in lines[0]
+    assert not [thread for thread in threading.enumerate() if thread.name == "download progress"]
+
+
+def test_a_wheel_that_pip_has_moved_counts_once(tmp_path: Path) -> None:
+    wheel = locked("a", b"1234")
+    (tmp_path / "unpack").mkdir()
+    for place in (tmp_path, tmp_path / "unpack"):
+        (place / wheel.file).write_bytes(b"1234")
+        (place / "another.whl").write_bytes(b"12345678")
+    assert wheel_download.received_size([wheel], tmp_path) == 4
+    assert (
+        wheel_download.progress_text(120_000_000, 600_000_000, 10.0) == "120 MB of 600 MB, 12 MB/s, about 40.0 s left"
+    )
+
+
+def test_two_versions_of_a_project_are_downloaded_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = locked("one", b"1"), locked("two", b"2")
+    other = replace(locked("other", b"3"), name="one", version="9")
+    batches = []
+
+    def pip(wheels: tuple[LockedWheel, ...], folder: Path, **_: object) -> None:
+        batches.append([wheel.file for wheel in wheels])
+        for wheel in wheels:
+            (folder / wheel.file).write_bytes({one.file: b"1", two.file: b"2", other.file: b"3"}[wheel.file])
+
+    monkeypatch.setattr(wheel_download, "_download_wheels", pip)
+    assert [path.is_file() for path in wheel_download.fetch_wheels([one, two, other], tmp_path / "s", env={})] == [
+        True,
+        True,
+        True,
+    ]
+    assert batches == [[one.file, two.file], [other.file]]

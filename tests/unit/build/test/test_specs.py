@@ -1,0 +1,160 @@
+"""Given an output, exactly this is installed and run to test it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.build.test.specs import plan_package_tests
+from kiln.build.test.specs import shell_lines_of_test as lines_of
+from kiln.recipe.rendered import Output, OutputTest, Script
+
+if TYPE_CHECKING:
+    from kiln.build.steps import TestStep
+
+APP = Output(
+    name="app",
+    version="1.0",
+    build_number=3,
+    build_string="h_3",
+    subdir="linux-64",
+    run_exports={},
+    about={},
+    used={},
+    tests=(
+        OutputTest(
+            imports=("app.core",),
+            script=Script(lines=("app --help",)),
+            requires=("pip", "gcc_linux-64 14.*"),
+            files=("t.c",),
+        ),
+    ),
+)
+
+
+def planned(available: set[str] | None = None) -> TestStep:
+    (step,) = plan_package_tests(
+        APP, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"), available=available
+    )
+    return step
+
+
+def test_the_very_package_is_installed_with_what_its_tests_require() -> None:
+    assert planned().specs == ("app ==1.0 h_3", "pip", "gcc_linux-64 14.*")
+
+
+def test_imports_run_before_commands() -> None:
+    assert planned().script[-2:] == ("python -c 'import app.core'", "app --help")
+    assert planned().commands == 2
+
+
+def test_requirements_that_a_channel_lacks_are_omitted_with_a_note() -> None:
+    step = planned({"pip", "app"})
+    assert step.specs == ("app ==1.0 h_3", "pip")
+    assert step.notes == ("tested without gcc_linux-64 14.*, which this channel lacks",)
+
+
+def test_files_and_environment_are_the_recipes() -> None:
+    step = planned()
+    assert step.files == {"t.c": Path("/r/t.c")}
+    assert step.environment["PREFIX"] == "/p"
+    assert step.environment["PKG_VERSION"] == "1.0"
+
+
+@pytest.mark.parametrize(
+    ("language", "line"),
+    [
+        ("r", "Rscript -e 'library(m)'"),
+        ("perl", "perl -e 'use m;'"),
+        ("lua", "lua -e 'require \"m\"'"),
+        ("ruby", "ruby -e 'require '\"'\"'m'\"'\"''"),
+        ("python", "python -c 'import m'"),
+    ],
+)
+def test_imports_are_in_the_language_of_the_test(language: str, line: str) -> None:
+    test = OutputTest(language=language, imports=("m",), modules={"perl": ("n",)})
+    assert lines_of(test, Path("/r")) == (line, "perl -e 'use n;'")
+
+
+def test_scripts_run_before_commands_with_their_programs() -> None:
+    scripts = {"run_test.sh": "check.sh", "run_test.py": "run_test.py", "run_test.pl": "run_test.pl"}
+    test = OutputTest(script=Script(lines=("true",)), requires=("perl 5.*",), scripts=scripts)
+    output = dataclasses.replace(APP, tests=(test,))
+    (step,) = plan_package_tests(output, recipe_folder=Path("/r"), folder=Path("/t"), prefix=Path("/p"))
+    assert step.script[-4:] == ("python -s run_test.py", "perl run_test.pl", ". ./run_test.sh", "true")
+    assert step.specs == ("app ==1.0 h_3", "perl 5.*", "python")
+    assert step.files["run_test.sh"] == Path("/r/check.sh")
+
+
+def test_a_pattern_of_files_matches_at_any_depth(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("one.dat", "deep/two.dat", "deep/other"):
+        (tmp_path / name).touch()
+    output = dataclasses.replace(APP, tests=(OutputTest(files=("*.dat", "../outside", "missing")),))
+    (step,) = plan_package_tests(output, recipe_folder=tmp_path, folder=Path("/t"), prefix=Path("/p"))
+    assert step.files == {
+        **{name: tmp_path / name for name in ("one.dat", "deep/two.dat", "missing")},
+        "outside": tmp_path / "../outside",
+    }
+
+
+def steps_of(*tests: OutputTest, recipe: Path = Path("/r")) -> tuple[TestStep, ...]:
+    output = dataclasses.replace(APP, tests=tests, used={"flag": True, "__glibc": "__glibc >=2.17"})  # type: ignore[dict-item]
+    return plan_package_tests(output, recipe_folder=recipe, folder=Path("/t"), prefix=Path("/p/app"))
+
+
+def test_each_test_has_a_prefix_and_a_folder_of_its_own_and_each_python_too() -> None:
+    steps = steps_of(
+        OutputTest(imports=("a",), pip_check=True, pythons=("3.11", "3.12.*")), OutputTest(contents={"bin": []})
+    )
+    assert [(step.prefix, step.folder) for step in steps] == [
+        (Path("/p/app"), Path("/t")),
+        (Path("/p/app-1"), Path("/t-1")),
+        (Path("/p/app-2"), Path("/t-2")),
+    ]
+    assert [step.specs[1:] for step in steps] == [("pip", "python 3.11.*"), ("pip", "python 3.12.*"), ()]
+    assert steps[0].script[-2:] == ("python -c 'import a'", "pip check")
+    assert [(step.commands, step.checked) for step in steps] == [(2, 0), (2, 0), (0, 1)]
+    assert steps[2].environment["PREFIX"] == "/p/app-2"
+
+
+@pytest.mark.parametrize(
+    ("language", "package", "line"),
+    [
+        ("perl", "perl", "perl -e 'use X::Y;'"),
+        ("r", "r-base", "Rscript -e 'library(X::Y)'"),
+        ("ruby", "ruby", "ruby -e 'require '\"'\"'X::Y'\"'\"''"),
+    ],
+)
+def test_modules_of_other_languages_are_loaded(language: str, package: str, line: str) -> None:
+    (step,) = steps_of(OutputTest(modules={language: ("X::Y",)}))
+    assert step.specs[1:] == (package,)
+    assert step.script[-1] == line
+
+
+def test_build_requirements_of_a_test_have_a_prefix_beside(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("a.txt", "b.txt", "c.dat"):
+        (tmp_path / "data" / name).touch()
+    test = OutputTest(
+        script=Script(file="check.py"), requires_build=("make 4",), files=("data/*.txt", "one"), by_engine=True
+    )
+    (step,) = steps_of(test, recipe=tmp_path)
+    assert (step.build_specs, step.build_prefix) == (("make ==4",), Path("/p/app-build"))
+    assert 'export PATH="$BUILD_PREFIX/bin:$PATH"' in step.script
+    assert step.script[-1] == f"python {tmp_path}/check.py"
+    assert step.files == {name: tmp_path / name for name in ("data/a.txt", "data/b.txt", "one")}
+
+
+def test_the_variant_is_in_the_environment_as_scripts_of_builds_see_it() -> None:
+    (step,) = steps_of(OutputTest(imports=("a",)))
+    assert step.environment["flag"] == "true"
+    assert "__glibc" not in step.environment
+
+
+def test_source_files_are_those_in_the_package() -> None:
+    given = OutputTest(script=Script(lines=("true",)), source_files=("a",))
+    assert [step.files_of for step in steps_of(given, OutputTest())] == ["app", ""]

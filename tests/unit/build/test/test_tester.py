@@ -1,0 +1,130 @@
+"""A package's test has its own folder and prefix, and runs the recipe's script with the recipe's files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from kiln.base.errors import TestsFailed
+from kiln.build.test.tester import PackageTester, run_test_script
+from kiln.recipe.rendered import Output, OutputTest, Requirements, Script
+from kiln.state.results import TestVerdict
+
+OUTPUT = Output(
+    name="a",
+    version="1.0",
+    build_string="py311_0",
+    build_number=0,
+    subdir="linux-64",
+    run_exports={},
+    about={},
+    used={},
+    tests=(OutputTest(script=Script(lines=("true",)), files=("data",)),),
+)
+TESTER = PackageTester(
+    recipe=Path("/recipe"),
+    folder=Path("/job"),
+    channels=("file:///job/channel", "conda-forge"),
+    cache=Path("/cache"),
+    machine={"__glibc": ("2.36", "0")},
+)
+
+
+def test_two_builds_of_a_name_have_separate_folders_and_prefixes() -> None:
+    other = dataclasses.replace(OUTPUT, build_string="py312_0")
+    steps = [step for output in (OUTPUT, other) for step in TESTER.plan_tests(output)]
+    assert [step.folder for step in steps] == [Path("/job/test-a-py311_0"), Path("/job/test-a-py312_0")]
+    assert [step.prefix for step in steps] == [Path("/job/prefixes/a-py311_0"), Path("/job/prefixes/a-py312_0")]
+    assert all(step.files == {"data": Path("/recipe/data")} for step in steps)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        dataclasses.replace(TESTER, channels=("conda-forge",)),
+        dataclasses.replace(TESTER, machine={"__glibc": ("2.17", "0")}),
+        dataclasses.replace(TESTER, folder=Path("/elsewhere")),
+    ],
+    ids=["channels", "machine", "prefix"],
+)
+def test_a_test_runs_again_when_its_inputs_change(changed: PackageTester) -> None:
+    assert json.dumps(TESTER.cache_key_inputs(TESTER.plan_tests(OUTPUT))) == json.dumps(
+        TESTER.cache_key_inputs(TESTER.plan_tests(OUTPUT))
+    )
+    assert changed.cache_key_inputs(changed.plan_tests(OUTPUT)) != TESTER.cache_key_inputs(TESTER.plan_tests(OUTPUT))
+
+
+def test_requirements_that_the_channels_lack_are_noted() -> None:
+    test = OutputTest(script=Script(lines=("true",)), requires=("gcc", "numpy >=2"))
+    output = dataclasses.replace(OUTPUT, tests=(test,))
+    (step,) = dataclasses.replace(TESTER, available={"a", "numpy"}).plan_tests(output)
+    assert step.specs == ("a ==1.0 py311_0", "numpy >=2")
+    assert step.notes == ("tested without gcc, which this channel lacks",)
+
+
+@pytest.mark.processes
+def test_the_script_runs_in_a_fresh_folder_with_the_recipes_files(tmp_path: Path) -> None:
+    (tmp_path / "recipe" / "data").mkdir(parents=True)
+    (tmp_path / "recipe" / "data" / "word").write_text("read\n")
+    tester = dataclasses.replace(TESTER, recipe=tmp_path / "recipe", folder=tmp_path / "work")
+    test = OutputTest(script=Script(lines=("cat data/word", "ls")), files=("data",))
+    output = dataclasses.replace(OUTPUT, tests=(test,))
+    (step,) = tester.plan_tests(output)
+    step.folder.mkdir(parents=True)
+    (step.folder / "stale").touch()
+    lines: list[str] = []
+    run_test_script(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lines.append)
+    assert "read" in lines
+    assert "stale" not in lines
+
+
+@pytest.mark.processes
+def test_a_failing_script_is_an_error_with_its_output_and_its_folders(tmp_path: Path) -> None:
+    output = dataclasses.replace(OUTPUT, tests=(OutputTest(script=Script(lines=("echo broken", "exit 3"))),))
+    (step,) = dataclasses.replace(TESTER, folder=tmp_path).plan_tests(output)
+    with pytest.raises(TestsFailed, match="the tests of a fail with exit code 3") as caught:
+        run_test_script(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lambda _: None)
+    assert "broken" in caught.value.why
+    assert str(step.prefix) in caught.value.hint
+    assert step.folder.is_dir()
+
+
+@pytest.mark.processes
+def test_files_keep_their_places_below_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe" / "data").mkdir(parents=True)
+    (tmp_path / "recipe" / "data" / "word").write_text("read\n")
+    tester = dataclasses.replace(TESTER, recipe=tmp_path / "recipe", folder=tmp_path / "work")
+    test = OutputTest(script=Script(lines=("cat data/word",)), files=("data/*",))
+    (step,) = tester.plan_tests(dataclasses.replace(OUTPUT, tests=(test,)))
+    lines: list[str] = []
+    run_test_script(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lines.append)
+    assert "read" in lines
+
+
+def test_packages_of_another_platform_are_solved_and_run_as_such(tmp_path: Path) -> None:
+    tester = TESTER.for_platform("linux-aarch64")
+    assert tester.cache_key_inputs(tester.plan_tests(OUTPUT)) != TESTER.cache_key_inputs(TESTER.plan_tests(OUTPUT))
+    assert tester.machine == {"__glibc": ("2.36", "0"), "__archspec": ("1", "aarch64")}
+    assert TESTER.for_platform(TESTER.platform) is TESTER
+    (tmp_path / "qemu-aarch64-static").touch(mode=0o755)
+    environment = {"PATH": str(tmp_path), "QEMU_LD_PREFIX": "/sysroot"}
+    emulating = tester._emulator_environment(environment)
+    assert emulating == {
+        **environment,
+        "CROSSCOMPILING_EMULATOR": str(tmp_path / "qemu-aarch64-static"),
+        "CMAKE_CROSSCOMPILING_EMULATOR": str(tmp_path / "qemu-aarch64-static"),
+    }
+
+
+def test_a_noarch_package_for_another_platform_is_not_tested_here(tmp_path: Path) -> None:
+    needs = Requirements(run=("python", "__win"))
+    output = dataclasses.replace(OUTPUT, noarch="python", subdir="noarch", requirements=needs)
+    tester = dataclasses.replace(TESTER, folder=tmp_path)
+    report = tester.run_tests(tester.plan_tests(output), environment={})
+    assert report.verdict is TestVerdict.SKIPPED
+    assert report.notes == ("not tested: it requires __win, which this machine is not",)
+    tester.trial_install(tester.plan_tests(output))
+    assert not any(step.foreign for step in tester.plan_tests(dataclasses.replace(output, noarch=None)))

@@ -1,0 +1,64 @@
+"""A wheel's binaries are held against what its name promises, and it is kept under the tag that they keep."""
+
+from __future__ import annotations
+
+import subprocess
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.base.errors import TestsFailed
+from kiln.build.test.specs import WheelName
+from kiln.build.test.wheels import BARE, fulfilled_platform_tag, place_wheel_with_tag
+from tests.unit.build.test.wheels import CP, written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A shared library that needs what the C library has had since 2.34 (``pthread_create``)."""
+    folder = tmp_path_factory.mktemp("library")
+    source = folder / "a.c"
+    source.write_text("#include <pthread.h>\nint f(pthread_t *t) { return pthread_create(t, 0, 0, 0); }\n")
+    words = ("gcc", "-shared", "-fPIC", "-o", str(folder / "a.so"), str(source), "-lpthread")
+    subprocess.run(words, check=True)
+    return (folder / "a.so").read_bytes()
+
+
+@pytest.mark.processes
+@pytest.mark.needs("gcc")
+def test_a_tag_that_the_binaries_do_not_fulfill_is_refused(tmp_path: Path, library: bytes) -> None:
+    kept = fulfilled_platform_tag(
+        WheelName.from_path(written(tmp_path, f"a-1-{CP}-{CP}-linux_x86_64.whl", {"a.so": library}))
+    )
+    assert kept is not None
+    assert kept.startswith("manylinux_2_")
+    honest = written(tmp_path, f"a-1-{CP}-{CP}-{kept}.whl", {"a.so": library})
+    assert fulfilled_platform_tag(WheelName.from_path(honest)) == kept
+    boast = written(tmp_path, f"a-1-{CP}-{CP}-manylinux_2_5_x86_64.whl", {"a.so": library})
+    with pytest.raises(TestsFailed, match=f"promises manylinux_2_5_x86_64, and its binaries keep {kept} alone") as told:
+        fulfilled_platform_tag(WheelName.from_path(boast))
+    assert "libc.so.6" in told.value.why
+
+
+def test_a_wheel_without_binaries_promises_nothing(tmp_path: Path) -> None:
+    assert fulfilled_platform_tag(WheelName.from_path(written(tmp_path, "a-1-py3-none-any.whl", {"a.py": b""}))) is None
+
+
+def test_a_wheel_without_a_promise_gets_the_tag_of_its_binaries(tmp_path: Path) -> None:
+    source = written(tmp_path, f"a-1-{CP}-{CP}-{BARE}.whl", {"a/__init__.py": b"x = 1\n", "a/data": bytes(5000)})
+    kept = place_wheel_with_tag(WheelName.from_path(source), tmp_path / "out", "manylinux_2_34_x86_64")
+    assert kept.name == f"a-1-{CP}-{CP}-manylinux_2_34_x86_64.whl"
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(kept) as new:
+        assert new.namelist() == old.namelist()
+        changed = [name for name in new.namelist() if new.read(name) != old.read(name)]
+        assert changed == ["a-1.dist-info/WHEEL", "a-1.dist-info/RECORD"]
+        content = new.read("a-1.dist-info/WHEEL")
+        assert f"Tag: {CP}-{CP}-manylinux_2_34_x86_64\n".encode() in content
+        (row,) = [line for line in new.read("a-1.dist-info/RECORD").decode().splitlines() if "/WHEEL," in line]
+        assert row.endswith(f",{len(content)}")
+    named = place_wheel_with_tag(WheelName.from_path(kept), tmp_path / "again", "manylinux_2_34_x86_64")
+    assert named.read_bytes() == kept.read_bytes(), "a name that promises something stays"

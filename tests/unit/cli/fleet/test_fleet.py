@@ -1,0 +1,553 @@
+"""The fleet's command line, without a provider."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kiln.base import locks, process
+from kiln.base.errors import AlreadyRunning, FleetLimit, KilnError, MalformedYaml, UsageError
+from kiln.base.text import duration_seconds
+from kiln.cli import main
+from kiln.cli.fleet import prices as fleet_prices
+from kiln.cli.fleet.arguments import add_arguments, planned_worker_loss_limits, worker_loss_limits
+from kiln.cli.fleet.planning import require_known_machine_types
+from kiln.cli.fleet.prices import price_region
+from kiln.cli.main import make_pasteable
+from kiln.fleet import tests as fleet_tests
+from kiln.fleet.model import FleetRun, WorkerRecord, WorkerState
+from kiln.fleet.plan import prices
+from kiln.fleet.plan.plan import PoolShape, schedule_builds
+from kiln.fleet.plan.prices import Price
+from kiln.fleet.records import FleetLedger
+from kiln.fleet.tests import ConfigTestResult
+from kiln.run.simulation import PoolCores
+from tests.fleets import MACHINE, assumed_overheads
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture
+def feedstock(tmp_path: Path) -> Path:
+    """Return a feedstock with the configs of this one."""
+    (tmp_path / "recipe").symlink_to(ROOT / "recipe")
+    (tmp_path / ".ci_support").symlink_to(ROOT / ".ci_support")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("text", "value"), [("10h", 36000.0), ("90min", 5400.0), ("45 s", 45.0), ("1.5", 5400.0)])
+def test_times_are_hours_unless_they_have_a_unit(text: str, value: float) -> None:
+    assert duration_seconds(text) == value
+
+
+def test_an_invalid_time_is_refused_with_examples() -> None:
+    with pytest.raises(UsageError, match="invalid time 'soon'") as error:
+        duration_seconds("soon")
+    assert "90min" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "hours", "limits"),
+    [
+        ((), 3, (3, 10)),
+        ((), 600, (3, 600)),
+        (("--spot",), 600, (10, 60)),
+        (("--spot", "--attempts", "2", "--replacements", "0"), 600, (2, 0)),
+        (("--attempts", "5"), 3, (5, 10)),
+    ],
+)
+def test_the_losses_of_a_run_are_limited_by_its_size(
+    words: tuple[str, ...], hours: int, limits: tuple[int, int]
+) -> None:
+    parser = ArgumentParser()
+    add_arguments(parser)
+    options = parser.parse_args(("run", "--provider", "aws", "--all", *words))
+    assert worker_loss_limits(options, workers=6, worker_seconds=hours * 3600.0) == limits
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("--pool-type", "compute-8"), "--pool-type requires --pool"),
+        (("--pool", "2", "--cache", "compute-8"), "--cache cannot be used with --pool"),
+        (("--pool", "0"), "invalid number '0'"),
+    ],
+)
+def test_a_pool_that_cannot_be_is_refused(
+    words: tuple[str, ...], fault: str, feedstock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", *words]) == 2
+    assert fault in capsys.readouterr().err
+    assert main.run(["-C", str(feedstock), "fleet", "plan", "--provider", "static", "--all", "--pool", "2"]) != 0
+    assert main.run(["-C", str(feedstock), "fleet", "plan", "--provider", "slurm", "--all", "--pool", "2"]) == 2
+    assert "--pool is not an option of --provider slurm" in capsys.readouterr().err
+
+
+def test_the_workers_of_a_pool_are_replaced_as_others() -> None:
+    parser = ArgumentParser()
+    add_arguments(parser)
+    none = assumed_overheads(startup=0.0, collect=0.0, teardown=0.0)
+    pool = PoolShape(machine_type=MACHINE, workers=4, cores=PoolCores(cores=64, parallel=0.99, transfer=0.1))
+    way = schedule_builds((), types=[MACHINE] * 6, assumptions=none)
+    way = dataclasses.replace(way, worker_seconds=(36000.0,) * 6, seconds=36000.0)
+    for spot, limits in (((), (60, 100)), (("--spot",), (60, 100))):
+        options = parser.parse_args(("run", "--provider", "aws", "--all", *spot))
+        both = (way, dataclasses.replace(way, pool=pool))
+        assert tuple(planned_worker_loss_limits(options, each)[1] for each in both) == limits
+
+
+def test_an_unknown_run_is_an_error(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["-C", str(feedstock), "fleet", "status", "r9"]) == UsageError.exit_code
+    assert "fleet run 'r9' not found in the ledger" in capsys.readouterr().err
+
+
+def test_the_status_of_a_repaired_ledger_names_the_sweep(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = FleetRun(id="r1", provider="aws", type="t", started=1.0, finished=None, number=1, lives=True)
+    path = feedstock / "build_artifacts" / "ledger.sqlite"
+    with FleetLedger(path) as ledger:
+        ledger.begin_fleet(run)
+    assert main.run(["-C", str(feedstock), "fleet", "status", "--json"]) == 0
+    output = capsys.readouterr()
+    assert (json.loads(output.out)[0]["id"], "sweep" in output.err) == ("r1", False)
+    path.write_bytes(b"SQLite format 3\0" + b"damaged" * 1000)
+    assert main.run(["-C", str(feedstock), "fleet", "status"]) == 0
+    assert make_pasteable("kiln fleet sweep --provider PROVIDER", feedstock) in capsys.readouterr().err
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a home without a table of prices, for a user of no cloud."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    for name in ("AWS_REGION", "OS_AUTH_URL", "OS_CLOUD", "OS_REGION_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
+
+
+SPOT = {
+    "AvailabilityZone": "eu-west-1a",
+    "InstanceType": "c7i.4xlarge",
+    "ProductDescription": "Linux/UNIX",
+    "SpotPrice": "0.28",
+    "Timestamp": "2026-11-20T10:04:33+00:00",
+}
+
+
+def test_a_plan_is_made_with_the_prices_of_its_region_or_without(
+    feedstock: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", "--json"]
+    assert main.run(plan) == 0
+    selection = json.loads(capsys.readouterr().out)["chosen"]
+    assert (selection["machine_type"]["region"], selection["cost"]["currency"]) == ("us-east-1", "USD")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert main.run(plan) == 0
+    selection = json.loads(capsys.readouterr().out)["chosen"]
+    assert [selection["cost"][key] for key in ("currency", "spent", "expected")] == [None] * 3
+    assert selection["machine_type"]["hourly"] == 0.0
+    assert main.run(plan[:-1]) == 0
+    text = capsys.readouterr().out
+    assert text.count("price unknown") == 3, "of the selected, the cheapest and the fastest"
+    assert "unknown for c7i.4xlarge in eu-west-1" in text
+    for option in (["--budget", "5"], ["--optimize", "cost"]):
+        assert main.run([*plan, *option]) == UsageError.exit_code
+        assert f"the price of c7i.4xlarge is unknown, so {option[0]}" in capsys.readouterr().err
+    assert main.run([*plan, "--spot"]) == UsageError.exit_code
+    assert "no spot price of c7i.4xlarge in eu-west-1" in capsys.readouterr().err
+    own = Price(
+        provider="aws",
+        region="eu-west-1",
+        kind="on-demand",
+        name="c7i.4xlarge",
+        price=0.765,
+        unit="hour",
+        currency="USD",
+        date="2026-11-20",
+        source="a test",
+    )
+    prices.write_price_table(home / "kiln" / "prices.csv", [own])
+    assert main.run(plan) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"]["machine_type"]["hourly"] == 0.765
+    assert main.run([*plan, "--spot"]) == UsageError.exit_code
+    assert "no spot price of c7i.4xlarge in eu-west-1" in capsys.readouterr().err
+    lists = home / "spot.json"
+    lists.write_text(json.dumps({"SpotPriceHistory": [SPOT]}))
+    with locks.exclusive_folder_lock(home / "kiln" / "prices.csv"):
+        monkeypatch.setattr(fleet_prices, "LOCK_SECONDS", 0.0)
+        assert main.run(["fleet", "prices", "--from", str(lists)]) == AlreadyRunning.exit_code
+        assert f"process {os.getpid()} holds" in capsys.readouterr().err
+    assert main.run(["fleet", "prices", "--from", str(lists)]) == 0
+    assert f"1 prices read, 2 are in {home / 'kiln' / 'prices.csv'}" in capsys.readouterr().err
+    assert main.run([*plan, "--spot"]) == 0
+    selection = json.loads(capsys.readouterr().out)["chosen"]
+    assert (selection["spot"], selection["machine_type"]["spot_hourly"]) == (True, 0.28)
+
+
+def test_the_prices_are_shown_with_their_sources(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["fleet", "prices", "--provider", "openstack", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["provider"] for row in rows} == {"openstack"}
+    assert all(row["source"] and row["date"] for row in rows)
+    assert main.run(["fleet", "prices"]) == 0
+    assert "c8i.8xlarge" in capsys.readouterr().out
+    assert main.run(["fleet", "prices", "--prices", str(home / "missing.csv")]) == UsageError.exit_code
+
+
+@pytest.mark.parametrize(
+    ("environment", "region"),
+    [
+        ({}, "OVH"),
+        ({"OS_CLOUD": "ovh-builds"}, "OVH"),
+        ({"OS_AUTH_URL": "https://auth.cloud.ovh.net/v3", "OS_REGION_NAME": "GRA11"}, "OVH"),
+        ({"OS_AUTH_URL": "https://auth.cloud.ovh.net/v3", "OS_REGION_NAME": "EU-WEST-PAR"}, "OVH 3AZ"),
+        ({"OS_CLOUD": "ovh", "OS_REGION_NAME": "eu-west-lz-bru-a"}, "OVH EU-WEST-LZ-BRU-A"),
+        ({"OS_AUTH_URL": "https://keystone.example.org:5000/v3"}, "keystone.example.org"),
+        ({"OS_AUTH_URL": "https://notovh.net/v3"}, "notovh.net"),
+        ({"OS_CLOUD": "elastx"}, "elastx"),
+    ],
+)
+def test_an_openstack_that_is_not_ovh_s_has_not_its_prices(environment: dict[str, str], region: str) -> None:
+    assert price_region(Namespace(provider="openstack", vars=[]), environment) == region
+
+
+def test_the_region_of_aws_is_that_of_the_playbooks(tmp_path: Path) -> None:
+    file = tmp_path / "vars.yml"
+    file.write_text("kiln_aws_region: eu-west-3\n")
+    tagged = tmp_path / "tagged.yml"
+    tagged.write_text("kiln_aws_region: eu-west-3\npassword: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  3132\n")
+    assert price_region(Namespace(provider="aws", vars=[tagged]), {}) == "eu-west-3"
+    secret = tmp_path / "secret.yml"
+    secret.write_text("$ANSIBLE_VAULT;1.1;AES256\n3132\n")
+    options = Namespace(provider="aws", vars=[file, secret])
+    assert price_region(options, {"AWS_REGION": "us-west-2"}) == "eu-west-3"
+    assert price_region(Namespace(provider="aws", vars=[secret]), {"AWS_REGION": "us-west-2"}) == "us-west-2"
+    assert price_region(Namespace(provider="aws", vars=[]), {}) == "us-east-1"
+    assert price_region(Namespace(provider="static", vars=[]), {}) == "here"
+
+
+@pytest.mark.parametrize(
+    ("provider", "zones", "error"),
+    [
+        ("aws", "eu-west-1a,eu-central-1b", "the zone eu-central-1b is not in eu-west-1, the region of the run"),
+        ("openstack", "nova,gra11", "gra11 is a region, and no zone"),
+    ],
+)
+def test_a_zone_of_another_region_is_refused_before_anything_is_asked_for(
+    feedstock: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    provider: str,
+    zones: str,
+    error: str,
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("OS_REGION_NAME", "GRA11")
+    plan = ["-C", str(feedstock), "fleet", "plan", "--all", "--provider", provider]
+    assert main.run([*plan, "--zone", zones]) == UsageError.exit_code
+    messages = capsys.readouterr().err
+    assert error in messages
+    assert "start another run there" in messages
+    assert main.run([*plan, "--zone", zones.partition(",")[0]]) == 0
+
+
+@pytest.mark.usefixtures("home")
+def test_a_plan_gives_each_config_a_type_that_holds_it(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", "--json"]
+    (feedstock / "fleet-sizes.yml").write_text("- match: {cuda_compiler_version: '12.9'}\n  memory: 100\n")
+    assert main.run([*plan, "--optimize", "cost"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    types = {job["config"]: job["type"] for job in data["estimates"]}
+    sizes = {job["config"]: job["size"]["memory"] for job in data["estimates"]}
+    large = {config for config, memory in sizes.items() if memory == 100.0}
+    assert {types[config] for config in large} == {"c6a.16xlarge"}, "the cheapest with 100 GB of memory"
+    assert {types[config] for config in set(types) - large} == {"compute-16"}
+    assert sorted(data["chosen"]["worker_types"]) == ["c6a.16xlarge", "compute-16"]
+    assert main.run([*plan[:-1], "--optimize", "cost"]) == 0
+    text = capsys.readouterr().out
+    assert "1 compute-16 (c7i.4xlarge) + 1 c6a.16xlarge" in text
+    assert [line.split()[2] for line in text.splitlines() if line.startswith("price ")] == ["USD", "USD"]
+    assert {job["size"]["memory"] for job in data["estimates"]} == {0.0, 100.0}
+    assert main.run([*plan, "--type", "compute-16"]) == UsageError.exit_code
+    assert "needs 100 GB of memory, and compute-16 has 16 cores, 32 GB" in capsys.readouterr().err
+    assert main.run([*plan, "--type", "compute-16", "--type", "gpu-t4", "--workers", "1"]) == UsageError.exit_code
+    (feedstock / "fleet-sizes.yml").write_text("- {memory: 600, gpus: 1}")
+    assert main.run(plan) == UsageError.exit_code
+    text = capsys.readouterr().err
+    assert "no machine type of aws is large enough for " in text
+    assert "needs 600 GB of memory, 1 GPU; the next are " in text
+    assert "8xlarge with 32 cores, 128 GB of memory" in text
+    (feedstock / "fleet-sizes.yml").write_text("- match: {cuda_compiler_version: '12.9'}\n  gpus: 1\n- cores: 4\n")
+    text = (feedstock / "fleet-sizes.yml").read_text() + "- match: {cuda_compiler_version: None}\n  cores: 16\n"
+    (feedstock / "fleet-sizes.yml").write_text(text)
+    assert main.run([*plan, "--type", "compute-16", "--type", "gpu-t4", "--workers", "1"]) == UsageError.exit_code
+    assert "need workers of 2 machine types, and --workers is 1" in capsys.readouterr().err
+
+
+def test_a_run_whose_machine_type_is_gone_from_the_table_is_not_resumed() -> None:
+    types = "compute-16, compute-72"
+    run = FleetRun(id="r1", provider="aws", type=types, started=1.0, finished=None, number=1, lives=False)
+    options = Namespace(provider="aws", vars=[], cache=None, pool_type=None, types=list(run.machine_types))
+    with pytest.raises(UsageError, match="its machine type 'compute-72' is no longer in the table") as refused:
+        require_known_machine_types(options, run)
+    assert "kiln fleet down r1" in refused.value.hint
+    options.types = ["compute-16"]
+    require_known_machine_types(options, run)
+
+
+@pytest.mark.usefixtures("home")
+def test_another_openstack_is_planned_with_its_own_types_and_without_prices(
+    feedstock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OS_AUTH_URL", "https://keystone.example.org:5000/v3")
+    types = tmp_path / "types.yml"
+    row = "{provider: openstack, type: big, flavor: m1.xlarge, cores: 16, memory: 64, disk: 100}"
+    types.write_text(f"kiln_machine_types:\n- {row}\n")
+    plan = [
+        "-C",
+        str(feedstock),
+        "fleet",
+        "plan",
+        "--provider",
+        "openstack",
+        "--all",
+        "--offline",
+        "--vars",
+        str(types),
+    ]
+    assert main.run(plan) == 0
+    text = capsys.readouterr().out
+    assert "big (m1.xlarge)" in text
+    assert "price   unknown for m1.xlarge in keystone.example.org" in text
+    types.write_text("kiln_machine_types:\n- {provider: openstack, type: big}\n")
+    assert main.run(plan) == MalformedYaml.exit_code
+    assert "kiln_machine_types is not a table of machine types" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("home")
+def test_the_tests_on_a_gpu_are_part_of_the_plan_and_of_its_limits(
+    feedstock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", "--gpu-tests"]
+    assert main.run(plan) == 0
+    output = capsys.readouterr()
+    count = len([path for path in (feedstock / ".ci_support").glob("*.yaml") if "versionNone" not in path.name])
+    assert f"gpu     {count} configs on 1 gpu-t4 (g4dn.xlarge)" in output.out
+    larger = [*plan, "--gpu-type", "gpu-l4"]
+    assert main.run([*larger, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    tests, cost = data["bounds"]["tests"], data["cheapest"]["cost"]["expected"]
+    assert (tests["machine_type"]["name"], len(tests["configs"])) == ("g6.xlarge", count)
+    assert tests["seconds"] == 300 + count * 600 + 60
+    assert main.run([*larger, "--budget", f"{cost + 0.01:.3f}"]) == 0
+    assert main.run([*larger, "--budget", f"{cost - tests['cost'] / 2:.3f}"]) == FleetLimit.exit_code
+    assert main.run([*plan, "--gpu-type", "compute-16"]) == UsageError.exit_code
+    assert "compute-16 has no GPU" in capsys.readouterr().err
+    words = [word for word in plan if word != "--gpu-tests"]
+    assert main.run([*words, "--gpu-type", "compute-16"]) == UsageError.exit_code
+    assert "--gpu-type requires --gpu-tests" in capsys.readouterr().err
+
+
+def test_packages_that_are_not_built_are_not_sent_to_a_gpu(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-C", str(feedstock), "fleet", "test", "--gpu", "--all"]
+    assert main.run([*words, "--provider", "aws"]) == UsageError.exit_code
+    error = capsys.readouterr().err
+    assert "are not for CUDA, and need no GPU" in error
+    assert "are not built, nor those of" in error
+    assert main.run([*words, "--provider", "local"]) == UsageError.exit_code
+    assert "no machine type of local has a GPU" in capsys.readouterr().err
+
+
+def test_the_cost_of_tests_on_a_worker_is_in_their_table_json_and_status(
+    feedstock: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = WorkerRecord(
+        name="kiln-a1-1",
+        type="gpu-t4",
+        state=WorkerState.READY,
+        requested=time.time() - 3600,
+        hourly=0.55,
+        currency="USD",
+    )
+
+    def execute(tests: Namespace, ledger: FleetLedger, _: object) -> tuple[None, dict[str, KilnError]]:
+        run = FleetRun(
+            id=tests.run_config.id, provider="aws", type="gpu-t4", started=1.0, finished=None, number=0, lives=True
+        )
+        ledger.begin_fleet(run)
+        ledger.store_worker(tests.run_config.id, worker)
+        ledger.end_fleet(tests.run_config.id)
+        return None, {}
+
+    results = (ConfigTestResult(config="one", exit_code=0, seconds=60.0),)
+    monkeypatch.setattr(process, "find_program", lambda program, **_: Path(program))  # none is started
+    monkeypatch.setattr(fleet_tests, "run_tests_on_worker", execute)
+    monkeypatch.setattr(fleet_tests, "results_of_all_configs", lambda *_: results)
+    tests = Namespace(run_config=Namespace(id="a1"), tested=Namespace(packages={}))
+    monkeypatch.setattr("kiln.cli.fleet.tests.worker_test_inputs", lambda *_: tests)
+    words = ["-C", str(feedstock), "fleet", "test", "--provider", "aws", "--gpu", "--all"]
+    assert main.run(words) == 0
+    assert capsys.readouterr().out.endswith("\n\ncost 0.55 USD\n")
+    assert main.run([*words, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["run"], data["configs"][0]["config"], data["cost"]["currency"]) == ("a1", "one", "USD")
+    assert data["cost"]["spent"] == pytest.approx(0.55, rel=0.01)
+    assert main.run(["-C", str(feedstock), "fleet", "status"]) == 0
+    assert "a1: aws, gpu-t4, tests, ended\ncost 0.55 USD\n" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("home")
+def test_a_detached_plan_has_the_price_of_its_controller(
+    feedstock: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all"]
+    assert main.run([*plan, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    cost, hours = data["chosen"]["cost"]["expected"], data["chosen"]["seconds"] / 3600
+    assert data["terms"]["controller"] is None
+    hourly = 0.0416 + 60 * 0.08 / 720 + 0.005
+    assert main.run([*plan, "--detach", "--keep", "10h"]) == 0
+    line = f"control 1 t3.medium, {hourly:.3f} USD an hour: {hourly * hours:.2f} USD more for the run, and"
+    assert f"{line} {10 * hourly:.2f} USD at most while its packages wait" in capsys.readouterr().out
+    assert main.run([*plan, "--detach", "--json"]) == 0
+    detached = json.loads(capsys.readouterr().out)["chosen"]["cost"]
+    assert (detached["controller"]["name"], detached["expected"]) == ("t3.medium", pytest.approx(cost + hourly * hours))
+    enough = ["--budget", f"{cost + 0.001}"]
+    assert main.run([*plan, *enough]) == 0
+    assert main.run([*plan, *enough, "--detach"]) == FleetLimit.exit_code, "the controller is paid for, too"
+    monkeypatch.setenv("KILN_FLEET_CONTROLLER", f"{hourly} 1.0 0.0 USD t3.medium")
+    assert main.run([*plan, *enough]) == FleetLimit.exit_code, "also where this process is the controller's"
+    monkeypatch.delenv("KILN_FLEET_CONTROLLER")
+    monkeypatch.setenv("AWS_REGION", "eu-south-2")
+    assert main.run([*plan, "--optimize", "time", "--detach"]) == 0
+    assert "control 1 t3.medium, price unknown: it is not counted" in capsys.readouterr().out
+
+
+def test_a_plan_names_what_is_taken_where_the_provider_refuses_and_what_losses_cost(
+    feedstock: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all"]
+    words = ["--zone", "us-east-1b,us-east-1c", "--fallback", "c6i.4xlarge,c7a.4xlarge"]
+    assert main.run([*plan, *words, "--json"]) == 0
+    terms = json.loads(capsys.readouterr().out)["terms"]
+    offers = [(offer["machine_type"]["name"], offer["zone"]) for offer in terms["offers"]]
+    assert offers == [(f"{kind}.4xlarge", f"us-east-1{zone}") for kind in ("c7i", "c6i", "c7a") for zone in "bc"]
+    assert terms["lifetime"] == 86400.0
+    assert main.run([*plan, *words]) == 0
+    output = capsys.readouterr().out
+    assert "first   compute-16 (c7i.4xlarge) in us-east-1b" in output
+    assert "else    c7a.4xlarge in us-east-1c, " in output
+    hours = terms["replacements"]
+    together = f"and {terms['joint_replacements']} that are lost together"
+    assert f"losses  {hours} lost workers are replaced, {together}, which costs {terms['losses']:.2f} USD" in output
+    assert main.run([*plan, "--workers", "1", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["terms"]["lifetime"] == 2 * alone["chosen"]["seconds"] > 86400.0, "it would end in the last builds"
+
+    (feedstock / "fleet-sizes.yml").write_text("- memory: 20\n")
+    assert main.run([*plan, "--fallback", "compute-8"]) == UsageError.exit_code
+    assert "the fall-back compute-8 is too small for" in capsys.readouterr().err
+    (tmp_path / "vars.yml").write_text("kiln_lifetime: 3600\n")
+    assert main.run([*plan, "--vars", str(tmp_path / "vars.yml")]) == UsageError.exit_code
+    assert "invalid kiln_lifetime '3600'" in capsys.readouterr().err
+
+
+def test_a_spot_worker_for_tests_is_one_of_aws(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["-C", str(feedstock), "fleet", "test", "--provider", "openstack", "--all", "--spot"]) == 2
+    assert "--spot is not an option of --provider openstack" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("provider", ["static", "slurm"])
+@pytest.mark.parametrize("words", [("--additional",), ("--capacity-timeout", "2h")])
+def test_options_of_a_run_that_its_provider_has_no_use_for_are_refused(
+    feedstock: Path, capsys: pytest.CaptureFixture[str], provider: str, words: tuple[str, ...]
+) -> None:
+    run = ["-C", str(feedstock), "fleet", "run", "--all", "--provider", provider, *words]
+    assert main.run(run) == UsageError.exit_code
+    assert f"{words[0]} is not an option of --provider {provider}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--provider", "slurm", "--type", "compute-16"), "--type is not an option of --provider slurm"),
+        (("--provider", "slurm", "--cache", "static"), "--cache is not an option of --provider slurm"),
+        (("--provider", "slurm", "--budget", "3"), "--budget is not an option of --provider slurm"),
+        (("--provider", "slurm", "--slurm-cores", "0"), "--slurm-cores is 0"),
+        (("--provider", "slurm", "--slurm-partition", "a b"), "invalid name 'a b' in --slurm-partition"),
+        (("--provider", "slurm", "--slurm-option=--wrap=id"), "--wrap of sbatch is set by kiln"),
+        (("--provider", "aws", "--slurm-folder", "/s"), "--slurm-folder is not an option of --provider aws"),
+        (("--provider", "local", "--zone", "a"), "--zone is not an option of --provider local"),
+        (("--provider", "slurm", "--fallback", "job"), "--fallback is not an option of --provider slurm"),
+        (("--provider", "static", "--zone", "a"), "--zone is not an option of --provider static"),
+        (("--provider", "static", "--spot"), "--spot is not an option of --provider static"),
+        (("--provider", "openstack", "--spot"), "--spot is not an option of --provider openstack"),
+        (("--provider", "aws", "--fallback", "on-demand"), "--fallback on-demand needs --spot"),
+        (("--provider", "aws", "--fallback", "c7.huge"), "aws has no machine type 'c7.huge'"),
+    ],
+)
+def test_options_of_another_provider_are_refused(
+    feedstock: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], error: str
+) -> None:
+    assert main.run(["-C", str(feedstock), "fleet", "plan", "--all", *words]) == UsageError.exit_code
+    assert error in capsys.readouterr().err
+
+
+def test_the_plan_of_a_cluster_has_the_size_of_its_jobs_and_costs_nothing(
+    feedstock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fleet", "plan", "--provider", "slurm", "--all", "--json", "--slurm-cores", "32", "--slurm-memory", "64GB"]
+    assert main.run(["-C", str(feedstock), *words]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    kind = plan["chosen"]["machine_type"]
+    assert (kind["provider"], kind["cores"], kind["memory"], plan["chosen"]["cost"]["expected"]) == (
+        "slurm",
+        32,
+        64.0,
+        0.0,
+    )
+    assert plan["bounds"]["workers"] == len(plan["estimates"]), "a scheduler takes all configs at once"
+    assert plan["bound"] == "nothing is charged for these workers"
+
+
+def test_jobs_of_slurm_may_have_sizes_of_their_own_which_the_plan_shows(
+    feedstock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are larger than a job without sizes, and some are expected to take longer than they may."""
+    (feedstock / "fleet-sizes.yml").write_text(
+        '- {cores: 64, memory: 500, disk: 90}\n- match: {cuda_compiler_version: "12.9"}\n  gpus: 1\n  time_limit: 60s\n'
+    )
+    words = ["-C", str(feedstock), "fleet", "plan", "--provider", "slurm", "--all"]
+    assert main.run(words) == 0
+    text = capsys.readouterr().out
+    rows = [line for line in text.splitlines() if "64 cores, 500 GB of memory, 90 GB of disk" in line]
+    limited = [line for line in rows if "12.9" in line]
+    assert (len(rows), len(limited)) == (12, 4)
+    assert all("1 GPU, at most 1 min 00 s" in line for line in limited), text
+    assert text.count("it is ended after 1 min 00 s") == len(limited)
+    assert main.run([*words, "--json"]) == 0
+    sizes = [job["size"] for job in json.loads(capsys.readouterr().out)["estimates"]]
+    assert sorted((size["gpus"], size["time_limit"] or 0) for size in sizes) == [(0, 0)] * 8 + [(1, 60.0)] * 4
+
+
+@pytest.mark.usefixtures("home")
+def test_a_fall_back_without_a_price_is_refused_within_a_budget_and_named_elsewhere(
+    feedstock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its workers would count as free, and the budget would not end the run."""
+    table = yaml.safe_load((ROOT / "ansible" / "group_vars" / "all" / "machine_types.yml").read_text())
+    types = [row for row in table["kiln_machine_types"] if (row["provider"], row["type"]) == ("aws", "compute-16")]
+    types.append({**types[0], "type": "other", "flavor": "x9.large"})
+    path = feedstock / "types.json"
+    path.write_text(json.dumps({"kiln_machine_types": types}))
+    words = ["--all", "--vars", str(path), "--type", "compute-16", "--fallback", "other"]
+    plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", *words]
+    assert main.run([*plan, "--budget", "500"]) == UsageError.exit_code
+    assert "the price of the fall-back other is unknown, so --budget" in capsys.readouterr().err
+    assert main.run(plan) == 0
+    assert "else    other (x9.large), price unknown" in capsys.readouterr().out

@@ -1,0 +1,121 @@
+"""The last lines of a failed build: an error, and commands that can be pasted."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.base.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed
+from kiln.cli import main
+from kiln.cli.main import failed_run_error
+from kiln.state.results import ConfigState
+from tests.unit.run.view.run import a_config, a_run
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FAILED, DONE, LOCKED = ConfigState.FAILED, ConfigState.DONE, ConfigState.LOCKED
+
+
+@pytest.fixture(autouse=True)
+def _typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["kiln", "build", "--all"])
+    program(tmp_path / "bin" / "kiln")
+    program(tmp_path / "bin" / "python")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+
+def program(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.touch(mode=0o755)
+
+
+def options_of(*words: str) -> argparse.Namespace:
+    return main.command_parser_and_module("build")[0].parse_args(words)
+
+
+def error_of(
+    states: Mapping[str, ConfigState], errors: Mapping[str, KilnError], *words: str, exit_code: int = 17
+) -> KilnError:
+    report = a_run(*(a_config(name, state) for name, state in states.items()))
+    return failed_run_error(report, errors, options_of(*words), exit_code=exit_code)
+
+
+def test_the_error_names_the_configs_and_its_hint_is_commands() -> None:
+    errors = {"linux_64_b": BuildFailed("its script ended with exit code 1")}
+    error = error_of({"linux_64_a": DONE, "linux_64_b": FAILED}, errors, "--all", "--container", "none")
+    assert str(error).splitlines() == [
+        "1 of 2 configs not built: linux_64_b",
+        "  try: kiln build --failed --container none",
+        "       kiln build linux_64_b --debug --container none",
+    ]
+    assert type(error) is BuildFailed
+
+
+@pytest.mark.parametrize("words", [(), ("--rehearse",), ("--engine", "conda-build", "--network", "always")])
+def test_the_commands_of_the_hint_are_valid_and_keep_the_options(words: tuple[str, ...]) -> None:
+    error = error_of({"a b": FAILED}, {"a b": BuildFailed("x")}, *words)
+    commands = [shlex.split(line) for line in error.hint.splitlines()]
+    repeated, *debugs = [options_of(*command[2:]) for command in commands]
+    original = options_of(*words)
+    for options in (repeated, *debugs):
+        assert (options.engine, options.network, options.rehearsal) == (
+            original.engine,
+            original.network,
+            original.rehearsal,
+        )
+    assert repeated.failed
+    assert [options.configs for options in debugs] == ([] if original.rehearsal else [["a b"]])
+
+
+def test_a_shell_is_offered_where_a_script_failed_alone() -> None:
+    assert "--debug" not in error_of({"a": FAILED}, {"a": TestsFailed("x")}, exit_code=19).hint
+
+
+def test_many_configs_are_counted_and_locked_ones_wait() -> None:
+    error = error_of(dict.fromkeys("abcde", FAILED) | {"z": DONE}, {})
+    assert error.what == "5 of 6 configs not built: a, b, c, and 2 more"
+    locked = error_of({"a": LOCKED}, {"a": AlreadyRunning("busy")}, exit_code=20)
+    assert isinstance(locked, AlreadyRunning)
+    assert locked.what == "1 of 1 config locked by another process: a"
+
+
+def test_the_commands_begin_as_the_user_began_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.argv", ["kiln", "-C", "my feedstock", "build", "--all"])
+    assert error_of({"a": FAILED}, {}).hint == "kiln -C 'my feedstock' build --failed"
+    script = ["--called", "build-locally.py", "-C", str(tmp_path), "build", "--calling-python", "p", "--all"]
+    monkeypatch.setattr("sys.argv", ["kiln", *script])
+    assert error_of({"a": FAILED}, {}).hint == "python build-locally.py --failed"
+    monkeypatch.chdir("/")
+    assert error_of({"a": FAILED}, {}).hint == f"python {tmp_path}/build-locally.py --failed"
+
+
+def test_the_commands_start_the_kiln_that_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def hint() -> str:
+        return error_of({"a": FAILED}, {}).hint.partition("\n")[0]
+
+    program(tmp_path / "other" / "kiln")
+    monkeypatch.setenv("PATH", str(tmp_path / "other"))  # another kiln
+    assert hint() == "bin/kiln build --failed"
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert hint() == "bin/kiln build --failed"
+    monkeypatch.setattr("sys.argv", ["kiln", "-C", str(tmp_path), "build"])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert hint() == f"{tmp_path}/bin/kiln -C {tmp_path} build --failed"
+    (tmp_path / "bin" / "kiln").unlink()
+    assert hint() == f"{tmp_path}/bin/python -m kiln -C {tmp_path} build --failed"
+
+
+def test_the_programs_of_windows_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    for name in ("kiln.cmd", "kiln.exe"):
+        (tmp_path / "bin" / "kiln").rename(tmp_path / "bin" / name)
+        assert error_of({"a": FAILED}, {}).hint == f"bin/{name} build --failed"
+        (tmp_path / "bin" / name).rename(tmp_path / "bin" / "kiln")

@@ -1,0 +1,205 @@
+"""The options of a build come from the command line and from conda-forge's variables."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.base import masking
+from kiln.base.errors import RecipeFault, UsageError
+from kiln.build.job.job import BuildOptions, RunOptions
+from kiln.build.rehearsal.python_search import DEFAULT_CHANNEL
+from kiln.cli import main
+from kiln.cli import options as cli_options
+from kiln.recipe.feedstock import Feedstock
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+META = "package:\n  name: small\n  version: '1'\n"
+EXTERNAL = {
+    *("configs", "command", "image", "fetch", "caller_variables", "client", "build"),
+    *("remote_url", "ci_url", "workflow"),
+    *("executable", "run_arguments", "debug"),
+    *("deadline", "least_reserve", "action_limit"),  # of --budget
+}
+
+
+def options_of(folder: Path, *words: str) -> RunOptions:
+    feedstock = written(folder, META)
+    parser, _ = main.command_parser_and_module("build")
+    return cli_options.run_options(feedstock, parser.parse_args(words), ("a",))
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "BAZEL_REMOTE_CACHE",
+        "BAZEL_REMOTE_EXECUTOR",
+        "BAZEL_REMOTE_CREDENTIALS",
+        "DOCKER_IMAGE",
+        "CONDA_FORGE_DOCKER_RUN_ARGS",
+        "GITHUB_SERVER_URL",
+        "remote_url",
+    ):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_arguments_reach_the_fields_of_their_names(tmp_path: Path) -> None:
+    words = (
+        "--memory",
+        "16GB",
+        "--stall",
+        "5",
+        "--cache-size",
+        "1GB",
+        "--rehearse",
+        "-j",
+        "3",
+        "--distdir",
+        str(tmp_path),
+    )
+    options = options_of(tmp_path / "feedstock", *words, "--mirror", "https://m.example.org/x", "--dry-run", "--debug")
+    assert (options.memory, options.build.stall, options.cache_bound) == (16 * 10**9, 300, 10**9)
+    assert (options.build.rehearsal, options.jobs, options.build.distdir) == (True, 3, tmp_path)
+    assert options.build.mirror == "https://m.example.org/x"
+    assert (options.configs, options.fetch, options.build.debug) == (("a",), False, None)
+
+
+def test_the_time_of_a_budget_begins_now(tmp_path: Path) -> None:
+    before = time.time()
+    build = options_of(tmp_path, "--budget", "100s").build
+    assert build.deadline is not None
+    assert before + 100 <= build.deadline <= time.time() + 100
+    assert (build.least_reserve, build.action_limit, build.has_budget) == (10.0, None, True)
+
+
+def test_a_budget_of_actions_has_no_time(tmp_path: Path) -> None:
+    build = options_of(tmp_path, "--budget", "5 actions").build
+    assert (build.deadline, build.action_limit, build.has_budget) == (None, 5, True)
+
+
+def test_the_defaults_are_those_of_the_fields(tmp_path: Path) -> None:
+    options = options_of(tmp_path)
+    defaults = RunOptions(configs=("a",), command="")
+    assert defaults.python_channel == DEFAULT_CHANNEL
+    for record, expected in ((options, defaults), (options.build, defaults.build)):
+        for field in dataclasses.fields(record):
+            if field.name not in EXTERNAL:
+                assert getattr(record, field.name) == getattr(expected, field.name), field.name
+
+
+def test_every_field_has_an_argument_or_another_source() -> None:
+    parser, _ = main.command_parser_and_module("build")
+    fields = {field.name for record in (RunOptions, BuildOptions) for field in dataclasses.fields(record)}
+    assert fields - EXTERNAL <= vars(parser.parse_args([])).keys()
+
+
+def test_a_remote_cache_of_the_environment_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAZEL_REMOTE_CACHE", "https://u:p@cache.example.org")
+    assert options_of(tmp_path / "a").remote_cache == "https://u:p@cache.example.org"
+    assert options_of(tmp_path / "b", "--remote-cache", "grpc://c").remote_cache == "grpc://c"
+    monkeypatch.setenv("BAZEL_REMOTE_CACHE", "cache.example.org")
+    with pytest.raises(UsageError, match="invalid URL of a remote cache"):
+        options_of(tmp_path / "c")
+
+
+def test_a_remote_executor_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAZEL_REMOTE_EXECUTOR", "grpcs://e.example.org/one")
+    monkeypatch.setenv("BAZEL_REMOTE_CREDENTIALS", str(tmp_path))
+    options = options_of(tmp_path / "a")
+    assert (options.remote_executor, options.remote_credentials) == ("grpcs://e.example.org/one", tmp_path)
+    assert options_of(tmp_path / "b", "--remote-executor", "grpc://e").remote_executor == "grpc://e"
+    content = base64.b64encode(b'{"headers": [["authorization", "Bearer t0ken"]]}').decode()
+    monkeypatch.setenv("BAZEL_REMOTE_CREDENTIALS", content)
+    options = options_of(tmp_path / "d")
+    assert options.remote_credentials == content, "as a fleet passes it"
+    assert content not in repr(options)
+    monkeypatch.setenv("BAZEL_REMOTE_CREDENTIALS", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="folder not found"):
+        options_of(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("-C", "/f", "build", "--all"), "kiln -C /f build --all"),
+        (
+            ("--called", "build-locally.py", "-C", "/f", "build", "--calling-python", "/p/python", "--filter", "*a b*"),
+            "build-locally.py --filter '*a b*'",
+        ),
+        (("--called", "build-locally.py", "-C", "/f", "build", "--calling-python", "/p"), "build-locally.py"),
+    ],
+)
+def test_the_recorded_command_is_the_typed_one(words: tuple[str, ...], expected: str) -> None:
+    assert cli_options.command_as_typed(words) == expected
+
+
+def test_the_page_of_a_ci_reaches_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SERVER_URL", "https://github.example"), ("REPOSITORY", "some/x"), ("RUN_ID", "5")):
+        monkeypatch.setenv(f"GITHUB_{name}", value)
+    options = options_of(tmp_path)
+    assert options.remote_url == "https://github.example/some/x"
+    assert options.ci_url == "https://github.example/some/x/actions/runs/5"
+
+
+def test_containers_are_those_of_conda_forge_yml_unless_the_user_chooses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_EXECUTABLE", raising=False)
+    folder = tmp_path / "feedstock"
+    written(folder, META)
+    (folder / "conda-forge.yml").write_text("docker: {executable: podman, run_args: --shm-size=2g}\n")
+    parser, _ = main.command_parser_and_module("build")
+
+    def of(*words: str) -> RunOptions:
+        return cli_options.run_options(Feedstock(root=folder), parser.parse_args(words), ("a",))
+
+    assert (of().container, of().build.run_arguments) == ("podman", ("--shm-size=2g",))
+    assert of("--container", "none").container == "none"
+    assert of("--rehearse").container is None
+    monkeypatch.setenv("CONDA_FORGE_DOCKER_RUN_ARGS", "-v /data:/data")
+    assert of().build.run_arguments == ("-v", "/data:/data")
+    monkeypatch.setenv("DOCKER_EXECUTABLE", "/opt/docker")
+    assert (of().container, of().build.executable) == (None, "/opt/docker")
+
+
+def test_settings_of_containers_that_the_user_replaces_are_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "feedstock"
+    written(folder, META)
+    (folder / "conda-forge.yml").write_text("docker: {executable: /opt/docker, run_args: --privileged}\n")
+    parser, _ = main.command_parser_and_module("build")
+
+    def of(*words: str) -> RunOptions:
+        return cli_options.run_options(Feedstock(root=folder), parser.parse_args(words), ("a",))
+
+    monkeypatch.delenv("DOCKER_EXECUTABLE", raising=False)
+    with pytest.raises(RecipeFault, match=r"docker\.executable"):
+        of()
+    with pytest.raises(RecipeFault, match="--privileged"):
+        of("--container", "docker")
+    monkeypatch.setenv("CONDA_FORGE_DOCKER_RUN_ARGS", "--privileged")
+    with pytest.raises(RecipeFault, match=r"docker\.executable"):
+        of()
+    assert of("--container", "docker").build.run_arguments == ("--privileged",)
+    monkeypatch.setenv("DOCKER_EXECUTABLE", "/opt/docker")
+    assert of().build.executable == "/opt/docker"
+
+
+def test_secrets_of_conda_forge_yml_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "feedstock"
+    written(folder, META)
+    (folder / "conda-forge.yml").write_text("secrets: [UPLOAD_CODE]\n")
+    monkeypatch.setenv("UPLOAD_CODE", "correct-horse-battery")
+    options = cli_options.run_options(
+        Feedstock(root=folder), main.command_parser_and_module("build")[0].parse_args([]), ("a",)
+    )
+    assert "correct-horse" not in masking.masked("it is correct-horse-battery")
+    assert "UPLOAD_CODE" not in options.client  # only script_env brings it to a script

@@ -1,0 +1,86 @@
+"""A run is shown as its surroundings allow."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import re
+import struct
+import termios
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.cli.output import append_job_summary, run_view_for_stream, terminal_width
+from kiln.run.view.lines import GitHubView, PlainView
+from kiln.run.view.live import LiveView
+from kiln.state.results import ConfigState
+from tests import runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "kind"),
+    [
+        (Terminal(), {"TERM": "xterm"}, LiveView),
+        (Terminal(), {"TERM": "dumb"}, PlainView),
+        (Terminal(), {}, PlainView),
+        (io.StringIO(), {"TERM": "xterm"}, PlainView),
+        (io.StringIO(), {"GITHUB_ACTIONS": "true"}, GitHubView),
+        (io.StringIO(), {"GITHUB_ACTIONS": "false"}, PlainView),
+    ],
+)
+def test_the_view_fits_its_surroundings(stream: io.StringIO, environment: dict[str, str], kind: type) -> None:
+    assert type(run_view_for_stream(stream, environment, {})) is kind
+
+
+@pytest.mark.parametrize("verbosity", ["quiet", "verbose"])
+def test_more_or_less_text_is_asked_for_in_lines_also_on_a_terminal(verbosity: str) -> None:
+    shown = run_view_for_stream(Terminal(), {"TERM": "xterm", "GITHUB_ACTIONS": "true"}, {}, verbosity=verbosity)
+    assert isinstance(shown, PlainView)
+    assert shown._verbosity.value == verbosity
+
+
+@pytest.mark.parametrize("value", ["1", "true", "0"])
+def test_no_color_takes_the_colors_from_the_live_view(value: str) -> None:
+    texts = {}
+    for environment in ({"TERM": "xterm"}, {"TERM": "xterm", "NO_COLOR": value}, {"TERM": "xterm", "NO_COLOR": ""}):
+        shown = run_view_for_stream(stream := Terminal(), environment, {})
+        with shown:
+            report = runs.worked_through(["a", "b"], bad={1: ConfigState.FAILED})
+            shown.run_began(report)
+            shown.run_ended(report)
+        texts[environment.get("NO_COLOR")] = re.findall(r"\x1b\[[0-9;]*m", stream.getvalue())
+    assert texts[value] == []
+    assert texts[None]
+    assert texts[""]
+
+
+def test_the_table_is_added_to_what_the_job_has_said_already(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("before\n\n")
+    variants = runs.variants(("None",), ("3.10",))
+    append_job_summary(runs.worked_through(variants), variants, {"GITHUB_STEP_SUMMARY": str(summary)})
+    assert summary.read_text().startswith("before\n\n### run 7: 1 done in ")
+    append_job_summary(runs.worked_through(variants), variants, {})
+
+
+def test_lines_are_folded_for_a_terminal_alone(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        assert terminal_width(file) is None
+    assert terminal_width(file) is None, "a closed one"
+    assert terminal_width(io.StringIO()) is None
+    main, side = os.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with os.fdopen(main), os.fdopen(side, "w") as terminal:
+        assert terminal_width(terminal) == 80

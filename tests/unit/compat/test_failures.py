@@ -1,0 +1,216 @@
+"""Errors in people's logs are recognized, whatever else is in them and however long they are."""
+
+from __future__ import annotations
+
+import configparser
+import io
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kiln.base.errors import BuildFailed, DiskFull, OutOfMemory
+from kiln.compat import failures
+
+ROOT = Path(__file__).parents[3]
+FIXTURE = ROOT / "tests" / "fixtures" / "failures.ini"
+
+
+def examples() -> dict[str, configparser.SectionProxy]:
+    settings = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
+    settings.read_string(FIXTURE.read_text(encoding="utf-8"))
+    return {name: section for name, section in settings.items() if name != "DEFAULT"}
+
+
+EXAMPLES = examples()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_real_log(name: str) -> None:
+    example = EXAMPLES[name]
+    noise = b"INFO: 401 processes: 401 local.\n" * 3
+    result = failures.failures_in_log(io.BytesIO(noise + example["log"].encode() + b"\n" + noise))
+    assert [failure.name for failure in result] == [example["failure"]]
+    assert example["says"] in f"{result[0].cause} {result[0].cure}"
+    assert "{" not in re.sub(r"\$\{CUDA_DIR\}", "", result[0].cause + result[0].cure)
+    assert result[0].line > 3
+    assert is_source(example["source"])
+
+
+def is_source(text: str) -> bool:
+    """True if somebody's log was found there; what this project's own scripts say is found in them."""
+    return text.startswith("https://") or (ROOT / text).is_file()
+
+
+def test_every_failure_that_is_known_has_an_example() -> None:
+    assert {each.name for each in failures.known_failures()} == {example["failure"] for example in EXAMPLES.values()}
+
+
+@pytest.mark.parametrize("each", failures.known_failures(), ids=lambda each: each.name)
+def test_a_pattern_is_bounded_and_complete(each: failures.KnownFailure) -> None:
+    bare = re.sub(r"\\.|\[[^\]]*\]", "x", each.pattern.pattern)
+    assert re.findall(r"[*+]|\{\d*,\}", bare) == []
+    assert all(each.words)
+    assert each.cause.endswith(".")
+    assert each.cure.endswith(".")
+    assert is_source(each.source)
+
+
+# What compilers and Bazel say that nobody's log at hand has: of their sources, and of runs here.
+WORDS = {
+    "compiler out of memory": ("clang: error: unable to execute command: Killed",),
+    "memory ran out": (
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "LLVM ERROR: out of memory",
+        "{standard input}: Error: open CFI at the end of file; missing .cfi_endproc directive",
+    ),
+    "disk full": (
+        "bazel-out/k8-opt/bin/tensorflow/libtensorflow_cc.so.2: final close failed: No space left on device",
+        "write error: Disk quota exceeded",
+    ),
+    "nvcc refuses an architecture": ("ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'",),
+    "compiler rejects a flag": (
+        "g++: error: unrecognized command-line option '-Wthread-safety-beta'; did you mean '-fthread-jumps'?",
+        "cc1plus: error: bad value 'znver9' for '-march=' switch",
+        "nvcc fatal   : Unknown option '-fcuda-flush-denormals-to-zero'",
+    ),
+    "Bazel outside the sources' range": ("Current Bazel version is 8.0.0, expected at most 7.99.99",),
+    "NumPy of another major version": ("A module that was compiled using NumPy 1.x cannot be run in",),
+    "protobuf newer than the generated code": ("TypeError: Descriptors cannot be created directly.",),
+    "CUDA plug-ins registered twice": (
+        (
+            "Unable to register cuFFT factory: Attempting to register factory for plugin cuFFT when one has already "
+            "been registered"
+        ),
+    ),
+    "no driver for a CUDA build": (
+        "nothing provides __cuda >=12 needed by libtensorflow_framework-2.21.0-cuda129h0_200",
+    ),
+    "download failed": (
+        "WARNING: Download from https://example.org/a.tar.gz failed: class java.net.UnknownHostException Unknown host",
+        "java.io.IOException: Error downloading [https://example.org/a.xz] to /a.xz: GET returned 403 Forbidden",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "line"), [(name, line) for name, said in WORDS.items() for line in said])
+def test_other_words_for_the_same(name: str, line: str) -> None:
+    (result,) = failures.failures_in_log(io.BytesIO(line.encode()))
+    assert result.name == name
+
+
+def test_a_compile_ends_with_the_error_of_its_cause_and_of_several_the_tables_first_counts() -> None:
+    ends = {
+        "std::bad_alloc": OutOfMemory,
+        "No space left on device": DiskFull,
+        "error: bad value 'x' for '-march='": None,
+    }
+    for text, error in ends.items():
+        result = failures.cause_of_failed_compile(
+            f"INFO: Analyzed target //:wheel\n{text}\nFAILED: Build did NOT complete"
+        )
+        assert result is not None
+        assert result.error is (error or BuildFailed)
+    both = failures.cause_of_failed_compile(
+        "Download from https://example.org/a failed\ngcc: fatal error: Killed signal terminated program cc1"
+    )
+    assert both is not None
+    assert both.name == "compiler out of memory"
+
+
+@pytest.mark.parametrize("text", ["", "bad.cc:1:21: error: 'nothing' was not declared in this scope", "killed time"])
+def test_an_ordinary_error_has_no_known_cause(text: str) -> None:
+    assert failures.cause_of_failed_compile(text) is None
+
+
+def test_countless_different_failures_are_reported_in_part() -> None:
+    log = b"".join(b"kernel version 1.%d does not match DSO version 2.0\n" % number for number in range(5000))
+    result = failures.failures_in_log(io.BytesIO(log * 2))
+    assert len(result) == failures.MOST
+    assert {each.count for each in result} == {2}
+
+
+def test_a_log_without_anything_known() -> None:
+    assert failures.failures_in_log(io.BytesIO(b"all is well\n" * 1000)) == ()
+    assert failures.failures_in_log(io.BytesIO(b"")) == ()
+
+
+def test_lines_are_counted_and_failures_reported_once_in_order() -> None:
+    killed = b"gcc: fatal error: Killed signal terminated program cc1plus\n"
+    log = b"\n".join([b"one", b"Illegal instruction (core dumped)", killed + killed + b"end"])
+    result = failures.failures_in_log(io.BytesIO(log))
+    assert [(each.name, each.line, each.count) for each in result] == [
+        ("illegal instruction", 2, 1),
+        ("compiler out of memory", 3, 2),
+    ]
+
+
+def test_different_architectures_are_different_failures() -> None:
+    log = (
+        b"nvcc fatal : Unsupported gpu architecture 'compute_35'\nnvcc fatal : Unsupported gpu architecture 'sm_120'\n"
+    )
+    assert ["compute_35" in each.cause for each in failures.failures_in_log(io.BytesIO(log))] == [True, False]
+
+
+class Endless(io.RawIOBase):
+    """A log of megabytes that is never in memory as a whole: blocks of lines, then one line that matters."""
+
+    def __init__(self, blocks: int) -> None:
+        self.block = (
+            b"[1,234 / 56,789] Compiling tensorflow/core/kernels/cwise_op_add.cc; 12s local, remote-cache\n" * 1000
+        )
+        self.left = blocks
+        self.last = b"Illegal instruction (core dumped)\n"
+
+    def read(self, _size: int = -1) -> bytes:
+        if self.left:
+            self.left -= 1
+            return self.block
+        last, self.last = self.last, b""
+        return last
+
+
+def test_a_long_log_is_read_in_pieces() -> None:
+    (result,) = failures.failures_in_log(Endless(40))  # type: ignore[arg-type]  # all that is read of it is read()
+    assert (result.line, result.name) == (40_001, "illegal instruction")
+
+
+def test_an_endless_line_is_searched_around_the_words() -> None:
+    log = b"x" * 700_000 + b" Illegal instruction " + b"y" * 700_000
+    (result,) = failures.failures_in_log(io.BytesIO(log))
+    assert len(result.text) <= 400
+
+
+@pytest.mark.parametrize("each", failures.known_failures(), ids=lambda each: each.name)
+def test_a_hostile_line_is_read_in_bounded_work(each: failures.KnownFailure) -> None:
+    """Lines of one kind of character around the words, as long as is looked at: where backtracking would show."""
+    for filler in (b"(", b"a", b"1.", b"/", b"'", b"\xff", b" "):
+        for word in each.words:
+            failures.failures_in_log(io.BytesIO(filler * 3000 + word + filler * 3000))
+
+
+@given(st.binary(max_size=3000))
+def test_any_bytes_can_be_read(data: bytes) -> None:
+    failures.failures_in_log(io.BytesIO(data))
+
+
+@given(st.integers(1, 200), st.integers(0, 60))
+def test_where_a_piece_ends_does_not_matter(size: int, before: int) -> None:
+    log = b"line\n" * before + b"Illegal instruction (core dumped)\n" + b"line\n" * 10
+
+    class Small(io.BytesIO):
+        def read(self, _size: int | None = -1) -> bytes:
+            return super().read(size)
+
+    (result,) = failures.failures_in_log(Small(log))
+    assert result.line == before + 1
+
+
+def test_of_a_file_its_end_can_be_enough(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"Illegal instruction\n" + b"line\n" * 1000)
+    assert [each.name for each in failures.failures_at_log_end(log)] == ["illegal instruction"]
+    assert failures.failures_at_log_end(log, most=1000) == ()
+    assert failures.failures_at_log_end(tmp_path / "none") == ()

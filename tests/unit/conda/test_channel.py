@@ -1,0 +1,91 @@
+"""A channel in a folder has a subdir for each platform that packages were built for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln.conda.channel import LocalChannel
+from kiln.conda.rattler import client
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def indexings(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return whether each indexing reads all packages again."""
+    calls: list[bool] = []
+
+    def call(_operation: str, *, root: str, force: bool) -> None:
+        calls.append(force)
+
+    monkeypatch.setattr(client, "run_operation", call)
+    return calls
+
+
+def indexed_channel(root: Path) -> LocalChannel:
+    """Return a channel with an index."""
+    channel = LocalChannel(root=root / "channel")
+    for subdir in channel.subdirs:
+        (channel.root / subdir).mkdir(parents=True)
+        (channel.root / subdir / "repodata.json").write_text("{}")
+    return channel
+
+
+def package(folder: Path, name: str, content: str = "") -> tuple[Path, str]:
+    """Return a package file with its subdir."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}-1-0.conda").write_text(content)
+    return folder / f"{name}-1-0.conda", "noarch"
+
+
+def test_packages_that_were_only_added_do_not_have_the_others_read_again(tmp_path: Path, indexings: list[bool]) -> None:
+    channel = indexed_channel(tmp_path)
+    channel.add([package(tmp_path / "made", "a")], index=False)
+    channel.add([package(tmp_path / "made", "b")], index=False)
+    assert (channel.is_unindexed, indexings) == (True, [])
+    channel.repair_index()
+    channel.repair_index()
+    assert (channel.is_unindexed, indexings) == (False, [False])
+
+
+def test_after_a_package_was_replaced_all_are_read_again(tmp_path: Path, indexings: list[bool]) -> None:
+    channel = indexed_channel(tmp_path)
+    channel.add([package(tmp_path / "made", "a")], index=False)
+    channel.add([package(tmp_path / "again", "a", "other")], index=False)
+    channel.add([package(tmp_path / "made", "b")], index=False)
+    channel.repair_index()
+    assert indexings == [True]
+
+
+def test_after_an_indexing_that_did_not_end_all_are_read_again(
+    tmp_path: Path, indexings: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    channel = indexed_channel(tmp_path)
+    channel.add([package(tmp_path / "made", "a")], index=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "run_operation", killed)
+        with pytest.raises(KeyboardInterrupt):
+            channel.repair_index()
+    assert channel.is_unindexed
+    channel.repair_index()
+    assert (channel.is_unindexed, indexings) == (False, [True])
+
+
+def test_the_folders_of_platforms_are_its_subdirs_and_no_others(tmp_path: Path) -> None:
+    for name in ("noarch", "linux-aarch64", "linux-own", "win-64", "logs", "work"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "osx-64").touch()
+    assert LocalChannel(root=tmp_path).subdirs == ("linux-64", "noarch", "linux-aarch64", "linux-own", "win-64")
+
+
+def test_packages_for_all_platforms_are_found(tmp_path: Path) -> None:
+    for place in ("linux-64/a-1-0.conda", "linux-aarch64/b-1-0.conda", "noarch/c-1-0.conda", "logs/d-1-0.conda"):
+        (tmp_path / place).parent.mkdir()
+        (tmp_path / place).touch()
+    assert LocalChannel(root=tmp_path).package_names() == {"a", "b", "c"}

@@ -1,0 +1,65 @@
+"""What the library wrote into a prefix is read again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.base import files
+from kiln.base.errors import BrokenPackage, DiskFull
+from kiln.conda import solve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+RECORD = "conda-meta/new-1-0.json"
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Path:
+    """A prefix with one new package, whose files came from a cache, and a damaged record of an older one."""
+    for place in ("cache/bin/program", "prefix/bin/program"):
+        files.write_text(tmp_path / place, "program")
+    files.write_text(tmp_path / "prefix/bin/script", "/prefix")
+    files.write_text(tmp_path / "prefix/lib/site-packages/module.py", "text")
+    (tmp_path / "prefix/bin/link").symlink_to("program")
+    paths: list[dict[str, object]] = [
+        {"_path": "bin/program", "size_in_bytes": 99},  # which its package has wrong
+        {"_path": "bin/script", "prefix_placeholder": "/p", "sha256_in_prefix": None, "size_in_bytes": 3},
+        {"_path": "lib/site-packages/module.py", "size_in_bytes": 4},
+        {"_path": "bin/link", "path_type": "softlink"},
+    ]
+    paths[1]["sha256_in_prefix"] = files.sha256(tmp_path / "prefix/bin/script")
+    record = {"extracted_package_dir": str(tmp_path / "cache"), "paths_data": {"paths": paths}}
+    files.write_text(tmp_path / "prefix" / RECORD, json.dumps(record))
+    files.write_text(tmp_path / "prefix/conda-meta/old-1-0.json", "")
+    return tmp_path / "prefix"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda prefix: (prefix / RECORD).write_text(""),
+        lambda prefix: (prefix / RECORD).write_text('{"paths_data": {}}'),
+        lambda prefix: (prefix / RECORD).write_text("[]"),
+        lambda prefix: (prefix / "bin/program").write_text("prog"),
+        lambda prefix: (prefix / "bin/program").unlink(),
+        lambda prefix: (prefix / "bin/link").unlink(),
+        lambda prefix: (prefix / "bin/script").write_text("/prefi\0"),
+        lambda prefix: (prefix / "lib/site-packages/module.py").write_text(""),
+    ],
+)
+def test_what_was_not_written_completely_is_found(
+    prefix: Path, damage: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solve._require_written_packages(prefix, {"old-1-0.json"})
+    damage(prefix)
+    with pytest.raises(BrokenPackage, match="was not written completely"):
+        solve._require_written_packages(prefix, {"old-1-0.json"})
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))
+    with pytest.raises(DiskFull, match="was not written completely"):
+        solve._require_written_packages(prefix, {"old-1-0.json"})

@@ -1,0 +1,145 @@
+"""Upstream's newest version, by the index of a Python project or the tags of a repository."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.base.errors import DownloadFailed, RecipeFault
+from kiln.conda import pypi
+from kiln.feedstock.bump import bump, upstream
+from kiln.feedstock.bump.literals import SourceView
+from tests.bumping import OLD, bumped, changed_lines, feedstock, released
+from tests.git_repositories import git
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+HASHED = f"https://files.example.org/packages/ab/cd/{'0' * 60}"
+pytestmark = [pytest.mark.processes, pytest.mark.needs("git")]
+
+HEAD = "package:\n  name: a\n  version: 1.0\nsource:\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "project"),
+    [
+        ("https://example.org/packages/source/a/absl-py/absl_py-2.3.1.tar.gz", "absl-py"),
+        ("https://example.org/packages/py3/a/absl_py/absl_py-2.3.1-py3-none-any.whl", "absl_py"),
+        (f"{HASHED}/zope.interface-7.2.tar.gz", "zope.interface"),
+        (f"{HASHED}/a-b-1.tar.gz", "a-b"),
+        ("https://example.org/a/b/archive/v1.tar.gz", ""),
+    ],
+)
+def test_the_project_is_read_from_the_layout_of_an_index(url: str, project: str) -> None:
+    assert pypi.project_of_url(url) == project
+
+
+@pytest.mark.processes
+@pytest.mark.needs("git")
+def test_the_tags_of_a_repository_tell_the_newest_release(tmp_path: Path) -> None:
+    repository = tmp_path / "up"
+    repository.mkdir()
+    git(repository, "init", "-q")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "one")
+    for tag in ("v1_8_0", "v1_10_0", "v1_9_0", "v2_0_0rc1", "other-9_0_0", "v1_11_0-docs"):
+        git(repository, "tag", tag)
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    source = SourceView(git="../up", revision="v1_8_0")
+    (answer,) = upstream.newest_upstream_versions([source], "1.8.0", tmp_path / "recipe", env=env)
+    assert (answer.newest, answer.spelled) == ("1.10.0", "1_10_0")
+    gone = SourceView(git=(tmp_path / "gone").as_uri(), revision="v1.8.0")
+    (answer,) = upstream.newest_upstream_versions([gone], "1.8.0", tmp_path, env=env)
+    assert (answer.newest, answer.index) == ("", f"the tags of {gone.git}")
+    assert answer.reason
+
+
+@pytest.mark.parametrize(
+    ("url", "repository", "tag"),
+    [
+        ("https://g.example/o/r/archive/refs/tags/v1.2.tar.gz", "https://g.example/o/r", "v1.2"),
+        ("https://g.example/o/r/archive/1.2.zip", "https://g.example/o/r", "1.2"),
+        ("https://g.example/o/r/releases/download/r-1.2/r-1.2.exe", "https://g.example/o/r", "r-1.2"),
+        ("https://l.example/o/r/-/archive/v1.2/r-v1.2.tar.bz2", "https://l.example/o/r", "v1.2"),
+    ],
+)
+def test_the_repository_and_the_tag_are_read_from_an_archives_url(url: str, repository: str, tag: str) -> None:
+    assert upstream.repository_and_tag_of_url(url) == (repository, tag)
+    assert upstream.repository_and_tag_of_url("https://example.org/a-1.2.tar.gz") is None
+
+
+def test_other_sources_are_named_with_the_reason(tmp_path: Path) -> None:
+    text = (
+        "package:\n  name: a\n  version: 1.0\nsource:\n  - url: https://example.org/a-1.0.tar\n"
+        "  - url: https://example.org/b-7.tar\n  - path: here\n"
+    )
+    version, sources = bump.recipe_and_upstream_versions(feedstock(tmp_path, text), env={})
+    assert version == "1.0"
+    assert {item.source: item.reason for item in sources} == {
+        "https://example.org/a-1.0.tar": "no index has the versions of this kind of source",
+        "https://example.org/b-7.tar": "it does not depend on the version 1.0",
+    }
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """Return the commits, by their tags, of a repository with two releases and an untagged commit, and its ``url``."""
+    repository = tmp_path_factory.mktemp("up")
+    git(repository, "init", "-q")
+    commits = {"url": repository.as_uri()}
+    for tag in ("v1_0", "", "v2_0"):
+        git(repository, "commit", "-q", "--allow-empty", "-m", f"commit {tag}")
+        commits[tag] = git(repository, "rev-parse", "HEAD").strip()
+        if tag:
+            git(repository, "tag", *(("-a", "-m", tag) if tag == "v2_0" else ()), tag)
+    return commits
+
+
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+
+
+@pytest.mark.parametrize("length", [40, 7])
+def test_a_commit_of_the_old_versions_tag_becomes_that_of_the_new_one(
+    length: int, up: Mapping[str, str], tmp_path: Path
+) -> None:
+    text = f'{HEAD}  git_url: {up["url"]}\n  git_rev: "{up["v1_0"][:length]}"\n'
+    plan = bumped(feedstock(tmp_path / "f", text), "2.0", env(tmp_path))
+    assert changed_lines(plan) == {3: "version: 2.0", 6: f'git_rev: "{up["v2_0"][:length]}"'}
+
+
+def test_a_commit_of_a_recipe_yamls_context(up: Mapping[str, str], tmp_path: Path) -> None:
+    text = f"context:\n  commit: {up['v1_0']}\n{HEAD}  git: {up['url']}\n  rev: ${{{{ commit }}}}\n"
+    plan = bumped(feedstock(tmp_path / "f", text, v1=True), "2.0", env(tmp_path))
+    assert changed_lines(plan) == {2: f"commit: {up['v2_0']}", 5: "version: 2.0"}
+
+
+def test_the_expected_commit_of_a_tag_is_that_of_the_new_one(up: Mapping[str, str], tmp_path: Path) -> None:
+    tag = "v${{ version | replace('.', '_') }}"
+    source = f"  git: {up['url']}\n  tag: {tag}\n  expected_commit: {up['v1_0']}\n"
+    text = f"context:\n  version: '1.0'\npackage:\n  name: a\n  version: ${{{{ version }}}}\nsource:\n{source}"
+    plan = bumped(feedstock(tmp_path / "f", text, v1=True), "2.0", env(tmp_path))
+    assert changed_lines(plan) == {2: "version: '2.0'", 9: f"expected_commit: {up['v2_0']}"}
+    with pytest.raises(DownloadFailed, match=r"at v3_0 does not exist\n  why: the repository has no such tag"):
+        bumped(feedstock(tmp_path / "f", text, v1=True), "3.0", env(tmp_path))
+
+
+def test_a_commit_without_a_tag_stays_beside_a_source_with_the_version(up: Mapping[str, str], tmp_path: Path) -> None:
+    new = released(tmp_path / "files", "a-2.0.tar")["a-2.0.tar"]
+    url = f"{(tmp_path / 'files').as_uri()}/a-{{{{ PKG_VERSION }}}}.tar"
+    text = f"{HEAD}  - url: {url}\n    sha256: {OLD}\n  - git_url: {up['url']}\n    git_rev: {up['']}\n"
+    plan = bumped(feedstock(tmp_path / "f", text), "2.0", env(tmp_path))
+    assert changed_lines(plan) == {3: "version: 2.0", 6: f"sha256: {new}"}
+    assert plan.unchanged == (f"{up['url']} at {up['']}",)
+
+
+def test_a_commit_that_no_tag_tells_is_refused_by_its_line(up: Mapping[str, str], tmp_path: Path) -> None:
+    text = f"{HEAD}  git_url: {up['url']}\n  git_rev: {up['']}\n"
+    with pytest.raises(RecipeFault, match=r"recipe/meta\.yaml:6:12: no source depends on the version"):
+        bumped(feedstock(tmp_path / "f", text), "2.0", env(tmp_path))
+    text = f"{HEAD}  git_url: {up['url']}\n  git_rev: {up['v1_0']}\n"
+    with pytest.raises(DownloadFailed, match=r"has no tag v3_0\n  why: the recipe has the commit of v1_0"):
+        bumped(feedstock(tmp_path / "f", text), "3.0", env(tmp_path))

@@ -1,0 +1,390 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln.feedstock.lint import check, model
+from tests.unit.feedstock.lint.recipes import (
+    ABI3,
+    CLEAN,
+    META,
+    NOARCH,
+    NOARCH_RECIPE,
+    OUTPUTS,
+    RECIPE,
+    RECIPE_OUTPUTS,
+    changed,
+    messages,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WHEEL = "https://example.org/small-1.10-none-any.whl"
+OLD_INDEX = "https://{}".format(".".join(("pypi", "io")))  # noqa: FLY002 - no file of the project names a registry
+COMPILED = "https://example.org/small-1.10-cp312-cp312-linux_x86_64.whl"
+URL = "https://example.org/{{ name }}-{{ version }}.tar.gz"
+
+# A recipe, the text to replace, its replacement, the rules broken, and the place of the first message.
+CHANGES: list[tuple[str, str, str, set[str], str]] = [
+    (META, "about:\n", "foo: 1\n\nabout:\n", {"R-000"}, "recipe/meta.yaml:29:1"),
+    (RECIPE, "about:\n", "foo: 1\n\nabout:\n", {"R-000"}, "recipe/recipe.yaml:30:1"),
+    (META, "package:\n", "about:\n  home: x\npackage:\n", {"R-001", "R-002", "kiln-duplicate"}, "recipe/meta.yaml:4:1"),
+    (META, "  home: https://example.org\n", "", {"R-002"}, "recipe/meta.yaml:30:3"),
+    (META, "  license: MIT\n", "", {"R-002"}, "recipe/meta.yaml:30:3"),
+    (META, "  summary: A small program", "  summary:", {"R-002"}, "recipe/meta.yaml:33:3"),
+    (RECIPE, "homepage", "home", {"R-002", "kiln-key"}, "recipe/recipe.yaml:31:3"),
+    (META, "  summary:", "  license: MIT\n  summary:", {"kiln-duplicate"}, "recipe/meta.yaml:33:3"),
+    (RECIPE, "  summary:", "  license: MIT\n  summary:", {"kiln-duplicate"}, "recipe/recipe.yaml:34:3"),
+    (RECIPE, "build:", "build:\n  skip: osx) or linux", {"kiln-template"}, "recipe/recipe.yaml:14:9"),
+    (RECIPE, "  summary:", "  description: ${{ version\n  summary:", {"kiln-template"}, "recipe/recipe.yaml:34:16"),
+    (META, "extra:\n  recipe-maintainers:\n    - somebody\n", "", {"R-003", "R-011"}, "recipe/meta.yaml"),
+    (META, "    - somebody\n", "", {"R-003", "R-004"}, "recipe/meta.yaml:36:3"),
+    (META, "\n    - somebody", " somebody", {"R-004"}, "recipe/meta.yaml:36:3"),
+    (META, "test:\n  commands:\n    - small --version\n\n", "", {"R-005"}, "recipe/meta.yaml"),
+    (RECIPE, "tests:\n  - script:\n      - small --version\n\n", "", {"R-005"}, "recipe/recipe.yaml"),
+    (OUTPUTS, "name: small-split", "name: libsmall", {"kiln-test"}, "recipe/meta.yaml:14:5"),
+    (OUTPUTS, "    test:\n      commands:\n        - small --version\n", "", {"R-006"}, "recipe/meta.yaml:17:5"),
+    (
+        RECIPE_OUTPUTS,
+        "    tests:\n      - script:\n          - small --version\n",
+        "",
+        {"R-006"},
+        "recipe/recipe.yaml:23:5",
+    ),
+    (META, "license: MIT", "license: unknown", {"R-007", "R-044"}, "recipe/meta.yaml:31:3"),
+    (META, "  number: 0\n", "", {"R-008"}, "recipe/meta.yaml:13:3"),
+    (META, "  run:\n    - zlib  # [linux]\n", "", set(), ""),
+    (
+        META,
+        "  host:\n    - zlib >=1.2,<2\n  run:\n    - zlib",
+        "  run:\n    - zlib  # [x]\n  host:\n    - zlib",
+        {"R-009"},
+        "recipe/meta.yaml:20:3",
+    ),
+    (META, "license: MIT", "license: MIT License", {"R-010", "R-044"}, "recipe/meta.yaml:31:3"),
+    (META, "license: MIT", "license: LicenseRef-Small", set(), ""),
+    (META, "    - somebody\n", "    - somebody\n\n\n", {"R-011"}, "recipe/meta.yaml:38"),
+    (META, "    - somebody\n", "    - somebody", {"R-012"}, "recipe/meta.yaml:37"),
+    (META, "  license_file: LICENSE\n", "", {"R-013"}, "recipe/meta.yaml:31:3"),
+    (changed(META, "license: MIT", "license: Zlib"), "  license_file: LICENSE\n", "", set(), ""),
+    (
+        changed(RECIPE, "license: MIT", "license: Zlib"),
+        "  license_file: LICENSE\n",
+        "",
+        {"R-013"},
+        "recipe/recipe.yaml:32:3",
+    ),
+    (META, '"small"', '"Small!"', {"R-014"}, "recipe/meta.yaml:5"),
+    (RECIPE, "name: small", "name: Small!", {"R-014"}, "recipe/recipe.yaml:6:3"),
+    (RECIPE, "name: ${{ name }}", "name: ${{ other }}", set(), ""),
+    (META, '  version: "{{ version }}"\n', "", {"R-015"}, "recipe/meta.yaml:5"),
+    (META, '"1.10"', '"1..10"', {"R-016"}, "recipe/meta.yaml:6"),
+    (RECIPE, '"1.10"', '"1..10"', {"R-016"}, "recipe/recipe.yaml:7:3"),
+    (
+        META,
+        '    - {{ stdlib("c") }}\n',
+        '    - {{ stdlib("c") }}\n    - numpy x.x\n',
+        {"R-017"},
+        "recipe/meta.yaml:20:7",
+    ),
+    (META, "  number: 0", "  nmber: 0", {"R-008", "R-018"}, "recipe/meta.yaml:13:3"),
+    (META, "  sha256", "  sha666", {"R-018", "R-019"}, "recipe/meta.yaml:9"),
+    (META, "  number: 0", "  number: 0\n  noarch: pythn", {"R-020", "R0-004"}, "recipe/meta.yaml:14:3"),
+    (META, "zlib >=1.2,<2", "zlib >= 1.2", {"R-021", "R-048"}, "recipe/meta.yaml:21:7"),
+    (RECIPE, "zlib >=1.2,<2", "zlib >= 1.2", {"R-021"}, "recipe/recipe.yaml:21:7"),
+    (META, "zlib >=1.2,<2", "zlib>=1.2", {"R-022", "R-048"}, "recipe/meta.yaml:21:7"),
+    (META, "    - zlib >=1.2,<2", "    - python", {"R-023"}, "recipe/meta.yaml:21:7"),
+    (META, "  run:\n    - zlib", "  run:\n    - python >=3.9\n    - zlib", {"R-024"}, "recipe/meta.yaml:23:7"),
+    (META, "{{ name }}-", "{{name}}-", {"R-025"}, "recipe/meta.yaml:9:28"),
+    (RECIPE, "${{ name }}-", "${{name }}-", {"R-025"}, "recipe/recipe.yaml:10:28"),
+    (NOARCH, "python >={{ python_min }}", "python", {"R-026"}, "recipe/meta.yaml:15:7"),
+    (OUTPUTS, 'pin_subpackage("libsmall"', 'pin_subpackage("zlib"', {"R-027"}, "recipe/meta.yaml:20"),
+    (OUTPUTS, 'pin_compatible("zlib")', 'pin_compatible("libsmall")', {"R-027"}, "recipe/meta.yaml:21"),
+    (RECIPE_OUTPUTS, 'pin_subpackage("libsmall")', 'pin_subpackage("zlib")', {"R-027"}, "recipe/recipe.yaml:19:11"),
+    (META, URL, COMPILED, {"R-028"}, "recipe/meta.yaml:9"),
+    (META, URL, WHEEL, {"R-029"}, "recipe/meta.yaml:9"),
+    (NOARCH, "build:\n", f"source:\n  url: {WHEEL}\n  sha256: 0\n\nbuild:\n", {"R-030"}, "recipe/meta.yaml:6"),
+    (
+        RECIPE,
+        '    - ${{ stdlib("c") }}\n',
+        "    - ${{ stdlib(\"c\") }}\n    - ${{ compiler('rust') }}\n",
+        {"R-031"},
+        "recipe/recipe.yaml:20:7",
+    ),
+    (
+        RECIPE,
+        '    - ${{ stdlib("c") }}\n',
+        "    - ${{ stdlib(\"c\") }}\n    - ${{ compiler('go') }}\n",
+        {"R-032"},
+        "recipe/recipe.yaml:20:7",
+    ),
+    (META, '    - {{ stdlib("c") }}\n', "", {"R-033"}, "recipe/meta.yaml:18"),
+    (OUTPUTS, '        - {{ stdlib("c") }}\n', "", {"R-033"}, "recipe/meta.yaml:12"),
+    (RECIPE_OUTPUTS, '        - ${{ stdlib("c") }}\n', "", {"R-033"}, "recipe/recipe.yaml:13:11"),
+    (
+        META,
+        '    - {{ stdlib("c") }}\n',
+        '    - {{ stdlib("c") }}\n    - sysroot_linux-64 2.17\n',
+        {"R-034"},
+        "recipe/meta.yaml:20:7",
+    ),
+    (META, "    - zlib  # [linux]", "    - __osx >=11", {"R-035"}, "recipe/meta.yaml:23:7"),
+    (META, "  recipe-maint", "  feedstock-name: small-feedstock\n  recipe-maint", {"R-039"}, "recipe/meta.yaml:36:19"),
+    (META, '"{{ version }}"', "{{ version }}", {"R-040"}, "recipe/meta.yaml:6"),
+    (RECIPE, 'version: "1.10"', "version: 1.10", {"R-040"}, "recipe/recipe.yaml:3:3"),
+    (META, '    - {{ compiler("c") }}\n    - {{ stdlib("c") }}\n', "    - pip\n", set(), ""),
+    (
+        changed(META, "  # [linux]", "").replace("  skip: true  # [win]\n", ""),
+        '    - {{ compiler("c") }}\n    - {{ stdlib("c") }}\n',
+        "    - pip\n",
+        {"R-041"},
+        "recipe/meta.yaml:17:7",
+    ),
+    (META, "license: MIT", "license: MIT OR Foo-1", {"R-044"}, "recipe/meta.yaml:31:3"),
+    (META, "license: MIT", "license: GPL-2.0-only WITH Foo", {"R-045"}, "recipe/meta.yaml:31:3"),
+    (OUTPUTS, "    test:\n", "      run:\n        - zlib=1=0\n    test:\n", {"R-048"}, "recipe/meta.yaml:15:11"),
+    (META, "  number: 0", "  number: 0\n  script: python setup.py install", {"R-049"}, "recipe/meta.yaml:14:11"),
+    (META, URL, f"{OLD_INDEX}/small.tar.gz", {"R-050"}, "recipe/meta.yaml:9:8"),
+    (META, "true  # [win]", "true # [win]", {"R0-001"}, "recipe/meta.yaml:14"),
+    (META, "# [win]", "# [py38]", {"R0-002"}, "recipe/meta.yaml:14"),
+    (META, "# [win]", "# [py36]", {"R0-003"}, "recipe/meta.yaml:14"),
+    (NOARCH, "    - setuptools", "    - setuptools  # [linux]", {"R0-004"}, "recipe/meta.yaml:13"),
+    (META, '{% set name = "small" %}', '{%set name = "small" %}', {"R0-005"}, "recipe/meta.yaml:1"),
+    (
+        META,
+        '    - {{ stdlib("c") }}\n',
+        '    - {{ stdlib("c") }}\n    - toolchain\n',
+        {"R0-006"},
+        "recipe/meta.yaml:20:7",
+    ),
+    (RECIPE, "zlib >=1.2,<2", "zlib >=1.2,<2  # [linux]", {"R1-001"}, "recipe/recipe.yaml:21"),
+    (NOARCH_RECIPE, "    - setuptools", "    - if: win\n      then: setuptools", {"R1-002"}, "recipe/recipe.yaml:13:7"),
+    (NOARCH_RECIPE, "  noarch: python", "  noarch: python\n  skip: win", {"R1-002"}, "recipe/recipe.yaml:8:3"),
+    (META, "  license_file", "  license_family: foo\n  license_file", {"schema"}, "recipe/meta.yaml:32:3"),
+    (META, "  recipe-maintainers:\n    - somebody\n", "", {"R-003", "schema"}, "recipe/meta.yaml:35:1"),
+    (RECIPE, "context:", "schema_version: 2\n\ncontext:", {"schema"}, "recipe/recipe.yaml:1:1"),
+]
+FILES: list[tuple[str, dict[str, str], set[str]]] = [
+    (RECIPE, {"recipe/meta.yaml": META}, {"R-051"}),
+    (RECIPE, {"recipe/bld.bat": ""}, {"R1-003"}),
+    (RECIPE, {"recipe/variants.yaml": "a: [1]", "recipe/conda_build_config.yaml": "a: [1]"}, {"RC-002"}),
+    (META, {"conda-forge.yml": "os_version: {linux_64: cos7}"}, {"FC-002"}),
+    (META, {"conda-forge.yml": "docker: {command: sh}"}, {"kiln-settings"}),
+    (META, {"conda-forge.yml": "os_version: {linux_64: cos7}\nlinter: {skip: [hint_os_version]}"}, set()),
+    (META, {"recipe/run_test.sh": "true\n"}, set()),
+]
+OF_CONDA_FORGE: list[tuple[str, str, str, dict[str, str], set[str]]] = [
+    (META, "", "", {".ci_support/linux_64_.yaml": "a: 1", ".ci_support/x": ""}, set()),
+    (META, "", "", {"recipe/conda_build_config.yaml": "\n"}, {"CF-004"}),
+    (META, "", "", {".github/workflows/mine.yml": ""}, {"CF-005"}),
+    (META, "", "", {".github/workflows/conda-build.yml": ""}, set()),
+    (META, "zlib >=1.2,<2", "zlib 1.2", {}, {"CF-006"}),
+    (META, "", "", {"conda-forge.yml": "azure: {settings_linux: {variables: {MINIFORGE_HOME: x}}}"}, {"CF-007"}),
+    (
+        META,
+        "",
+        "",
+        {".git/config": '[remote "origin"]\n\turl = https://github.com/conda-forge/other-feedstock.git\n'},
+        {"CF-013"},
+    ),
+    (
+        META,
+        "",
+        "",
+        {".git/config": '[remote "origin"]\n\turl = git@github.com:conda-forge/small-feedstock.git\n'},
+        set(),
+    ),
+    (META, "", "", {"conda-forge.yml": "package: a\npackage: b"}, {"FC-001"}),
+    (RECIPE, "  number: 0", "  number: 0\n  number: 1", {}, {"R-036", "R-037"}),
+    (META, "# [win]", "# [is_abi3 == 'true']", {}, {"R-038"}),
+    (NOARCH, "    - setuptools\n", "", {}, {"R-046"}),
+    (NOARCH, "    - python {{ python_min }}", "    - python", {}, {"R-047"}),
+    (NOARCH_RECIPE, "    - python >=${{ python_min }}", "    - python >=3.9", {}, {"R-047"}),
+    (NOARCH_RECIPE, '        - "*"\n', "", {}, {"R1-004"}),
+    (ABI3, '        - "*"\n', "", {}, {"R1-005"}),
+    (RECIPE, "      - small --version", "      - export SP_DIR=x", {}, {"R1-006"}),
+    (
+        ABI3,
+        "  run:\n    - python\n",
+        "  run:\n    - python\n  ignore_run_exports:\n    from_package:\n      - cross-python_linux-64\n",
+        {},
+        {"R1-007"},
+    ),
+    (
+        ABI3,
+        "        - abi3audit\n    script:\n      - abi3audit $SP_DIR/fast.abi3.so",
+        "        - other\n    script:\n      - other",
+        {},
+        {"R-053"},
+    ),
+    (META, "", "", {"recipe/conda_build_config.yaml": "MACOSX_DEPLOYMENT_TARGET: ['11.0']"}, {"RC-000"}),
+    (META, "", "", {"recipe/conda_build_config.yaml": "c_stdlib_version:\n  - 10.9\n"}, {"RC-001"}),
+    (META, "", "", {"recipe/conda_build_config.yaml": "c_stdlib_version:\n  - 2.17  # [linux]\n"}, set()),
+    (RECIPE, "", "", {"recipe/variants.yaml": "c_stdlib_version:\n  - if: linux\n    then: '2.17'\n"}, set()),
+    (META, "", "", {"recipe/conda_build_config.yaml": "MACOSX_SDK_VERSION:\n  - '10.13'\n"}, {"CBC-001"}),
+    (
+        META,
+        "",
+        "",
+        {"conda-forge.yml": "workflow_settings: {pagefile_size: [{os: linux, platform: osx_64, value: 1}]}"},
+        {"CF-009"},
+    ),
+    (
+        META,
+        "",
+        "",
+        {"conda-forge.yml": "workflow_settings: {pagefile_size: [{os: win, value: 1}, {value: 2}]}"},
+        {"CF-010"},
+    ),
+    (META, "", "", {"conda-forge.yml": "workflow_settings: {tools_install_dir: x}"}, {"CF-011"}),
+    (META, "", "", {"conda-forge.yml": "workflow_settings: {resize_partitions: [{os: win, value: true}]}"}, {"CF-012"}),
+]
+
+
+def ids(results: list[model.LintMessage]) -> set[str]:
+    return {message.id for message in results}
+
+
+@pytest.mark.parametrize("recipe", CLEAN)
+@pytest.mark.parametrize("of_conda_forge", [False, True])
+def test_clean_recipes_have_no_messages(tmp_path: Path, recipe: str, of_conda_forge: bool) -> None:
+    assert messages(tmp_path, recipe, of_conda_forge=of_conda_forge and "zlib >=" not in recipe) == []
+
+
+@pytest.mark.parametrize(("recipe", "old", "new", "expected", "place"), CHANGES)
+def test_a_change_breaks_these_rules_at_this_place(
+    tmp_path: Path, recipe: str, old: str, new: str, expected: set[str], place: str
+) -> None:
+    results = messages(tmp_path, changed(recipe, old, new))
+    assert ids(results) == expected
+    assert not place or str(results[0].at) == place
+
+
+@pytest.mark.parametrize(("recipe", "files", "expected"), FILES)
+def test_files_beside_the_recipe_break_these_rules(
+    tmp_path: Path, recipe: str, files: dict[str, str], expected: set[str]
+) -> None:
+    assert ids(messages(tmp_path, recipe, files)) == expected
+
+
+@pytest.mark.parametrize(("recipe", "old", "new", "files", "expected"), OF_CONDA_FORGE)
+def test_rules_of_conda_forge_apply_there_only(
+    tmp_path: Path, recipe: str, old: str, new: str, files: dict[str, str], expected: set[str]
+) -> None:
+    if old:
+        recipe = changed(recipe, old, new)
+    recipe = recipe.replace("zlib >=1.2,<2", "zlib")
+    results = ids(messages(tmp_path, recipe, files, of_conda_forge=True))
+    outside = ids(messages(tmp_path, recipe, files))
+    assert results - outside == expected
+
+
+def test_a_feedstock_without_configs_builds_nothing(tmp_path: Path) -> None:
+    messages(tmp_path, META)
+    (tmp_path / ".ci_support" / "linux_64_.yaml").unlink()
+    assert "CF-003" in {message.id for message in check.check(lint_feedstock(tmp_path), of_conda_forge=True)}
+
+
+def lint_feedstock(folder: Path) -> Any:
+    from kiln.recipe import feedstock
+
+    return feedstock.load(folder)
+
+
+def test_every_rule_is_broken_by_a_test() -> None:
+    broken = set().union(
+        *(case[3] for case in CHANGES), *(case[2] for case in FILES), *(case[4] for case in OF_CONDA_FORGE)
+    )
+    assert {rule.id for rule in check.RULES} - broken == {"CF-003", "kiln-type"}
+
+
+def test_skipped_rules_are_silent(tmp_path: Path) -> None:
+    recipe = changed(META, '    - {{ stdlib("c") }}\n', "")
+    files = {"conda-forge.yml": "linter: {skip: [lint_stdlib]}"}
+    assert messages(tmp_path, recipe, files) == []
+
+
+def test_noarch_selectors_of_platforms_are_allowed_on_several_platforms(tmp_path: Path) -> None:
+    recipe = changed(NOARCH, "    - setuptools", "    - setuptools  # [linux]")
+    files = {"conda-forge.yml": "noarch_platforms: [linux_64, win_64]"}
+    assert messages(tmp_path, recipe, files) == []
+
+
+def test_lints_come_before_hints_and_each_in_the_order_of_the_file(tmp_path: Path) -> None:
+    recipe = changed(changed(META, "{{ name }}-", "{{name}}-"), "license: MIT", "license: unknown")
+    results = messages(tmp_path, changed(recipe, "  number: 0\n", ""))
+    assert [message.id for message in results] == ["R-008", "R-007", "R-025", "R-044"]
+    assert all(message.cure for message in results)
+
+
+def test_a_loop_is_unrolled_and_its_messages_have_the_loops_lines(tmp_path: Path) -> None:
+    loop = "    {% for name in ['a', 'b'] %}\n    - {{ name }}>=1\n    {% endfor %}\n"
+    recipe = changed(META, "    - zlib >=1.2,<2\n", loop)
+    results = [message for message in messages(tmp_path, recipe) if message.id == "R-022"]
+    assert [message.text for message in results] == [
+        "requirements/host: 'a>=1' has no space after the name",
+        "requirements/host: 'b>=1' has no space after the name",
+    ]
+    assert all(21 <= message.at.line <= 23 for message in results)
+
+
+TYPES = [
+    (RECIPE, "about:\n", "about: text\nx:\n", "about is the text 'text', expected a mapping"),
+    (
+        RECIPE,
+        "tests:\n  - script:\n      - small --version",
+        "tests:\n  script: x",
+        "tests is a mapping, expected a list",
+    ),
+    (RECIPE, "source:\n", "source:\n  - text\nx:\n", "an entry of source is the text 'text', expected a mapping"),
+    (OUTPUTS, "outputs:\n", "outputs:\n  - text\n", "an entry of outputs is the text 'text', expected a mapping"),
+    (META, "    - zlib >=1.2,<2\n", "    - 1\n", "an entry of requirements/host is the value 1, expected text"),
+    (META, "\n    - zlib >=1.2,<2\n", " zlib\n", "host is the text 'zlib', expected a list"),
+    (
+        OUTPUTS,
+        "      run:\n",
+        "      run:\n        - a: b\n",
+        "an entry of requirements/run is a mapping, expected text",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "old", "new"),
+    [
+        (META, "  summary:", "  license: MIT  # [win]\n  summary:"),
+        (META, "extra:\n", "  {% if noarch %}\n  license: MIT\n  {% endif %}\nextra:\n"),
+        (RECIPE, "  number: 0\n", "  number: 0\n  script: echo ${{ x\n"),
+    ],
+)
+def test_keys_that_exclude_each_other_and_scripts_are_left_alone(
+    tmp_path: Path, recipe: str, old: str, new: str
+) -> None:
+    ids = {message.id for message in messages(tmp_path, changed(recipe, old, new))}
+    assert not ids & {"kiln-duplicate", "kiln-template"}
+
+
+@pytest.mark.parametrize(("recipe", "old", "new", "text"), TYPES)
+def test_values_of_a_wrong_type_are_lints_of_kilns_own(
+    tmp_path: Path, recipe: str, old: str, new: str, text: str
+) -> None:
+    results = [message for message in messages(tmp_path, changed(recipe, old, new)) if message.id == "kiln-type"]
+    assert text in {message.text for message in results}
+    assert all(message.at.line for message in results)
+
+
+@pytest.mark.parametrize(
+    ("variable", "setting"),
+    [
+        ("CONDA_BLD_PATH", "workflow_settings.build_workspace_dir"),
+        ("CONDA_FORGE_DOCKER_RUN_ARGS", "docker.run_args"),
+        ("MINIFORGE_HOME", "workflow_settings.tools_install_dir"),
+        ("SET_PAGEFILE", "workflow_settings.pagefile_size"),
+    ],
+)
+def test_a_replaced_variable_names_the_setting(tmp_path: Path, variable: str, setting: str) -> None:
+    settings = f"azure: {{settings_linux: {{variables: {{{variable}: x}}}}}}"
+    results = messages(tmp_path, META, {"conda-forge.yml": settings}, of_conda_forge=True)
+    assert [message.cure for message in results if message.id == "CF-007"] == [f"use {setting}"]

@@ -1,0 +1,151 @@
+"""The file of a config in .ci_support: written as conda-smithy writes it, and read back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.base import files as base_files
+from kiln.base import limits
+from kiln.base.errors import MalformedYaml, UnknownConfig, VariantFault
+from kiln.base.yaml import TypedText
+from kiln.feedstock.config_file import config_file_text, read_config, read_configs
+from kiln.recipe.feedstock import BuildConfig
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kiln.recipe.feedstock import Feedstock
+
+CONFIG = BuildConfig(
+    name="linux_64_python3.12",
+    platform="linux-64",
+    variant={
+        "c_compiler_version": ("13",),
+        "docker_image": ("quay.io/x:1",),
+        "python": ("3.11.* *_cpython", "3.12.* *_cpython"),
+        "target_platform": ("linux-64",),
+    },
+    zip_keys=(("c_compiler_version", "docker_image"),),
+    pin_run_as_build={"python": {"min_pin": "x.x", "max_pin": "x.x"}},
+    image="quay.io/x:1",
+)
+TEXT = """\
+c_compiler_version:
+- '13'
+docker_image:
+- quay.io/x:1
+pin_run_as_build:
+  python:
+    min_pin: x.x
+    max_pin: x.x
+python:
+- 3.11.* *_cpython
+- 3.12.* *_cpython
+target_platform:
+- linux-64
+zip_keys:
+- - c_compiler_version
+  - docker_image
+"""
+
+
+def feedstock(folder: Path, **configs: str) -> Feedstock:
+    files = {f".ci_support/{name}.yaml": text for name, text in configs.items()}
+    return written(folder, "package:\n  name: a\n  version: 1\n", files=files)
+
+
+def test_a_config_is_written_as_conda_smithy_writes_it_and_read_back(tmp_path: Path) -> None:
+    assert config_file_text(CONFIG) == TEXT
+    result = feedstock(tmp_path, **{CONFIG.name: TEXT})
+    assert read_config(result, CONFIG.name) == CONFIG
+    assert read_config(result, f".ci_support/{CONFIG.name}.yaml") == CONFIG
+    assert config_file_text(read_config(result, CONFIG.name)) == TEXT
+
+
+def test_a_config_without_settings_has_no_keys_for_them() -> None:
+    plain = BuildConfig(name="a", platform="linux-64", variant={"a": ("1",)}, pin_run_as_build={})
+    assert config_file_text(plain) == "a:\n- '1'\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "platform"),
+    [("osx_arm64_", "osx-arm64"), ("linux_aarch64_python3.12", "linux-aarch64"), ("my_own", "linux-64"),
+     ("linux_99_", "linux-64"), ("win_64", "win-64")],
+)  # fmt: skip
+def test_without_a_target_platform_the_name_decides(tmp_path: Path, name: str, platform: str) -> None:
+    assert read_config(feedstock(tmp_path, **{name: "python:\n- 3.12\n"}), name).platform == platform
+
+
+def test_an_unknown_config_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    result = feedstock(tmp_path, linux_64_="a:\n- 1\n", osx_64_="a:\n- 1\n")
+    with pytest.raises(UnknownConfig, match="no such config: 'linux_46_'") as caught:
+        read_config(result, "linux_46_")
+    assert caught.value.why == ".ci_support holds 2 configs"
+    assert "linux_64_" in caught.value.hint
+    with pytest.raises(UnknownConfig):
+        read_config(result, "../recipe/conda_build_config")
+    with pytest.raises(UnknownConfig) as caught:
+        read_config(feedstock(tmp_path / "empty"), "linux_64_")
+    assert caught.value.hint == "kiln rerender writes them"
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "reason"),
+    [
+        ("- a\n", MalformedYaml, "a mapping of keys to lists"),
+        ("a: []\n", VariantFault, "a is not a list of values"),
+        ("a:\n- b: c\n", VariantFault, "neither text nor number"),
+        ("a:\n- 1\n- 2\nb:\n- 1\nzip_keys:\n- - a\n  - b\n", VariantFault, "different numbers of values"),
+        ("target_platform:\n- linux-46\n", VariantFault, "not a subdir"),
+        ("target_platform:\n- linux-evil\n", VariantFault, "no such platform: 'linux-evil'"),
+        ("target_platform:\n- ../x\n", VariantFault, "not a subdir"),
+    ],
+)
+def test_an_invalid_file_is_refused(tmp_path: Path, content: str, kind: type[Exception], reason: str) -> None:
+    with pytest.raises(kind, match=reason) as caught:
+        read_configs(feedstock(tmp_path, linux_64_=content), ["linux_64_"])
+    assert ".ci_support/linux_64_.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["-rf", ".hidden", "a\u202eb"])
+def test_a_name_that_could_not_be_a_folder_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(VariantFault, match="cannot be the name of a config"):
+        read_config(feedstock(tmp_path, **{name: "a:\n- 1\n"}), name)
+
+
+def test_numbers_and_truth_values_are_typed_for_a_recipe_yaml_alone(tmp_path: Path) -> None:
+    content = "a:\n- 13\n- '13'\nb:\n- true\nc:\n- 1.10\n"
+    v0 = feedstock(tmp_path / "v0", linux_64_=content)
+    assert read_config(v0, "linux_64_").variant == {"a": ("13", "13"), "b": ("true",), "c": ("1.10",)}
+    v1 = feedstock(tmp_path / "v1", linux_64_=content)
+    v1.meta.rename(v1.recipe_v1).write_text("package:\n  name: a\n  version: 1\n")
+    variant = read_config(v1, "linux_64_").variant
+    assert [isinstance(value, TypedText) for value in (*variant["a"], *variant["b"], *variant["c"])] == [
+        *(True, False, True, False)
+    ]
+    assert variant["b"] == ("True",)
+    assert config_file_text(read_config(v1, "linux_64_")) == "a:\n- 13\n- '13'\nb:\n- true\nc:\n- '1.10'\n"
+
+
+def test_a_file_is_read_again_only_if_it_or_the_recipes_format_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feedstock = written(tmp_path, "package: {name: a}\n", files={".ci_support/linux_64_.yaml": "a: ['1']\n"})
+    calls = []
+
+    def counted(work: Callable[[], object]) -> object:
+        calls.append(work)
+        return work()
+
+    monkeypatch.setattr(limits, "run_bounded", counted)
+    (before,) = read_configs(feedstock, ["linux_64_"])
+    assert (read_config(feedstock, "linux_64_"), len(calls)) == (before, 1)
+    base_files.write_text(feedstock.config_folder / "linux_64_.yaml", "a: ['2']\n")
+    (after,) = read_configs(feedstock, ["linux_64_"])
+    assert (after.variant["a"], len(calls)) == (("2",), 2)
+    base_files.write_text(feedstock.root / "conda-forge.yml", "azure: {}\n")
+    assert (read_configs(feedstock, ["linux_64_"]), len(calls)) == ((after,), 3)

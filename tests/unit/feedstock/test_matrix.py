@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kiln.base.errors import MalformedYaml, RecipeFault, UnknownConfig, VariantFault
+from kiln.feedstock import config_file, matrix, rerender
+from kiln.feedstock.config_file import ci_support_text
+from kiln.feedstock.matrix import config_name
+from kiln.recipe import feedstock as recipe_feedstock
+from tests.feedstocks import LINUX_ONLY, PINNING, copied, written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECIPE = """\
+package:
+  name: app
+  version: "1"
+requirements:
+  host:
+    - alpha
+    - beta
+    - gamma
+"""
+LONGEST = 259  # characters of a path on Windows, which GitHub's runner spends on two folders of the feedstock
+
+
+@st.composite
+def variants(draw: st.DrawFn) -> dict[str, Any]:
+    """Values of three keys that the recipe uses, two of them zipped."""
+    size = draw(st.integers(1, 4))
+    values = st.lists(st.sampled_from(["1", "2", "x", "1.*", "a b"]), min_size=size, max_size=size)
+    gamma = draw(st.lists(st.sampled_from(["g", "h", "None"]), min_size=1, max_size=3))
+    zipped = {"alpha": draw(values), "beta": draw(values), "zip_keys": [["alpha", "beta"]]}
+    return zipped | {"gamma": gamma}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(variants())
+def test_configs_are_the_distinct_combinations_and_survive_their_files(tmp_path: Path, given: dict[str, Any]) -> None:
+    feedstock = written(tmp_path, RECIPE, ci_support_text(given))
+    configs = matrix.configs(feedstock)
+    rows = set(zip(given["alpha"], given["beta"], strict=True))
+    combinations = {(a, b, gamma) for a, b in rows for gamma in given["gamma"]}
+    result = [tuple(config.variant[key][0] for key in ("alpha", "beta", "gamma")) for config in configs]
+    assert sorted(result) == sorted(combinations)
+    assert len({config.name for config in configs}) == len(configs)
+    rerender.write_ci_support(feedstock, configs)
+    for config, again in zip(
+        configs, config_file.read_configs(feedstock, [config.name for config in configs]), strict=True
+    ):
+        assert (again.variant, again.zip_keys, again.pin_run_as_build) == (
+            config.variant,
+            config.zip_keys,
+            config.pin_run_as_build,
+        )
+        assert all(len({len(again.variant[key]) for key in group}) == 1 for group in again.zip_keys)
+    assert not rerender.ci_support_drift(feedstock, configs)
+
+
+def test_files_that_no_config_has_are_removed_and_others_left(tmp_path: Path) -> None:
+    feedstock = written(
+        tmp_path, RECIPE, files={".ci_support/old.yaml": "a: b\n", ".ci_support/migrations/x.yaml": "{}\n"}
+    )
+    configs = matrix.configs(feedstock)
+    before = rerender.ci_support_drift(feedstock, configs)
+    assert (before.missing, before.stale) == (("linux_64_.yaml",), ("old.yaml",))
+    assert "--- .ci_support/old.yaml" in before.lines
+    rerender.write_ci_support(feedstock, configs)
+    assert sorted(path.name for path in feedstock.config_folder.iterdir()) == ["linux_64_.yaml", "migrations"]
+    assert rerender.write_ci_support(feedstock, configs).missing == ()
+
+
+def test_an_unknown_config_names_those_near(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, RECIPE)
+    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
+    with pytest.raises(UnknownConfig) as caught:
+        config_file.read_config(feedstock, "linux_46_")
+    assert "'linux_64_'" in caught.value.hint
+    with pytest.raises(UnknownConfig):
+        config_file.read_config(feedstock, "../recipe/meta")
+
+
+def test_a_file_may_be_named_by_its_path(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, RECIPE)
+    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
+    assert config_file.read_config(feedstock, ".ci_support/linux_64_.yaml").name == "linux_64_"
+
+
+def test_zipped_keys_of_different_lengths_are_placed(tmp_path: Path) -> None:
+    variants = "zip_keys:\n  -\n    - alpha\n    - beta\nalpha:\n  - 1\n  - 2\nbeta:\n  - 1\n"
+    with pytest.raises(VariantFault) as caught:
+        matrix.configs(written(tmp_path, RECIPE, variants))
+    assert str(caught.value.at).startswith("recipe/conda_build_config.yaml:")
+    assert "alpha has 2" in caught.value.why
+
+
+def test_what_a_migration_leaves_uneven_is_placed_where_the_key_was_given(tmp_path: Path) -> None:
+    migration = "migrator_ts: 1\n__migrator:\n  kind: version\nalpha:\n  - 2\n  - 3\n"
+    zipped = "zip_keys:\n  -\n    - alpha\n    - beta\nbeta:\n  - 1\nalpha:\n  - 1\n"
+    files = {".ci_support/migrations/more.yaml": migration}
+    with pytest.raises(VariantFault) as caught:
+        matrix.configs(written(tmp_path, RECIPE, zipped, files=files))
+    assert str(caught.value.at) in {"recipe/conda_build_config.yaml:5:1", "recipe/conda_build_config.yaml:7:1"}
+
+
+def test_a_list_that_conda_build_takes_for_a_selector_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(VariantFault) as caught:
+        matrix.configs(written(tmp_path, RECIPE, "beta:\n  - 1\nalpha: [1, 2]\n"))
+    assert str(caught.value.at) == "recipe/conda_build_config.yaml:3:8"
+
+
+def test_what_only_another_tool_builds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeFault):
+        matrix.configs(written(tmp_path, RECIPE, forge="conda_build_tool: rattler-build\n"))
+
+
+@pytest.mark.parametrize(("key", "refused"), [("bot", False), ("build_platform", True)])
+def test_a_setting_that_shapes_no_config_may_be_given_twice(tmp_path: Path, key: str, refused: bool) -> None:
+    feedstock = written(tmp_path, RECIPE, forge=f"{LINUX_ONLY}{key}:\n  a: b\n{key}:\n  a: c\n")
+    with pytest.raises(MalformedYaml) if refused else nullcontext():
+        assert matrix.configs(feedstock)
+        assert not rerender.planned_workflow(feedstock, ()).texts
+
+
+def test_no_settings_are_conda_forges_own(tmp_path: Path) -> None:
+    feedstock = written(tmp_path, RECIPE)
+    (tmp_path / "conda-forge.yml").unlink()
+    assert [config.platform for config in matrix.configs(feedstock)] == ["linux-64", "osx-64", "win-64"]
+
+
+def test_long_names_end_in_a_hash_and_odd_characters_are_left_out() -> None:
+    assert config_name("linux_64", {"a": ["<1*,2"]}, {"a", "target_platform"}, "x") == "linux_64_a1_2"
+    long = config_name("linux_64", {"a": ["v" * 300]}, {"a"}, "x")
+    assert len(f"C:/Users/runnerx/_work/x-feedstock/x-feedstock/.ci_support/{long}.yaml") == 259
+    assert long[-10:-8] == "_h"
+
+
+def test_the_same_feedstock_is_expanded_the_same_way_again(tmp_path: Path) -> None:
+    feedstock = copied("selectors", tmp_path)
+    assert matrix.configs(feedstock, PINNING) == matrix.configs(recipe_feedstock.load(feedstock.root), PINNING)
+
+
+def test_linux_alone_has_no_other_configs(tmp_path: Path) -> None:
+    configs = matrix.configs(written(tmp_path, RECIPE, forge=LINUX_ONLY))
+    assert {config.platform for config in configs} == {"linux-64"}
+
+
+def test_a_name_is_the_platform_and_each_looping_key_with_its_value() -> None:
+    config = {"python": ["3.11.* *_cpython"], "cuda": ["12.9"], "target_platform": ["linux-64"], "zlib": ["1"]}
+    name = config_name("linux_64", config, ["python", "cuda", "target_platform"], "small")
+    assert name == "linux_64_cuda12.9python3.11.____cpython"
+
+
+def test_the_only_config_of_a_platform_has_an_empty_part() -> None:
+    assert config_name("linux_64", {}, [], "small") == "linux_64_"
+
+
+def test_characters_that_paths_may_not_have_are_dropped() -> None:
+    assert config_name("win_64", {"a": ['<1>:2/3|4?*"']}, ["a"], "small") == "win_64_a1234_"
+
+
+@pytest.mark.parametrize("feedstock", ["small", "a-name-that-takes-more-of-the-path"])
+def test_a_name_that_is_too_long_for_windows_ends_in_a_hash_of_itself(feedstock: str) -> None:
+    folder = f"C:/Users/runnerx/_work/{feedstock}-feedstock/{feedstock}-feedstock/.ci_support/"
+    names = [config_name("linux_64", {"key": [value * 300]}, ["key"], feedstock) for value in "ab"]
+    assert names[0][-10:-8] == names[1][-10:-8] == "_h"
+    assert names[0][-8:] != names[1][-8:]
+    assert len(f"{folder}{names[0]}.yaml") == LONGEST
+    room = LONGEST - len(f"{folder}linux_64_key.yaml")
+    assert config_name("linux_64", {"key": ["a" * room]}, ["key"], feedstock) == f"linux_64_key{'a' * room}"

@@ -1,0 +1,233 @@
+"""Workers are not trusted: only packages and wheels that were built there are collected."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln.base import files, process
+from kiln.base.errors import BrokenPackage, DiskFull, HashMismatch
+from kiln.base.process import ProcessResult
+from kiln.build.job import collected as job_collected
+from kiln.build.job.collected import ResultsCollected
+from kiln.fleet.ansible import collect
+from kiln.fleet.ansible.playbooks import PlaybookRunner, PlaybookSite
+from kiln.fleet.ansible.sessions import PlaybookSession
+from kiln.fleet.protocol import CollectFailed, CollectResults, CommandUndelivered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kiln.fleet.protocol import Event
+
+DATA = b"a package"
+WHEEL = "wheels/cuda12.9/tensorflow-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl"
+TIMES = {"install_seconds": 0.1, "seconds": 0.1}
+TESTS: dict[str, Any] = {"package": "a", "verdict": "passed", "commands": 1, "notes": [], "log": None, **TIMES}
+
+
+def collected(folder: Path, name: str = "small-1-h_0.conda", **changes: Any) -> Path:
+    """Write a collected config with one package."""
+    artifact = {
+        "path": f"/var/lib/kiln/project/build_artifacts/linux-64/{name}",
+        "sha256": hashlib.sha256(DATA).hexdigest(),
+        "size": len(DATA),
+        "config": "a",
+        "name": "small",
+        "version": "1",
+        "build_string": "h_0",
+        "subdir": "linux-64",
+        **changes,
+    }
+    tests = {"package": "small", "verdict": "passed", "commands": 1, "install_seconds": 1, "seconds": 1, "notes": []}
+    package = {"artifact": artifact, "build_seconds": 1.0, "reused": False, "tests": {**tests, "log": "/tmp/x"}}
+    config = {"config": "a", "packages": [package], "steps": [], "peak_memory": 5, "reason": ""}
+    (folder / "packages" / "linux-64").mkdir(parents=True)
+    (folder / "packages" / "linux-64" / "small-1-h_0.conda").write_bytes(DATA)
+    (folder / "report.json").write_text(json.dumps({"configs": [config]}))
+    return folder
+
+
+def test_a_package_has_its_path_here(tmp_path: Path) -> None:
+    event = job_collected.read_collected_results(collected(tmp_path), worker="m", config="a")
+    (package,) = event.packages
+    assert package.artifact.path == tmp_path / "packages" / "linux-64" / "small-1-h_0.conda"
+    assert package.tests.log is None
+    assert event.peak_memory == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"sha256": "0" * 64}, HashMismatch),
+        ({"name": "other-1-h_0.conda"}, HashMismatch),
+        ({"subdir": "../../etc"}, BrokenPackage),
+        ({"name": "..conda"}, BrokenPackage),
+        ({"name": "$(reboot).conda"}, BrokenPackage),
+        ({"name": "small.tar.bz2"}, BrokenPackage),
+    ],
+)
+def test_anything_but_the_built_package_is_refused(
+    changes: dict[str, str], error: type[Exception], tmp_path: Path
+) -> None:
+    name = changes.pop("name", "small-1-h_0.conda")
+    with pytest.raises(error):
+        job_collected.read_collected_results(collected(tmp_path, name, **changes), worker="m", config="a")
+
+
+def test_a_link_instead_of_a_package_is_refused(tmp_path: Path) -> None:
+    package = collected(tmp_path) / "packages" / "linux-64" / "small-1-h_0.conda"
+    package.rename(tmp_path / "elsewhere")
+    package.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HashMismatch, match="is missing"):
+        job_collected.read_collected_results(tmp_path, worker="m", config="a")
+
+
+@pytest.mark.parametrize("report", ["", "{", "[]", '{"configs": []}', '{"configs": [{"config": "a"}]}'])
+def test_an_invalid_report_is_an_error(report: str, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(report)
+    (tmp_path / "state.json").write_text('{"exit_code": 0}')
+    with pytest.raises(BrokenPackage, match="invalid report of a"):
+        job_collected.read_collected_results(tmp_path, worker="m", config="a")
+
+
+def test_a_build_that_failed_before_its_report_has_its_last_output_as_reason(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text("")
+    (tmp_path / "state.json").write_text('{"exit_code": 4}')
+    (tmp_path / "log").write_text("note: hello\nerror: no config a\n  try: another\n")
+    event = job_collected.read_collected_results(tmp_path, worker="m", config="a")
+    assert (event.reason, event.packages, event.log) == ("no config a\n  try: another", (), tmp_path / "log")
+
+
+def collected_file(folder: Path, place: str, content: bytes = b"what was built") -> Path:
+    """Write a collected config of one file, which is at ``place`` below the worker's build_artifacts."""
+    subdir, _, name = place.rpartition("/")
+    path = folder / "packages" / subdir / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    artifact = {
+        "path": f"/home/x/build_artifacts/{place}", "sha256": files.sha256(path), "size": len(content), "config": "c",
+        "name": "a", "version": "1", "build_string": "0", "subdir": subdir,
+    }  # fmt: skip
+    package = {"artifact": artifact, "build_seconds": 1.0, "reused": False, "tests": TESTS}
+    config = {"config": "c", "packages": [package], "steps": [], "peak_memory": None, "reason": ""}
+    (folder / "report.json").write_text(json.dumps({"configs": [config]}))
+    return path
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "linux-64/a-1-0.conda",
+        "linux-aarch64/a-1-0.conda",
+        "noarch/a-1-0.conda",
+        WHEEL,
+        "wheels/cpu/a-1-py3-none-any.whl",
+        "wheels/cpu-linux-aarch64/a-1-py3-none-linux_aarch64.whl",
+    ],
+)
+def test_packages_and_wheels_are_accepted(tmp_path: Path, place: str) -> None:
+    path = collected_file(tmp_path, place)
+    (package,) = job_collected.read_collected_results(tmp_path, worker="m", config="c").packages
+    assert package.artifact.path == path
+
+
+@pytest.mark.parametrize(
+    "place", ["wheels/a-1-py3-none-any.whl", "wheels/cuda12.9/a-1-0.conda", "linux-64/a.whl", "x/a.conda"]
+)
+def test_other_files_are_refused(tmp_path: Path, place: str) -> None:
+    collected_file(tmp_path, place)
+    with pytest.raises(BrokenPackage, match="is not the name of a package"):
+        job_collected.read_collected_results(tmp_path, worker="m", config="c")
+
+
+def test_a_wheel_that_was_changed_in_transfer_is_refused(tmp_path: Path) -> None:
+    collected_file(tmp_path, WHEEL).write_bytes(b"something else")
+    with pytest.raises(HashMismatch, match="is corrupt"):
+        job_collected.read_collected_results(tmp_path, worker="m", config="c")
+
+
+def test_a_build_of_other_inputs_is_foreign(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(json.dumps({"state": "ended", "key": "b" * 64}))
+    assert "its build had other inputs (bbbbbbbbbbbb, not aaaaaaaaaaaa)" in collect.input_mismatch_reason(
+        tmp_path, key="a" * 64
+    )
+    assert collect.input_mismatch_reason(tmp_path, key="b" * 64) == ""
+    (tmp_path / "state.json").write_text("{}")
+    assert collect.input_mismatch_reason(tmp_path, key="a" * 64) == "", "a build that an older kiln started has no key"
+
+
+REQUEST = CollectResults(worker="m", config="a", key="a" * 64)
+
+
+def fetched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, exit_code: int, stdout: str = "", tail: str = ""
+) -> Event:
+    """Return the event of a collection whose module ends in this way."""
+    result = ProcessResult(argv=(), exit_code=exit_code, tail=tail, seconds=1.0, stdout=stdout)
+    monkeypatch.setattr(process, "capture", lambda *_, **__: result)
+    site = PlaybookSite(folder=folder, playbooks=folder, python=folder / "python", variables={}, environment={})
+    session = PlaybookSession(site=site, playbooks=PlaybookRunner(site), keep=lambda _, packages: tuple(packages))
+    return collect.collect_build_results(session, REQUEST)
+
+
+def failure(message: str) -> str:
+    """Return the output of a module of Ansible that failed."""
+    return json.dumps({"failed": True, "msg": message})
+
+
+def test_packages_that_were_fetched_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collected(tmp_path / "collected" / "m" / "a")
+    event = fetched(tmp_path, monkeypatch, exit_code=0)
+    assert isinstance(event, ResultsCollected)
+    assert [package.artifact.path.name for package in event.packages] == ["small-1-h_0.conda"]
+
+
+@pytest.mark.parametrize("code", [10, 12, 30, 35, 255])
+def test_a_lost_connection_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    reason = f"rsync ended with exit code {code}: connection unexpectedly closed"
+    event = fetched(tmp_path, monkeypatch, exit_code=1, stdout=failure(reason))
+    assert event == CommandUndelivered(command=REQUEST, reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "tail", "reason", "corrupt"),
+    [
+        (failure("rsync ended with exit code 23: no such file"), "", "rsync ended with exit code 23: no such", False),
+        (failure("HASH MISMATCH in a-1-0.conda"), "", "HASH MISMATCH in a-1-0.conda", True),
+        ("", "Traceback", "Traceback", False),
+        ("[]", "", "the module that fetches did not end", False),
+    ],
+)
+def test_another_failure_has_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stdout: str, tail: str, reason: str, corrupt: bool
+) -> None:
+    event = fetched(tmp_path, monkeypatch, exit_code=1, stdout=stdout, tail=tail)
+    assert isinstance(event, CollectFailed)
+    assert event.reason.startswith(reason)
+    assert (event.corrupt, event.foreign) == (corrupt, False)
+
+
+def test_a_full_disk_is_not_a_failure_of_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DiskFull, match="no disk space for a from m"):
+        fetched(tmp_path, monkeypatch, exit_code=1, stdout=failure("DISK FULL: 2 GB needed"))
+
+
+def test_results_of_other_inputs_are_removed_and_reported_as_foreign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = collected(tmp_path / "collected" / "m" / "a")
+    (folder / "state.json").write_text(json.dumps({"key": "b" * 64}))
+    event = fetched(tmp_path, monkeypatch, exit_code=0)
+    assert isinstance(event, CollectFailed)
+    assert (event.foreign, event.corrupt, folder.exists()) == (True, False, False)
+
+
+def test_corrupt_results_are_removed_to_be_fetched_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = collected(tmp_path / "collected" / "m" / "a", sha256="0" * 64)
+    event = fetched(tmp_path, monkeypatch, exit_code=0)
+    assert isinstance(event, CollectFailed)
+    assert (event.corrupt, event.foreign, folder.exists()) == (True, False, False)

@@ -1,0 +1,179 @@
+"""The jobs of a worker are resumed only if they build the same inputs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from kiln.fleet.ansible.handlers import (
+    MARK,
+    follow_build,
+    job_settings,
+    job_states_of_same_inputs,
+    report_service_health,
+    start_build_on_worker,
+)
+from kiln.fleet.ansible.sessions import PlaybookSession
+from kiln.fleet.protocol import (
+    BuildFinished,
+    BuildStarted,
+    CommandUndelivered,
+    FollowBuild,
+    Heartbeat,
+    ReclaimNotice,
+    StartBuild,
+    WatchService,
+)
+
+
+def test_jobs_of_other_inputs_are_left_out() -> None:
+    status = {
+        "one": {"state": "running", "key": "a"},
+        "two": {"state": "ended", "key": "b"},
+        "three": {"state": "ended"},
+    }
+    keys = {"one": "a", "two": "other", "three": "c"}
+    assert job_states_of_same_inputs(status, keys) == {"one": "running", "three": "ended"}
+
+
+def test_the_settings_of_a_job_hold_its_key() -> None:
+    assert (job_settings("a1"), job_settings("")) == ("KILN_FLEET_KEY=a1\n", "")
+    assert job_settings("a1", "--x", {"A": "b"}) == "KILN_FLEET_KEY=a1\nKILN_JOB_OPTIONS=--x\nA=b\n"
+
+
+def test_secrets_of_a_build_are_sent_on_standard_input_and_are_no_argument() -> None:
+    sent: dict[str, object] = {}
+
+    class Listener(Answers):
+        def ssh(self, *words: object, **more: object) -> Any:
+            sent.update(more, words=words)
+            return SimpleNamespace(ok=True, exit_code=0, tail="")
+
+    session = Listener()
+    cast("Any", session.site).folder = Path("nowhere")
+    cast("Any", session.site).job_secrets = {"BAZEL_REMOTE_EXECUTOR": "grpcs://e.example.org"}
+    started = start_build_on_worker(session, StartBuild(worker="f-1", config="c", key="a1"))
+    assert sent["words"] == ("f-1", "sudo kiln-job start c")
+    assert sent["stdin"] == "KILN_FLEET_KEY=a1\nBAZEL_REMOTE_EXECUTOR=grpcs://e.example.org\n"
+    assert started == BuildStarted(worker="f-1", config="c")
+
+
+def test_a_build_in_a_pool_is_admitted_there_and_gets_the_certificate_of_the_runs_clients(tmp_path: Path) -> None:
+    asked: list[tuple[object, object, object]] = []
+
+    class Listener(Answers):
+        codes: ClassVar = [1, 0, 0]
+
+        def ssh(self, *words: object, **more: object) -> Any:
+            asked.append((*words[:2], more.get("stdin")))  # type: ignore[arg-type]
+            code = self.codes.pop(0)
+            return SimpleNamespace(ok=code == 0, exit_code=code, tail="")
+
+    keys = tmp_path / "keys" / "pool-client"
+    keys.mkdir(parents=True)
+    for name in ("ca.pem", "client.pem", "client.key"):
+        (keys / name).write_text(f"-----BEGIN CERTIFICATE-----\ntext of {name}\n-----END CERTIFICATE-----\n")
+        (keys / name).chmod(0o600)
+    (tmp_path / "inventory").mkdir()
+    hosts = {"kiln-r-1": {"kiln_machine": {"private": "192.0.2.4"}}}
+    (tmp_path / "inventory" / "kiln-r-1.json").write_text(json.dumps({"kiln_machines": {"hosts": hosts}}))
+    session = Listener()
+    site = cast("Any", session.site)
+    site.folder, site.variables = tmp_path, {"kiln_provider": "local", "kiln_run": "r"}
+    order = StartBuild(worker="kiln-r-1", config="c", key="a1", cache="grpcs://192.0.2.9:8080")
+    answers = [start_build_on_worker(session, order), start_build_on_worker(session, order)]
+    gate = ("kiln-r-cache", "sudo kiln-cache-gate let-in 192.0.2.4", None)
+    assert [(worker, words) for worker, words, _ in asked] == [
+        gate[:2],
+        gate[:2],
+        ("kiln-r-1", "sudo kiln-job start c"),
+    ]
+    settings = dict(line.split("=", 1) for line in str(asked[-1][2]).splitlines())
+    assert settings["BAZEL_REMOTE_EXECUTOR"] == "grpcs://192.0.2.9:8080"
+    credentials = json.loads(base64.b64decode(settings["BAZEL_REMOTE_CREDENTIALS"]))
+    assert {name: text.splitlines()[1] for name, text in credentials.items()} == {
+        "ca": "text of ca.pem",
+        "certificate": "text of client.pem",
+        "key": "text of client.key",
+    }
+    assert [type(event) for event in answers] == [CommandUndelivered, BuildStarted], (
+        "a server that does not answer is asked again"
+    )
+
+
+class Answers(PlaybookSession):
+    """A session whose worker answers with the given states of its job ``c``, one after the other."""
+
+    def __init__(self, *states: dict[str, object]) -> None:
+        site = SimpleNamespace(poll=0.0)
+        super().__init__(site=cast("Any", site), playbooks=cast("Any", None), events=queue.Queue())
+        self.states = list(states)
+        self.provider_lock = threading.Lock()
+
+    def ssh(self, *_: object, **__: object) -> Any:
+        text = f"{json.dumps({'c': self.states.pop(0)})}\n\n{MARK}\n{base64.b64encode(b'').decode()}"
+        return SimpleNamespace(ok=True, stdout=text, exit_code=0, tail="")
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "fault", "outcome"),
+    [
+        ("ended", 17, "Read-only file system", (None, True)),
+        ("lost", None, "Read-only file system", (None, True)),
+        ("ended", 0, "Read-only file system", (0, False)),
+        ("ended", 17, "", (17, False)),
+        ("lost", None, "", (None, False)),
+    ],
+)
+def test_a_build_that_fails_on_a_broken_disk_is_not_at_fault(
+    state: str, code: int | None, fault: str, outcome: tuple[int | None, bool]
+) -> None:
+    session = Answers({"state": state, "exit_code": code, "result": "exit-code", "disk_fault": fault})
+    event = follow_build(session, FollowBuild(worker="f-1", config="c"))
+    assert isinstance(event, BuildFinished)
+    assert (event.exit_code, event.unfit) == outcome
+    assert not event.unfit or event.reason == "its disk cannot be written: Read-only file system"
+
+
+def test_the_notice_to_a_worker_is_reported_once() -> None:
+    at = 1_790_000_120.0
+    running: dict[str, object] = {"state": "running", "reclaimed_at": None}
+    noticed: dict[str, object] = {**running, "reclaimed_at": at}
+    ended: dict[str, object] = {**noticed, "state": "ended", "exit_code": 0, "result": "success"}
+    session = Answers(running, noticed, noticed, ended)
+    follow_build(session, FollowBuild(worker="f-1", config="c"))
+    events = [session.events.get_nowait() for _ in range(session.events.qsize())]
+    assert [event for event in events if isinstance(event, ReclaimNotice)] == [ReclaimNotice(worker="f-1", at=at)]
+
+
+def test_the_notice_to_a_worker_of_a_pool_is_reported_once() -> None:
+    """Such a worker has no build that is followed."""
+    questions: list[object] = []
+
+    class Noticed(Answers):
+        records: ClassVar = [
+            "",
+            '{"action": "terminate", "at": 1790000120.0}',
+            '{"action": "terminate", "at": 1790000120.0}',
+        ]
+
+        def ssh(self, *words: object, **_: object) -> Any:
+            questions.append(words)
+            return SimpleNamespace(ok=True, stdout=self.records.pop(0), exit_code=0, tail="")
+
+        def must_still_follow(self, worker: str) -> bool:
+            return worker == "kiln-r-pool-1" and bool(self.records)
+
+    session = Noticed()
+    report_service_health(session, WatchService(worker="kiln-r-pool-1"))
+    assert "is-active --quiet kiln-pool" in str(questions[0])
+    events = [session.events.get_nowait() for _ in range(session.events.qsize())]
+    beat = Heartbeat(worker="kiln-r-pool-1")
+    assert events == [beat, beat, ReclaimNotice(worker="kiln-r-pool-1", at=1_790_000_120.0), beat]

@@ -1,0 +1,108 @@
+"""A playbook has succeeded only when its runner reports so; its answer lists the workers that remain."""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln.fleet.ansible.playbook_child import playbook_exit_code
+from kiln.fleet.ansible.playbooks import (
+    NOT_ENDED,
+    PlaybookResult,
+    PlaybookRunner,
+    PlaybookSite,
+    is_removal_confirmed,
+    playbook_slots_for_memory,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("status", "rc", "code"),
+    [("successful", 0, 0), ("failed", None, 1), ("failed", 0, 1), ("failed", 4, 4), ("canceled", 254, 254)],
+)
+def test_the_exit_code_is_zero_only_for_success(status: str, rc: int | None, code: int) -> None:
+    assert playbook_exit_code(status, rc) == code
+
+
+def site(folder: Path, *events: dict[str, Any], code: int = 0) -> PlaybookSite:
+    """Return a site whose Python prints the events of a playbook's process, and writes an answer."""
+    python = folder / "python"
+    lines = "".join(f"echo '{json.dumps(event)}'\n" for event in events)
+    answer = """answer=$(dirname "$4").json; echo '{"left": []}' >"$answer"\n"""
+    python.write_text(f"#!/bin/sh\n{answer}{lines}exit {code}\n")
+    python.chmod(0o755)
+    return PlaybookSite(
+        folder=folder / "run", playbooks=folder, python=python, variables={}, environment={"PATH": "/bin"}
+    )
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("events", "code", "ok", "reason"),
+    [
+        ([{"kind": "end", "status": "successful", "rc": 0}], 0, True, NOT_ENDED),
+        ([{"kind": "end", "status": "failed", "rc": None}], 0, False, NOT_ENDED),
+        ([{"kind": "end", "status": "failed", "rc": None}], 1, False, NOT_ENDED),
+        ([], 0, False, NOT_ENDED),
+        ([{"kind": "unreachable", "host": "m", "task": "T", "reason": "gone"}], 4, False, "T: gone"),
+    ],
+)
+def test_a_playbook_that_was_killed_has_not_succeeded(
+    tmp_path: Path, events: list[dict[str, Any]], code: int, ok: bool, reason: str
+) -> None:
+    result = PlaybookRunner(site(tmp_path, *events, code=code)).run_playbook("down.yml")
+    assert (result.ok, result.failure_reason("m")) == (ok, reason)
+    assert result.unreachable == ({"m"} if events and events[0]["kind"] == "unreachable" else frozenset())
+    assert is_removal_confirmed(result) is ok
+
+
+def test_nothing_is_left_only_after_a_successful_listing_of_nothing() -> None:
+    assert is_removal_confirmed(PlaybookResult(ok=True, reasons={}, answer={"left": []}))
+    assert not is_removal_confirmed(PlaybookResult(ok=True, reasons={}, answer={"left": ["kiln-a-1"]}))
+    assert not is_removal_confirmed(PlaybookResult(ok=False, reasons={}, answer={"left": []}))
+    assert not is_removal_confirmed(PlaybookResult(ok=True, reasons={}))
+
+
+@pytest.mark.parametrize(("memory", "slots"), [(0.2e9, 2), (1e9, 3), (4e9, 15), (64e9, 32)])
+def test_the_number_of_playbooks_at_a_time_follows_the_memory(memory: float, slots: int) -> None:
+    assert playbook_slots_for_memory(memory) == slots
+
+
+def test_a_limited_number_of_workers_is_prepared_at_a_time_and_the_provider_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs, lock, active, most = threading.Barrier(2, timeout=20), threading.Lock(), [0], [0]
+
+    def run(words: tuple[Any, ...], **_: object) -> SimpleNamespace:
+        if "prepare" in str(words[-1]):
+            with lock:
+                active[0] += 1
+                most[0] = max(most[0], active[0])
+            pairs.wait()  # broken unless two run at once
+            with lock:
+                active[0] -= 1
+        return SimpleNamespace(ok=True, tail="")
+
+    monkeypatch.setattr("kiln.base.process.run", run)
+    monkeypatch.setattr("kiln.fleet.ansible.playbooks.playbook_slots_for_memory", lambda _: 2)
+    runner = PlaybookRunner(site(tmp_path))
+    preparations = [
+        threading.Thread(
+            target=runner.run_playbook, args=("prepare.yml",), kwargs={"worker": f"f-{number}"}, daemon=True
+        )
+        for number in range(6)
+    ]
+    with runner._slots, runner._slots:
+        runner.run_playbook("down.yml")  # would wait for ever
+    for thread in preparations:
+        thread.start()
+    for thread in preparations:
+        thread.join(timeout=20)
+    assert (most[0], active[0]) == (2, 0)

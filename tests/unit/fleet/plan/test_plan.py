@@ -1,0 +1,313 @@
+"""Which config goes on which machine, when, and at what price."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kiln.base.errors import FleetLimit, UsageError
+from kiln.fleet.plan.plan import (
+    FleetLimits,
+    PoolShape,
+    plan_fleet,
+    schedule_builds,
+    worker_cost,
+    worker_counts_to_compare,
+)
+from kiln.run.simulation import Placement, PoolCores
+from kiln.state.results import JobEstimate, JobSize
+from tests.fleets import HOUR, MACHINE, assumed_overheads, estimates
+
+FREE = assumed_overheads(startup=0.0, collect=0.0, teardown=0.0)
+SOME = assumed_overheads(startup=240.0, collect=60.0, teardown=30.0)
+
+
+def placements(
+    config: str, worker: int, start: float, hours: float, *, cold: bool = True, group: str = "a"
+) -> Placement:
+    return Placement(config=config, group=group, worker=worker, start=start * HOUR, seconds=hours * HOUR, cold=cold)
+
+
+def test_leaders_come_first_then_followers_on_the_machine_that_compiled() -> None:
+    configs = estimates(6, hours=1, warm=0.25, groups=2)
+    way = schedule_builds(configs, types=[MACHINE] * 2, assumptions=FREE)
+    assert way.placements == (
+        placements("config00", 0, 0, 1, group="cuda0"),
+        placements("config01", 1, 0, 1, group="cuda1"),
+        placements("config02", 0, 1, 0.25, cold=False, group="cuda0"),
+        placements("config03", 1, 1, 0.25, cold=False, group="cuda1"),
+        placements("config04", 0, 1.25, 0.25, cold=False, group="cuda0"),
+        placements("config05", 1, 1.25, 0.25, cold=False, group="cuda1"),
+    )
+    assert (way.seconds, way.worker_seconds) == (1.5 * HOUR, (1.5 * HOUR, 1.5 * HOUR))
+    assert way.cost == pytest.approx(3 * 0.8)
+
+
+SMALL = dataclasses.replace(MACHINE, type="compute-8", name="made-up.8", cores=8, hourly=0.4, spot_hourly=None)
+POOL = PoolShape(machine_type=MACHINE, workers=4, cores=PoolCores(cores=64, parallel=0.99, transfer=0.1))
+
+
+def test_a_pool_is_planned_beside_the_same_machines_without_it() -> None:
+    clients, alone = estimates(6, hours=6, warm=0.2, groups=2), estimates(6, hours=3, warm=0.2, groups=2)
+    bounds = FleetLimits(workers=6)
+    both = plan_fleet({SMALL: clients}, assumptions=SOME, bounds=bounds, optimize="time", pool=POOL, alone=alone)
+    way, without = both.selection, both.without_pool
+    assert without is not None
+    assert (way.pool, way.cache, way.machine_type) == (POOL, MACHINE, SMALL)
+    assert (without.pool, without.cache, without.machine_type, without.worker_count) == (None, None, MACHINE, 4)
+    work, local = POOL.cores.split_work(6 * HOUR, 8)
+    cold = 2 * work / 64 + local
+    assert way.placements[0].seconds == pytest.approx(cold)
+    assert cold < without.placements[0].seconds == 3 * HOUR
+    builders = sum(worker_cost(0.4, seconds, billed=1) for seconds in way.worker_seconds)
+    assert way.cost == pytest.approx(builders + 5 * worker_cost(0.8, way.seconds, billed=1)), (
+        "its workers and its server"
+    )
+    assert way.total_machine_seconds == pytest.approx(sum(way.worker_seconds) + 5 * way.seconds)
+    first = next(job for job in both.estimates if job.config == way.placements[0].config)
+    assert (first.cold, first.warm) == pytest.approx((cold, cold * 0.2)), "as the run expects them"
+    assert both.without_cache is None
+
+
+def test_the_cost_of_a_pool_is_within_the_budget_and_needs_prices() -> None:
+    jobs, bounds = estimates(2), FleetLimits(workers=2, cost=5.0)
+    with pytest.raises(FleetLimit, match=r"within 5\.00 EUR"):
+        plan_fleet({SMALL: jobs}, assumptions=SOME, bounds=bounds, pool=POOL, alone=jobs)
+    unknown = dataclasses.replace(POOL, machine_type=dataclasses.replace(MACHINE, is_priced=False))
+    with pytest.raises(UsageError, match="--budget cannot be planned"):
+        plan_fleet({SMALL: jobs}, assumptions=SOME, bounds=bounds, pool=unknown, alone=jobs)
+
+
+def test_configs_that_share_nothing_go_the_longest_first() -> None:
+    hours = {"a": 5, "b": 3, "c": 3, "d": 2, "e": 2, "f": 1}
+    configs = [
+        JobEstimate(config=name, group="cpu", cold=time * HOUR, warm=time * HOUR) for name, time in hours.items()
+    ]
+    way = schedule_builds(configs, types=[MACHINE] * 2, assumptions=FREE)
+    assert {config.config: config.worker for config in way.placements} == {
+        "a": 0,
+        "b": 1,
+        "c": 1,
+        "d": 0,
+        "e": 1,
+        "f": 0,
+    }
+    assert way.seconds == 8 * HOUR
+
+
+def test_a_machine_is_paid_for_from_its_request_to_its_end_not_for_the_others() -> None:
+    configs = estimates(3, hours=1)
+    way = schedule_builds(configs, types=[MACHINE] * 2, assumptions=SOME)
+    assert way.worker_seconds == (240 + 2 * HOUR + 60 + 30, 240 + HOUR + 60 + 30)
+    assert way.seconds == 240 + 2 * HOUR + 60 + 30
+
+
+def test_a_second_machine_repeats_a_compile_only_where_that_is_sooner() -> None:
+    few, many = estimates(2, hours=1, warm=0.2, groups=1), estimates(10, hours=1, warm=0.2, groups=1)
+    assert schedule_builds(few, types=[MACHINE] * 2, assumptions=SOME).worker_count == 2
+    assert schedule_builds(many, types=[MACHINE] * 4, assumptions=SOME).seconds < 2 * HOUR
+    quick = estimates(2, hours=1, warm=0.01, groups=1)
+    assert schedule_builds(quick, types=[MACHINE] * 2, assumptions=SOME).worker_count == 1
+
+
+def test_with_a_cache_patient_followers_wait_for_the_leader_and_run_anywhere() -> None:
+    configs = estimates(5, hours=1, warm=0.2, groups=1)
+    way = schedule_builds(configs, types=[MACHINE] * 4, assumptions=FREE, cache=MACHINE)
+    assert [config.start for config in way.placements] == [0.0, HOUR, HOUR, HOUR, HOUR]
+    assert way.worker_count == 4
+    eager = schedule_builds(configs, types=[MACHINE] * 4, assumptions=FREE, cache=MACHINE, wait_for_cold=False)
+    assert [config.start for config in eager.placements] == [0.0, 0.0, 0.0, 0.0, HOUR]
+
+
+def test_the_fastest_asks_for_no_machine_that_saves_no_time() -> None:
+    made = plan_fleet({MACHINE: estimates(15)}, assumptions=SOME, bounds=FleetLimits(workers=14), optimize="time")
+    assert made.selection is made.fastest
+    assert made.fastest.worker_count == 8
+    assert made.cheapest.worker_count == 1
+    assert made.cheapest.cost < made.fastest.cost
+
+
+def test_the_cheapest_is_the_cheapest_that_is_in_time() -> None:
+    made = plan_fleet({MACHINE: estimates(15)}, assumptions=SOME, bounds=FleetLimits(workers=20, seconds=10 * HOUR))
+    assert made.selection is made.cheapest
+    assert made.cheapest.worker_count == 5
+
+
+def test_a_dearer_type_is_taken_where_it_is_worth_it() -> None:
+    big = dataclasses.replace(MACHINE, type="compute-64", cores=64, hourly=1.6)
+    assert (
+        plan_fleet(
+            {MACHINE: estimates(4)}, assumptions=SOME, bounds=FleetLimits(workers=4), optimize="time"
+        ).selection.worker_count
+        == 4
+    )
+    made = plan_fleet(
+        {MACHINE: estimates(4), big: estimates(4, hours=0.9)},
+        assumptions=SOME,
+        bounds=FleetLimits(workers=4),
+        optimize="cost",
+    )
+    assert made.selection.machine_type is big
+
+
+def test_limits_that_nothing_meets_are_told_with_what_would() -> None:
+    with pytest.raises(FleetLimit) as beyond:
+        plan_fleet({MACHINE: estimates(4)}, assumptions=SOME, bounds=FleetLimits(workers=2, cost=1.0, seconds=HOUR))
+    assert "1.00 EUR and 1.0 h" in beyond.value.what
+    assert "the cheapest costs 9.6" in beyond.value.why
+
+
+def test_nothing_to_build_or_nowhere_to_build_is_refused() -> None:
+    with pytest.raises(UsageError):
+        plan_fleet({MACHINE: ()}, assumptions=SOME, bounds=FleetLimits(workers=1))
+    with pytest.raises(UsageError):
+        plan_fleet({MACHINE: estimates(1)}, assumptions=SOME, bounds=FleetLimits(workers=0))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "billed", "cost"), [(1.0, 1, 1 / 3600), (1.0, 3600, 1.0), (3600.0, 3600, 1.0), (3601.0, 3600, 2.0)]
+)
+def test_a_begun_step_is_paid_in_full(seconds: float, billed: float, cost: float) -> None:
+    assert worker_cost(1.0, seconds, billed=billed) == pytest.approx(cost)
+
+
+def test_the_numbers_of_machines_compared_are_few_and_hold_the_most() -> None:
+    assert worker_counts_to_compare(15, 60) == (1, 2, 3, 4, 5, 8, 15)
+    assert worker_counts_to_compare(15, 6) == (1, 2, 3, 4, 5, 6)
+    assert len(worker_counts_to_compare(1000, 200)) <= 17
+    assert worker_counts_to_compare(1000, 200)[-1] == 200
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 9.0), st.floats(0.05, 1.0), st.sampled_from("abc")), min_size=1, max_size=40),
+    st.integers(1, 12),
+    st.booleans(),
+    st.booleans(),
+)
+def test_every_config_is_placed_once_and_no_machine_does_two_at_a_time(
+    configs: list[tuple[float, float, str]], workers: int, cache: bool, wait_for_cold: bool
+) -> None:
+    all_works = [
+        JobEstimate(config=f"{number}", group=group, cold=full * HOUR, warm=full * part * HOUR)
+        for number, (full, part, group) in enumerate(configs)
+    ]
+    way = schedule_builds(
+        all_works,
+        types=[MACHINE] * workers,
+        assumptions=SOME,
+        cache=MACHINE if cache else None,
+        wait_for_cold=wait_for_cold,
+    )
+    assert sorted(config.config for config in way.placements) == sorted(estimate.config for estimate in all_works)
+    assert way.worker_count <= workers
+    ends: dict[int, float] = {}
+    for config in sorted(way.placements, key=lambda each: each.start):
+        assert config.start >= ends.get(config.worker, SOME.startup) - 1e-6
+        ends[config.worker] = config.start + config.seconds
+    assert way.seconds >= max(config.seconds for config in way.placements)
+
+
+def test_a_type_that_is_too_small_for_a_config_is_not_planned() -> None:
+    big = dataclasses.replace(MACHINE, type="compute-64", cores=64, memory=256.0, hourly=9.0)
+    small, *rest = estimates(4)
+    large = dataclasses.replace(small, size=JobSize(memory=128.0))
+    made = plan_fleet({MACHINE: [large, *rest], big: [large, *rest]}, assumptions=SOME, bounds=FleetLimits(workers=2))
+    types = {job.config: job.type for job in made.estimates}
+    assert types == {"config00": "compute-64", **{job.config: "compute-16" for job in rest}}, "though it is dearer"
+    bounds = FleetLimits(workers=1)
+    assert (
+        plan_fleet(
+            {MACHINE: [large, *rest], big: [large, *rest]}, assumptions=SOME, bounds=bounds
+        ).selection.worker_count
+        == 1
+    )
+    with pytest.raises(UsageError, match="no machine type is large enough for config00") as refused:
+        plan_fleet({MACHINE: [large, *rest]}, assumptions=SOME, bounds=FleetLimits(workers=2))
+    assert "it needs 128 GB of memory, and compute-16 has 16 cores, 64 GB of memory" in refused.value.why
+
+
+def test_a_spot_worker_without_a_price_is_not_planned_at_the_full_one() -> None:
+    unpriced = dataclasses.replace(MACHINE, provider="aws", spot_hourly=None, region="us-east-1")
+    with pytest.raises(UsageError, match=r"no spot price of made-up\.16 in us-east-1 is known") as refused:
+        plan_fleet({unpriced: estimates(2)}, assumptions=SOME, bounds=FleetLimits(workers=1), spot=True)
+    assert "describe-spot-price-history" in refused.value.hint
+
+
+def test_a_cache_without_a_price_is_not_planned_within_a_budget() -> None:
+    """It would count as free, however long it runs."""
+    configs = {MACHINE: estimates(4, hours=1, warm=0.5, groups=1)}
+    unpriced = dataclasses.replace(MACHINE, type="small", name="small", hourly=0.0, is_priced=False)
+    with pytest.raises(UsageError, match="the price of small is unknown, so --budget cannot be planned"):
+        plan_fleet(configs, assumptions=FREE, bounds=FleetLimits(workers=2, cost=5.0), cache=unpriced, optimize="time")
+    way = plan_fleet(
+        configs, assumptions=FREE, bounds=FleetLimits(workers=2), cache=unpriced, optimize="time"
+    ).selection
+    assert (way.cache, way.is_priced) == (unpriced, False)
+
+
+def test_disks_addresses_and_collected_packages_are_part_of_the_cost() -> None:
+    charged = dataclasses.replace(MACHINE, disk_hourly=0.1, address_hourly=0.05, egress=0.5)
+    plain = schedule_builds(estimates(2), types=[MACHINE] * 1, assumptions=SOME)
+    assumptions = dataclasses.replace(SOME, packages=3.0)
+    way = schedule_builds(estimates(2), types=[charged] * 1, assumptions=assumptions)
+    assert way.cost == pytest.approx(plain.cost + 0.15 * way.seconds / HOUR + 2 * 3 * 0.5)
+
+
+def test_each_group_gets_the_cheapest_type_that_holds_it_and_stays_together() -> None:
+    big = dataclasses.replace(MACHINE, type="big", cores=64, memory=256.0, hourly=3.2)
+    gpu = dataclasses.replace(MACHINE, type="gpu", cores=4, memory=16.0, hourly=0.5, gpus=1)
+    first, *rest = estimates(6, hours=1, warm=0.25, groups=2)
+    configs = [
+        dataclasses.replace(first, size=JobSize(memory=128.0)),
+        *rest,
+        JobEstimate(config="gpu", group="gpu", cold=HOUR, warm=HOUR, size=JobSize(gpus=1)),
+    ]
+    kinds = {MACHINE: configs, big: configs, gpu: configs}
+    made = plan_fleet(kinds, assumptions=SOME, bounds=FleetLimits(workers=4), optimize="cost")
+    types = {job.config: job.type for job in made.estimates}
+    assert {types[job.config] for job in configs if job.group == "cuda0"} == {"big"}, "they share a compile"
+    assert {types[job.config] for job in configs if job.group == "cuda1"} == {"gpu"}, "nothing is cheaper"
+    assert types["gpu"] == "gpu"
+    way = made.selection
+    assert {way.worker_types[each.worker].type for each in way.placements if each.config == "config00"} == {"big"}
+    charged = sum(
+        worker_cost(kind.hourly, seconds, billed=kind.billed)
+        for kind, seconds in zip(way.worker_types, way.worker_seconds, strict=True)
+    )
+    assert way.cost == pytest.approx(charged)
+    quick = plan_fleet(kinds, assumptions=SOME, bounds=FleetLimits(workers=4), optimize="time").selection
+    assert (quick.seconds < way.seconds, quick.worker_count > way.worker_count) == (True, True)
+    with pytest.raises(UsageError, match="need workers of 2 machine types, and --workers is 1"):
+        plan_fleet(kinds, assumptions=SOME, bounds=FleetLimits(workers=1))
+
+
+def test_a_group_that_no_type_holds_is_split() -> None:
+    gpu = dataclasses.replace(MACHINE, type="gpu", cores=4, memory=16.0, gpus=1)
+    one, two = estimates(2, hours=1, warm=0.25, groups=1)
+    configs = [dataclasses.replace(one, size=JobSize(cores=16)), dataclasses.replace(two, size=JobSize(gpus=1))]
+    made = plan_fleet({MACHINE: configs, gpu: configs}, assumptions=SOME, bounds=FleetLimits(workers=2))
+    assert [job.type for job in made.estimates] == ["compute-16", "gpu"]
+    assert [each.cold for each in made.selection.placements] == [True, True], "no disk has the compile of both"
+
+
+def test_a_type_has_no_more_workers_than_the_provider_has_machines() -> None:
+    few = dataclasses.replace(MACHINE, limit=2)
+    assert (
+        plan_fleet(
+            {few: estimates(6)}, assumptions=SOME, bounds=FleetLimits(workers=6), optimize="time"
+        ).selection.worker_count
+        == 2
+    )
+
+
+def test_a_scheduler_s_warm_builds_wait_for_the_cold_one() -> None:
+    configs = estimates(4, hours=1, warm=0.25, groups=1)
+    way = schedule_builds(configs, types=[MACHINE] * 4, assumptions=FREE, dependent=True)
+    assert [(each.cold, each.start, each.seconds) for each in way.placements] == [
+        (True, 0.0, HOUR),
+        *[(False, HOUR, HOUR / 4)] * 3,
+    ]
+    assert way.seconds == 1.25 * HOUR

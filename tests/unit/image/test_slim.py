@@ -1,0 +1,38 @@
+"""The metadata of a slim image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kiln.image import contents, slim
+from tests.unit.image.packages import NUMPY, PACKAGE, REQUEST
+
+
+def test_an_image_for_gpus_names_the_required_driver() -> None:
+    image = contents.ImageContents(layers=(), packages=(PACKAGE, NUMPY), debs=())
+    config = slim.image_configuration(REQUEST, image)
+    labels = config["Labels"]
+    assert "NVIDIA_REQUIRE_CUDA=cuda>=12.5" in config["Env"]
+    assert (labels["kiln.cuda"], labels["kiln.cuda.driver"]) == ("12.5", ">=525")
+    assert labels["org.opencontainers.image.version"] == "2.21.0"
+    assert config["User"] == "65532:65532"
+    plain = slim.image_configuration(replace(REQUEST, cuda=""), image)
+    assert not any(entry.startswith("NVIDIA") for entry in plain["Env"])
+    assert "kiln.rehearsal" not in labels
+    rehearsal = replace(image, packages=(PACKAGE, replace(NUMPY, rehearsal=True)))
+    assert slim.image_labels(REQUEST, rehearsal)["kiln.rehearsal"] == "true"
+
+
+def test_an_engine_learns_how_to_run_the_image() -> None:
+    image = contents.ImageContents(layers=(), packages=(PACKAGE,), debs=())
+    kind = replace(REQUEST.kind, environment={"B": "2", "A": "1"}, ports=(8500, 8501), health=("/usr/bin/well",))
+    config = slim.image_configuration(replace(REQUEST, kind=kind, cuda=""), image)
+    assert [entry for entry in config["Env"] if entry in {"A=1", "B=2"}] == ["A=1", "B=2"]
+    assert config["ExposedPorts"] == {"8500/tcp": {}, "8501/tcp": {}}
+    assert config["Healthcheck"]["Test"] == ["CMD", "/usr/bin/well"]
+    assert config["Healthcheck"]["Interval"] == 30_000_000_000
+    assert config["Entrypoint"][: len(slim.INIT)] == list(slim.INIT)
+    assert "Cmd" not in config
+    silent = replace(kind, ports=(), health=())
+    config = slim.image_configuration(replace(REQUEST, kind=silent), image)
+    assert not {"ExposedPorts", "Healthcheck"} & config.keys()

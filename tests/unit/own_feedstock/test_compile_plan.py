@@ -1,0 +1,294 @@
+"""From a config's variant to Bazel's flags: what each config gets, and what is refused before anything is compiled."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kiln.feedstock import matrix
+from kiln.recipe import feedstock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kiln.recipe.feedstock import BuildConfig
+
+RECIPE = Path(__file__).parents[3] / "recipe"
+SETTINGS = RECIPE / "compile.ini"
+CPU = {"cuda_compiler_version": "None", "cudnn": "undefined", "PY_VER": "3.12"}
+CUDA_125 = {"cuda_compiler_version": "12.5", "cudnn": "9.3", "PY_VER": "3.11"}
+CUDA_129 = {"cuda_compiler_version": "12.9", "cudnn": "9.8", "PY_VER": "3.11"}
+ROOM = {"BAZEL_CPUS": "32", "BAZEL_MEMORY_MB": "64000"}
+
+COMMON = (
+    "--compilation_mode=opt",
+    "--repo_env=USE_PYWRAP_RULES=True",
+    "--incompatible_strict_action_env",
+    "--jobs=32",
+    "--local_resources=cpu=32",
+    "--local_resources=memory=57600",
+)
+CUDA_COMMON = ("--config=cuda_wheel", "--repo_env=WHEEL_NAME=tensorflow")
+
+
+@pytest.fixture
+def flags(scripts: Any) -> Callable[..., tuple[str, ...]]:
+    """Plans a config on a machine with disk space; keyword arguments are further variables."""
+
+    def plan(config: dict[str, str], **more: str) -> tuple[str, ...]:
+        made: tuple[str, ...] = scripts.compile_plan.make(
+            scripts.compile_plan.read(SETTINGS), ROOM | config | more
+        ).flags
+        return made
+
+    return plan
+
+
+@pytest.fixture
+def settings(scripts: Any, tmp_path: Path) -> Callable[[str, str], Any]:
+    """Reads the recipe's settings with one text replaced."""
+
+    def read(old: str, new: str) -> Any:
+        text = SETTINGS.read_text()
+        assert old in text
+        (tmp_path / "compile.ini").write_text(text.replace(old, new))
+        return scripts.compile_plan.read(tmp_path / "compile.ini")
+
+    return read
+
+
+def test_a_cpu_config(flags: Callable[..., tuple[str, ...]]) -> None:
+    assert flags(CPU) == (
+        *COMMON,
+        "--repo_env=HERMETIC_PYTHON_VERSION=3.12",
+        "--config=avx_linux",
+        "--repo_env=WHEEL_NAME=tensorflow_cpu",
+        "--noannounce_rc",
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "compiler", "version", "cudnn", "capabilities"),
+    [
+        (CUDA_125, "clang", "12.5.1", "9.3.0", "sm_60,sm_70,sm_75,sm_80,sm_86,sm_89,sm_90,compute_90"),
+        (CUDA_129, "nvcc", "12.9.1", "9.8.0", "sm_60,sm_70,sm_75,sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_120"),
+    ],
+)
+def test_a_cuda_config(
+    flags: Callable[..., tuple[str, ...]],
+    config: dict[str, str],
+    compiler: str,
+    version: str,
+    cudnn: str,
+    capabilities: str,
+) -> None:
+    assert flags(config) == (
+        *COMMON,
+        "--repo_env=HERMETIC_PYTHON_VERSION=3.11",
+        "--config=avx_linux",
+        "--config=cuda",
+        f"--config=cuda_{compiler}",
+        *CUDA_COMMON,
+        f"--repo_env=HERMETIC_CUDA_VERSION={version}",
+        f"--repo_env=HERMETIC_CUDNN_VERSION={cudnn}",
+        f"--repo_env=HERMETIC_CUDA_COMPUTE_CAPABILITIES={capabilities}",
+        "--noannounce_rc",
+    )
+
+
+def test_every_config_of_the_matrix_can_be_planned(flags: Callable[..., tuple[str, ...]]) -> None:
+    configs = matrix.configs(feedstock.load(RECIPE.parent))
+    planned = {flags({**chosen(config), "PY_VER": config.variant["python"][0][:4]}) for config in configs}
+    assert len(planned) == len(configs) == 12
+
+
+def chosen(config: BuildConfig) -> dict[str, str]:
+    return {key: values[0] for key, values in config.variant.items()}
+
+
+def test_what_the_caller_provides_becomes_flags(flags: Callable[..., tuple[str, ...]]) -> None:
+    places = {
+        "BAZEL_DISK_CACHE": "/cache",
+        "BAZEL_REMOTE_CACHE": "grpc://cache:9092",
+        "BAZEL_CACHE_KEY": "4f1c",
+        "BAZEL_BUILD_EVENTS": "/config/events.json",
+        "BAZEL_DISTDIR": "/downloads",
+    }
+    assert flags(CPU, **places)[-7:] == (
+        "--noannounce_rc",
+        "--bes_outerr_buffer_size=256",
+        "--disk_cache=/cache",
+        "--remote_cache=grpc://cache:9092",
+        "--remote_default_exec_properties=cache-silo-key=4f1c",
+        "--build_event_json_file=/config/events.json",
+        "--distdir=/downloads",
+    )
+
+
+def test_the_libraries_are_compiled_by_a_call_with_flags_of_its_own(scripts: Any, tmp_path: Path) -> None:
+    plan = scripts.compile_plan
+    made = plan.make(plan.read(RECIPE / "compile.ini"), {**CPU, "BAZEL_CPUS": "2", "BAZEL_MEMORY_MB": "8000"})
+    # An empty value: upstream takes any text for yes.
+    assert plan.bazelrc(made)[-1] == "build:libraries --repo_env=USE_PYWRAP_RULES="
+    assert "build --repo_env=USE_PYWRAP_RULES=True" in plan.bazelrc(made)
+    told = plan.assignments(made, "bazel", "")
+    assert (
+        "library_targets='//tensorflow:libtensorflow.so //tensorflow:libtensorflow_cc.so //tensorflow:install_headers'"
+        in told
+    )
+    assert "library_folder=bazel-bin/tensorflow" in told
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory", "jobs"), [("32", "64000", "32"), ("32", "16000", "8"), ("2", "64000", "2"), ("4", "900", "1")]
+)
+def test_no_more_jobs_than_cores_and_than_fit_into_memory(
+    flags: Callable[..., tuple[str, ...]], cpus: str, memory: str, jobs: str
+) -> None:
+    assert f"--jobs={jobs}" in flags(CPU, BAZEL_CPUS=cpus, BAZEL_MEMORY_MB=memory)
+
+
+@pytest.mark.parametrize(("level", "flag"), [("1", "--copt=-march=x86-64"), ("3", "--copt=-march=x86-64-v3")])
+def test_the_level_of_instructions_follows_the_variant(
+    flags: Callable[..., tuple[str, ...]], level: str, flag: str
+) -> None:
+    found = flags(CPU, microarch_level=level)
+    assert flag in found
+    assert "--config=avx_linux" not in found
+
+
+def test_a_config_can_name_its_own_capabilities(flags: Callable[..., tuple[str, ...]]) -> None:
+    found = flags(CUDA_129, cuda_compute_capabilities="sm_70, compute_70")
+    assert "--repo_env=HERMETIC_CUDA_COMPUTE_CAPABILITIES=sm_70,compute_70" in found
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "said"),
+    [
+        (
+            CUDA_125,
+            {"cuda_compute_capabilities": "sm_100"},
+            r"sm_100 is not accepted by \[cuda 12.5\] with \[compiler cl",
+        ),
+        (CUDA_129, {"cuda_compute_capabilities": "sm_35"}, "sm_35 is not accepted by .* which accepts 50 52 53"),
+        (CUDA_129, {"cuda_compute_capabilities": "8.0"}, "'8.0' is not a compute capability, such as sm_80"),
+        (CPU, {"cuda_compiler_version": "11.2"}, r"no section \[cuda 11.2\]; there are 12.5, 12.9, None"),
+        (CPU, {"microarch_level": "5"}, r"no section \[level 5\]; there are 1, 2, 3, 4"),
+        (CPU, {"PY_VER": ""}, "the variable PY_VER is not set"),
+        (CUDA_129, {"cudnn": "9.3"}, r"the variant asks for cuDNN 9.3, and \[cuda 12.9\] has 9.8.0"),
+        (CPU, {"BAZEL_MEMORY_MB": "much"}, "BAZEL_MEMORY_MB 'much'; numbers are needed"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused(
+    scripts: Any, flags: Callable[..., tuple[str, ...]], config: dict[str, str], more: dict[str, str], said: str
+) -> None:
+    with pytest.raises(scripts.compile_plan.BadPlan, match=said):
+        flags(config | more)
+
+
+def test_cuda_versions_must_be_complete(scripts: Any, settings: Callable[[str, str], Any]) -> None:
+    with pytest.raises(scripts.compile_plan.BadPlan, match=r"version = 12\.5 in \[cuda 12\.5\] is not complete"):
+        scripts.compile_plan.make(settings("version = 12.5.1", "version = 12.5"), CUDA_125)
+
+
+def test_a_policy_without_an_architecture_for_a_cuda_is_refused(
+    scripts: Any, settings: Callable[[str, str], Any]
+) -> None:
+    made = settings(
+        "architectures = 50 52 53 60 61 62 70 72 75 80 86 87 89 90\n\n[cuda 12.9]", "architectures = 35\n\n[cuda 12.9]"
+    )
+    with pytest.raises(scripts.compile_plan.BadPlan, match="accepts none of the architectures"):
+        scripts.compile_plan.make(made, CUDA_125)
+
+
+def test_an_unknown_name_in_a_flag_is_reported(scripts: Any, settings: Callable[[str, str], Any]) -> None:
+    with pytest.raises(scripts.compile_plan.BadPlan, match=r"unknown name \{ptyhon\} in \[python\]"):
+        scripts.compile_plan.make(settings("{python}", "{ptyhon}"), CPU)
+
+
+def test_every_section_of_the_settings_names_its_source(scripts: Any) -> None:
+    settings = scripts.compile_plan.read(SETTINGS)
+    assert [name for name in settings.sections() if not settings[name].get("source")] == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "written"),
+    [
+        ("--jobs=2", "build --jobs=2"),
+        ("--copt=-DX=a b", 'build "--copt=-DX=a b"'),
+        ('--define=x="#1"', r'build "--define=x=\"#1\""'),
+    ],
+)
+def test_a_flag_is_quoted_for_the_file(scripts: Any, flag: str, written: str) -> None:
+    assert scripts.compile_plan.line(flag) == written
+
+
+def test_the_log_shows_no_password(scripts: Any) -> None:
+    shown = scripts.compile_plan.without_password("--remote_cache=https://user:secret@host/x")
+    assert shown == "--remote_cache=https://***@host/x"
+
+
+@pytest.fixture
+def bazel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts a program that prints a version on an otherwise empty PATH; in {}, the version that it is asked for."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("USE_BAZEL_VERSION", raising=False)
+
+    def put(name: str, answer: str) -> None:
+        code = f"import os; print({answer!r}.format(os.environ.get('USE_BAZEL_VERSION', '8.0.0')))"
+        (tmp_path / name).write_text(f"#!{sys.executable} -IS\n{code}\n")
+        (tmp_path / name).chmod(0o755)
+
+    return put
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("programs", "found"),
+    [
+        ({"bazel": "bazel 7.4.1"}, ("bazel", "")),
+        ({"bazel": "bazel 7.4.1- (@non-git)"}, ("bazel", "")),
+        ({"bazel": "bazel {}"}, ("bazel", "7.4.1")),
+        ({"bazel": "bazel 6.5.0", "bazelisk": "bazel {}"}, ("bazelisk", "7.4.1")),
+        ({"bazelisk": "bazel {}"}, ("bazelisk", "7.4.1")),
+    ],
+)
+def test_the_bazel_that_this_release_wants_is_found(
+    scripts: Any, bazel: Callable[..., None], programs: dict[str, str], found: tuple[str, str]
+) -> None:
+    for name, answer in programs.items():
+        bazel(name, answer)
+    assert scripts.compile_plan.find_bazel("7.4.1", os.environ) == found
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("programs", "said"),
+    [
+        ({}, "compiled by Bazel 7.4.1, and bazel is not on PATH. Install Bazel 7.4.1"),
+        ({"bazel": "bazel 6.5.0"}, "bazel is '6.5.0'; bazel with USE_BAZEL_VERSION=7.4.1 is '6.5.0'. Install"),
+        ({"bazel": "no network"}, "bazel is 'no network'"),
+    ],
+)
+def test_another_bazel_is_refused(
+    scripts: Any, bazel: Callable[..., None], programs: dict[str, str], said: str
+) -> None:
+    for name, answer in programs.items():
+        bazel(name, answer)
+    with pytest.raises(scripts.compile_plan.BadPlan, match=said):
+        scripts.compile_plan.find_bazel("7.4.1", os.environ)
+
+
+@pytest.mark.processes
+def test_the_compiler_of_the_kernels_has_the_last_word(scripts: Any, tmp_path: Path) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\nprintf 'compute_75\\ncompute_80\\n'\n")
+    nvcc.chmod(0o755)
+    accepted = scripts.compile_plan.accepted_by(nvcc)
+    scripts.compile_plan.require(("sm_75", "compute_80"), accepted, by="nvcc")
+    with pytest.raises(scripts.compile_plan.BadPlan, match="sm_70 is not accepted by nvcc, which accepts 75 80"):
+        scripts.compile_plan.require(("sm_70",), accepted, by="nvcc")

@@ -1,0 +1,66 @@
+"""The packages of a release are those of the configs' last runs, on every platform."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.base import files
+from kiln.base.errors import UsageError
+from kiln.publish.release import (
+    _reports_of_package,
+    allowed_package_names,
+    last_run_of_each_config,
+    packages_new_in_channel,
+)
+from kiln.state.results import PackageReport, TestReport, TestVerdict
+from tests.feedstocks import written
+from tests.packages import release_package
+from tests.releases import candidate, release
+from tests.runs import worked_through
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def report(path: Path) -> PackageReport:
+    artifact = dataclasses.replace(candidate().artifact, path=path, sha256=files.sha256(path), subdir=path.parent.name)
+    tests = TestReport(package="small", verdict=TestVerdict.PASSED)
+    return PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests)
+
+
+def test_a_package_file_belongs_to_the_platform_that_made_it(tmp_path: Path) -> None:
+    here, there = (
+        release_package(tmp_path / subdir, "small", subdir=subdir) for subdir in ("linux-64", "linux-aarch64")
+    )
+    made = {path: ((path.parent.name, report(path)),) for path in (here, there)}
+    elsewhere = tmp_path / "downloads" / there.name
+    files.link_or_copy(there, elsewhere)
+    assert [name for name, _ in _reports_of_package(elsewhere, made)] == ["linux-aarch64"]
+    assert [name for name, _ in _reports_of_package(here, made)] == ["linux-64"]
+    assert _reports_of_package(tmp_path / "other-1-0.conda", made) == ()
+
+
+def test_the_names_that_may_be_published_are_read_by_line(tmp_path: Path) -> None:
+    feedstock = written(
+        tmp_path, "package:\n  name: a\n  version: 1\n", files={"outputs.txt": "# all\n\na  # b\nlib*\n"}
+    )
+    assert allowed_package_names(feedstock) == ("a", "lib*")
+    (tmp_path / "outputs.txt").unlink()
+    with pytest.raises(UsageError, match=r"outputs\.txt is missing"):
+        allowed_package_names(feedstock)
+
+
+def test_the_latest_run_of_each_config_counts() -> None:
+    latest, former = worked_through(["a"]), worked_through(["a", "b"])
+    runs = last_run_of_each_config([latest, former])
+    assert {name: run for name, (run, _) in runs.items()} == {"a": latest, "b": former}
+    assert runs["b"][1] == former.configs[1]
+
+
+def test_packages_that_the_channel_has_are_not_new() -> None:
+    packages = (candidate("small"), candidate("other"))
+    held = {"linux-64/small-1-0.conda": "aa", "noarch/other-1-0.conda": "aa"}
+    assert packages_new_in_channel(release(*packages, held=held)) == (packages[1],)

@@ -1,0 +1,76 @@
+"""conda-forge.yml can forbid a publication."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.base.errors import UsageError
+from kiln.base.position import Place
+from kiln.publish import targets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def require(folder: Path, text: str, *, target: str = "out", branch: str = "", env: Mapping[str, str] = {}) -> None:
+    path = folder / "conda-forge.yml"
+    path.write_text(text)
+    targets.require_publication_allowed(path, target, environment=env, current_branch=lambda: branch)
+
+
+FORBIDDEN = [
+    ("bot: {}\nupload_on_branch: main\n", {"branch": "dev"}, 2, "upload_on_branch is 'main', and this is dev"),
+    ("upload_on_branch: main\n", {}, 1, "upload_on_branch is 'main', and this is an unknown branch"),
+    (
+        "upload_on_branch: main\n",
+        {"branch": "main", "env": {"GIT_BRANCH": "dev"}},
+        1,
+        "upload_on_branch is 'main', and this is dev",
+    ),
+    (
+        "github_actions: {upload_packages: false}\n",
+        {"env": {"CI": "github_actions"}},
+        1,
+        "github_actions.upload_packages is false",
+    ),
+    (
+        "github_actions: {upload_packages: false}\n",
+        {"env": {"CI": "true", "GITHUB_ACTIONS": "true"}},
+        1,
+        "github_actions.upload_packages is false",
+    ),
+    ("azure: {upload_packages: false}\n", {"env": {"TF_BUILD": "True"}}, 1, "azure.upload_packages is false"),
+    (
+        "private_upload: true\n",
+        {"target": "anaconda:me"},
+        1,
+        "private_upload is true, and kiln cannot ask anaconda.org for it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "arguments", "line", "what"), FORBIDDEN)
+def test_a_forbidden_publication_is_refused(
+    tmp_path: Path, text: str, arguments: dict[str, str], line: int, what: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        require(tmp_path, text, **arguments)  # type: ignore[arg-type]
+    assert (caught.value.what, caught.value.at) == (what, Place(file="conda-forge.yml", line=line, column=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("", {}),
+        ("upload_on_branch: main\n", {"branch": "main"}),
+        ("upload_on_branch: main\n", {"branch": "x", "env": {"GIT_BRANCH": "main"}}),
+        ("github_actions: {upload_packages: false}\n", {}),
+        ("github_actions: {upload_packages: false}\n", {"env": {"CI": "azure"}}),
+        ("private_upload: true\n", {"target": "s3://bucket"}),
+    ],
+)
+def test_any_other_is_allowed(tmp_path: Path, text: str, arguments: dict[str, str]) -> None:
+    require(tmp_path, text, **arguments)  # type: ignore[arg-type]

@@ -1,0 +1,370 @@
+"""The page of a run holds what matters, trusts nothing, and stays small."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kiln.base.serialization import to_json
+from kiln.run.report.comparison import step_bars
+from kiln.run.report.page import run_page_html
+from kiln.run.report.text import LINES, WIDTH, end_of_log, run_table_markdown, run_table_text
+from kiln.run.view.state import expected_period_text
+from kiln.state.results import ConfigRun, ConfigState, MatrixReport, RunCost
+from tests import runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VARIANTS = runs.variants(("None", "12.5"), ("3.10", "3.11"))
+EVIL = (
+    "</pre></style><script>alert(1)</script><img src=https://evil.example/x onerror=alert(2)>"
+    "\"'&{{ 6*7 }}\x1b[31m\u202e"
+)
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes, and all text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page_of(report: MatrixReport, folder: Path, name: str = "feedstock") -> str:
+    return run_page_html(report, VARIANTS, name=name, folder=folder, now=runs.BEGAN + 4 * runs.HOUR)
+
+
+def everywhere(text: str, log: Path) -> MatrixReport:
+    """A run in which all text that comes from elsewhere is this one."""
+    report = runs.worked_through(VARIANTS, bad={1: ConfigState.FAILED}, log=log)
+    first, second, *others = report.configs
+    package = first.packages[0]
+    package = replace(
+        package,
+        artifact=replace(package.artifact, name=text, version=text, build_string=text),
+        tests=replace(package.tests, notes=(text,), log=log),
+    )
+    step = replace(first.steps[0], title=text, notes=(text,))
+    configs = (
+        replace(first, config=text, group=text, packages=(package,), steps=(step,), reason=text),
+        replace(second, reason=text),
+        *others,
+    )
+    fields = ("command", "machine", "engine", "container", "image", "commit", "remote_url", "kiln_version", "ci_url")
+    words = dict.fromkeys(fields, text)
+    return replace(report, configs=configs, **words)  # type: ignore[arg-type]
+
+
+def test_nothing_of_a_build_becomes_part_of_the_page(tmp_path: Path) -> None:
+    log = tmp_path / "javascript:alert(1) <&>.log"
+    log.write_text(EVIL * 3)
+    run = everywhere(EVIL, log)
+    page = run_page_html(run, VARIANTS, name=EVIL, folder=tmp_path, now=runs.BEGAN, earlier=[replace(run, run=6)])
+    elements = Elements(page)
+    assert not {"script", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in elements.found}
+    assert not any(name.startswith("on") or name == "style" for _, attributes in elements.found for name in attributes)
+    assert "<script>alert(1)</script>" in elements.text  # it is shown, as text
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "{{ 6*7 }}" in elements.text
+
+
+def test_a_page_needs_nothing_but_itself_and_logs_beside_it(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "with space & colon:.log"
+    log.parent.mkdir()
+    log.write_text("a line\n")
+    page = page_of(everywhere("text", log), tmp_path / "reports")
+    links = {
+        value for _, attributes in Elements(page).found for name, value in attributes.items() if name in {"href", "src"}
+    }
+    outside = {link for link in links if link and not link.startswith("#")}
+    assert outside == {"data:,", "../logs/with%20space%20%26%20colon%3A.log"}
+    assert "url(" not in page
+    assert "@import" not in page
+    assert "default-src 'none'" in page
+
+
+def test_every_link_within_the_page_leads_somewhere(tmp_path: Path) -> None:
+    elements = Elements(page_of(runs.worked_through(VARIANTS), tmp_path))
+    ids = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
+    targets = {value[1:] for _, attributes in elements.found if (value := attributes.get("href") or "").startswith("#")}
+    assert targets <= set(ids)
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("state", list(ConfigState))
+def test_each_state_is_told_by_a_sign_and_a_word(state: ConfigState, tmp_path: Path) -> None:
+    from kiln.run.view.state import SIGNS
+
+    config = ConfigRun(config="a", state=state, group="", started=runs.BEGAN)
+    report = replace(runs.worked_through({}), finished=None, configs=(config,))
+    text = Elements(page_of(report, tmp_path)).text
+    assert SIGNS[state] in text
+    assert state.value in text
+
+
+@pytest.mark.parametrize(
+    ("until", "banner"), [(None, None), (2 * runs.HOUR, "This run is in progress"), (0, "This run is in progress")]
+)
+def test_a_run_in_progress_has_a_banner(until: float | None, banner: str | None, tmp_path: Path) -> None:
+    page = page_of(runs.worked_through(VARIANTS, until=until), tmp_path)
+    assert ("is in progress." in page) is (banner is not None)
+    assert "was interrupted" not in page
+
+
+def test_a_killed_run_has_a_banner(tmp_path: Path) -> None:
+    report = runs.worked_through(VARIANTS, until=2 * runs.HOUR)
+    killed = replace(report, configs=tuple(replace(config, state=ConfigState.INTERRUPTED) for config in report.configs))
+    assert "This run was interrupted" in page_of(killed, tmp_path)
+
+
+def test_a_rehearsal_says_that_it_is_one(tmp_path: Path) -> None:
+    run = runs.worked_through(VARIANTS)
+    assert "A rehearsal:" not in Elements(page_of(run, tmp_path)).text
+    assert "have upstream's compiled parts" in Elements(page_of(replace(run, rehearsal=True), tmp_path)).text
+    other = replace(run, rehearsal=True, configs=tuple(replace(config, packages=()) for config in run.configs))
+    assert "made on this machine's programs and wheels" in Elements(page_of(other, tmp_path)).text
+
+
+HEADLINES = [
+    (None, {}, False, "4 of 4 built"),
+    (None, {}, True, "4 of 4 rehearsed"),
+    (None, {1: ConfigState.FAILED, 2: ConfigState.DISK_FULL}, False, "2 of 4 failed"),
+    (None, {1: ConfigState.INTERRUPTED}, False, "interrupted: 3 of 4 built"),
+    (None, {1: ConfigState.LOCKED}, False, "interrupted: 3 of 4 built"),
+    (3.5 * runs.HOUR, {}, False, "running: 2 of 4 built"),
+    (4 * runs.HOUR, {0: ConfigState.FAILED}, False, "running: 2 of 4 built, 1 of 4 failed"),
+]
+
+
+@pytest.mark.parametrize(("until", "bad", "rehearsal", "words"), HEADLINES)
+def test_title_and_heading_begin_with_the_verdict(
+    until: float | None, bad: dict[int, ConfigState], rehearsal: bool, words: str, tmp_path: Path
+) -> None:
+    run = replace(runs.worked_through(VARIANTS, until=until, bad=bad), rehearsal=rehearsal)
+    page = page_of(run, tmp_path)
+    assert f"<title>{words}: feedstock, run 7</title>" in page
+    heading = re.search("<h1>.*?</h1>", page, re.DOTALL)
+    assert heading
+    assert words in heading[0]
+
+
+def test_cached_configs_are_counted_in_the_heading(tmp_path: Path) -> None:
+    run = runs.worked_through(VARIANTS, bad={1: ConfigState.CACHED})
+    assert "4 of 4 built (1 cached): " in page_of(replace(run, finished=run.started + 9), tmp_path)
+
+
+def test_commit_and_ci_are_links_and_the_version_is_shown(tmp_path: Path) -> None:
+    repository = "https://git.example/some/x"
+    run = replace(
+        runs.worked_through(VARIANTS),
+        commit="0123456789" * 4,
+        remote_url=f"{repository}.git",
+        kiln_version="9.8.7",
+        ci_url=f"{repository}/actions/runs/5",
+    )
+    elements = Elements(page_of(run, tmp_path))
+    links = {attributes.get("href") for tag, attributes in elements.found if tag == "a"}
+    assert {f"{repository}/commit/{'0123456789' * 4}", f"{repository}/actions/runs/5"} <= links
+    assert "01234567" in elements.text
+    assert "9.8.7" in elements.text
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["javascript:alert(1)", "//git.example/x", "https://me:secret@git.example/x", "https://[", "ftp://h/x", "https:x"],
+)
+def test_an_address_that_is_no_web_page_becomes_no_link(url: str, tmp_path: Path) -> None:
+    run = replace(runs.worked_through(VARIANTS), commit="0123456", remote_url=url, ci_url=url)
+    links = [attributes.get("href") or "" for tag, attributes in Elements(page_of(run, tmp_path)).found if tag == "a"]
+    assert links
+    assert all(link.startswith("#") for link in links)
+
+
+def figure(page: str, title: str) -> str:
+    """The figure of a title at the top of a page, with its remark."""
+    match = re.search(f"<dt>{title}</dt><dd><b>(.*?)</b><span>(.*?)</span>", page)
+    assert match
+    return f"{match[1]} {match[2]}"
+
+
+def failed_by_its_test(config: ConfigRun) -> ConfigRun:
+    return replace(config, steps=(*config.steps[:-1], replace(config.steps[-1], failed=True)))
+
+
+def test_a_failed_test_is_counted(tmp_path: Path) -> None:
+    run = runs.worked_through(VARIANTS, bad={1: ConfigState.FAILED})
+    first, second, *others = run.configs
+    page = page_of(replace(run, configs=(first, failed_by_its_test(second), *others)), tmp_path)
+    assert figure(page, "tests") == "15 of 16 tested packages pass"
+    assert "<td>0 of 1 pass</td>" in page
+    assert page.count("✗</span> failed</span></th>") == 1
+
+
+def test_tests_of_a_config_that_failed_before_them_are_said_to_be_missing(tmp_path: Path) -> None:
+    page = page_of(runs.worked_through(VARIANTS, bad={1: ConfigState.OUT_OF_MEMORY}), tmp_path)
+    assert figure(page, "tests") == "15 of 15 tested packages pass; 3 of 4 configs have results"
+    everything = page_of(runs.worked_through(VARIANTS), tmp_path)
+    assert figure(everything, "tests") == "20 of 20 tested packages pass"
+
+
+def test_steps_are_bars_one_after_another(tmp_path: Path) -> None:
+    config = runs.worked_through(VARIANTS).configs[0]
+    (fetch, compiled, tested) = step_bars(config, 3.1 * runs.HOUR)
+    assert fetch[0] == 0.0
+    assert fetch[1] == pytest.approx(0.127, abs=1e-3)
+    assert compiled[0] == pytest.approx(fetch[1], abs=1e-3)
+    assert compiled[1] == pytest.approx(90.0, abs=1e-3)
+    assert tested[0] == pytest.approx(fetch[1] + compiled[1], abs=2e-3)
+    assert step_bars(replace(config, steps=()), None) == ()
+    page = page_of(runs.worked_through(VARIANTS), tmp_path)
+    assert page.count('class="step-bar"') == 12
+    assert f'x="{compiled[0]}%" width="{compiled[1]}%"' in page
+
+
+def test_steps_longer_than_their_config_stay_in_the_chart() -> None:
+    config = runs.worked_through(VARIANTS).configs[0]
+    bars = step_bars(config, 1.0)
+    assert all(start + width <= 100.01 for start, width in bars)
+
+
+def test_the_page_names_what_changed_and_links_the_earlier_page(tmp_path: Path) -> None:
+    (tmp_path / "0006.html").write_text("a page\n")
+    before = replace(runs.worked_through(VARIANTS), run=6)
+    run = runs.worked_through(VARIANTS, bad={1: ConfigState.FAILED})
+    page = run_page_html(run, VARIANTS, name="f", folder=tmp_path, earlier=[before], has_index=True)
+    assert 'Compared with run <a href="./0006.html">6</a>' in page
+    assert "<p>1 new failure.</p>" in page
+    assert '<a href="./index.html">All runs</a>' in page
+    (tmp_path / "0006.html").unlink()
+    alone = run_page_html(run, VARIANTS, name="f", folder=tmp_path, earlier=[before])
+    assert "0006.html" not in alone
+    assert "index.html" not in alone
+    assert "Compared with" not in page_of(run, tmp_path)
+
+
+def test_a_cached_config_has_the_log_that_built_it(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "0005" / "a.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("built\n")
+    built = replace(runs.worked_through(VARIANTS, log=log), run=5)
+    run = runs.worked_through(VARIANTS, bad={1: ConfigState.CACHED})
+    page = run_page_html(run, VARIANTS, name="f", folder=tmp_path / "reports", earlier=[built])
+    assert page.count('href="../logs/0005/a.log"') == 1
+    assert "of run 5</small>" in page
+
+
+def test_a_log_that_is_gone_is_no_link(tmp_path: Path) -> None:
+    page = page_of(runs.worked_through(VARIANTS, log=tmp_path / "gone.log"), tmp_path)
+    assert "gone.log" not in page
+    assert "log is gone" in page
+
+
+def test_the_end_of_a_log_is_bounded_whatever_the_log_is(tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    log.write_bytes(b"\xff\x00" * 1_000_000 + b"x" * 5_000_000 + b"\nlast\r\n")
+    assert len(end_of_log(log)) <= LINES * (WIDTH + 1)
+    assert end_of_log(log).endswith("last")
+    log.write_text("".join(f"line {number}\n" for number in range(1000)))
+    assert end_of_log(log).splitlines() == [f"line {number}" for number in range(1000 - LINES, 1000)]
+
+
+def test_the_end_of_a_log_has_the_scripts_own_lines_with_their_indentation(tmp_path: Path) -> None:
+    log, time = tmp_path / "build.log", "2026-11-22 19:10:27 "
+    lines = ("+ export CC=gcc", "+ CC=gcc", "+ make", "a.c:1: error", "    int a", "", "--- build a: 0.5 s")
+    log.write_text("".join(f"{time}{line}\n" for line in lines))
+    kept = ("+ make", "a.c:1: error", "    int a", "--- build a: 0.5 s")
+    assert end_of_log(log).splitlines() == [f"{time}{line}" for line in kept]
+
+
+def test_a_link_in_a_logs_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "build.log").symlink_to(tmp_path / "secret")
+    assert end_of_log(tmp_path / "build.log") == ""
+    assert end_of_log(tmp_path) == ""
+    assert end_of_log(tmp_path / "none") == ""
+
+
+def test_a_page_of_192_failures_stays_small(tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    log.write_text(("&" * 200 + "\n") * 1000)
+    variants = runs.variants([f"12.{n}" for n in range(8)], [f"3.{n}" for n in range(6)], [str(n) for n in range(4)])
+    report = runs.worked_through(variants, jobs=8, bad=dict.fromkeys(range(192), ConfigState.FAILED), log=log)
+    assert len(run_page_html(report, variants, name="f", folder=tmp_path)) < 1_500_000
+
+
+def test_markdown_is_a_table_that_a_build_cannot_break() -> None:
+    report = runs.worked_through(VARIANTS, bad={1: ConfigState.FAILED})
+    configs = (
+        replace(report.configs[1], reason="a | b\n<script> `x` [y](https://evil.example) @team"),
+        *report.configs[2:],
+    )
+    shown = run_table_markdown(replace(report, configs=configs), VARIANTS)
+    lines = [line for line in shown.splitlines() if line]
+    assert lines[0].startswith("### run 7: 1 failed, 2 done in ")
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines[1:]} == {9}
+    assert "<script>" not in shown
+    assert "](https" not in shown
+
+
+def test_the_table_for_a_terminal_has_a_line_for_each_config() -> None:
+    shown = run_table_text(runs.worked_through(VARIANTS, bad={1: ConfigState.OUT_OF_MEMORY}), VARIANTS).splitlines()
+    assert shown[3].split("  ")[0] == "no CUDA · Python 3.11"
+    assert "▲ out of memory" in shown[3]
+    assert "5, 516 MB" in shown[2]
+    assert shown[-1].startswith("run 7: 1 out of memory, 3 done in ")
+
+
+def test_a_run_is_json() -> None:
+    told = json.loads(json.dumps(to_json(runs.worked_through(VARIANTS))))
+    assert told["configs"][0]["state"] == "done"
+    assert told["configs"][0]["packages"][0]["artifact"]["size"] == 240_000_000
+
+
+def test_the_cost_of_a_run_on_workers_is_shown_and_no_other(tmp_path: Path) -> None:
+    run = runs.worked_through(VARIANTS)
+    assert "<dt>cost</dt>" not in page_of(run, tmp_path)
+    cost = RunCost(spent=3.2, expected=16.2, currency="USD", end=9e9)
+    assert figure(page_of(replace(run, cost=cost), tmp_path), "cost") == "3.20 USD of about 16.20 USD in the end"
+    assert figure(page_of(replace(run, cost=replace(cost, spent=16.2)), tmp_path), "cost") == "16.20 USD in total"
+    assert run_table_text(replace(run, cost=cost), VARIANTS).endswith(", 3.20 of about 16.20 USD")
+    assert to_json(replace(run, cost=cost))["cost"]["expected"] == 16.2
+
+
+def test_the_page_of_a_run_on_workers_says_when_open_configs_are_expected(tmp_path: Path) -> None:
+    run = runs.worked_through(VARIANTS, jobs=2, until=runs.HOUR)
+    now = runs.BEGAN + runs.HOUR
+    open_configs = [config.config for config in run.configs if config.finished is None]
+    waiting = [config.config for config in run.configs if config.state is ConfigState.WAITING]
+    ends = {config: now + 7200.0 * number for number, config in enumerate(open_configs, 1)}
+    starts = {config: ends[config] - 3600 for config in waiting}
+    cost = RunCost(
+        spent=1.0, expected=2.0, currency="USD", end=max(ends.values()), config_ends=ends, config_starts=starts
+    )
+    report = replace(run, cost=cost)
+    page = run_page_html(report, VARIANTS, name="f", folder=tmp_path, now=now)
+    assert waiting
+    assert len(open_configs) > len(waiting)
+    assert page.count("expected (UTC)</th>") == 1
+    for config in waiting:
+        assert f'<td class="n">{expected_period_text(starts[config], ends[config], now, utc=True)}</td>' in page
+    assert figure(page, "end").endswith(f"UTC, expected in about {2 * len(open_configs)} h 00")
+    assert "expected" in run_table_text(report, VARIANTS).splitlines()[0]
+    assert "(UTC)" not in run_page_html(run, VARIANTS, name="f", folder=tmp_path, now=now), "a run on this computer"
+    assert "expected" not in run_table_text(run, VARIANTS).splitlines()[0]
+    ended = replace(report, finished=now)
+    assert "expected (UTC)" not in run_page_html(ended, VARIANTS, name="f", folder=tmp_path, now=now)

@@ -1,0 +1,102 @@
+"""The order of the builds of a run on one computer, given their groups and earlier durations."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kiln.run.simulation import order_configs_for_build, queue_of_configs, total_build_seconds
+from kiln.state.results import ConfigRun, ConfigState
+
+GROUPS = {"a10": "cuda12.5", "a11": "cuda12.5", "b10": "cuda12.9", "b11": "cuda12.9", "c10": "cpu"}
+TIMES = {"a10": 10.0, "a11": 90.0, "b10": 50.0, "b11": 40.0, "c10": 20.0}
+
+
+def config(name: str, *, estimate: float | None = None) -> ConfigRun:
+    return ConfigRun(config=name, state=ConfigState.WAITING, group=name[0], estimate=estimate)
+
+
+def test_cold_builds_come_first_and_the_longest_first_among_equals() -> None:
+    assert [(item.config, item.cold) for item in order_configs_for_build(GROUPS, TIMES)] == [
+        ("a11", True),
+        ("b10", True),
+        ("c10", True),
+        ("b11", False),
+        ("a10", False),
+    ]
+
+
+def test_builds_without_history_are_in_the_order_of_their_names() -> None:
+    schedule = order_configs_for_build({"a": "z", "b": "y", "c": "z", "d": "y"}, {})
+    assert [item.config for item in schedule] == ["a", "b", "c", "d"]
+
+
+def test_no_build_is_cold_without_a_shared_cache() -> None:
+    schedule = order_configs_for_build(GROUPS, TIMES, shared=False)
+    assert [item.config for item in schedule] == ["a11", "b10", "b11", "c10", "a10"]
+    assert not any(item.cold for item in schedule)
+
+
+def test_a_config_without_history_is_expected_to_take_as_long_as_similar_ones() -> None:
+    expected = {
+        item.config: item.estimate
+        for item in order_configs_for_build(GROUPS, {"a10": 10.0, "b10": 30.0, "other": 900.0})
+    }
+    assert expected == {"a10": 10.0, "a11": 10.0, "b10": 30.0, "b11": 30.0, "c10": 20.0}
+    assert {item.estimate for item in order_configs_for_build(GROUPS, {})} == {None}
+
+
+def test_a_warm_build_waits_for_the_cold_build_of_its_group() -> None:
+    queue = queue_of_configs([config("a10"), config("a11"), config("b10")], shared=True)
+    job = queue.next("", 0.0)
+    assert job is not None
+    queue.begin_build(job.config, job, 0.0)
+    second = queue.next("", 0.0)
+    assert second is not None
+    assert {job.group, second.group} == {"a", "b"}
+    queue.begin_build(second.config, second, 0.0)
+    assert queue.next("", 0.0) is None, "the last config waits"
+    queue.end_build(job.config)
+    last = queue.next("", 1.0)
+    assert last is not None
+    queue.begin_build(last.config, last, 1.0)
+    assert queue.is_running_build_cold(last.config) is False
+
+
+def test_the_next_build_of_a_group_is_cold_after_its_cold_build_has_failed() -> None:
+    queue = queue_of_configs([config("a10"), config("a11"), config("a12")], shared=True)
+    job = queue.next("", 0.0)
+    assert job is not None
+    queue.begin_build(job.config, job, 0.0)
+    queue.end_build(job.config, ok=False)
+    job = queue.next("", 1.0)
+    assert job is not None
+    queue.begin_build(job.config, job, 1.0)
+    assert queue.is_running_build_cold(job.config)
+    assert queue.next("", 1.0) is None
+
+
+def test_configs_that_share_nothing_do_not_wait() -> None:
+    queue = queue_of_configs([config("a10"), config("a11")], shared=False)
+    for _ in range(2):
+        job = queue.next("", 0.0)
+        assert job is not None
+        queue.begin_build(job.config, job, 0.0)
+    assert not queue
+
+
+def test_the_total_time_is_that_of_the_longest_row_and_includes_waiting() -> None:
+    configs = [config(name, estimate=time) for name, time in (("a", 5.0), ("b", 3.0), ("c", 3.0))]
+    assert total_build_seconds(configs, 2, shared=True) == 6.0
+    assert total_build_seconds([*configs, config("x")], 2, shared=True) is None
+    assert total_build_seconds([], 2, shared=True) == 0.0
+    group = [config(name, estimate=4.0) for name in ("a1", "a2", "a3")]
+    assert total_build_seconds(group, 3, shared=True) == 8.0, "the warm builds wait for the cold one"
+    assert total_build_seconds(group, 3, shared=False) == 4.0
+
+
+@given(st.dictionaries(st.text(min_size=1), st.sampled_from("abc"), max_size=12))
+def test_every_config_is_scheduled_once_and_each_group_has_one_cold_build(groups: dict[str, str]) -> None:
+    schedule = order_configs_for_build(groups, {})
+    assert sorted(item.config for item in schedule) == sorted(groups)
+    assert sorted(item.group for item in schedule if item.cold) == sorted(set(groups.values()))
