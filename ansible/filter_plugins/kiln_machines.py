@@ -49,24 +49,6 @@ def from_docker(containers: Iterable[Mapping[str, Any]]) -> list[Machine]:
     ]
 
 
-def from_qemu(guests: Iterable[Mapping[str, Any]]) -> list[Machine]:
-    """Return machines from the list of ``kiln_qemu``; their ssh is a port of this computer's loopback address."""
-    return [
-        _machine(
-            item["tags"],
-            provider="local",
-            id=item["id"],
-            flavor="qemu",
-            accelerator=item["accelerator"],
-            state="running",
-            address="127.0.0.1",
-            private="",  # it has a network of its own
-            port=item["port"],
-        )
-        for item in guests
-    ]
-
-
 def from_aws(instances: Iterable[Mapping[str, Any]]) -> list[Machine]:
     """Return machines from the result of ``amazon.aws.ec2_instance_info``, without terminated ones."""
     return [
@@ -329,7 +311,6 @@ class FilterModule:
         """Return the filters by the names that playbooks use."""
         return {
             "kiln_from_docker": from_docker,
-            "kiln_from_qemu": from_qemu,
             "kiln_from_aws": from_aws,
             "kiln_from_openstack": from_openstack,
             "kiln_aws_pending": aws_pending,

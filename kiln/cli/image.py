@@ -1,4 +1,4 @@
-"""``kiln image``: make container images and disks of virtual machines."""
+"""``kiln image``: make container images."""
 
 from __future__ import annotations
 
@@ -38,12 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an image of a fleet worker as a container, for trials and tests",
         description="Make an image that boots systemd, cloud-init, sshd and an inner Docker; requires Docker.",
     )
-    disk = kinds.add_parser(
-        "disk",
-        help="a disk of a fleet worker as a virtual machine (QEMU)",
-        description="Make a disk with the system of a worker and its own kernel; requires no container engine.",
-    )
-    _add_debian_suite_arguments(disk)
     _add_container_image_arguments(base, "localhost/kiln-base:SUITE")
     _add_container_image_arguments(worker, "localhost/kiln-worker:SUITE")
     for name, summary in KINDS.items():
@@ -55,10 +49,6 @@ def _add_container_image_arguments(parser: argparse.ArgumentParser, tag: str) ->
     parser.add_argument(
         "--container", metavar="ENGINE", choices=("docker", "podman"), help="make the image for this engine"
     )
-    _add_debian_suite_arguments(parser)
-
-
-def _add_debian_suite_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", default="bookworm", help="use this release of Debian (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="make it again, with Debian's latest updates")
 
@@ -98,17 +88,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.state.store.layout import ArtifactLayout
 
     folder = ArtifactLayout.for_feedstock(Feedstock(root=root)).safe_path("images")
-    if options.kind == "disk":
-        return _make_worker_disk(options, folder)
     return _make_slim_image(options, folder) if options.kind in KINDS else _make_container_image(options, folder)
-
-
-def _make_worker_disk(options: argparse.Namespace, folder: Path) -> int:
-    from kiln.image.worker import disk_recipe, provide_disk
-
-    disk = provide_disk(disk_recipe(options.suite), folder, env=os.environ, fresh=options.fresh, on_line=print_line)
-    print(f"{disk.folder}{' (cached)' if disk.reused else ''}")
-    return 0
 
 
 def _make_container_image(options: argparse.Namespace, folder: Path) -> int:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -36,7 +35,6 @@ from kiln.fleet.ansible.executor import SCARCE
 from kiln.fleet.ansible.playbooks import PlaybookSite
 from kiln.fleet.ansible.sessions import PlaybookSession
 from kiln.fleet.protocol import ProbeWorkers, TerminateWorker, WorkerTerminated
-from kiln.recipe.feedstock import Feedstock
 from tests import iam_policy, remote_pool, shared_inputs
 from tests.openstack_api import IMAGES, Cloud, serve
 from tests.playbook_calls import CEILING, SECRET, answer_of, changes, succeed
@@ -54,7 +52,6 @@ pytestmark = [pytest.mark.slow("playbooks run against clouds that are simulated"
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
 CPU, CUDA = "linux_64_cuda_compiler_versionNoneinterpreter3.11", "linux_64_cuda_compiler_version12.9interpreter3.11"
-EMULATED = 5400  # the same where QEMU plays the processor
 
 
 def inventory(run: Path, name: str) -> dict[str, Any]:
@@ -168,73 +165,6 @@ def test_a_pool_admits_its_own_workers_and_nobody_else(
     }
     succeed(play("down", **pool))
     assert not [file for place in ("keys", "inventory", "ssh") for file in (run / place).iterdir()]
-
-
-def processes(run: str) -> dict[str, int]:
-    """The virtual machines of a run by their names, as QEMU's processes say, which need not be this test's children."""
-    argv = ["pgrep", "--list-full", "--full", f"^qemu-system-x86_64 .*value=kiln-run={run},"]
-    result = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines()
-    return {line.split(" -name ")[1].split()[0]: int(line.split()[0]) for line in result}
-
-
-@pytest.fixture
-def virtual() -> Iterator[dict[str, object]]:
-    """The variables of a run on virtual machines of this computer; those that a test leaves are killed."""
-    disk = Feedstock(root=ROOT).artifacts / "images" / "kiln-disk-bookworm"
-    if not disk.exists():
-        pytest.skip("there is no disk of a virtual machine here: 'kiln image disk' makes it")
-    run = f"v{os.getpid()}"
-    yield {
-        "kiln_provider": "local",
-        "kiln_run": run,
-        "kiln_type": "qemu-2",
-        "kiln_boot_timeout": EMULATED,
-        "kiln_feedstock": str(SMALL),
-        "kiln_configs": [CPU],
-        "kiln_build_options": ["--container", "none"],
-        "kiln_build_poll_interval": 5,
-    }
-    for pid in processes(run).values():
-        os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.trial
-@pytest.mark.needs("qemu-system-x86_64", "qemu-img", "xorrisofs", "rsync", "ssh", "pgrep")
-def test_a_virtual_machine_builds_a_config_and_its_lease_ends_it(
-    play: Callable[..., PlaybookResult], virtual: dict[str, object], tmp_path: Path
-) -> None:
-    run, name = tmp_path / "run", str(virtual["kiln_run"])
-    machine = f"kiln-{name}-1"
-    succeed(play("provision", **virtual))
-    (first,) = processes(name).values()
-    succeed(play("provision", "prepare", "build", "collect", ceiling=EMULATED, **virtual))
-    assert processes(name) == {machine: first}
-
-    verified = json.loads((run / "collected" / machine / CPU / "verified.json").read_text())
-    assert {each["path"].partition("/")[2].split("-")[0] for each in verified} == {"libsmall", "small"}
-    assert ssh(run, machine, "sudo kiln-lease renew 0").returncode == 0
-    until(lambda: processes(name) == {}, "the machine ends itself")
-    assert not [file for file in (run / "seed").rglob("*") if file.suffix in {".qcow2", ".iso"}]
-    assert "Power down" in (run / "console" / f"{machine}.log").read_text(errors="replace")
-    succeed(play("down", **virtual))
-
-
-@pytest.mark.trial
-@pytest.mark.needs("qemu-system-x86_64", "qemu-img", "xorrisofs", "ssh", "pgrep")
-def test_virtual_machines_that_nobody_knows_any_more_are_found_by_their_tags_and_swept(
-    play: Callable[..., PlaybookResult], virtual: dict[str, object], tmp_path: Path
-) -> None:
-    run, name = tmp_path / "run", str(virtual["kiln_run"])
-    succeed(play("provision", **virtual, kiln_lifetime=1))
-    assert list(processes(name)) == [f"kiln-{name}-1"]
-    port = inventory(run, f"kiln-{name}-1")["port"]
-    shutil.rmtree(run)
-
-    (result,) = answer_of(play("list", **virtual))["machines"]
-    assert (result["name"], result["flavor"], result["port"]) == (f"kiln-{name}-1", "qemu", port)
-    succeed(play("sweep", **{**virtual, "kiln_run": "another"}))
-    assert processes(name) == {}
-    succeed(play("down", **virtual))
 
 
 @pytest.fixture

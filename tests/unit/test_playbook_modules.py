@@ -26,7 +26,6 @@ import yaml
 
 from kiln.build.bazel import events
 from kiln.fleet.ansible.executor import SCARCE
-from kiln.fleet.ansible.playbooks import MARK
 from tests.playbook_programs import ANSIBLE, load
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ def load_module_utils(*names: str) -> tuple[ModuleType, ...]:
 SSH, NOTE = load_module_utils("kiln_ssh", "kiln_host_note")
 RUN, COLLECT = load("library/kiln_run.py"), load("library/kiln_collect.py")
 CERTIFICATES = load("library/kiln_certificates.py")
-QEMU = load("library/kiln_qemu.py")
 MACHINES = load("filter_plugins/kiln_machines.py")
 JOB = load("roles/kiln_prepare/files/root/usr/local/sbin/kiln-job")
 MACHINE = {"name": "kiln-one-1", "address": "192.0.2.1", "provider": "aws"}
@@ -634,133 +632,6 @@ def test_every_machine_type_has_a_size_and_a_name_of_its_own() -> None:
     assert all(row.keys() == keys for row in rows)
     assert len({(row["provider"], row["type"]) for row in rows}) == len(rows)
     assert {row["provider"] for row in rows} == {"aws", "local", "openstack", "static"}
-
-
-ASKED: dict[str, Any] = {
-    "folder": "/run,1",
-    "tags": {"kiln-fleet": "true", "kiln-run": "one", "kiln-worker": "kiln-one-1", "kiln-type": "qemu-2"},
-    "image": "/images/disk",
-    "cores": 2,
-    "memory": 4,
-    "disk": 20,
-    "options": ["-vga", "none"],
-}
-IDENTITY = "8f1c2d1e-0000-4000-8000-000000000001"
-
-
-def started(**more: Any) -> list[str]:
-    """The command line of a machine, under KVM on port 2222."""
-    words: list[str] = QEMU.argv({**ASKED, **more}, accel="kvm", port=2222, identity=IDENTITY)
-    return words
-
-
-def test_a_virtual_machine_has_the_size_of_its_type_and_is_reachable_from_this_computer_only() -> None:
-    assert started() == [
-        *("qemu-system-x86_64", "-daemonize", "-no-user-config", "-nodefaults", "-display", "none"),
-        *("-sandbox", "on,resourcecontrol=deny", "-name", "kiln-one-1", "-uuid", IDENTITY, "-smbios"),
-        "type=11,value=kiln-fleet=true,value=kiln-run=one,value=kiln-worker=kiln-one-1,value=kiln-type=qemu-2",
-        *("-machine", "q35,accel=kvm", "-cpu", "host", "-smp", "2", "-m", "4G"),
-        *("-kernel", "/images/disk/vmlinuz", "-initrd", "/images/disk/initrd.img"),
-        *("-append", "root=/dev/vda rw console=ttyS0"),
-        *("-drive", "if=virtio,format=qcow2,cache=unsafe,discard=unmap,file=/run,,1/seed/kiln-one-1/disk.qcow2"),
-        *("-drive", "if=virtio,format=raw,readonly=on,file=/run,,1/seed/kiln-one-1/seed.iso"),
-        *("-device", "virtio-rng-pci", "-device", "virtio-net-pci,netdev=user,romfile="),
-        *("-serial", "file:/run,1/console/kiln-one-1.log", "-vga", "none"),
-        *("-netdev", "user,id=user,hostfwd=tcp:127.0.0.1:2222-:22"),
-    ]
-    emulated = QEMU.argv(ASKED, accel="tcg", port=2222, identity=IDENTITY)
-    assert {"q35,accel=tcg", "max"} < set(emulated)
-
-
-def test_a_virtual_machines_disk_differs_from_the_image_and_its_seed_is_what_cloud_init_looks_for() -> None:
-    made = "/run,1/seed/kiln-one-1"
-    assert QEMU.disk_argv(ASKED) == [
-        *("qemu-img", "create", "-q", "-f", "qcow2", "-b", "/images/disk/disk.raw", "-F", "raw"),
-        *(f"{made}/disk.qcow2", "20G"),
-    ]
-    assert QEMU.seed_argv(ASKED) == [
-        *("xorrisofs", "-quiet", "-volid", "CIDATA", "-joliet", "-rational-rock", "-o", f"{made}/seed.iso"),
-        *(f"{made}/user-data", f"{made}/meta-data"),
-    ]
-
-
-def test_a_virtual_machine_is_read_back_from_its_command_line() -> None:
-    known = QEMU.machine(["/usr/bin/qemu-system-x86_64", *started()[1:], ""])
-    assert known == {"id": IDENTITY, "tags": ASKED["tags"], "port": 2222, "accelerator": "kvm"}
-    (result,) = MACHINES.from_qemu([known])
-    assert (result["name"], result["run"], result["type"], result["flavor"]) == ("kiln-one-1", "one", "qemu-2", "qemu")
-    assert (result["address"], result["port"]) == ("127.0.0.1", 2222)
-
-
-def test_other_processes_are_not_machines_of_kiln() -> None:
-    assert QEMU.machine(["grep", *started()[1:]]) is None
-    assert QEMU.machine(started(tags={**ASKED["tags"], "kiln-fleet": "false"})) is None
-    assert QEMU.machine(["qemu-system-x86_64", "-netdev", "user,id=n0,hostfwd=tcp::2222-:22"]) is None
-    assert QEMU.machine([""]) is None
-    assert QEMU.machine([]) is None
-
-
-def test_a_machine_that_begins_is_two_processes_and_one_machine(tmp_path: Path) -> None:
-    for pid, words in (("7", started()), ("8", started()), ("9", ["sh"])):
-        (tmp_path / pid).mkdir()
-        (tmp_path / pid / "cmdline").write_bytes("\0".join((*words, "")).encode())
-    (tmp_path / "10").mkdir()  # gone between two looks
-    assert [item["id"] for item in QEMU.listed(tmp_path)] == [IDENTITY]
-    assert sorted(pid for pid, _ in QEMU.processes(tmp_path)) == [7, 8]
-
-
-@pytest.mark.parametrize(
-    ("asked", "kvm", "nested", "runs"),
-    [
-        ("auto", True, False, "kvm"),
-        ("auto", True, True, "tcg"),
-        ("auto", False, False, "tcg"),
-        ("kvm", True, True, "kvm"),
-        ("tcg", True, False, "tcg"),
-    ],
-)
-def test_kvm_is_used_unless_it_is_nested(asked: str, kvm: bool, nested: bool, runs: str) -> None:
-    accel, word = QEMU.accelerator(asked, kvm=kvm, nested=nested)
-    assert accel == runs
-    assert ("emulated, and slow" in word) == (runs == "tcg" and asked == "auto")
-
-
-@pytest.mark.parametrize("tag", ["a,value=b", "a b", ""])
-def test_a_tag_that_would_be_read_back_as_another_is_refused(tag: str) -> None:
-    with pytest.raises(QEMU.Refused, match="is not a valid tag"):
-        QEMU.started({**ASKED, "tags": {**ASKED["tags"], "kiln-run": tag}, "accelerator": "auto"})
-
-
-def test_without_a_disk_the_command_that_makes_it_is_named(tmp_path: Path) -> None:
-    with pytest.raises(QEMU.Refused, match="'kiln image disk' makes it"):
-        QEMU.started({**ASKED, "image": str(tmp_path), "accelerator": "auto"})
-
-
-@pytest.mark.processes
-def test_a_missing_program_is_reported_with_its_package_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "disk.raw").touch()
-    (tmp_path / "seed" / "kiln-one-1").mkdir(parents=True)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(QEMU.Refused, match="qemu-img is not installed; Debian's package is qemu-utils"):
-        QEMU.started({**ASKED, "folder": str(tmp_path), "image": str(tmp_path), "accelerator": "tcg"})
-    assert list((tmp_path / "seed" / "kiln-one-1").iterdir()) == []
-
-
-@pytest.mark.processes
-def test_a_virtual_machine_is_started_without_secrets_and_marks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither a secret, nor the mark by which a run of the fleet ends all that it had started."""
-    tell = tmp_path / "tell"
-    tell.write_text(f"#!/bin/sh\nenv >{tmp_path}/environment\n")
-    tell.chmod(0o755)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
-    monkeypatch.setenv(MARK, "/run")
-    QEMU._run([str(tell)])
-    parameters = dict(line.split("=", 1) for line in (tmp_path / "environment").read_text().splitlines())
-    assert parameters.keys() - {"_", "PWD", "SHLVL", "OLDPWD"} == {"PATH", "LC_ALL"}
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def select_types_by_name(
         providers = sorted({machine_type.provider for machine_type in table})
         hint = did_you_mean(provider, providers) or f"one of {', '.join(providers)}"
         raise UsageError(f"unknown provider {provider!r}", hint=hint)
-    # Several types may be of one flavor, such as the sizes of virtual machines on this computer.
+    # Several types may be of one flavor: its first row is taken.
     flavors = {machine_type.name: machine_type for machine_type in reversed(offers.values())}
     for name in types:
         if name not in offers and name not in flavors:
