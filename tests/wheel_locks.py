@@ -1,12 +1,14 @@
-"""Update the locks: uv resolves ``locks/*.in``, and each chosen wheel is recorded with its size and hash.
+"""Update the locks of rehearsals, as docs/how-to/update-the-locks.md describes: ``python -m tests.wheel_locks [UV]``.
 
-This is for maintainers of kiln; a rehearsal never runs it. See docs/how-to/update-the-locks.md.
+uv resolves each ``kiln/build/rehearsal/locks/*.in``, and the chosen wheels are recorded with their sizes and hashes.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 from kiln.base import files, http, process
-from kiln.base.errors import DownloadFailed
+from kiln.base.errors import DownloadFailed, KilnError
 from kiln.build.rehearsal.packages import PackageTarget
 from kiln.build.rehearsal.wheel_choice import platform_tags
 from kiln.build.rehearsal.wheel_download import LOCKS, PYTHONS
@@ -30,7 +32,7 @@ _GLIBC = "2.28"
 _PLATFORMS = platform_tags(_GLIBC)
 
 
-def relock(uv: Path, *, env: Mapping[str, str]) -> None:
+def relock(uv: str, *, env: Mapping[str, str]) -> None:
     """Resolve every ``locks/*.in`` with the program ``uv`` and write the ``.json`` of the same name.
 
     Raises DownloadFailed when a package cannot be resolved, or has no wheel for one of the Pythons.
@@ -42,7 +44,7 @@ def relock(uv: Path, *, env: Mapping[str, str]) -> None:
         files.write_text(source.with_suffix(".json"), f'{{"wheels": [\n{lines}\n]}}\n')
 
 
-def _resolve_with_uv(uv: Path, source: Path, *, env: Mapping[str, str]) -> list[dict[str, Any]]:
+def _resolve_with_uv(uv: str, source: Path, *, env: Mapping[str, str]) -> list[dict[str, Any]]:
     import tomllib
 
     with tempfile.TemporaryDirectory() as folder:
@@ -96,3 +98,10 @@ def _wheel_tags(python: str) -> Iterable[Tag]:
 def _download_size(url: str) -> int:
     with http.send_request(url, method="HEAD") as response:
         return int(response.headers["Content-Length"])
+
+
+if __name__ == "__main__":
+    try:
+        relock(sys.argv[1] if sys.argv[1:] else "uv", env=os.environ)
+    except KilnError as error:
+        sys.exit(str(error))
