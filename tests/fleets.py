@@ -328,7 +328,7 @@ class Simulation:
         turns = [self.began + item for item in itertools.chain(*changes) if self.began + item > self.clock]
         return max(min(worker.dies, worker.lease, self.clock + HOUR, *turns) - self.clock, 0.001)
 
-    def _carried_out(  # noqa: C901, PLR0911 - one return for each command
+    def _carried_out(  # noqa: PLR0911 - one return for each command
         self,
         command: protocol.PrepareWorker
         | protocol.QueryJobs

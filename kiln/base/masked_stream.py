@@ -108,16 +108,14 @@ class MaskedLineStream:
 
     def _masked_complete_lines(self, lines: list[str]) -> list[str]:
         """Return the lines that are complete; many lines are divided in halves until one has to be searched."""
-        if not self._buffer and not self._open and not self._needs_search(lines):
-            return lines
+        if not self._buffer and not self._open:
+            text = "\n".join(lines)
+            if not (self._mask.may_contain_secret(text) or any(each.may_begin_in(text) for each in self._multiline)):
+                return lines
         if len(lines) <= FEW:
             return [masked for line in lines for masked in self._feed_line(line)]
         middle = len(lines) // 2
         return [*self._masked_complete_lines(lines[:middle]), *self._masked_complete_lines(lines[middle:])]
-
-    def _needs_search(self, lines: list[str]) -> bool:
-        text = "\n".join(lines)
-        return self._mask.may_contain_secret(text) or any(secret.may_begin_in(text) for secret in self._multiline)
 
     def _pop_beginning_of_endless_line(self) -> str:
         """Remove and return the beginning of an endless line, so that no secret is divided."""
@@ -165,7 +163,10 @@ class MaskedLineStream:
         lines[last] = f"{MASKED}{lines[last][end:]}"
 
     def _release_masked_lines(self, count: int) -> list[str]:
-        lines = list(self._mask_each_line(self._buffer[:count]))
+        lines = []
+        for line in self._buffer[:count]:
+            lines.append(self._mask.mask_text(self._mask_continued_secret(line)))
+            self._open = self._mask.ends_in_encoded_secret(line)
         self._buffer = self._buffer[count:]
         self._matches = [
             _PartialMatch(secret=match.secret, places=tuple(place - count for place in match.places))
@@ -173,12 +174,6 @@ class MaskedLineStream:
             if match.places[0] >= count
         ]
         return lines
-
-    def _mask_each_line(self, lines: list[str]) -> Iterator[str]:
-        for line in lines:
-            masked = self._mask.mask_text(self._mask_continued_secret(line))
-            self._open = self._mask.ends_in_encoded_secret(line)
-            yield masked
 
     def _mask_continued_secret(self, line: str) -> str:
         """Return a line without the short end of an encoded secret that began in the line before."""

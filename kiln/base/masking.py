@@ -67,7 +67,10 @@ class Mask:
             if form.trigger in text:
                 spans += [match.span() for match in form.pattern.finditer(text)]
         for literal in self._complete_encoded_forms:
-            spans += _spans_of_literal(literal, text)
+            at = text.find(literal)
+            while at >= 0:
+                spans.append((at, at + len(literal)))
+                at = text.find(literal, at + 1)
         return [*spans, *self._spans_of_encoded_windows(text)] if self.secrets else spans
 
     def _has_encoded_window(self, text: str) -> bool:
@@ -150,13 +153,6 @@ def _end_of_padding(text: str, at: int) -> int:
     while text[at : at + 1] == "=":
         at += 1
     return at
-
-
-def _spans_of_literal(literal: str, text: str) -> Iterator[tuple[int, int]]:
-    at = text.find(literal)
-    while at >= 0:
-        yield at, at + len(literal)
-        at = text.find(literal, at + 1)
 
 
 _NAME = lazy_pattern(

@@ -35,7 +35,11 @@ def credential_spans(text: str) -> Iterator[tuple[int, int]]:
     if "://" in text:
         yield from (match.span() for match in _USER.finditer(text))
     if "/t/" in text:
-        yield from _conda_token_spans(text)
+        # conda's tokens: any in a URL, elsewhere those in the form of anaconda.org
+        within = {match.end() for match in _IN_URL.finditer(text)}
+        for match in _PATH.finditer(text):
+            if match.start() in within or re.fullmatch(r"[A-Za-z]{2}-[0-9A-Fa-f-]{20,}", match[0]):
+                yield match.span()
     if "=" in text and ("?" in text or "&" in text or ";" in text) and _may_contain_secret_parameter(text):
         yield from (match.span("value") for match in _QUERY.finditer(text))
     if any(word in text for word in _HEADER_WORDS):
@@ -48,14 +52,6 @@ def _may_contain_secret_parameter(text: str) -> bool:
         return True
     lower = text.lower()
     return any(part in lower for part in _NAME_PARTS)
-
-
-def _conda_token_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of conda's tokens: any in a URL, elsewhere those in the form of anaconda.org."""
-    within = {match.end() for match in _IN_URL.finditer(text)}
-    for match in _PATH.finditer(text):
-        if match.start() in within or re.fullmatch(r"[A-Za-z]{2}-[0-9A-Fa-f-]{20,}", match[0]):
-            yield match.span()
 
 
 def has_credentials(text: str) -> bool:

@@ -410,13 +410,10 @@ def restored_setting_instructions(
     before = dict(entry.split("=", 1) for entry in config.get("Env") or () if "=" in entry)
     for name in sorted(set(variables)):
         if _PROXY.fullmatch(name):
-            yield f"ENV {name}={_quoted_dockerfile_value(before.get(name, ''))}"
+            escaped = re.sub(r'(["\\$])', r"\\\1", before.get(name, ""))
+            yield f'ENV {name}="{escaped}"'
     yield f"LABEL {OWNER}="
     yield f'LABEL {LABEL}="{" ".join(packages)}"'
-
-
-def _quoted_dockerfile_value(value: str) -> str:
-    return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
 
 
 def _string_list(value: object) -> list[str]:

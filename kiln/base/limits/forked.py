@@ -45,7 +45,11 @@ def run_bounded(work: Callable[[], Result]) -> Result:
         os.close(writer)
         answer, status, usage = _read_output_and_reap_child(child, reader)
         if status:
-            raise _killed_process_error(status, usage.ru_utime + usage.ru_stime, note)
+            seconds = usage.ru_utime + usage.ru_stime
+            if seconds >= errors.SECONDS:
+                raise errors.processor_time_error(note)
+            code = os.waitstatus_to_exitcode(status)
+            raise errors.limit_exceeded_error(note, f"its process ended with status {code} after {seconds:.1f} s")
     result, error, trace = _FrozensetRestoringUnpickler(io.BytesIO(answer)).load()
     if error is not None:
         raise error from (None if isinstance(error, KilnError) else RuntimeError(trace))
@@ -73,13 +77,6 @@ def _read_output_and_reap_child(child: int, reader: int) -> tuple[bytes, int, re
             os.kill(child, signal.SIGKILL)
         _, status, usage = os.wait4(child, 0)
     return b"".join(chunks), status, usage
-
-
-def _killed_process_error(status: int, seconds: float, note: mmap.mmap) -> KilnError:
-    if seconds >= errors.SECONDS:
-        return errors.processor_time_error(note)
-    code = os.waitstatus_to_exitcode(status)
-    return errors.limit_exceeded_error(note, f"its process ended with status {code} after {seconds:.1f} s")
 
 
 # In the child
