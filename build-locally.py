@@ -18,7 +18,7 @@ def main():
     root = Path(__file__).resolve().parent
     words = ["--called", Path(__file__).name, "-C", str(root), "build", "--calling-python", sys.executable]
     arguments = ["-m", "kiln"] + words + sys.argv[1:]  # Python 2.7 must be able to parse this
-    if (root / "kiln" / "bootstrap").is_dir():
+    if (root / "kiln" / "base" / "bootstrap.py").is_file():
         sys.path.insert(0, str(root))
         from kiln.base.bootstrap import exec_in_environment
 

@@ -87,3 +87,10 @@ def test_a_command_imports_and_compiles_only_what_it_needs(words: list[str], unn
     assert "kiln.cli.main" in modules
     assert not {*unneeded, "subprocess", "selectors"}.intersection(modules)
     assert compiled == "[]"
+
+
+def test_the_script_of_this_repository_starts_its_own_kiln() -> None:
+    argv = (sys.executable, str(ROOT / "build-locally.py"), "--help")
+    ended = subprocess.run(argv, cwd=ROOT.parent, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("usage: build-locally.py ")
