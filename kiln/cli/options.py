@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kiln.base import git, masking
+from kiln.base import masking
 from kiln.base.errors import KilnError, UnknownConfig, UsageError
 from kiln.base.patterns import lazy_pattern
 from kiln.cli.main import top_parser
@@ -259,6 +259,8 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     text = environment.get("BAZEL_REMOTE_CREDENTIALS", "")
     arguments["remote_credentials"] = options.remote_credentials or cli_arguments.parse_credentials_setting(text)
     variables = conda_forge_build_variables(feedstock, environment)
+    from kiln.base import git
+
     if git.is_dirty(commit := variables.get("sha", "")):
         print(f"note: built from changes to the commit {commit[:8]}; kiln publish needs --allow-dirty", file=sys.stderr)
     remote_url, ci_url = repository_and_run_urls(environment)

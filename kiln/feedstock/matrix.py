@@ -17,7 +17,6 @@ from kiln.feedstock.pinning import HINT
 from kiln.recipe.feedstock import is_v1
 from kiln.recipe.v0.evaluation import RecipeTemplate
 from kiln.recipe.v0.recipe import Recipe
-from kiln.recipe.v0.validity import require_valid_identity
 from kiln.recipe.variants.files import (
     Platform,
     Spec,
@@ -163,6 +162,8 @@ class _MatrixExpansion:
             )
             package_parts = [package for package in result if job.keep_noarch or not package.noarch]
             return PlatformPackages(space=space, packages=package_parts, recipe_text=self.text)
+        from kiln.recipe.v0.validity import require_valid_identity
+
         recipe = Recipe(self.recipe, platform, space)
         initial = Variant(platform.default_variant(), {})
         parts = [(part, package) for part, packages in recipe.jobs_with_packages(initial) for package in packages]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kiln.base import files, git
 from kiln.base.errors import KilnError, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.base.patterns import file_name_of_url, is_archive, lazy_pattern
 from kiln.base.position import Place
@@ -117,6 +116,8 @@ def _safe_git_folder(repository: Path, feedstock: Path) -> Path:
 
 
 def _symbolic_links(folder: Path) -> Iterator[Path]:
+    from kiln.base import files
+
     for top, folders, names in files.walk(folder):
         for name in (*folders, *names):
             if (file := Path(top, name)).is_symlink():
@@ -125,6 +126,8 @@ def _symbolic_links(folder: Path) -> Iterator[Path]:
 
 def _run_git(folder: Path, *arguments: str) -> str | None:
     """Return the output of a command of git in a repository, and in none of the folders above; None where it fails."""
+    from kiln.base import git  # few recipes read a repository, and each command starts with this module
+
     result = git.run(folder, *arguments, env=_SETTINGS, repository=folder, timeout=_SECONDS)
     return result.stdout if result.ok else None
 
@@ -244,6 +247,8 @@ class SourceFiles:
         """Return the local file of an address; None for that of a server."""
         parts = urlsplit(url)
         if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
+            from kiln.base import files
+
             return files.path_of_file_url(parts.path)
         return None if "://" in url else self.recipe / url
 

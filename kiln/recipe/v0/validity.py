@@ -13,12 +13,12 @@ from kiln.base.patterns import invalid_name_reason, lazy_pattern
 from kiln.base.position import Place
 from kiln.base.serialization import mappings_in_list
 from kiln.conda import specs
-from kiln.recipe.rendered import KeyFault
 from kiln.recipe.v0.used_keys import SECTIONS, KeyPath, spec_package_name, unsupported_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from kiln.recipe.rendered import KeyFault
     from kiln.recipe.v0.metadata import Metadata
     from kiln.recipe.v0.recipe import Recipe
 
@@ -83,15 +83,21 @@ def _similar_key_hint(section: str, key: str) -> str:
     return did_you_mean(key, names) or f"none of the {len(names)} keys of {section} is like it"
 
 
+def _fault(**fields: Any) -> KeyFault:
+    from kiln.recipe.rendered import KeyFault  # an expansion, which starts with this module, has no faults to report
+
+    return KeyFault(**fields)
+
+
 def _key_fault(path: KeyPath, kind: str, why: str, text: str, file: str) -> KeyFault:
     key, at = "/".join(path), _place_of_key(path, text, file)
     if kind == "unknown":
         what = f"unknown section {key!r}" if len(path) == 1 else f"unknown key {key!r}"
-        return KeyFault(key=key, known=False, what=what, at=at, why="conda-build ignores it without a word", hint=why)
+        return _fault(key=key, known=False, what=what, at=at, why="conda-build ignores it without a word", hint=why)
     what = f"the engine rattler-build does not have {key!r}"
     if kind == "value":
         what = f"the engine rattler-build does not have this value of {key!r}"
-    return KeyFault(key=key, known=True, what=what, at=at, why=why, hint="leave it out, or --engine conda-build")
+    return _fault(key=key, known=True, what=what, at=at, why=why, hint="leave it out, or --engine conda-build")
 
 
 def _place_of_key(path: KeyPath, text: str, file: str) -> Place:
@@ -200,7 +206,7 @@ def _written_requirements(package: Metadata, values: Mapping[str, Any], section:
 def undefined_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
     """Return the versions to which the template gives no value: they are the text None."""
     return tuple(
-        KeyFault(
+        _fault(
             key="package/version",
             known=True,
             what=f"{package.name} has the version 'None'",
@@ -216,7 +222,7 @@ def undefined_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
 def provisional_build_strings(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
     """Return the build strings that hold a bound: conda-build writes a version there, once the host is solved."""
     return tuple(
-        KeyFault(
+        _fault(
             key="requirements/host",
             known=True,
             what=f"{package.name} has the build string {package.build_string!r}",
@@ -243,7 +249,7 @@ def ignored_tests_of_outputs(packages: Sequence[Metadata]) -> tuple[str, ...]:
 def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
     """Return the names of a source's revision, such as ``GIT_BUILD_STR``, that the template writes without a value."""
     return tuple(
-        KeyFault(
+        _fault(
             key=name,
             known=False,
             what=f"{name} has no value, and is empty text",
