@@ -20,9 +20,7 @@ from kiln.container import engine as container_engine
 from kiln.container import images
 from kiln.image import apt, contents, slim
 from tests import shared_inputs
-from tests.integration.test_rehearsal import (
-    kiln,
-)
+from tests.integration.test_rehearsal import kiln, report  # noqa: F401 - a fixture
 from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:
@@ -299,7 +297,7 @@ print(urllib.request.urlopen("http://127.0.0.1:8501/v1/models/sum:predict", data
     apt.debian_codename(process.os_release()) != "bookworm",
     reason="a rehearsal's Python needs the libraries of its own system",
 )
-def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str, Any], tmp_path: Path) -> None:
+def test_a_model_is_saved_and_served_by_the_rehearsals_packages(report: dict[str, Any], tmp_path: Path) -> None:  # noqa: F811
     engine = shared_inputs.docker_engine()
     tag, named = f"localhost/kiln-test-tensorflow:{os.getpid()}", f"kiln-test-tf-{os.getpid()}"
     words = ("image", "tensorflow", "--from", report["channel"], "--tag", tag, "--output", str(tmp_path / "tf.tar"))
