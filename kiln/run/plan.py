@@ -102,6 +102,7 @@ class RunInputs:
     rehearsals: Mapping[str, RehearsalInputs]
     inputs: Mapping[str, InputHashes]
     caches: Mapping[str, str]
+    values_digest: str
     share: MachineResources
     notes: tuple[str, ...]
 
@@ -144,6 +145,8 @@ def look_up_run_inputs(
     rehearsals, notes_on_rehearsals = (
         _look_up_rehearsal_inputs(feedstock, configs, options, machine, on_line) if rehearsal else ({}, ())
     )
+    layout = ArtifactLayout.for_feedstock(feedstock, rehearsal=rehearsal)
+    values = cache.values_digest(layout, options.script_values)
     compilers = {place: place.compilers_digest(machine) for place in set(places.values())}
     return RunInputs(
         feedstock=feedstock,
@@ -160,7 +163,9 @@ def look_up_run_inputs(
             rehearsals,
             engine=options.build.engine,
             in_container=choice.engine is not None,
+            values=values,
         ),
+        values_digest=values,
         caches={config.name: compile_cache_name(config, where=compilers[places[config.name]]) for config in configs},
         share=share,
         notes=(
@@ -301,6 +306,7 @@ def _input_hashes_of_configs(
     *,
     engine: str,
     in_container: bool,
+    values: str = "",
 ) -> dict[str, InputHashes]:
     """Return the hashes of configs; those of cross-compiled ones depend on whether this machine runs their tests.
 
@@ -319,6 +325,7 @@ def _input_hashes_of_configs(
             where=place.digest,
             rehearsed_with=rehearsals[config].inputs_digest if config in rehearsals else None,
             emulated=config in emulated,
+            values=values,
         )
         for config, place in places.items()
     }
@@ -456,6 +463,7 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
         group=compile_group(config),
         cache_key=run_inputs.caches[config.name],
         compile_memory=share.memory,
+        values_digest=run_inputs.values_digest,
         **({} if rehearsal is None else rehearsal.job_fields()),
     )
 
