@@ -153,10 +153,14 @@ def rerender(
     from kiln.feedstock import rerender as feedstock_rerender
     from kiln.feedstock import settings as feedstock_settings
     from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.recipe import render
 
     feedstock = recipe_feedstock.load(root)
     doubts: Doubts = {}
     configs = matrix.configs(feedstock, variant_file, doubts)
+    if recipe_feedstock.is_v1(feedstock):  # conda-smithy has rattler-build render it, which refuses more than keys
+        for config in configs:
+            render.render(feedstock, config)
     notes = [
         *feedstock_settings.no_effect_notes(feedstock.conda_forge_yml),
         *map(str, doubts.values()),
@@ -164,6 +168,7 @@ def rerender(
     ]
     total = f"{count_text(len(configs), 'config')} in {feedstock.config_folder}"
     if not options.check:
+        feedstock_rerender.planned_workflow(feedstock, configs)  # what it refuses, before anything is written
         changes = feedstock_rerender.write_ci_support(feedstock, configs).summary or "nothing to change"
         return notes, [f"{total}: {changes}", *feedstock_rerender.write_workflows(feedstock, configs)], None
     drift, workflow_lines = (
