@@ -107,7 +107,7 @@ def _normalized_text(path: Path) -> Iterator[bytes]:
 
 
 # No questions, and messages in English that this module reads; without UTF-8, Subversion refuses names of files.
-_SETTINGS = {"HGPLAIN": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
+_SETTINGS = {"HGPLAIN": "1", "HGRCSKIPREPO": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
 _NO_REVISION = re.compile(
     r"unknown revision|No such revision|Syntax error in revision|E205000|ambiguous identifier"
     r"|invalid reference|reference is not a tree|unable to read tree"
