@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -127,7 +127,8 @@ def test_sizes_that_are_none_are_refused(size: object) -> None:
     state = {"report": {"configs": [{"packages": [{"artifact": {"size": size}}]}]}}
     with pytest.raises(BrokenPackage):
         follow.announced_sizes(state)
-    for broken in ({"report": ["a"]}, {"report": {"configs": [{}]}}, {}):
+    invalid: tuple[dict[str, Any], ...] = ({"report": ["a"]}, {"report": {"configs": [{}]}}, {})
+    for broken in invalid:
         with pytest.raises(BrokenPackage):
             follow.announced_sizes(broken)
     assert follow.announced_sizes({"report": None}) == []
