@@ -209,7 +209,7 @@ class CompileStepRunner:
 
     def cache_key_inputs(self, step: CompileStep) -> dict[str, Any]:
         """Return the inputs that decide the step's result."""
-        return {**self.builder.engine.inputs_that_decide_result(step), **self.builder.rehearsal_packages_as_inputs}
+        return {**self.builder.engine.inputs_that_decide_result(step), **self.builder.run_inputs}
 
     def write_compile_settings(self) -> Path:
         """Write the step's settings, and return the file for its Bazel's events."""
@@ -398,9 +398,12 @@ class ConfigBuilder:
         return tuple(dict.fromkeys((self.channel.url, *self.sources)))
 
     @property
-    def rehearsal_packages_as_inputs(self) -> dict[str, Any]:
-        """The packages of a rehearsal as inputs of a step; empty for a build, whose channels are not fixed."""
-        return {} if self.dependencies is None else {"dependencies": sorted(self.dependencies)}
+    def run_inputs(self) -> dict[str, Any]:
+        """The inputs of all steps: the caller's variables for scripts, and a rehearsal's packages, which are fixed."""
+        return {
+            **({"values": self.job.values_digest} if self.job.values_digest else {}),
+            **({} if self.dependencies is None else {"dependencies": sorted(self.dependencies)}),
+        }
 
     def run_compile_steps(self) -> dict[str | None, StepResult]:
         """Run the build steps that outputs share, each at most once, and return their results by their names."""
@@ -455,7 +458,7 @@ class ConfigBuilder:
             "edits": step.edits,
             "compiled": sorted(compiled.paths.values()) if compiled else [],
             "needs": sorted(package_name(spec) for spec in step.output.requirements.host),
-            **self.rehearsal_packages_as_inputs,
+            **self.run_inputs,
         }
         return self.step_cache.run_or_reuse(
             f"build {step.output.name}", inputs, build_and_add, leaves=step.output.package_file_name
@@ -483,7 +486,7 @@ class ConfigBuilder:
         inputs = {
             **tester.cache_key_inputs(steps),
             **({"emulated": self.job.emulated} if config.is_cross else {}),
-            **self.rehearsal_packages_as_inputs,
+            **self.run_inputs,
             "package": step_file_hashes(package),
             "siblings": siblings,
             "files": [{place: file_or_folder_digest(file) for place, file in step.files.items()} for step in steps],

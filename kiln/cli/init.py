@@ -138,6 +138,7 @@ def make_feedstock(
     scaffold.write_planned_files(folder, planned)
     report = InitReport(folder)
     report.added += planned.added
+    report.kept += planned.kept
     report.notes += [*recipe.notes, *([note] if note else []), *([requirement.note] if requirement.note else [])]
     rerender_or_note_reason(options, recipe_feedstock.load(folder), report)
     return report

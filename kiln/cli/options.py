@@ -232,7 +232,8 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     from kiln.run import runner
 
     environment = os.environ
-    secrets = variables_of_names(environment, runner.caller_variable_names(feedstock, configs))
+    # Of all configs: those that share a package must agree on the values that it was made with.
+    secrets = variables_of_names(environment, runner.caller_variable_names(feedstock, feedstock.config_names))
     masked = {**secrets, **variables_of_names(environment, job_settings.ci_secret_names(feedstock.conda_forge_yml))}
     masking.register_secrets(masking.secrets_of_script_variables(masked))
     for name in masking.unmaskable_variable_names(masked):
@@ -275,6 +276,7 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
         workflow=workflow_uri(environment),
         caller_variables=variables,
         client={**container_client_variables(environment), **pip_variables(environment), **secrets},
+        script_values=secrets,
     )
 
 

@@ -97,6 +97,15 @@ def hash_mismatch_error(record: RepoDataRecord, digest: str, kind: str = "SHA-25
     )
 
 
+def size_mismatch_error(record: RepoDataRecord, size: int) -> HashMismatch:
+    """Return the error of a package that has another size than its index says."""
+    return HashMismatch(
+        f"{package_display_name(record)} is not the package in the channel's index",
+        why=f"it has {size:,} bytes, the index says {record.size:,}",
+        hint="it was damaged in transit or exchanged, or the index is wrong: the channel's owner should index it again",
+    )
+
+
 def too_large_package_error(record: RepoDataRecord, limit: int) -> KilnError:
     """Return the error of a package that is larger than its index or the limit allows."""
     if record.size:
@@ -140,7 +149,7 @@ async def uncached_packages(records: Iterable[RepoDataRecord], cache: Path) -> l
 
 
 def require_matching_hashes(records: Iterable[RepoDataRecord]) -> None:
-    """Compare the hashes of packages in folders; those in the cache were compared before.
+    """Compare the sizes and hashes of packages in folders; those in the cache were compared before.
 
     Raises:
         HashMismatch: at the first that differs.
@@ -152,7 +161,9 @@ def require_matching_hashes(records: Iterable[RepoDataRecord]) -> None:
 
 
 def _require_matching_hash(record: RepoDataRecord, file: Path) -> None:
-    """Compare by SHA-256, or by MD5 where the index has no other hash."""
+    """Compare by size and SHA-256, or by MD5 where the index has no other hash."""
+    if record.size is not None and (size := file.stat().st_size) != record.size:
+        raise size_mismatch_error(record, size)
     if record.sha256:
         if (digest := files.sha256(file)) != record.sha256.hex():
             raise hash_mismatch_error(record, digest)
@@ -307,6 +318,7 @@ class PreinstallChecker:
         self.exceeded: Callable[[], KilnError | None] = lambda: None  # a limit that the installation has exceeded
         self.fetched: list[RepoDataRecord] = []
         self.pending: dict[int, RepoDataRecord] = {}
+        self.received: dict[int, int] = {}  # bytes of downloads
 
     def on_populate_cache_start(self, operation: int, package_name: str) -> int:  # noqa: ARG002 - the library's names
         """Note that a package is about to be fetched and unpacked, and report it to the parent process."""
@@ -319,12 +331,15 @@ class PreinstallChecker:
         return number
 
     def on_populate_cache_complete(self, cache_entry: int) -> None:
-        """Note that a package is complete in the cache; refuse one that exceeded a limit."""
+        """Note that a package is complete in the cache; refuse one that exceeded a limit, or has another size."""
         record = self.pending.pop(cache_entry, None)
         if record is None:
             return
+        size = self.received.get(cache_entry, record.size)
         if (breach := self.exceeded()) is not None:
             self._refuse_package(breach, self._unpacked_folder(record))
+        elif record.size and size is not None and size != record.size:
+            self._refuse_package(size_mismatch_error(record, size), self._unpacked_folder(record))
         else:
             self.send({"unpacked": str(self._unpacked_folder(record))})
 
@@ -336,6 +351,7 @@ class PreinstallChecker:
         """Stop the installation when a server sends more than the size in its index."""
         record = self.fetched[download_idx]
         limit = record.size or self.limits.package
+        self.received[download_idx] = progress
         if progress > limit:
             self.stop(too_large_package_error(record, limit))
 

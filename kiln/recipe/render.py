@@ -25,6 +25,7 @@ from kiln.recipe.v0.rendering import (
 )
 from kiln.recipe.v0.used_keys import SECTIONS
 from kiln.recipe.v0.validity import (
+    ignored_test_interpreters,
     ignored_tests_of_outputs,
     key_faults,
     provisional_build_strings,
@@ -122,7 +123,11 @@ def _render_unbounded(feedstock: Feedstock, config: BuildConfig) -> RenderedConf
             *undefined_versions(packages),
             *provisional_build_strings(packages),
         ),
-        warnings=(*map(str, recipe.source.text.lists_as_selectors.values()), *ignored_tests_of_outputs(packages)),
+        warnings=(
+            *map(str, recipe.source.text.lists_as_selectors.values()),
+            *ignored_tests_of_outputs(packages),
+            *ignored_test_interpreters(packages),
+        ),
     )
 
 

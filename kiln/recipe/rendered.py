@@ -279,6 +279,11 @@ class Source:
                 )
 
 
+def hash_key(name: str) -> str:
+    """Return a key, or a pinned package's name, as it is in the hash of a recipe.yaml: without dashes and dots."""
+    return name.replace("-", "_").replace(".", "_")
+
+
 COMPILE = "compile"  # the name of the recipe's own build step
 
 

@@ -11,6 +11,7 @@ from kiln.base.position import Place
 from kiln.base.system.machine import MachineResources
 from kiln.base.text import count_text
 from kiln.build.bazel.events import EXECUTOR
+from kiln.build.job.job import channels_needed_by_config
 from kiln.container import emulation
 from kiln.container.emulation import container_subdir, machine_subdir
 from kiln.feedstock import config_file, job_settings
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from kiln.build.job.job import RunOptions
     from kiln.recipe.feedstock import BuildConfig, Feedstock
+    from kiln.recipe.rendered import RenderedConfig
 
 
 READ = 1 << 20  # bytes of each file of a recipe that are searched
@@ -81,7 +83,9 @@ def _recipe_reads_executor_variable(recipe: Path) -> bool:
 
 
 SPARED = 0.9  # of the machine's memory, the rest is the system's
-LEAST_DISK = 500_000_000  # bytes for each job, without earlier runs
+LEAST_DISK = 500_000_000  # bytes for each job without earlier runs that fetches sources or packages of unknown sizes
+SMALL_DISK = 20_000_000  # bytes for each job in any case: its script's environment, its log and the ledger
+COPIES = 3  # of sources: in the work folder, as they are installed, and in the package
 MARGIN = 1.25  # over a config's earlier use
 
 
@@ -137,10 +141,19 @@ def require_memory_of_earlier_builds(peaks: Mapping[str, int], share: MachineRes
         )
 
 
-def estimated_disk_use(used: Mapping[str, int], configs: tuple[str, ...], *, jobs: int) -> int:
-    """Return the bytes of disk that a run takes temporarily, from its configs' earlier use."""
-    largest = sorted((int(MARGIN * used.get(config, 0)) for config in configs), reverse=True)
-    return sum(max(LEAST_DISK, size) for size in largest[:jobs])
+def least_disk_of_config(feedstock: Feedstock, rendered: RenderedConfig) -> int:
+    """Return the bytes of disk that a config without earlier runs takes on the host at least."""
+    sources = rendered.sources
+    if channels_needed_by_config(rendered) or any(item.url or item.git_url or item.checkout for item in sources):
+        return LEAST_DISK
+    paths = [feedstock.recipe / item.path for item in sources if item.path is not None]
+    return SMALL_DISK + COPIES * sum(map(files.size_on_disk, paths))
+
+
+def estimated_disk_use(used: Mapping[str, int], configs: tuple[str, ...], *, jobs: int, least: int = LEAST_DISK) -> int:
+    """Return the bytes of disk that a run takes temporarily: its configs' earlier use, or ``least`` without any."""
+    sizes = (int(MARGIN * used[config]) if config in used else least for config in configs)
+    return sum(max(SMALL_DISK, size) for size in sorted(sizes, reverse=True)[:jobs])
 
 
 def require_buildable_platforms(

@@ -87,6 +87,7 @@ def make_build_job(task: JobContext, executor: Executor, shared_packages: tuple[
         channel=inside(task.layout.root),
         network=executor.on_host or task.has_network,
         build_platform=task.rendered.config.build_platform,
+        values_digest=task.job.values_digest,
         emulated=emulation.can_run_platform(task.rendered.config.platform, in_container=not executor.on_host)
         and job_settings.runs_emulated_tests(task.feedstock.conda_forge_yml),
         packages=PackageSettings()

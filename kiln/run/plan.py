@@ -23,7 +23,12 @@ from kiln.recipe import render
 from kiln.recipe.rendered import OWN_ENGINE
 from kiln.recipe.variants.files import compile_group
 from kiln.run import checks, images, recipe_checks, simulation
-from kiln.run.checks import LEAST_DISK, estimated_disk_use, require_memory_of_earlier_builds
+from kiln.run.checks import (
+    LEAST_DISK,
+    estimated_disk_use,
+    least_disk_of_config,
+    require_memory_of_earlier_builds,
+)
 from kiln.state.results import ConfigRun, ConfigState
 from kiln.state.store import cache
 from kiln.state.store.compile_cache import compile_cache_name
@@ -43,9 +48,16 @@ if TYPE_CHECKING:
 
 
 def require_memory_and_disk(
-    configs: tuple[str, ...], run_inputs: RunInputs, *, ledger: Ledger, layout: ArtifactLayout
+    configs: tuple[str, ...],
+    run_inputs: RunInputs,
+    first: RenderedConfig | None,
+    *,
+    ledger: Ledger,
+    layout: ArtifactLayout,
 ) -> int:
     """Require enough memory and disk for these configs; return the bytes of disk that the run takes.
+
+    ``first`` is the first of them, by which those without earlier builds are estimated; None for a rehearsal.
 
     Compile caches that the run does not use are removed when the disk is full.
 
@@ -63,7 +75,10 @@ def require_memory_and_disk(
             layout, {config: run_inputs.rehearsals[config] for config in configs}, options.jobs
         )
     used = ledger.last_build_disk_use()
-    disk = estimated_disk_use(used, configs, jobs=options.jobs)
+    least = LEAST_DISK
+    if first is not None and options.build.engine == OWN_ENGINE and run_inputs.engine is None:
+        least = least_disk_of_config(run_inputs.feedstock, first)
+    disk = estimated_disk_use(used, configs, jobs=options.jobs, least=least)
     if options.fetch:
         layout.compile_caches.remove_caches_to_free_space(disk, keep=set(run_inputs.caches.values()))
     files.require_disk_space(layout.root, disk, for_what=f"building {options.jobs} at a time")
@@ -102,6 +117,7 @@ class RunInputs:
     rehearsals: Mapping[str, RehearsalInputs]
     inputs: Mapping[str, InputHashes]
     caches: Mapping[str, str]
+    values_digest: str
     share: MachineResources
     notes: tuple[str, ...]
 
@@ -144,6 +160,8 @@ def look_up_run_inputs(
     rehearsals, notes_on_rehearsals = (
         _look_up_rehearsal_inputs(feedstock, configs, options, machine, on_line) if rehearsal else ({}, ())
     )
+    layout = ArtifactLayout.for_feedstock(feedstock, rehearsal=rehearsal)
+    values = cache.values_digest(layout, options.script_values)
     compilers = {place: place.compilers_digest(machine) for place in set(places.values())}
     return RunInputs(
         feedstock=feedstock,
@@ -160,7 +178,9 @@ def look_up_run_inputs(
             rehearsals,
             engine=options.build.engine,
             in_container=choice.engine is not None,
+            values=values,
         ),
+        values_digest=values,
         caches={config.name: compile_cache_name(config, where=compilers[places[config.name]]) for config in configs},
         share=share,
         notes=(
@@ -301,6 +321,7 @@ def _input_hashes_of_configs(
     *,
     engine: str,
     in_container: bool,
+    values: str = "",
 ) -> dict[str, InputHashes]:
     """Return the hashes of configs; those of cross-compiled ones depend on whether this machine runs their tests.
 
@@ -319,6 +340,7 @@ def _input_hashes_of_configs(
             where=place.digest,
             rehearsed_with=rehearsals[config].inputs_digest if config in rehearsals else None,
             emulated=config in emulated,
+            values=values,
         )
         for config, place in places.items()
     }
@@ -380,13 +402,14 @@ def make_run_plan(
     waiting = simulation.order_configs_for_build(
         groups, ledger.last_build_seconds(rehearsal=options.build.rehearsal), shared=not options.build.rehearsal
     )
-    compiles = False
+    first = None
     if waiting and not options.build.rehearsal:
-        compiles = bool(render.render(feedstock, run_inputs.configs[0]).stagings)
+        first = render.render(feedstock, run_inputs.configs[0])
+    compiles = first is not None and bool(first.stagings)
     disk = 0
     if waiting:
         disk = require_memory_and_disk(
-            tuple(config.config for config in waiting), run_inputs, ledger=ledger, layout=layout
+            tuple(config.config for config in waiting), run_inputs, first, ledger=ledger, layout=layout
         )
     return RunPlan(
         options=options,
@@ -456,6 +479,7 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
         group=compile_group(config),
         cache_key=run_inputs.caches[config.name],
         compile_memory=share.memory,
+        values_digest=run_inputs.values_digest,
         **({} if rehearsal is None else rehearsal.job_fields()),
     )
 

@@ -54,9 +54,10 @@ def plan_run(
 
 
 def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> frozenset[str]:
-    """Return the names of the caller's variables that the recipe passes to its scripts.
+    """Return the names of the caller's variables that the recipe passes to the scripts of configs.
 
-    A meta.yaml names them in ``build/script_env``, a recipe.yaml in the ``secrets`` of a script.
+    A meta.yaml names them in ``build/script_env``, a recipe.yaml in the ``secrets`` of a script. Configs that cannot be
+    rendered are left out: the plan of a run refuses those that it builds.
     """
     from kiln.base import limits
     from kiln.feedstock import config_file
@@ -67,13 +68,14 @@ def caller_variable_names(feedstock: Feedstock, configs: Iterable[str]) -> froze
         return frozenset()
     from kiln.build.engine.recipe import config_caller_variable_names as of  # most recipes have none
 
-    return limits.run_bounded(
-        lambda: frozenset(
-            name
-            for config in configs
-            for name in of(render.render(feedstock, config_file.read_config(feedstock, config)))
-        )
-    )
+    def read_names() -> frozenset[str]:
+        names: set[str] = set()
+        for config in configs:
+            with contextlib.suppress(KilnError):
+                names.update(of(render.render(feedstock, config_file.read_config(feedstock, config))))
+        return frozenset(names)
+
+    return limits.run_bounded(read_names)
 
 
 def build_planned_configs(planned: RunPlan, watcher: RunObserver) -> tuple[MatrixReport, Mapping[str, KilnError]]:

@@ -18,6 +18,7 @@ from kiln.build.engine.dependencies import simplified_depends
 from kiln.conda import package_reader, package_writer
 from kiln.conda.package_reader import InfoFile
 from kiln.conda.specs import conda_build_spec
+from kiln.recipe.rendered import hash_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -114,7 +115,10 @@ def about_and_hash_edits(output: Output) -> dict[str, Any]:
         "no_link": list(output.settings.no_link),
         "without_recipe": not output.settings.include_recipe,
     }
-    return {"hash_input": dict(output.used), **{key: value for key, value in edits.items() if value}}
+    used = dict(output.used)
+    if output.settings.by_engine:
+        used = {hash_key(key): used[key] for key in used}
+    return {"hash_input": used, **{key: value for key, value in edits.items() if value}}
 
 
 def recipe_and_test_edits(output: Output, recipe_folder: Path, *, sources: Path, about: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from kiln.base import files, http, locks, masking, process, secret_forms
-from kiln.base.errors import BuildFailed, DownloadFailed, HashMismatch, KilnError, RecipeFault
+from kiln.base.errors import BuildFailed, DownloadFailed, HashMismatch, KilnError, LimitExceeded, RecipeFault
 from kiln.base.patterns import HEADER, is_archive, is_misnamed, is_wheel, kind_of_content, kind_of_name
 from kiln.base.zstd import zstd
 from kiln.build.engine import patches, source_plan
@@ -107,7 +107,7 @@ def _normalized_text(path: Path) -> Iterator[bytes]:
 
 
 # No questions, and messages in English that this module reads; without UTF-8, Subversion refuses names of files.
-_SETTINGS = {"HGPLAIN": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
+_SETTINGS = {"HGPLAIN": "1", "HGRCSKIPREPO": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
 _NO_REVISION = re.compile(
     r"unknown revision|No such revision|Syntax error in revision|E205000|ambiguous identifier"
     r"|invalid reference|reference is not a tree|unable to read tree"
@@ -199,6 +199,26 @@ class _ArchiveMember:
     content: Callable[[], IO[bytes] | None] | None = None
 
 
+class _Room:
+    """What an archive may still unpack: its own size says nothing, a bomb of 40 kB has 300 MB."""
+
+    def __init__(self, archive: str) -> None:
+        most = limits.current_limits()
+        self.archive, self.bytes, self.files = archive, most.unpacked, most.files
+
+    def take(self, size: int) -> None:
+        """Take bytes of a file, or none for a new member; raises LimitExceeded."""
+        self.bytes -= size
+        self.files -= not size
+        if min(self.bytes, self.files) < 0:
+            name = "unpacked" if self.bytes < 0 else "files"
+            raise LimitExceeded(
+                f"{self.archive} is not unpacked",
+                why=f"it has more than the limit of {name}, {getattr(limits.current_limits(), name):,}",
+                hint=f"if you trust the source, set a higher one: KILN_LIMITS='{name}=...'",
+            )
+
+
 def unpack_source(archive: Path, name: str, folder: Path, *, hoist: bool, env: Mapping[str, str]) -> Path:
     """Unpack a file that is called ``name`` into a new folder, and return the folder with its content.
 
@@ -207,6 +227,7 @@ def unpack_source(archive: Path, name: str, folder: Path, *, hoist: bool, env: M
 
     Raises:
         BuildFailed: the archive is damaged, or has a path that leads out of the folder.
+        LimitExceeded: its content is larger, or has more files, than `KILN_LIMITS` allows.
         MissingTool: bsdtar is needed, and missing.
         DiskFull: when the disk is full.
     """
@@ -238,11 +259,13 @@ def _unpack_archive(archive: Path, name: str, folder: Path, env: Mapping[str, st
 
 def _write_members(members: Iterable[_ArchiveMember], folder: Path, archive: str) -> None:
     folders: list[tuple[Path, _ArchiveMember]] = []
+    room = _Room(archive)
     for member in members:
+        room.take(0)
         place = _safe_member_path(folder, member.name, archive)
         if place == folder:
             continue
-        _write_member(member, place, folder, archive)
+        _write_member(member, place, folder, archive, room)
         if place.is_dir() and not place.is_symlink():
             folders.append((place, member))
     for place, member in reversed(folders):  # files in them change their times
@@ -331,7 +354,7 @@ def _safe_member_path(folder: Path, name: str, archive: str) -> Path:
     return place
 
 
-def _write_member(member: _ArchiveMember, place: Path, folder: Path, archive: str) -> None:
+def _write_member(member: _ArchiveMember, place: Path, folder: Path, archive: str, room: _Room) -> None:
     """Make a file, folder or link; a later member of the same name replaces an earlier one."""
     if member.link is None and member.same is None and member.content is None:
         if place.is_symlink() or (place.exists() and not place.is_dir()):
@@ -346,7 +369,7 @@ def _write_member(member: _ArchiveMember, place: Path, folder: Path, archive: st
     elif member.same is not None:
         _make_hard_link(_safe_member_path(folder, member.same, archive), place)
     elif member.content is not None:
-        _write_file_member(member, place)
+        _write_file_member(member, place, room)
 
 
 def _make_hard_link(target: Path, place: Path) -> None:
@@ -358,12 +381,13 @@ def _make_hard_link(target: Path, place: Path) -> None:
         raise KeyError(f"{posixpath.basename(target)[:200]!r} is a link to a file that is not there")
 
 
-def _write_file_member(member: _ArchiveMember, place: Path) -> None:
+def _write_file_member(member: _ArchiveMember, place: Path, room: _Room) -> None:
     content = member.content() if member.content is not None else None
     if content is None:
         raise KeyError(f"{member.name[:200]!r} has no content")
     with content, place.open("xb") as file:
         for chunk in files.read_chunks(content, 1 << 18):
+            room.take(len(chunk))
             if chunk.count(0) == len(chunk):  # a hole of a sparse file takes no space on the disk
                 file.seek(len(chunk), os.SEEK_CUR)
             else:

@@ -289,6 +289,7 @@ class Job:
     """The job of a process, which passes it on as JSON text: ``image`` is None on the host.
 
     ``parent`` is the process that starts it, where it is visible. ``rehearsal_plan`` is a rehearsal's, as JSON values.
+    ``values_digest`` is a keyed hash of the caller's variables that scripts get, empty without any.
     """
 
     config: str
@@ -296,6 +297,7 @@ class Job:
     image: str | None = None
     parent: int | None = None
     rehearsal_plan: Mapping[str, Any] | None = None
+    values_digest: str = ""
 
     def as_text(self) -> str:
         """Return the job as JSON text."""
@@ -381,9 +383,10 @@ class RunOptions:
     """The options of a run: ``memory`` in bytes and ``cores`` for each job, ``jobs`` at a time.
 
     ``image`` is conda-forge's DOCKER_IMAGE, ``caller_variables`` further variables of the caller that a build sees,
-    ``client`` the variables of a container engine's client, and of pip for a rehearsal. ``python_channel`` is the
-    channel of a rehearsal's Python that the machine lacks. ``remote_cache`` is the address of Bazel's remote cache,
-    which may contain a password, ``cache_bound`` the bytes of all caches on the disk. ``build`` goes to each job.
+    ``client`` the variables of a container engine's client, and of pip for a rehearsal. ``script_values`` are those
+    of the caller's variables that the recipe passes to scripts of any config. ``python_channel`` is the channel of a
+    rehearsal's Python that the machine lacks. ``remote_cache`` is the address of Bazel's remote cache, which may
+    contain a password, ``cache_bound`` the bytes of all caches on the disk. ``build`` goes to each job.
     ``remote_executor`` is the address of a server that runs Bazel's actions, ``remote_credentials`` a folder for it,
     or the variable that is made of one.
     ``remote_url`` is the feedstock's repository, ``ci_url`` the page of the CI's run, ``workflow`` the URI of its
@@ -403,6 +406,7 @@ class RunOptions:
     )
     caller_variables: Mapping[str, str] = field(default_factory=dict)
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    script_values: Mapping[str, str] = field(default_factory=dict, repr=False)
     remote_cache: str | None = field(default=None, repr=False)
     remote_executor: str | None = field(default=None, repr=False)
     remote_credentials: Path | str | None = field(default=None, repr=False)

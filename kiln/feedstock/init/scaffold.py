@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -262,10 +263,10 @@ def require_valid_version(version: str) -> str:
 
 
 def new_feedstock_files(folder: Path, recipe: NewRecipe, requirement: KilnRequirement) -> PlannedFiles:
-    """Return the files of a new feedstock.
+    """Return the files of a new feedstock; those that a killed command has left, which are the same, are kept.
 
     Raises:
-        NotWritable: some of them exist.
+        NotWritable: some of them exist, with other contents.
     """
     tool = _TOOL if recipe.format is RecipeFormat.V1 else ""
     added = {
@@ -277,14 +278,23 @@ def new_feedstock_files(folder: Path, recipe: NewRecipe, requirement: KilnRequir
     }
     recipes = [form.recipe_path for form in RecipeFormat]
     existing = [name for name in dict.fromkeys([*added, *recipes]) if os.path.lexists(folder / name)]
-    if existing:
+    kept = tuple(name for name in existing if _has_text(folder / name, added.get(name)))
+    if len(kept) < len(existing):
         raise NotWritable(
             "kiln init overwrites nothing, and these files exist",
             at=Place(file=str(folder)),
-            why=", ".join(existing),
+            why=", ".join(name for name in existing if name not in kept),
             hint=f"name another folder with --folder, or add what is missing: kiln -C {folder} init",
         )
-    return PlannedFiles(added=added)
+    return PlannedFiles(added={name: text for name, text in added.items() if name not in kept}, kept=kept)
+
+
+def _has_text(path: Path, text: str | None) -> bool:
+    """Return whether a file has exactly this text."""
+    data = (text or "").encode()
+    with contextlib.suppress(OSError, ValueError):
+        return text is not None and base_files.read_regular_file(path, len(data)) == data
+    return False
 
 
 def missing_feedstock_files(feedstock: Feedstock, requirement: KilnRequirement) -> PlannedFiles:
@@ -320,9 +330,13 @@ def write_planned_files(folder: Path, planned: PlannedFiles) -> None:
             base_files.safe_path_inside(folder / name, folder)
         _write_into_folder(folder, planned)
         return
-    with base_files.full_disk_as_kiln_error(folder.parent), base_files.atomic_replacement(folder) as part:
-        part.mkdir()
-        _write_into_folder(part, planned)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with base_files.full_disk_as_kiln_error(folder.parent), base_files.held_folder_lock(folder.parent):
+        for leftover in base_files.part_files_beside(folder):  # of a killed command
+            base_files.remove(leftover)
+        with base_files.atomic_replacement(folder) as part:
+            part.mkdir()
+            _write_into_folder(part, planned)
 
 
 def _write_into_folder(folder: Path, planned: PlannedFiles) -> None:

@@ -336,6 +336,7 @@ def start_run_on_controller(site: PlaybookSite, settings: ControllerSettings) ->
 
 
 ANSWER_SECONDS = 120.0  # for an answer
+LONGEST_LOG = 64 << 20  # bytes of a log, and of the run's state
 
 
 class ControllerClient:
@@ -384,16 +385,23 @@ class ControllerClient:
 
         return process.run((*self.words, "follow"), env=self.environment, on_line=pass_on_message)
 
-    def fetch_exported_files(self, folder: Path) -> None:
+    def fetch_exported_files(self, folder: Path, *, sizes: Sequence[int]) -> None:
         """Copy what was exported into a folder; a copy that was interrupted goes on.
 
+        ``sizes`` are the bytes of the packages. What is longer than each of them, and than a log may be, is left out;
+        the system stops a sender that sends more than it has announced.
+
         Raises:
+            DiskFull: the packages would fill the disk.
             MachinesUnknown: when it failed.
         """
+        limit = max((LONGEST_LOG, *sizes))
+        base_files.require_disk_space(folder, sum(sizes) + LONGEST_LOG, for_what="collecting the packages")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         shell, host = shlex.join(self.words[:-1]), self.words[-1]
-        options = ("--recursive", "--times", "--partial", "--timeout=120", f"--rsh={shell}")
-        argv = ("rsync", *options, f"{host}:export/", f"{folder}/")
+        options = ("--recursive", "--times", "--partial", "--timeout=120", f"--max-size={limit}", f"--rsh={shell}")
+        limited = ("sh", "-c", 'ulimit -f "$0" && exec "$@"', str(-(-limit // 512)))  # in blocks, as POSIX has it
+        argv = (*limited, "rsync", *options, f"{host}:export/", f"{folder}/")
         self._require_success(process.capture(argv, env=self.environment))
 
     def _request_json(self, request: str) -> dict[str, Any]:

@@ -27,6 +27,23 @@ if TYPE_CHECKING:
     from kiln.state.results import RunObserver
 
 
+def announced_sizes(state: Mapping[str, Any]) -> list[int]:
+    """Return the bytes of the packages of a run, by the state that its controller has sent.
+
+    Raises:
+        BrokenPackage: the state is invalid.
+    """
+    try:
+        configs = (state["report"] or {}).get("configs", ())
+        sizes = [package["artifact"]["size"] for config in configs for package in config["packages"]]
+    except (AttributeError, LookupError, TypeError) as error:
+        raise BrokenPackage("the controller sent an invalid state of the run", why=repr(error)) from error
+    for size in sizes:
+        if type(size) is not int or size < 0:
+            raise BrokenPackage("the controller sent an invalid state of the run", why=f"a package of {size!r} bytes")
+    return sizes
+
+
 def read_fetched_results(folder: Path) -> tuple[MatrixReport, FleetRun]:
     """Return the report and the workers of a run whose results are in a folder; paths are those here.
 

@@ -11,7 +11,7 @@ from kiln.base import files
 from kiln.base.errors import RecipeFault, did_you_mean
 from kiln.base.patterns import invalid_name_reason, lazy_pattern
 from kiln.base.position import Place
-from kiln.base.serialization import mappings_in_list
+from kiln.base.serialization import mapping_or_empty, mappings_in_list
 from kiln.conda import specs
 from kiln.recipe.v0.used_keys import SECTIONS, KeyPath, spec_package_name, unsupported_values
 
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 ANY = "*"  # stands for all keys of a section
 _NESTED = ("build", "requirements", "test", "about")  # sections that an output may have, too
 _ONLY_OUTPUTS = {("test", "script")}
+_WITHOUT_EFFECT = (
+    "outputs",
+    "test",
+    "script_interpreter",
+)  # conda-build's manual has it, and its code does not read it
 # The presence of these keys counts, whatever their values.
 _BY_PRESENCE = {("source", "path_via_symlink"), ("source", "no_hoist")}
 _KEY = lazy_pattern(r"(\s*(?:-\s+)*)['\"]?([A-Za-z_][\w-]*)['\"]?\s*:(?:\s|$)")
@@ -68,6 +73,8 @@ def _faulty_keys_of_section(
         return
     for key, value in entry.items():
         why = table.get((section, str(key)))
+        if (*path, key) == _WITHOUT_EFFECT:
+            continue
         if why is None or ((section, str(key)) in _ONLY_OUTPUTS and path[0] != "outputs"):
             yield (*path, str(key)), "unknown", _similar_key_hint(section, str(key))
         elif why and (value or (section, str(key)) in _BY_PRESENCE):
@@ -243,6 +250,16 @@ def ignored_tests_of_outputs(packages: Sequence[Metadata]) -> tuple[str, ...]:
         "recipe's name, so it has the recipe's own section test, if any"
         for package in named
         if package.output_entry.get("test")
+    )
+
+
+def ignored_test_interpreters(packages: Sequence[Metadata]) -> tuple[str, ...]:
+    """Return a warning for each output whose test names an interpreter, which conda-build ignores."""
+    return tuple(
+        f"{package.recipe.place_of_section('outputs')}: the test of the output {package.name} has a "
+        f"{_WITHOUT_EFFECT[-1]}, which is ignored: the ending of its script decides"
+        for package in packages
+        if _WITHOUT_EFFECT[-1] in mapping_or_empty(package.output_entry.get("test"))
     )
 
 

@@ -174,7 +174,7 @@ def _call_with_checked_arguments(
     values, named = [arg(scope) for arg in args], {key: arg(scope) for key, arg in kwargs.items()}
     try:
         return function(*values, **named)
-    except TypeError as error:
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise InvalidOperation(f"{what} does not take these arguments ({error})") from error
 
 
@@ -203,7 +203,7 @@ def _slice_evaluator(value: Step, node: nodes.Slice) -> Step:
         items = require_defined(value(scope))
         try:
             return items[slice(*[bound(scope) if bound else None for bound in bounds])]
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, LookupError) as error:
             raise InvalidOperation(f"a slice of {printed_text(items)}: {error}") from error
 
     return evaluate_node

@@ -282,6 +282,24 @@ def evaluate_match_spec(node: Any, scope: VariantScope) -> str:
     return given
 
 
+def evaluate_python_versions(node: Any, scope: VariantScope) -> list[str]:
+    """Evaluate the versions of Python that a test is run with."""
+    from rattler import MatchSpec
+    from rattler.exceptions import InvalidMatchSpecError
+
+    result = []
+    for item in items_with_conditions_resolved(node, scope):
+        version = rendered_text(item, scope)
+        try:
+            require_safe_to_parse(version)
+            MatchSpec(f"python {version}")
+        except (ValueError, InvalidMatchSpecError) as error:
+            why = str(error).partition("\nCaused by")[0]
+            raise node_error(item, f"{version[:80]!r} is not a version of Python", why=why) from error
+        result += [version] if version else []
+    return result
+
+
 def unevaluated_texts(node: Any, _: VariantScope) -> list[str]:
     """Take a list of texts as it stands."""
     return [str(require_scalar(item)) for item in (node if isinstance(node, list) else [node])]
@@ -457,7 +475,8 @@ TESTS = ListSchema(
         "test",
         {
             "python": SectionSchema(
-                "python", {"imports": rendered_texts, "pip_check": evaluate_flag, "python_version": rendered_texts}
+                "python",
+                {"imports": rendered_texts, "pip_check": evaluate_flag, "python_version": evaluate_python_versions},
             ),
             "perl": SectionSchema("perl", {"uses": rendered_texts}),
             "r": SectionSchema("r", {"libraries": rendered_texts}),

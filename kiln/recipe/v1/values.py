@@ -86,9 +86,12 @@ def arithmetic_function(name: str) -> Callable[[Any, Any], Any]:
         if not _operator_fits_operands(name, require_defined(left), require_defined(right)):
             raise InvalidOperation(f"{name} does not fit {_type_name(left)} and {_type_name(right)}")
         try:
-            return function(left, right)
+            result = function(left, right)
         except (ArithmeticError, TypeError, ValueError) as error:
             raise InvalidOperation(f"{name}: {error}") from error
+        if isinstance(result, int) and result.bit_length() > _MOST_BITS:
+            raise InvalidOperation(f"{name}: the result is too large")
+        return result
 
     return checked_operation
 

@@ -19,7 +19,7 @@ from kiln.base.yaml import (
     scalar_value,
     typed_variant_value,
 )
-from kiln.recipe.rendered import Pin
+from kiln.recipe.rendered import Pin, hash_key
 from kiln.recipe.template.expression import ExpressionError, MissingName, evaluate_expression
 from kiln.recipe.template.names import Namespace
 from kiln.recipe.v1 import nodes
@@ -72,8 +72,11 @@ class VariantFileV1:
     def _value_of_key(self, key: str, node: Any, names: Namespace) -> Any:
         if key == "zip_keys":
             return self._zip_key_groups(node, names)
-        if key == "pin_run_as_build" or isinstance(node, dict):
+        if key == "pin_run_as_build":
             return _plain_value_of_node(node)
+        if isinstance(node, dict):
+            what = f"the values of {key} are not a list"
+            raise VariantFault(what, at=self._node_place(node), hint="write each on a line of its own, after '- '")
         return [self._typed_value(key, item) for item in self._resolved_items(node, names)]
 
     def _zip_key_groups(self, node: Any, names: Namespace) -> list[list[str]]:
@@ -129,7 +132,7 @@ _EXPORTS = ("weak", "weak_constraints", "strong", "strong_constraints", "noarch"
 
 @dataclass(frozen=True, kw_only=True)
 class BuildIdentity:
-    """A package's build string, and what went into its hash, where dashes and dots become underscores."""
+    """A package's build string, and what went into its hash, where `hash_key` gives the keys."""
 
     build_string: str
     hash_input: Mapping[str, Any]
@@ -164,7 +167,7 @@ class BuildIdentities:
     def _computed_identity(self, package: PackageAtVariant) -> BuildIdentity:
         pins = {name: self._version_and_build_of_pin(package, name) for name in exactly_pinned_output_names(package)}
         values = {**_hash_input_values(package), **pins}
-        data = {key.replace("-", "_").replace(".", "_"): value for key, value in values.items()}
+        data = {hash_key(key): value for key, value in values.items()}
         written = json.dumps(data, sort_keys=True, ensure_ascii=False)
         digest = hashlib.sha1(written.encode(), usedforsecurity=False).hexdigest()[:7]
         return BuildIdentity(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hmac
+import json
+import secrets
 import time
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 REHEARSED = "rehearsed config"
 FOUND = "same recipe, variant, engine and image as before"
+KEY_BYTES = 32
 WAIT, LONG = 0.05, 86_400.0  # seconds between two attempts at a lock, and until one that is held for long times out
 
 
@@ -62,17 +66,40 @@ def input_hashes(
     where: str,
     rehearsed_with: str | None = None,
     emulated: bool = False,
+    values: str = "",
 ) -> InputHashes:
     """Return the hashes of a config's inputs: recipe, engine, image (``where``: its digest, or the host), variant.
+
+    ``values`` is a digest of the caller's variables that scripts get, see `values_digest`.
 
     ``rehearsed_with`` is a hash of a rehearsal's wheels and Python, which separates rehearsals from builds.
     ``emulated`` for a cross-compiled config whose tests run here: without an emulator they were skipped.
     """
     engines = _engine_and_kiln_versions() if engine == OWN_ENGINE else ()
     rehearsal = () if rehearsed_with is None else (REHEARSED, rehearsed_with)
-    shared = json_digest([recipe, engine, engines, where, *rehearsal])
+    shared = json_digest([recipe, engine, engines, where, *rehearsal, *([{"values": values}] if values else [])])
     own = [config, files.sha256(feedstock.config_folder / f"{config}.yaml"), *(["emulated"] if emulated else [])]
     return InputHashes(shared=shared, key=json_digest([shared, *own]))
+
+
+def values_digest(layout: ArtifactLayout, values: Mapping[str, str]) -> str:
+    """Return a hash of the caller's variables that scripts get; empty without any.
+
+    They may be secrets and the ledger is read by others, so the hash has a key of this machine's: without it, a short
+    value could be found by trying.
+    """
+    if not values:
+        return ""
+    place = layout.values_key
+    with hold_lock(layout.common_lock_file("values")):
+        try:
+            key = files.read_regular_file(place, KEY_BYTES)
+        except FileNotFoundError:
+            key = b""
+        if len(key) != KEY_BYTES:
+            key = secrets.token_bytes(KEY_BYTES)
+            files.write_bytes(place, key, mode=0o600)
+    return hmac.new(key, json.dumps(values, sort_keys=True).encode(), "sha256").hexdigest()
 
 
 @lru_cache(maxsize=1)

@@ -158,6 +158,11 @@ class ArtifactLayout:
         return self.root / "ledger.sqlite"
 
     @property
+    def values_key(self) -> Path:
+        """The key of the hashes of scripts' variables in the ledger."""
+        return self.safe_path("values.key")
+
+    @property
     def package_cache(self) -> Path:
         """Fetched packages, shared by all configs and runs on the host."""
         return self.safe_path("cache")

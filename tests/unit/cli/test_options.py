@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 META = "package:\n  name: small\n  version: '1'\n"
 EXTERNAL = {
-    *("configs", "command", "image", "fetch", "caller_variables", "client", "build"),
+    *("configs", "command", "image", "fetch", "caller_variables", "client", "script_values", "build"),
     *("remote_url", "ci_url", "workflow"),
     *("executable", "run_arguments", "debug"),
     *("deadline", "least_reserve", "action_limit"),  # of --budget

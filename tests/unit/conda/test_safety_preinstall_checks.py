@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.base import files
-from kiln.base.errors import BrokenPackage, LimitExceeded
+from kiln.base.errors import BrokenPackage, HashMismatch, LimitExceeded
 from kiln.conda.rattler.client import records_from_json
 from kiln.conda.rattler.limits import Limits
-from kiln.conda.safety import PreinstallChecker
+from kiln.conda.safety import PreinstallChecker, require_matching_hashes
 from tests.solving import record
 
 if TYPE_CHECKING:
@@ -102,3 +102,29 @@ def test_a_removal_that_is_cut_short_leaves_only_what_the_parent_process_removes
     assert part.startswith(".app-1-0")
     assert len(part) == len(".app-1-0") + 6
     assert installation.unfinished
+
+
+@pytest.mark.parametrize(("indexed", "is_refused"), [(4, False), (3, True), (5, True)])
+def test_a_package_of_another_size_than_the_index_says_is_refused(
+    indexed: int, is_refused: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "app-1-0.conda"
+    file.write_bytes(b"four")
+    entry = {**record("app", "1"), "fn": file.name, "url": file.as_uri(), "size": indexed}
+    (app,) = records_from_json([{**entry, "sha256": files.sha256(file)}])
+    stopped: list[KilnError] = []
+    checker = PreinstallChecker(
+        [app], tmp_path / "p", tmp_path, carried=False, limits=Limits(), send=lambda _: None, stop=stopped.append
+    )
+    number = checker.on_populate_cache_start(0, "app")
+    checker.on_download_progress(checker.on_download_start(number), 4, None)
+    (tmp_path / "app-1-0").mkdir()
+    checker.on_populate_cache_complete(number)
+    assert bool(stopped) is (indexed < 4), "what is longer is not read to its end"
+    assert (type(checker.refusal) is HashMismatch) is is_refused
+    assert (tmp_path / "app-1-0").exists() is not is_refused
+    if is_refused:
+        with pytest.raises(HashMismatch, match="is not the package in the channel's index"):
+            require_matching_hashes([app])
+    else:
+        require_matching_hashes([app])

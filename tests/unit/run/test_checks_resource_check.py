@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from kiln.base.errors import OutOfMemory, UsageError
 from kiln.base.system.machine import MachineResources
+from kiln.feedstock import matrix
+from kiln.recipe import render
 from kiln.run.checks import (
+    COPIES,
     LEAST_DISK,
+    SMALL_DISK,
     divide_resources_among_jobs,
     estimated_disk_use,
+    least_disk_of_config,
     require_memory_of_earlier_builds,
 )
+from tests.feedstocks import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GB = 10**9
 MACHINE = MachineResources(cores=8, memory=20 * GB)
@@ -57,6 +68,25 @@ def test_the_disk_of_a_run_is_that_of_its_largest_configs_at_once() -> None:
     assert estimated_disk_use(used, ("a", "b", "c"), jobs=2) == 15 * GB
     assert estimated_disk_use({}, ("a", "b", "c"), jobs=2) == 2 * LEAST_DISK
     assert estimated_disk_use(used, ("c",), jobs=2) == int(2.5 * GB)
+    assert estimated_disk_use({"a": 3000}, ("a",), jobs=2) == SMALL_DISK
+
+
+@pytest.mark.parametrize(
+    ("recipe", "needed"),
+    [
+        ("", SMALL_DISK),
+        ("source:\n  path: src\n", SMALL_DISK + COPIES * 8192),
+        ("source:\n  url: https://host/a.tar.gz\n  sha256: abc\n", LEAST_DISK),
+        ("requirements:\n  host:\n    - zlib\n", LEAST_DISK),
+    ],
+)
+def test_the_disk_of_a_first_build_follows_from_what_it_fetches_and_its_sources(
+    recipe: str, needed: int, tmp_path: Path
+) -> None:
+    files = {"recipe/src/a.c": "x" * 8192}
+    feedstock = written(tmp_path, f"package:\n  name: a\n  version: '1'\n{recipe}", files=files)
+    rendered = render.render(feedstock, *matrix.configs(feedstock))
+    assert least_disk_of_config(feedstock, rendered) == needed
 
 
 def test_this_machine_has_something() -> None:

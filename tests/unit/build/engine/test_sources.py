@@ -254,3 +254,13 @@ def test_a_repository_that_cannot_be_read(tmp_path: Path) -> None:
             Checkout(program="hg", url="https://a.org"), tmp_path / "new", env={"PATH": f"{tmp_path}:/bin"}
         )
     assert caught.value.why == "abort: connection refused"
+
+
+@pytest.mark.processes
+def test_mercurial_reads_no_settings_of_a_repository_which_may_name_programs(tmp_path: Path) -> None:
+    (tmp_path / "hg").write_text('#!/bin/sh\necho "skips ${HGRCSKIPREPO-nothing}"; exit 255\n')
+    (tmp_path / "hg").chmod(0o755)
+    with pytest.raises(DownloadFailed, match="skips 1"):
+        check_out_repository(
+            Checkout(program="hg", url="../a"), tmp_path / "new", env={"PATH": f"{tmp_path}:/bin", "HGRCSKIPREPO": ""}
+        )

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import BuildFailed, MissingTool
+from kiln.base.errors import BuildFailed, LimitExceeded, MissingTool
 from kiln.base.zstd import FAST, compressing_file
 from kiln.build.engine.sources import unpack_source
+from kiln.conda.rattler import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,3 +209,28 @@ def test_holes_of_a_sparse_file_take_no_space(tmp_path: Path) -> None:
     with file.open("rb") as opened:
         opened.seek(size - 1)
         assert opened.read(len(data) + 2) == b"\0" + data + b"\0"
+
+
+def bomb_of_zip(path: Path) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a", b"A" * 2_000_000)
+    return path
+
+
+BOMBS: dict[str, Callable[[Path], Path]] = {
+    "a.tar.xz": lambda path: tar(path, ("a", tarfile.REGTYPE, b"A" * 2_000_000, ""), mode="w:xz"),
+    "a.tar.gz": lambda path: tar(path, *((str(n), tarfile.REGTYPE, b"A" * 400_000, "") for n in range(5))),
+    "a.zip": bomb_of_zip,
+    "many.tar.bz2": lambda path: tar(path, *((str(n), tarfile.REGTYPE, b"", "") for n in range(9)), mode="w:bz2"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_an_archive_unpacks_no_more_than_the_limits_allow(name: str, tmp_path: Path) -> None:
+    archive = BOMBS[name](tmp_path / name)
+    most = limits.Limits(unpacked=1_000_000, files=8)
+    with limits.override_limits(most), pytest.raises(LimitExceeded, match="is not unpacked") as caught:
+        unpack_source(archive, name, tmp_path / "new", hoist=True, env={})
+    assert caught.value.hint.endswith(f"{'files' if name.startswith('many') else 'unpacked'}=...'")
+    assert sum(path.stat().st_size for path in (tmp_path / "new").iterdir()) <= most.unpacked
+    unpack_source(archive, name, tmp_path / "again", hoist=True, env={})

@@ -26,7 +26,7 @@ from kiln.state.results import ControllerCharge, MatrixReport, RunCost
 from tests.unit.fleet.detached.test_follow_result_import import fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 RUN = "0a1b2c3d"
@@ -58,7 +58,7 @@ class Connection:
     def export_results_on_controller(self) -> dict[str, Any]:
         return {"process": "ended", "exit_code": 0, "report": {}, "output": ["\x1b[2Jkiln: done\tnow"]}
 
-    def fetch_exported_files(self, folder: Path) -> None:
+    def fetch_exported_files(self, folder: Path, *, sizes: Sequence[int]) -> None:
         fetched(folder)
 
     def stream_config_log(self, config: str, on_line: Callable[[str], None]) -> None:
@@ -151,9 +151,9 @@ def collect(monkeypatch: pytest.MonkeyPatch, folder: Path, *, run: str = RUN, fi
     connect(monkeypatch, connection)
     fetch = connection.fetch_exported_files
 
-    def fetch_state(target: Path) -> None:
+    def fetch_state(target: Path, *, sizes: Sequence[int]) -> None:
         target.mkdir(parents=True)
-        fetch(target)
+        fetch(target, sizes=sizes)
         state = json.loads((target / "state.json").read_text())
         state["fleet"]["finished"] = finished
         (target / "state.json").write_text(json.dumps(state))

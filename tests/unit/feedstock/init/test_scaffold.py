@@ -28,6 +28,7 @@ def test_the_entry_point_of_this_repository_is_that_of_all_feedstocks(tmp_path: 
 
 def test_a_new_folder_appears_complete_with_its_modes(tmp_path: Path) -> None:
     root = tmp_path / "a" / "f"
+    (root.parent / ".f.12-0a1b2c3d.part" / "recipe").mkdir(parents=True)  # of a killed command
     scaffold.write_planned_files(root, scaffold.new_feedstock_files(root, RECIPE, KILN))
     assert os.access(root / "build-locally.py", os.X_OK)
     assert not os.access(root / "conda-forge.yml", os.X_OK)
@@ -42,6 +43,19 @@ def test_a_file_that_exists_is_named_and_nothing_is_written(tmp_path: Path, name
     with pytest.raises(NotWritable, match="overwrites nothing") as caught:
         scaffold.new_feedstock_files(tmp_path, RECIPE, KILN)
     assert caught.value.why == name
+
+
+def test_the_files_of_a_killed_command_are_kept_and_the_others_added(tmp_path: Path) -> None:
+    planned = scaffold.new_feedstock_files(tmp_path, RECIPE, KILN)
+    scaffold.write_planned_files(tmp_path, planned)
+    assert scaffold.new_feedstock_files(tmp_path, RECIPE, KILN).kept == tuple(planned.added)
+    (tmp_path / "conda-forge.yml").unlink()
+    again = scaffold.new_feedstock_files(tmp_path, RECIPE, KILN)
+    assert tuple(again.added) == ("conda-forge.yml",)
+    (tmp_path / "outputs.txt").write_text(f"{planned.added['outputs.txt']}theirs\n")
+    with pytest.raises(NotWritable) as caught:
+        scaffold.new_feedstock_files(tmp_path, RECIPE, KILN)
+    assert caught.value.why == "outputs.txt"
 
 
 def test_a_dangling_link_counts_as_existing_and_a_linked_folder_is_not_written_through(tmp_path: Path) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.base.errors import UsageError
-from kiln.fleet.detached import controller
+from kiln.base.errors import BrokenPackage, MachinesUnknown, UsageError
+from kiln.fleet.detached import controller, follow
 from kiln.fleet.detached.controller import ConfigInputHashes, RunKey, ssh_command_line
 from kiln.recipe.feedstock import Feedstock
 
@@ -103,3 +104,31 @@ def test_ssh_uses_this_key_this_host_key_and_nothing_of_the_user(tmp_path: Path)
     )
     assert (options["Port"], options["ProxyJump"]) == ("2222", "gate")
     assert "PRIVATE" not in json.dumps(words)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("size", "is_taken"), [(4096, True), (4097, False), (10**6, False)])
+def test_a_controller_that_sends_more_than_it_announced_is_stopped(size: int, is_taken: bool, tmp_path: Path) -> None:
+    words = f"#!/bin/sh\nfor target; do :; done\nhead -c {size} /dev/zero >$target/a.conda\n"
+    (tmp_path / "rsync").write_text(words)
+    (tmp_path / "rsync").chmod(0o755)
+    client = controller.ControllerClient(KEY, ("ssh", "host"), {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.nullcontext() if is_taken else pytest.raises(MachinesUnknown),
+    ):
+        patch.setattr(controller, "LONGEST_LOG", 1024)
+        client.fetch_exported_files(tmp_path / "new", sizes=[10, 4096])
+    assert (tmp_path / "new" / "a.conda").stat().st_size <= 4096
+
+
+@pytest.mark.parametrize("size", [-1, "1", True, None, 1.5])
+def test_sizes_that_are_none_are_refused(size: object) -> None:
+    state = {"report": {"configs": [{"packages": [{"artifact": {"size": size}}]}]}}
+    with pytest.raises(BrokenPackage):
+        follow.announced_sizes(state)
+    invalid: tuple[dict[str, Any], ...] = ({"report": ["a"]}, {"report": {"configs": [{}]}}, {})
+    for broken in invalid:
+        with pytest.raises(BrokenPackage):
+            follow.announced_sizes(broken)
+    assert follow.announced_sizes({"report": None}) == []

@@ -117,6 +117,15 @@ def test_the_build_machine_decides_the_compilers_that_no_variant_names(tmp_path:
     assert compilers == [("gcc_osx-64",), ("clang_osx-arm64",)]
 
 
+def test_an_interpreter_of_an_outputs_test_is_ignored_with_a_warning(tmp_path: Path) -> None:
+    meta = f"{PACKAGE}outputs:\n  - name: b\n    test:\n      script: t.py\n      script_interpreter: python\n"
+    feedstock = written(tmp_path, meta, files={"recipe/t.py": ""})
+    rendering = render.render(feedstock, *matrix.configs(feedstock))
+    (warning,) = rendering.warnings
+    assert warning.startswith("recipe/meta.yaml:4:1: the test of the output b has a script_interpreter")
+    assert rendering.key_faults == ()
+
+
 def test_tests_of_an_output_with_the_recipes_name_are_ignored_with_a_warning(tmp_path: Path) -> None:
     tested = "  - name: {}\n    test:\n      commands:\n        - true\n"
     meta = f"{PACKAGE}outputs:\n{tested.format('a')}{tested.format('b')}"

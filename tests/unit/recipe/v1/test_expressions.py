@@ -115,6 +115,10 @@ def test_a_template_renders_as_rattler_build_renders_it(given: str, wanted: str)
         ("${{ git.head_rev('.') }}", "git.head_rev() is not supported"),
         ("${{ load_from_file('x') }}", "load_from_file() is not supported"),
         ("${{ 'a'|replace('a') }}", "does not take these arguments"),
+        ("${{ 'a'|split('') }}", "the filter 'split' does not take these arguments (empty separator)"),
+        ("${{ 'a'|split('a', 10 ** 30) }}", "the filter 'split' does not take these arguments"),
+        ("${{ {'a': 1}[1:] }}", "a slice of"),
+        ("${{ 10 ** 30 * 10 ** 30 }}", "mul: the result is too large"),
     ],
 )
 def test_what_has_no_value_is_told(given: str, why: str) -> None:

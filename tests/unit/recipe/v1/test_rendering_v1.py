@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.base.errors import RecipeFault
+from kiln.build.engine import metadata
 from kiln.feedstock import config_file
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import pins, render
@@ -171,6 +173,9 @@ outputs:
     libraries = [out for out in rendered(tmp_path, recipe, "zlib:\n- '1'\n- '2'\n").outputs if out.name == "lib-a"]
     assert len({library.build_string for library in libraries}) == 2
     assert [tool.used["lib-a"] for tool in tools] == [f"1 {library.build_string}" for library in libraries]
+    for output in (*tools, *libraries):  # the file in the package gives the hash of the build string
+        text = json.dumps(metadata.about_and_hash_edits(output)["hash_input"], sort_keys=True)
+        assert hashlib.sha1(text.encode()).hexdigest()[:7] in output.build_string
 
 
 @pytest.mark.parametrize(
