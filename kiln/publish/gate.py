@@ -94,7 +94,8 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
     """
     listed = package_reader.read_info_json(package, "paths.json")
     names, prefixes = _listed_paths_and_placeholders(listed)
-    sizes = {entry["_path"]: entry.get("size_in_bytes") for entry in listed.get("paths", ())}
+    entries = (entry for entry in listed.get("paths", ()) if isinstance(entry["_path"], str))
+    sizes = {entry["_path"]: entry.get("size_in_bytes") for entry in entries}
     inspection = _PackageInspection(forbidden=forbidden, prefixes=prefixes, sizes=sizes)
     inspection.escapes += [path[: package_reader.LONGEST_PATH] for path in names if _is_outside_prefix(path)]
     inspection.escapes += [f"{path}, twice" for path in duplicate_paths(names, folds_case=False)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import LedgerFault
+from kiln.base.errors import LedgerFault, SystemFault
 from tests import pairs
 
 if TYPE_CHECKING:
@@ -59,5 +59,5 @@ def test_a_pipe_in_its_place_holds_no_command_up(tmp_path: Path, words: tuple[st
     (root / "build_artifacts").mkdir()
     os.mkfifo(root / "build_artifacts" / "ledger.sqlite")
     (ended,) = pairs.run(root, words)
-    assert ended.code == LedgerFault.exit_code, ended.text
+    assert ended.code == SystemFault.exit_code, ended.text
     assert "is a pipe, not a file" in ended.text

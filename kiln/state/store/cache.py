@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln import __version__
 from kiln.base import files
-from kiln.base.errors import AlreadyRunning, HashMismatch
+from kiln.base.errors import AlreadyRunning
 from kiln.base.serialization import to_json
 from kiln.recipe.rendered import OWN_ENGINE
 from kiln.state.ledger import json_columns
@@ -181,30 +181,20 @@ def publish_finished_config(
     *,
     seconds: float,
     disk: int,
-    delivered: bool = False,
 ) -> tuple[PackageReport, ...]:
     """Put a finished config's packages into the channel, its wheels next to it, and record the config as finished.
 
     ``packages_made`` are package files with their reports, ``disk`` the bytes that the build took. A package of that
     name that another config has put there, from the same recipe and engine, stays: packages that depend on it may have
-    been tested with it. If the packages were ``delivered`` by other machines, both must have one hash, since one of
-    them may be forged. The channel is indexed by ``index_channel``, once for all configs that were added meanwhile.
-
-    Raises:
-        HashMismatch: another machine has delivered a package of this name with another hash.
+    been tested with it. Its hash is not compared: the times of a build and the config's variant are in its metadata, so
+    two machines that both build it well make different bytes. The channel is indexed by ``index_channel``, once for all
+    configs that were added meanwhile.
     """
     with hold_lock(layout.common_lock_file("channel")):
         reports = [json_columns.record_from_json(PackageReport, fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
         paths = [_channel_path(report) for report in reports]
         stays = [_artifact_of_other_config(ledger, layout, path, inputs, config) for path in paths]
-        for report, other in zip(reports, stays, strict=True):
-            if delivered and other is not None and other.sha256 != report.artifact.sha256:
-                raise HashMismatch(
-                    f"{other.path} was delivered with two hashes",
-                    why=f"by {other.config} with {other.sha256}, by {config} with {report.artifact.sha256}",
-                    hint=f"what several configs make must be the same from each; or build it here: kiln build {config}",
-                )
         fresh = [(source, path) for source, path, other in zip(sources, paths, stays, strict=True) if other is None]
         packages = [(source, path.split("/")[0]) for source, path in fresh if source.suffix != ".whl"]
         if packages:
@@ -404,7 +394,7 @@ def add_collected_packages(
     seconds = sum(report.build_seconds for report in packages)
     with Ledger(layout.ledger) as ledger:
         added = publish_finished_config(
-            ledger, layout, config.config, packages_made, config.inputs, seconds=seconds, disk=0, delivered=True
+            ledger, layout, config.config, packages_made, config.inputs, seconds=seconds, disk=0
         )
     if index:
         index_channel(layout)

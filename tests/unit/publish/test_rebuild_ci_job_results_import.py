@@ -127,12 +127,13 @@ def test_what_was_collected_before_a_refused_job_is_indexed(feedstock: Feedstock
 
 
 @pytest.mark.processes
-def test_a_package_of_two_configs_has_one_hash(feedstock: Feedstock, tmp_path: Path) -> None:
+def test_a_package_of_two_configs_stays_as_the_first_has_made_it(feedstock: Feedstock, tmp_path: Path) -> None:
     (feedstock.config_folder / "linux_64_b.yaml").write_text(VARIANT.format("small"))
-    job(tmp_path / "jobs" / "a")
-    job(tmp_path / "jobs" / "b", "linux_64_b", "small", payload={"share/forged": b"x"})
-    with pytest.raises(HashMismatch, match=r"small-1-h_0\.conda was delivered with two hashes"):
-        rebuild.import_ci_job_results(feedstock, [tmp_path / "jobs"])
+    first = job(tmp_path / "jobs" / "a") / "linux-64" / "small-1-h_0.conda"
+    job(tmp_path / "jobs" / "b", "linux_64_b", "small", payload={"share/other": b"x"})
+    expected = first.read_bytes()
+    rebuild.import_ci_job_results(feedstock, [tmp_path / "jobs"])
+    assert (feedstock.artifacts / "linux-64" / "small-1-h_0.conda").read_bytes() == expected
 
 
 def test_a_package_that_another_config_renders_is_refused(feedstock: Feedstock, tmp_path: Path) -> None:
