@@ -133,7 +133,18 @@ def _anonymous_memory(pid: int) -> int:
 
 
 def oom_kill_count() -> int:
-    """Return how many processes the kernel has killed since boot because memory ran out."""
+    """Return how many processes the kernel has killed so far because memory ran out, of this process's control group.
+
+    The count of the whole machine, which is taken where the group has none, also grows when a container somewhere
+    exceeds its own limit: a build that fails for another reason at that moment would be blamed on memory.
+    """
+    groups = (line.split(":", 2) for line in files.text_or_empty(Path("/proc/self/cgroup")).splitlines())
+    for _, controllers, group in groups:
+        version_1 = "memory" in controllers.split(",")
+        if version_1 or not controllers:
+            name = f"memory{group}/memory.oom_control" if version_1 else f"{group.lstrip('/')}/memory.events"
+            if match := _OOM_KILLS.search(files.text_or_empty(Path("/sys/fs/cgroup", name))):
+                return int(match[1])
     match = _OOM_KILLS.search(files.text_or_empty(Path("/proc/vmstat")))
     return int(match[1]) if match else 0
 

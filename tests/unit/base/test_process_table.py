@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base import process_table
+from kiln.base import files
 from kiln.base.process_table import kill_orphans_in_folder, oom_kill_count, parse_proc_stat, process_tree_memory
 from kiln.base.system.processes import is_process_running
 from tests.waiting import until
@@ -64,6 +64,24 @@ def test_memory_is_that_of_a_process_and_all_below_it() -> None:
 
 def test_the_kernels_count_is_a_number() -> None:
     assert oom_kill_count() >= 0
+
+
+@pytest.mark.parametrize(
+    ("groups", "counts", "count"),
+    [
+        ("4:cpu,memory:/a\n0::/\n", {"/sys/fs/cgroup/memory/a/memory.oom_control": "under_oom 0\noom_kill 3\n"}, 3),
+        ("0::/user.slice/a\n", {"/sys/fs/cgroup/user.slice/a/memory.events": "oom 9\noom_kill 2\n"}, 2),
+        ("0::/a\n", {}, 14),
+        ("", {}, 14),
+    ],
+    ids=["version 1", "version 2", "a group without a count", "no groups"],
+)
+def test_kills_in_other_control_groups_do_not_count(
+    monkeypatch: pytest.MonkeyPatch, groups: str, counts: dict[str, str], count: int
+) -> None:
+    texts = {"/proc/self/cgroup": groups, "/proc/vmstat": "nr_free 1\noom_kill 14\n", **counts}
+    monkeypatch.setattr(files, "text_or_empty", lambda path: texts.get(str(path), ""))
+    assert oom_kill_count() == count
 
 
 def test_a_process_is_parsed_whatever_its_name() -> None:
