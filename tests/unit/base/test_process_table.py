@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base import files
+from kiln.base import files, process_table
 from kiln.base.process_table import kill_orphans_in_folder, oom_kill_count, parse_proc_stat, process_tree_memory
 from kiln.base.system.processes import is_process_running
 from tests.waiting import until
