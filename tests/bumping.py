@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kiln.feedstock.bump import bump
 from kiln.recipe import feedstock as recipe_feedstock
-from tests.feedstocks import LINUX_ONLY
+from tests.builders import LINUX_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

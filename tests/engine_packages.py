@@ -20,8 +20,7 @@ from kiln.build.rehearsal import python_search
 from kiln.build.rehearsal.python_package import write_python_packages
 from kiln.conda import package_reader
 from kiln.conda.channel import LocalChannel
-from tests import warm
-from tests.feedstocks import written
+from tests import builders, warm
 from tests.git_repositories import git
 from tests.packages import conda_package, release_package
 
@@ -96,7 +95,7 @@ def exporting(folder: Path, name: str) -> Path:
 
 def packages(folder: Path, engine: str, meta: str, variants: str, files: Mapping[str, str]) -> dict[str, Package]:
     """Return the packages that an engine makes of a recipe, by their file names."""
-    feedstock = written(folder / "feedstock", meta, variants, files=files)
+    feedstock = builders.feedstock(folder / "feedstock", meta, variants, files=files)
     words = ("-C", str(feedstock.root))
     warm.kiln(*words, "rerender", "--no-pinning", check=True)
     ended = warm.kiln(*words, "build", "--all", "--container", "none", "--engine", engine)

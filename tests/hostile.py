@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.feedstocks import LINUX_ONLY, written
+from tests import builders
+from tests.builders import LINUX_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ class Hostile:
     def write(self, folder: Path) -> Feedstock:
         """Write the feedstock, with a config's file for ``kiln render``."""
         config = (f".ci_support/{CONFIG}.yaml", "target_platform:\n- linux-64\n")
-        return written(folder, self.meta, self.variants, self.forge, dict([config, *self.files]))
+        return builders.feedstock(folder, self.meta, self.variants, self.forge, dict([config, *self.files]))
 
 
 def template(family: str, body: str) -> Hostile:

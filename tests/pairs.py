@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from kiln.base.files import remove, sha256
 from kiln.feedstock import matrix, rerender
 from kiln.state.ledger.ledger import Ledger
-from tests.feedstocks import LINUX_ONLY, written
+from tests import builders
+from tests.builders import LINUX_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -78,7 +79,7 @@ class Ended:
 
 def feedstock(folder: Path, letters: str = LETTERS) -> Path:
     """Write a feedstock of one config for each letter, and return its folder."""
-    result = written(folder, RECIPE, "\n- ".join(("letter:", *letters)) + "\n", LINUX_ONLY)
+    result = builders.feedstock(folder, RECIPE, "\n- ".join(("letter:", *letters)) + "\n", LINUX_ONLY)
     rerender.write_ci_support(result, matrix.configs(result))
     return result.root
 

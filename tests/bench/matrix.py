@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests import builders
 from tests.bench.timing import ROOT, median, run, seconds
-from tests.feedstocks import LINUX_ONLY, written
+from tests.builders import LINUX_ONLY
 
 if TYPE_CHECKING:
     from tests.bench.timing import Row
@@ -57,7 +58,7 @@ def generated(size: int, folder: Path) -> Row:
     alphas = "".join(f"  - a{index}\n" for index in range(size))
     betas = "".join(f"  - b{index % 7}\n" for index in range(size))
     variants = f"zip_keys:\n  -\n    - alpha\n    - beta\nalpha:\n{alphas}beta:\n{betas}"
-    root = written(folder / f"generated-{size}", recipe, variants, LINUX_ONLY).root
+    root = builders.feedstock(folder / f"generated-{size}", recipe, variants, LINUX_ONLY).root
     took = seconds(partial(kiln, root, "matrix", "--json"))
     memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
     return f"a generated matrix, {size:,} configs", f"{took:.2f} s, {memory} MB", "300 MB"

@@ -19,7 +19,8 @@ from kiln.cli.main import run
 from kiln.conda import package_reader
 from kiln.conda.channel import LocalChannel
 from kiln.recipe import feedstock
-from tests.feedstocks import LINUX_ONLY, written
+from tests import builders
+from tests.builders import LINUX_ONLY
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -385,7 +386,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     variants = f"flavour:\n  - sweet\nchannel_sources:\n  - {channel.url}\n"
     root = folder / "feedstock"
     if request.param == "meta.yaml":
-        written(root, META, variants, files={**SOURCES, **SCRIPTS})
+        builders.feedstock(root, META, variants, files={**SOURCES, **SCRIPTS})
     else:
         files = {"recipe/recipe.yaml": RECIPE, "recipe/variants.yaml": variants, "conda-forge.yml": LINUX_ONLY}
         for name, text in {**files, **SOURCES, "recipe/link.sh": SCRIPTS["recipe/link.sh"]}.items():

@@ -17,9 +17,8 @@ from kiln.conda.channel import LocalChannel
 from kiln.conda.package_reader import open_package_members, read_info_json
 from kiln.container import emulation
 from kiln.feedstock import matrix, rerender
-from tests import emulating
+from tests import builders, emulating
 from tests.emulating import QEMU
-from tests.feedstocks import written
 from tests.packages import release_package
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +114,7 @@ def test_a_package_is_built_for_another_platform_and_not_tested(tmp_path: Path) 
     (tmp_path / "channel" / "linux-aarch64").mkdir(parents=True)
     channel.add([(compiler, "linux-64"), (tool, "linux-64"), (wrong, "linux-64"), (library, "linux-aarch64")])
     variants = f"channel_sources:\n  - {channel.url}\nc_compiler:\n  - gcc\nc_compiler_version:\n  - 14\n"
-    feedstock = written(tmp_path / "feedstock", META, variants, FORGE)
+    feedstock = builders.feedstock(tmp_path / "feedstock", META, variants, FORGE)
     rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     words = ("-C", str(feedstock.root), "build", "linux_aarch64_", "--container", "none", "--json")
     before = emulating.prefix(emulated=False) if emulation.can_run_platform("linux-aarch64", in_container=False) else ()
@@ -156,7 +155,7 @@ def test_what_debians_cross_compiler_makes_runs_on_the_target(tmp_path: Path) ->
     channel = LocalChannel(root=tmp_path / "channel")
     channel.add([(compiler(tmp_path / "made"), "linux-64")])
     variants = f"channel_sources:\n  - {channel.url}\nc_compiler:\n  - gcc\nc_compiler_version:\n  - 14\n"
-    feedstock = written(tmp_path / "feedstock", COMPILED, variants, FORGE, SOURCES)
+    feedstock = builders.feedstock(tmp_path / "feedstock", COMPILED, variants, FORGE, SOURCES)
     rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     words = ("-C", str(feedstock.root), "build", "linux_aarch64_", "--container", "none")
     built = subprocess.run(

@@ -18,9 +18,8 @@ from kiln.conda.channel import LocalChannel
 from kiln.conda.package_reader import open_package_members, read_info_json
 from kiln.conda.solve import solve
 from kiln.feedstock import matrix, rerender
-from tests import emulating
+from tests import builders, emulating
 from tests.emulating import QEMU
-from tests.feedstocks import written
 from tests.integration.test_cross import CC, FORGE
 from tests.packages import release_package
 
@@ -208,7 +207,7 @@ def feedstock(channel: LocalChannel, tmp_path: Path) -> Feedstock:
         f"channel_sources:\n  - {channel.url}\nc_compiler:\n  - gcc\nc_compiler_version:\n  - 14\n"
         f"python:\n  - {PYTHON}.* *_cpython\n"
     )
-    result = written(tmp_path / "feedstock", META, variants, FORGE, SOURCES)
+    result = builders.feedstock(tmp_path / "feedstock", META, variants, FORGE, SOURCES)
     rerender.write_ci_support(result, [config for config in matrix.configs(result) if config.name == CONFIG])
     assert [file.stem for file in result.config_folder.glob("*.yaml")] == [CONFIG]
     return result

@@ -18,7 +18,7 @@ from kiln.container.container import Container, DerivedImage, InstallRefusal
 from kiln.container.plan import ContainerRun
 from kiln.run import images as run_images
 from kiln.run.images import BuildLocation
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ def test_an_image_without_yum_is_refused_unless_the_caller_has_chosen_it(
     derived = DerivedImage(image=base_image, digest=digest, packages=("libX11",))
     assert container_container.provide_derived_image(engine, derived) == InstallRefusal()
     meta = "package:\n  name: a\n  version: 1\n"
-    feedstock = written(tmp_path, meta, files={"recipe/yum_requirements.txt": "libX11\n"})
+    feedstock = builders.feedstock(tmp_path, meta, files={"recipe/yum_requirements.txt": "libX11\n"})
     places = {"linux_64_": BuildLocation(image=base_image, digest=digest)}
     options = RunOptions(configs=("linux_64_",), command="")
     with pytest.raises(UsageError, match="cannot be installed into") as caught:

@@ -14,7 +14,7 @@ from kiln.base import limits
 from kiln.base.errors import KilnError
 from kiln.feedstock import config_file, matrix
 from kiln.recipe import pins, render
-from tests.feedstocks import NAMES, PINNING, copied, expected
+from tests.builders import NAMES, PINNING, copied, expected
 
 if TYPE_CHECKING:
     from pathlib import Path

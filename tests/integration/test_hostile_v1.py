@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.bench.hostile import fails, read
-from tests.feedstocks import LINUX_ONLY
+from tests.builders import LINUX_ONLY
 from tests.hostile import Hostile
 
 if TYPE_CHECKING:

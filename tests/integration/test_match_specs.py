@@ -17,7 +17,7 @@ from kiln.conda.channel import LocalChannel
 from kiln.conda.package_reader import read_info_json
 from kiln.feedstock import matrix
 from kiln.recipe import pins, render
-from tests.feedstocks import written
+from tests import builders
 from tests.packages import release_package
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def channel(tmp_path: Path) -> LocalChannel:
 
 
 def test_a_recipe_may_use_any_form(channel: LocalChannel, tmp_path: Path) -> None:
-    feedstock = written(tmp_path / "feedstock", META.format(channel=channel.url))
+    feedstock = builders.feedstock(tmp_path / "feedstock", META.format(channel=channel.url))
     (config,) = matrix.configs(feedstock)
     (step,) = plan_outputs(
         pins.close_static_pins(render.render(feedstock, config)),

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import RecipeFault, VariantFault
-from tests import warm
-from tests.feedstocks import written
+from tests import builders, warm
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """\
@@ -38,7 +37,7 @@ def feedstock(folder: Path, *, platform: str = "linux-64", config: str = "linux_
     """Write a feedstock of one config, with these values in the places of good ones."""
     variants = CONFIG.format(platform=platform)
     files = {f".ci_support/{config}.yaml": variants}
-    return written(folder, RECIPE.format(**{**GOOD, **fields}), variants, files=files).root
+    return builders.feedstock(folder, RECIPE.format(**{**GOOD, **fields}), variants, files=files).root
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -88,7 +87,9 @@ def test_a_file_whose_name_can_be_no_configs_is_refused(tmp_path: Path, config: 
 
 def test_nothing_that_a_recipe_says_moves_the_cursor(tmp_path: Path) -> None:
     recipe = 'package:\n  name: small\n  version: 1\nbuild:\n  script: "echo \\e[2J\\u202e"\n'
-    root = written(tmp_path, recipe, files={".ci_support/linux_64_.yaml": CONFIG.format(platform="linux-64")}).root
+    root = builders.feedstock(
+        tmp_path, recipe, files={".ci_support/linux_64_.yaml": CONFIG.format(platform="linux-64")}
+    ).root
     code, said = kiln(root, "render")
     assert code == 0
     assert "echo \\x1b[2J\\u202e" in said

@@ -9,7 +9,7 @@ from kiln.cli.main import run
 from kiln.feedstock.config_file import read_config
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import pins, render
-from tests.feedstocks import written
+from tests import builders
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ test:
 
 def package_of(folder: Path, word: str) -> Path:
     """Write a feedstock whose test looks for a word; return the package that it renders."""
-    feedstock = written(folder / "feedstock", META.replace("{word}", word))
+    feedstock = builders.feedstock(folder / "feedstock", META.replace("{word}", word))
     assert run(["-C", str(feedstock.root), "rerender"]) == 0
     config = read_config(feedstock, next(feedstock.config_folder.glob("*.yaml")).stem)
     output = pins.close_static_pins(render.render(recipe_feedstock.load(feedstock.root), config)).outputs[0]

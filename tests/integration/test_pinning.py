@@ -14,7 +14,7 @@ from kiln.base.errors import PinningNeeded, RecipeFault, UsageError
 from kiln.cli.main import run
 from kiln.conda.channel import LocalChannel
 from kiln.feedstock import pinning
-from tests.feedstocks import written
+from tests import builders
 from tests.git_repositories import git
 from tests.packages import release_package
 
@@ -35,7 +35,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Feedstock:
-    return written(tmp_path / "feedstock", META)
+    return builders.feedstock(tmp_path / "feedstock", META)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from kiln.conda.package_reader import read_info_json
 from kiln.feedstock import matrix
 from kiln.recipe import pins as recipe_pins
 from kiln.recipe import render
-from tests.feedstocks import written
+from tests import builders
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def recipe_of(run: list[str]) -> str:
 def step_of(folder: Path, run: list[str]) -> BuildStep:
     """Return the step that builds a recipe whose packages in host are HOST's."""
     channel = channel_of(folder)
-    feedstock = written(folder / "feedstock", recipe_of(run), PINS)
+    feedstock = builders.feedstock(folder / "feedstock", recipe_of(run), PINS)
     (config,) = matrix.configs(feedstock)
     rendered = recipe_pins.close_static_pins(render.render(feedstock, config))
     (step,) = plan_outputs(
@@ -179,7 +179,7 @@ def test_the_bounds_of_the_table_are_those_of_conda_build(tmp_path: Path) -> Non
     settings = {"channels": [channel_of(tmp_path).url], "default_channels": []}
     (tmp_path / "condarc").write_text(json.dumps(settings))
     folders = {"CONDA_PKGS_DIRS": str(tmp_path / "fetched"), "CONDA_BLD_PATH": str(tmp_path / "croot")}
-    recipe = written(tmp_path / "feedstock", recipe_of([row.v0 for row in ROWS]), PINS).recipe
+    recipe = builders.feedstock(tmp_path / "feedstock", recipe_of([row.v0 for row in ROWS]), PINS).recipe
     argv = ("conda-build", str(recipe), "--no-test", "--no-anaconda-upload", "--package-format", "2")
     environment = {**os.environ, "CONDARC": str(tmp_path / "condarc"), **folders}
     ended = subprocess.run(argv, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False)

@@ -17,8 +17,7 @@ from kiln.conda import package_reader
 from kiln.conda.channel import LocalChannel
 from kiln.conda.package_writer import SUBDIR
 from kiln.publish import gate
-from tests import warm
-from tests.feedstocks import written
+from tests import builders, warm
 
 pytestmark = pytest.mark.sampled
 
@@ -88,7 +87,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> LocalChannel:
 
 def test_a_package_of_pip_install_has_no_path_of_its_build(channel: LocalChannel, tmp_path: Path) -> None:
     sources = {"pyproject.toml": PROJECT, "backend.py": BACKEND, "LICENSE": "free"}
-    feedstock = written(
+    feedstock = builders.feedstock(
         tmp_path / "feedstock",
         META,
         f"channel_sources:\n  - {channel.url}\n",

@@ -19,7 +19,7 @@ import pytest
 from kiln.base.errors import BuildFailed, HashMismatch, RecipeFault, TestsFailed
 from kiln.conda import package_reader, package_writer
 from kiln.conda.channel import LocalChannel
-from tests.feedstocks import written
+from tests import builders
 from tests.packages import conda_package, release_package
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def build(
 ) -> subprocess.CompletedProcess[str]:
     """Write a feedstock and build its config; lists in brackets, which would be selectors, become blocks."""
     text = re.sub(r"^( *)([\w-]+): \[(.*)\]$", _block, meta, flags=re.MULTILINE)
-    feedstock = written(folder / "feedstock", text, variants, files=files)
+    feedstock = builders.feedstock(folder / "feedstock", text, variants, files=files)
     words = (sys.executable, "-m", "kiln", "-C", str(feedstock.root))
     subprocess.run((*words, "rerender", "--no-pinning"), cwd=ROOT, check=True, capture_output=True)
     argv = (*words, "build", "--all", "--container", "none", *more)

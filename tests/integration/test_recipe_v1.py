@@ -15,7 +15,7 @@ import pytest
 from kiln.feedstock import config_file, matrix, rerender
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import render
-from tests.feedstocks import FIXTURES
+from tests.builders import FIXTURES
 
 if TYPE_CHECKING:
     from kiln.recipe.feedstock import BuildConfig, Feedstock

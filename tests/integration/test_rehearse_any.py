@@ -15,8 +15,7 @@ import pytest
 
 from kiln.build.rehearsal import python_search
 from kiln.conda.package_reader import read_info_json
-from tests import warm
-from tests.feedstocks import written
+from tests import builders, warm
 
 if TYPE_CHECKING:
     import subprocess
@@ -156,7 +155,7 @@ def test_a_python_feedstock_is_rehearsed_from_wheels_and_from_its_source_on_an_i
     index.mkdir(parents=True)
     (index / "renamed-1.0.tar.gz").write_bytes(archive)
     (index / "index.html").write_text(f'<a href="renamed-1.0.tar.gz#sha256={sha256}">the source</a>')
-    feedstock = written(tmp_path / "feedstock", NOARCH.format(sha256=sha256, python=python))
+    feedstock = builders.feedstock(tmp_path / "feedstock", NOARCH.format(sha256=sha256, python=python))
     assert kiln(feedstock.root, "rerender", "--no-pinning").returncode == 0
     extra = " ".join(filter(None, (os.environ.get("PIP_EXTRA_INDEX_URL"), index.parent.as_uri())))
     ended = kiln(feedstock.root, "build", "--rehearse", "--json", env={"PIP_EXTRA_INDEX_URL": extra})
@@ -171,7 +170,7 @@ def test_a_python_feedstock_is_rehearsed_from_wheels_and_from_its_source_on_an_i
 
 
 def test_a_c_feedstock_is_rehearsed_with_this_machines_compiler(tmp_path: Path) -> None:
-    feedstock = written(tmp_path / "feedstock", "", files=C_FILES)
+    feedstock = builders.feedstock(tmp_path / "feedstock", "", files=C_FILES)
     (feedstock.root / "recipe" / "meta.yaml").unlink()
     (feedstock.root / "recipe" / "conda_build_config.yaml").unlink()
     assert kiln(feedstock.root, "rerender", "--no-pinning").returncode == 0
@@ -188,7 +187,7 @@ def test_a_c_feedstock_is_rehearsed_with_this_machines_compiler(tmp_path: Path) 
 def test_what_cannot_be_had_is_listed_before_anything_is_built(tmp_path: Path) -> None:
     meta = NOARCH.format(sha256="0" * 64, python=MACHINE.minor_version if MACHINE else "")
     meta = meta.replace("    - setuptools\n", "    - setuptools\n    - libwhatever\n    - hello-words-of-nobody >=3\n")
-    feedstock = written(tmp_path / "feedstock", meta)
+    feedstock = builders.feedstock(tmp_path / "feedstock", meta)
     assert kiln(feedstock.root, "rerender", "--no-pinning").returncode == 0
     ended = kiln(feedstock.root, "build", "--rehearse", env={"PIP_EXTRA_INDEX_URL": ""})
     assert ended.returncode == 38, ended.stderr

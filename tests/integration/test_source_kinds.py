@@ -19,8 +19,7 @@ import pytest
 from kiln.base.errors import DownloadFailed, HashMismatch, RecipeFault
 from kiln.build.engine.sources import folder_content_hash
 from kiln.conda import package_reader
-from tests import warm
-from tests.feedstocks import written
+from tests import builders, warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,7 +53,7 @@ def tarball(path: Path, *, top: str = "app-1/") -> Path:
 
 
 def build(folder: Path, source: str, files: Mapping[str, str], engine: str) -> subprocess.CompletedProcess[str]:
-    feedstock = written(folder / "feedstock", HEAD + source + SCRIPT, files=files)
+    feedstock = builders.feedstock(folder / "feedstock", HEAD + source + SCRIPT, files=files)
     words = ("-C", str(feedstock.root))
     warm.kiln(*words, "rerender", "--no-pinning", check=True)
     return warm.kiln(*words, "build", "--all", "--container", "none", "--engine", engine)

@@ -25,7 +25,7 @@ from kiln.container.engine import Engine, choose_engine
 from kiln.container.plan import ContainerRun
 from kiln.image import worker
 from kiln.recipe.feedstock import Feedstock
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +153,7 @@ def recipe(folder: Path) -> Feedstock:
     for subdir in ("noarch", "linux-64"):
         (folder / "channel" / subdir).mkdir(parents=True)
         (folder / "channel" / subdir / "repodata.json").write_text('{"packages": {}, "packages.conda": {}}')
-    feedstock = written(
+    feedstock = builders.feedstock(
         folder / "feedstock",
         META,
         VARIANTS.format(channel=folder / "channel"),

@@ -8,7 +8,7 @@ from kiln.build.config_build import config_with_emulator
 from kiln.build.engine.recipe import variant_variables
 from kiln.feedstock import config_file, matrix, rerender
 from kiln.recipe import pins, render
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ build_platform:
 
 
 def test_scripts_of_cross_compiled_configs_find_qemu_user_if_it_is_here(tmp_path: Path) -> None:
-    feedstock = written(tmp_path / "feedstock", META, "", FORGE)
+    feedstock = builders.feedstock(tmp_path / "feedstock", META, "", FORGE)
     rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     native, cross = (
         pins.close_static_pins(render.render(feedstock, config))

@@ -11,7 +11,7 @@ import pytest
 from kiln.base.errors import UsageError
 from kiln.cli import build, main
 from kiln.state.results import ConfigRun, ConfigState, MatrixReport
-from tests.feedstocks import written
+from tests import builders
 from tests.unit.run.test_plan import a_plan
 
 if TYPE_CHECKING:
@@ -41,18 +41,18 @@ def test_what_a_chain_cannot_do_is_refused(
     tmp_path: Path, words: tuple[str, ...], configs: tuple[str, ...], what: str
 ) -> None:
     with pytest.raises(UsageError, match=what):
-        build.requested_job_chain(written(tmp_path, META), parsed(*words), configs)
+        build.requested_job_chain(builders.feedstock(tmp_path, META), parsed(*words), configs)
 
 
 def test_a_budget_alone_has_no_chain(tmp_path: Path) -> None:
-    assert build.requested_job_chain(written(tmp_path, META), parsed("--budget", "1h"), ("a", "b")) is None
+    assert build.requested_job_chain(builders.feedstock(tmp_path, META), parsed("--budget", "1h"), ("a", "b")) is None
 
 
 @pytest.mark.parametrize(("script", "lines"), [("make", 2), ('bazel --disk_cache="$BAZEL_DISK_CACHE"', 1)])
 def test_a_compile_that_exceeds_the_budget_is_told_before_it_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str, lines: int
 ) -> None:
-    feedstock = written(tmp_path, META)
+    feedstock = builders.feedstock(tmp_path, META)
     (feedstock.recipe / "build.sh").write_text(script)
     build.take_over_from_previous_job(None, feedstock, a_plan(estimate=7200.0), parsed("--budget", "1h"))
     notes = capsys.readouterr().err.splitlines()
@@ -67,7 +67,7 @@ def test_after_a_notice_no_more_is_handed_on_than_there_is_time_for(tmp_path: Pa
     notice = tmp_path / "notice"
     notice.write_text(json.dumps({"at": time.time() + left}))
     options = parsed("--handover", str(tmp_path / "handover"), "--notice", str(notice))
-    chain = build.requested_job_chain(written(tmp_path / "feedstock", META), options, ("a",))
+    chain = build.requested_job_chain(builders.feedstock(tmp_path / "feedstock", META), options, ("a",))
     assert chain is not None
     report = MatrixReport(
         run=1,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.cli import completion, main
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def test_the_entry_script_has_the_arguments_of_build() -> None:
 
 @pytest.mark.parametrize("quote", ["", "'", '"'])
 def test_configs_are_those_of_the_named_feedstock(tmp_path: Path, quote: str) -> None:
-    feedstock = written(tmp_path / "f", "package:\n  name: a\n  version: '1'\n")
+    feedstock = builders.feedstock(tmp_path / "f", "package:\n  name: a\n  version: '1'\n")
     feedstock.config_folder.mkdir()
     for name in ("linux_64_b", "linux_64_a"):
         (feedstock.config_folder / f"{name}.yaml").touch()

@@ -12,7 +12,8 @@ from kiln.base.errors import ConversionRefused, UsageError
 from kiln.cli import convert
 from kiln.cli.main import make_pasteable, run
 from kiln.feedstock.convert.proof import Difference
-from tests.feedstocks import PINNING, written
+from tests import builders
+from tests.builders import PINNING
 from tests.unit.feedstock.convert.feedstocks import conversion, expected
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ SPLIT = (
 
 def differing(folder: Path) -> Feedstock:
     """Return a feedstock of which conda-build makes fewer packages than rattler-build."""
-    feedstock = written(folder, SPLIT, "python:\n  - 3.11.*\n  - 3.12.*\n")
+    feedstock = builders.feedstock(folder, SPLIT, "python:\n  - 3.11.*\n  - 3.12.*\n")
     assert run(["-C", str(folder), "rerender"]) == 0
     return feedstock
 
@@ -75,7 +76,7 @@ def test_the_proof_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_key_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     meta = "package:\n  name: a\n  version: '1'\nabout:\n  summary: s\n  doc_source_url: d\n"
-    feedstock = written(tmp_path, meta)
+    feedstock = builders.feedstock(tmp_path, meta)
     words = ["-C", str(tmp_path), "convert", "-e", str(PINNING)]
     assert run(words) == ConversionRefused.exit_code
     assert "recipe/meta.yaml:6:1" in capsys.readouterr().err
@@ -84,7 +85,7 @@ def test_a_key_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_missing_pinning_is_refused(tmp_path: Path) -> None:
-    written(tmp_path, SPLIT)
+    builders.feedstock(tmp_path, SPLIT)
     assert run(["-C", str(tmp_path), "convert", "-e", str(tmp_path / "pin")]) == UsageError.exit_code
 
 

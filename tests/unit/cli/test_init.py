@@ -12,7 +12,7 @@ import pytest
 from kiln.base.errors import FeedstockNotFound, NotWritable, UsageError
 from kiln.cli import main
 from kiln.cli.main import make_pasteable
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_feedstock_is_completed_and_no_file_of_it_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = written(tmp_path / "f", META, files={".gitignore": "theirs\n"})
+    feedstock = builders.feedstock(tmp_path / "f", META, files={".gitignore": "theirs\n"})
     before = contents(feedstock.root)
     assert init(feedstock.root, "--json") == 0
     after = contents(feedstock.root)
@@ -84,7 +84,7 @@ def test_a_feedstock_is_completed_and_no_file_of_it_changes(tmp_path: Path, caps
 
 
 def test_a_checkout_with_configs_keeps_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = written(tmp_path / "f", META)
+    feedstock = builders.feedstock(tmp_path / "f", META)
     assert main.dispatch(["-C", str(feedstock.root), "rerender"]) == 0
     (feedstock.config_folder / "linux_64_.yaml").write_text("target_platform:\n- linux-64\nmine:\n- '1'\n")
     capsys.readouterr()
@@ -104,7 +104,7 @@ def test_a_checkout_with_configs_keeps_them(tmp_path: Path, capsys: pytest.Captu
 def test_a_recipe_that_needs_a_pinning_is_written_and_what_is_missing_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    feedstock = written(tmp_path, META + "requirements:\n  host:\n    - zlib {{ zlib_version }}\n")
+    feedstock = builders.feedstock(tmp_path, META + "requirements:\n  host:\n    - zlib {{ zlib_version }}\n")
     assert init(feedstock.root, "--pinning-channel", "none") == 0
     printed = capsys.readouterr().out
     assert ".ci_support and the workflow are not written: zlib_version has no value without a pinning" in printed
@@ -141,7 +141,7 @@ def test_a_folder_without_a_recipe_is_not_completed(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_files_that_git_ignores_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(tmp_path, META)
+    builders.feedstock(tmp_path, META)
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / ".gitignore").write_text("*\n!/conda-forge.yml\n!/**/\n!/recipe/**\n!/.ci_support/**\n")
     assert init(tmp_path, "--no-pinning", "--json") == 0

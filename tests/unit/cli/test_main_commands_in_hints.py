@@ -9,7 +9,7 @@ import pytest
 from kiln.base.errors import RecipeFault, UnknownConfig, UsageError
 from kiln.cli import main
 from kiln.cli.main import make_hints_pasteable, make_pasteable
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ def test_all_hints_of_an_error_are_completed(folder: Path) -> None:
 def test_a_command_that_fails_and_one_that_ends_well_print_such_commands(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = written(folder / "f", META).root
+    root = builders.feedstock(folder / "f", META).root
     assert main.run(["-C", "f", "build", "--all"]) == UnknownConfig.exit_code
     commands = f"bin/kiln -C {root} matrix lists the configs, bin/kiln -C {root} rerender writes them"
     assert f"  try: {commands}\n" in capsys.readouterr().err

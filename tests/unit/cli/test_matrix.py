@@ -10,7 +10,8 @@ import pytest
 
 from kiln.base.errors import MalformedYaml, MatrixDrift, UnknownConfig, UnsafeTemplate, UnsupportedPython, UsageError
 from kiln.cli.main import make_pasteable, run
-from tests.feedstocks import PINNING, copied, written
+from tests import builders
+from tests.builders import PINNING, copied
 from tests.git_repositories import git
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ VARIANTS = "alpha:\n  - 1\n  - 2\nloop:\n  - x\n  - y\n"
 
 
 def test_the_matrix_shows_what_varies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(tmp_path, MIXED, VARIANTS)
+    builders.feedstock(tmp_path, MIXED, VARIANTS)
     assert run(["-C", str(tmp_path), "matrix"]) == 0
     head, _, first, second, _, last = capsys.readouterr().out.splitlines()
     assert head.split() == ["config", "alpha"]
@@ -34,7 +35,7 @@ def test_the_matrix_shows_what_varies(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_matrix_as_json_holds_every_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(tmp_path, RECIPE, VARIANTS)
+    builders.feedstock(tmp_path, RECIPE, VARIANTS)
     assert run(["-C", str(tmp_path), "matrix", "--json"]) == 0
     configs = json.loads(capsys.readouterr().out)
     assert [config["variant"]["loop"] for config in configs] == [["x"], ["y"], ["x"], ["y"]]
@@ -44,7 +45,7 @@ def test_the_matrix_as_json_holds_every_value(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.processes
 @pytest.mark.needs("git")
 def test_a_change_is_shown_by_what_it_does_to_the_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = written(tmp_path, RECIPE, VARIANTS)
+    feedstock = builders.feedstock(tmp_path, RECIPE, VARIANTS)
     for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
         git(tmp_path, *words)
     (feedstock.recipe / "conda_build_config.yaml").write_text("alpha:\n  - 2\n  - 3\nloop:\n  - x\nimage:\n  - z\n")
@@ -58,7 +59,7 @@ def test_a_change_is_shown_by_what_it_does_to_the_matrix(tmp_path: Path, capsys:
 
 
 def test_a_python_that_cannot_unpack_safely_compares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(tmp_path, RECIPE, VARIANTS)
+    builders.feedstock(tmp_path, RECIPE, VARIANTS)
     monkeypatch.delattr(tarfile, "data_filter")
     assert run(["-C", str(tmp_path), "matrix", "--diff", "HEAD"]) == UnsupportedPython.exit_code
 
@@ -74,7 +75,7 @@ def test_rerender_writes_then_finds_nothing_to_do(tmp_path: Path, capsys: pytest
 
 
 def test_a_check_shows_the_difference_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = written(tmp_path, RECIPE, VARIANTS)
+    feedstock = builders.feedstock(tmp_path, RECIPE, VARIANTS)
     run(["-C", str(tmp_path), "rerender"])
     (feedstock.recipe / "conda_build_config.yaml").write_text(VARIANTS + "c_compiler_version:\n  - 9\n")
     feedstock.meta.write_text(RECIPE + "  build:\n    - {{ compiler('c') }}\n")
@@ -87,7 +88,7 @@ def test_a_check_shows_the_difference_and_fails(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_pinning_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(tmp_path, RECIPE)
+    builders.feedstock(tmp_path, RECIPE)
     assert run(["-C", str(tmp_path), "rerender", "-e", str(tmp_path / "pin")]) == UsageError.exit_code
     assert "pin" in capsys.readouterr().err
 
@@ -107,7 +108,7 @@ def test_a_config_is_shown_as_a_maintainer_reads_it(tmp_path: Path, capsys: pyte
 
 
 def test_json_of_several_configs_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(tmp_path, RECIPE, VARIANTS)
+    builders.feedstock(tmp_path, RECIPE, VARIANTS)
     run(["-C", str(tmp_path), "rerender"])
     capsys.readouterr()
     assert run(["-C", str(tmp_path), "render", "--json"]) == 0
@@ -117,7 +118,7 @@ def test_json_of_several_configs_is_one_object(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_nothing_to_render_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(tmp_path, RECIPE)
+    builders.feedstock(tmp_path, RECIPE)
     assert run(["-C", str(tmp_path), "render"]) == UnknownConfig.exit_code
     assert make_pasteable("kiln rerender", tmp_path) in capsys.readouterr().err
 
@@ -146,7 +147,7 @@ def test_without_its_pinning_a_broken_recipe_is_an_error(
     tmp_path: Path, line: str, error: type[KilnError], capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = "package: {name: a, version: '1'}\nrequirements:\n  host:\n    - python {{ python_min }}\n"
-    written(tmp_path, recipe + line)
+    builders.feedstock(tmp_path, recipe + line)
     (tmp_path / ".ci_support").mkdir()
     (tmp_path / ".ci_support" / "linux_64_.yaml").write_text("python_min:\n- '3.10'\ntarget_platform:\n- linux-64\n")
     assert run(["-C", str(tmp_path), "matrix", "--pinning-channel", "none"]) == error.exit_code

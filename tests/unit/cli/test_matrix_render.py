@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kiln.base.errors import UnknownConfig
 from kiln.cli import matrix
 from kiln.cli.main import make_pasteable, run
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ test:
 
 
 def test_a_config_is_shown_with_its_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = written(tmp_path, META)
+    feedstock = builders.feedstock(tmp_path, META)
     assert run(["-C", str(feedstock.root), "rerender"]) == 0
     capsys.readouterr()
     assert run(["-C", str(feedstock.root), "render"]) == 0
@@ -47,7 +47,7 @@ def test_a_config_is_shown_with_its_outputs(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_configs_are_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = written(tmp_path, META)
+    feedstock = builders.feedstock(tmp_path, META)
     assert run(["-C", str(feedstock.root), "rerender"]) == 0
     capsys.readouterr()
     assert run(["-C", str(feedstock.root), "render", "--json"]) == 0
@@ -56,7 +56,7 @@ def test_configs_are_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_feedstock_without_configs_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = written(tmp_path, META)
+    feedstock = builders.feedstock(tmp_path, META)
     assert run(["-C", str(feedstock.root), "render"]) == UnknownConfig.exit_code
     assert make_pasteable("kiln rerender writes them", tmp_path) in capsys.readouterr().err
 
@@ -80,7 +80,7 @@ FAULTY = "package:\n  name: a\n  version: 1\nbuild:\n  numbr: 2\n  pin_depends: 
 
 
 def test_keys_at_fault_are_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = written(tmp_path, f"{FAULTY}foo: 1\n")
+    feedstock = builders.feedstock(tmp_path, f"{FAULTY}foo: 1\n")
     feedstock.config_folder.mkdir(exist_ok=True)
     (feedstock.config_folder / "linux_64_.yaml").write_text("target_platform:\n- linux-64\n")
     assert run(["-C", str(tmp_path), "render", "--json"]) == 0

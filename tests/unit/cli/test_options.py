@@ -16,7 +16,7 @@ from kiln.build.rehearsal.python_search import DEFAULT_CHANNEL
 from kiln.cli import main
 from kiln.cli import options as cli_options
 from kiln.recipe.feedstock import Feedstock
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ EXTERNAL = {
 
 
 def options_of(folder: Path, *words: str) -> RunOptions:
-    feedstock = written(folder, META)
+    feedstock = builders.feedstock(folder, META)
     parser, _ = main.command_parser_and_module("build")
     return cli_options.run_options(feedstock, parser.parse_args(words), ("a",))
 
@@ -153,7 +153,7 @@ def test_containers_are_those_of_conda_forge_yml_unless_the_user_chooses(
 ) -> None:
     monkeypatch.delenv("DOCKER_EXECUTABLE", raising=False)
     folder = tmp_path / "feedstock"
-    written(folder, META)
+    builders.feedstock(folder, META)
     (folder / "conda-forge.yml").write_text("docker: {executable: podman, run_args: --shm-size=2g}\n")
     parser, _ = main.command_parser_and_module("build")
 
@@ -173,7 +173,7 @@ def test_settings_of_containers_that_the_user_replaces_are_not_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "feedstock"
-    written(folder, META)
+    builders.feedstock(folder, META)
     (folder / "conda-forge.yml").write_text("docker: {executable: /opt/docker, run_args: --privileged}\n")
     parser, _ = main.command_parser_and_module("build")
 
@@ -195,7 +195,7 @@ def test_settings_of_containers_that_the_user_replaces_are_not_refused(
 
 def test_secrets_of_conda_forge_yml_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "feedstock"
-    written(folder, META)
+    builders.feedstock(folder, META)
     (folder / "conda-forge.yml").write_text("secrets: [UPLOAD_CODE]\n")
     monkeypatch.setenv("UPLOAD_CODE", "correct-horse-battery")
     options = cli_options.run_options(

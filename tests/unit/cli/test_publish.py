@@ -12,7 +12,7 @@ from kiln.base.errors import UsageError
 from kiln.cli import publish
 from kiln.publish.targets import parse_target, require_store_target
 from kiln.recipe.feedstock import Feedstock
-from tests.feedstocks import written
+from tests import builders
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_a_platform_whose_packages_may_be_untested_exists() -> None:
 
 
 def test_the_platforms_of_a_release_are_those_of_its_configs(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, "package:\n  name: a\n  version: 1\nbuild:\n  script: true  # [linux]\n")
+    feedstock = builders.feedstock(tmp_path, "package:\n  name: a\n  version: 1\nbuild:\n  script: true  # [linux]\n")
     feedstock.config_folder.mkdir()
     for name in ("linux_64_", "linux_aarch64_"):
         (feedstock.config_folder / f"{name}.yaml").write_text(f"target_platform:\n- {name[:-1].replace('_', '-')}\n")

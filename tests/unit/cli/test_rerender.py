@@ -8,7 +8,8 @@ import pytest
 
 from kiln.base.errors import MatrixDrift
 from kiln.cli.main import run
-from tests.feedstocks import LINUX_ONLY, written
+from tests import builders
+from tests.builders import LINUX_ONLY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +20,7 @@ META = "package:\n  name: a\n  version: '1'\n"
 def test_written_files_pass_the_check_until_the_recipe_changes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    feedstock = written(tmp_path, META + "requirements:\n  host:\n    - zlib\n", variants="zlib:\n  - '1'\n")
+    feedstock = builders.feedstock(tmp_path, META + "requirements:\n  host:\n    - zlib\n", variants="zlib:\n  - '1'\n")
     words = ["-C", str(feedstock.root), "rerender"]
     assert run(words) == 0
     assert run([*words, "--check"]) == 0
@@ -49,7 +50,7 @@ def test_what_cannot_be_rendered_is_refused_before_anything_is_written(
     recipe: str, variants: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {"recipe/recipe.yaml": recipe, "recipe/variants.yaml": variants}
-    feedstock = written(tmp_path, "", "", f"{LINUX_ONLY}conda_build_tool: rattler-build\n", files)
+    feedstock = builders.feedstock(tmp_path, "", "", f"{LINUX_ONLY}conda_build_tool: rattler-build\n", files)
     feedstock.meta.unlink()
     assert run(["-C", str(tmp_path), "rerender", "--no-pinning"]) != 0
     assert what in capsys.readouterr().err
@@ -60,7 +61,7 @@ def test_an_expression_of_github_in_the_matrix_is_refused_before_anything_is_wri
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     meta = META + "build:\n  script: echo {{ letter }}\n"
-    feedstock = written(
+    feedstock = builders.feedstock(
         tmp_path, meta, "letter:\n  - 'a${{ github.token }}'\n  - b\n", files={"build-locally.py": "import kiln\n"}
     )
     assert run(["-C", str(feedstock.root), "rerender"]) != 0

@@ -13,8 +13,7 @@ from kiln.cli import main
 from kiln.cli.main import make_pasteable
 from kiln.state.ledger.ledger import Ledger
 from kiln.state.results import ConfigState
-from tests import runs
-from tests.feedstocks import written
+from tests import builders, runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +24,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A feedstock with a succeeded run, a failed one, and one whose process was killed."""
-    feedstock = written(tmp_path / "f", "package:\n  name: a\n  version: '1'\n")
+    feedstock = builders.feedstock(tmp_path / "f", "package:\n  name: a\n  version: '1'\n")
     good = runs.worked_through(["a", "b"])
     bad = runs.worked_through(["a", "b"], bad={1: ConfigState.FAILED})
     with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
@@ -71,7 +70,7 @@ def test_earlier_runs_are_counted(root: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_feedstock_without_runs_gets_no_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = written(tmp_path / "f", "package:\n  name: a\n  version: '1'\n")
+    feedstock = builders.feedstock(tmp_path / "f", "package:\n  name: a\n  version: '1'\n")
     assert kiln(feedstock.root) == 0
     assert capsys.readouterr().out.startswith("no run is recorded yet")
     assert kiln(feedstock.root, "--json") == 0

@@ -10,7 +10,7 @@ import pytest
 
 from kiln.cli.main import run
 from kiln.state.store.layout import ArtifactLayout
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ MB = 1 << 20
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A feedstock with three caches: two for CUDA 12.9, of which ``b`` is the older, and one without CUDA."""
-    feedstock = written(tmp_path, "package:\n  name: a\n  version: 1\n")
+    feedstock = builders.feedstock(tmp_path, "package:\n  name: a\n  version: 1\n")
     caches = ArtifactLayout.for_feedstock(feedstock).compile_caches
     for age, (key, label) in enumerate((("a", "cuda12.9, x:1"), ("b", "cuda12.9, x:1"), ("c", "cpu, x:1"))):
         with caches.locked_folder(key, label) as folder:

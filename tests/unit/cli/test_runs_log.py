@@ -11,8 +11,7 @@ from kiln.base.errors import NotWritable, UnknownConfig, UsageError
 from kiln.cli import main
 from kiln.state.ledger.ledger import Ledger
 from kiln.state.results import ConfigState
-from tests import runs
-from tests.feedstocks import written
+from tests import builders, runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +22,7 @@ CONFIG = "linux_64_python3.11.____cpython"
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A feedstock with two builds of a config, of which the first failed, and a third run in which it was cached."""
-    feedstock = written(tmp_path / "f", "package:\n  name: a\n  version: '1'\n")
+    feedstock = builders.feedstock(tmp_path / "f", "package:\n  name: a\n  version: '1'\n")
     with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
         for number, state in enumerate((ConfigState.FAILED, ConfigState.DONE, ConfigState.CACHED), 1):
             log = feedstock.artifacts / "logs" / f"{number:04d}" / f"{CONFIG}.log"

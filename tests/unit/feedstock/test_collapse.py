@@ -8,7 +8,8 @@ import pytest
 
 from kiln.base.errors import VariantFault
 from kiln.feedstock import matrix
-from tests.feedstocks import LINUX_ONLY, written
+from tests import builders
+from tests.builders import LINUX_ONLY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def values(**keys: list[str]) -> str:
 
 
 def configs(folder: Path, recipe: str, variants: str, forge: str = LINUX_ONLY) -> list[BuildConfig]:
-    return list(matrix.configs(written(folder, HEAD + recipe, variants, forge)))
+    return list(matrix.configs(builders.feedstock(folder, HEAD + recipe, variants, forge)))
 
 
 def jobs(found: list[BuildConfig], *keys: str) -> list[tuple[tuple[str, ...] | None, ...]]:

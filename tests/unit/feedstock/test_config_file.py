@@ -12,7 +12,7 @@ from kiln.base.errors import MalformedYaml, UnknownConfig, VariantFault
 from kiln.base.yaml import TypedText
 from kiln.feedstock.config_file import config_file_text, read_config, read_configs
 from kiln.recipe.feedstock import BuildConfig
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ zip_keys:
 
 def feedstock(folder: Path, **configs: str) -> Feedstock:
     files = {f".ci_support/{name}.yaml": text for name, text in configs.items()}
-    return written(folder, "package:\n  name: a\n  version: 1\n", files=files)
+    return builders.feedstock(folder, "package:\n  name: a\n  version: 1\n", files=files)
 
 
 def test_a_config_is_written_as_conda_smithy_writes_it_and_read_back(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_numbers_and_truth_values_are_typed_for_a_recipe_yaml_alone(tmp_path: Pa
 def test_a_file_is_read_again_only_if_it_or_the_recipes_format_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feedstock = written(tmp_path, "package: {name: a}\n", files={".ci_support/linux_64_.yaml": "a: ['1']\n"})
+    feedstock = builders.feedstock(tmp_path, "package: {name: a}\n", files={".ci_support/linux_64_.yaml": "a: ['1']\n"})
     calls = []
 
     def counted(work: Callable[[], object]) -> object:

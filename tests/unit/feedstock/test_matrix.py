@@ -12,7 +12,8 @@ from kiln.feedstock import config_file, matrix, rerender
 from kiln.feedstock.config_file import ci_support_text
 from kiln.feedstock.matrix import config_name
 from kiln.recipe import feedstock as recipe_feedstock
-from tests.feedstocks import LINUX_ONLY, PINNING, copied, written
+from tests import builders
+from tests.builders import LINUX_ONLY, PINNING, copied
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ def variants(draw: st.DrawFn) -> dict[str, Any]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(variants())
 def test_configs_are_the_distinct_combinations_and_survive_their_files(tmp_path: Path, given: dict[str, Any]) -> None:
-    feedstock = written(tmp_path, RECIPE, ci_support_text(given))
+    feedstock = builders.feedstock(tmp_path, RECIPE, ci_support_text(given))
     configs = matrix.configs(feedstock)
     rows = set(zip(given["alpha"], given["beta"], strict=True))
     combinations = {(a, b, gamma) for a, b in rows for gamma in given["gamma"]}
@@ -64,7 +65,7 @@ def test_configs_are_the_distinct_combinations_and_survive_their_files(tmp_path:
 
 
 def test_files_that_no_config_has_are_removed_and_others_left(tmp_path: Path) -> None:
-    feedstock = written(
+    feedstock = builders.feedstock(
         tmp_path, RECIPE, files={".ci_support/old.yaml": "a: b\n", ".ci_support/migrations/x.yaml": "{}\n"}
     )
     configs = matrix.configs(feedstock)
@@ -77,7 +78,7 @@ def test_files_that_no_config_has_are_removed_and_others_left(tmp_path: Path) ->
 
 
 def test_an_unknown_config_names_those_near(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, RECIPE)
+    feedstock = builders.feedstock(tmp_path, RECIPE)
     rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     with pytest.raises(UnknownConfig) as caught:
         config_file.read_config(feedstock, "linux_46_")
@@ -87,7 +88,7 @@ def test_an_unknown_config_names_those_near(tmp_path: Path) -> None:
 
 
 def test_a_file_may_be_named_by_its_path(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, RECIPE)
+    feedstock = builders.feedstock(tmp_path, RECIPE)
     rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     assert config_file.read_config(feedstock, ".ci_support/linux_64_.yaml").name == "linux_64_"
 
@@ -95,7 +96,7 @@ def test_a_file_may_be_named_by_its_path(tmp_path: Path) -> None:
 def test_zipped_keys_of_different_lengths_are_placed(tmp_path: Path) -> None:
     variants = "zip_keys:\n  -\n    - alpha\n    - beta\nalpha:\n  - 1\n  - 2\nbeta:\n  - 1\n"
     with pytest.raises(VariantFault) as caught:
-        matrix.configs(written(tmp_path, RECIPE, variants))
+        matrix.configs(builders.feedstock(tmp_path, RECIPE, variants))
     assert str(caught.value.at).startswith("recipe/conda_build_config.yaml:")
     assert "alpha has 2" in caught.value.why
 
@@ -105,31 +106,31 @@ def test_what_a_migration_leaves_uneven_is_placed_where_the_key_was_given(tmp_pa
     zipped = "zip_keys:\n  -\n    - alpha\n    - beta\nbeta:\n  - 1\nalpha:\n  - 1\n"
     files = {".ci_support/migrations/more.yaml": migration}
     with pytest.raises(VariantFault) as caught:
-        matrix.configs(written(tmp_path, RECIPE, zipped, files=files))
+        matrix.configs(builders.feedstock(tmp_path, RECIPE, zipped, files=files))
     assert str(caught.value.at) in {"recipe/conda_build_config.yaml:5:1", "recipe/conda_build_config.yaml:7:1"}
 
 
 def test_a_list_that_conda_build_takes_for_a_selector_is_reported(tmp_path: Path) -> None:
     with pytest.raises(VariantFault) as caught:
-        matrix.configs(written(tmp_path, RECIPE, "beta:\n  - 1\nalpha: [1, 2]\n"))
+        matrix.configs(builders.feedstock(tmp_path, RECIPE, "beta:\n  - 1\nalpha: [1, 2]\n"))
     assert str(caught.value.at) == "recipe/conda_build_config.yaml:3:8"
 
 
 def test_what_only_another_tool_builds_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeFault):
-        matrix.configs(written(tmp_path, RECIPE, forge="conda_build_tool: rattler-build\n"))
+        matrix.configs(builders.feedstock(tmp_path, RECIPE, forge="conda_build_tool: rattler-build\n"))
 
 
 @pytest.mark.parametrize(("key", "refused"), [("bot", False), ("build_platform", True)])
 def test_a_setting_that_shapes_no_config_may_be_given_twice(tmp_path: Path, key: str, refused: bool) -> None:
-    feedstock = written(tmp_path, RECIPE, forge=f"{LINUX_ONLY}{key}:\n  a: b\n{key}:\n  a: c\n")
+    feedstock = builders.feedstock(tmp_path, RECIPE, forge=f"{LINUX_ONLY}{key}:\n  a: b\n{key}:\n  a: c\n")
     with pytest.raises(MalformedYaml) if refused else nullcontext():
         assert matrix.configs(feedstock)
         assert not rerender.planned_workflow(feedstock, ()).texts
 
 
 def test_no_settings_are_conda_forges_own(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, RECIPE)
+    feedstock = builders.feedstock(tmp_path, RECIPE)
     (tmp_path / "conda-forge.yml").unlink()
     assert [config.platform for config in matrix.configs(feedstock)] == ["linux-64", "osx-64", "win-64"]
 
@@ -147,7 +148,7 @@ def test_the_same_feedstock_is_expanded_the_same_way_again(tmp_path: Path) -> No
 
 
 def test_linux_alone_has_no_other_configs(tmp_path: Path) -> None:
-    configs = matrix.configs(written(tmp_path, RECIPE, forge=LINUX_ONLY))
+    configs = matrix.configs(builders.feedstock(tmp_path, RECIPE, forge=LINUX_ONLY))
     assert {config.platform for config in configs} == {"linux-64"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from kiln.base.errors import RecipeFault, TemplateFault
 from kiln.feedstock import matrix
 from kiln.recipe import render
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,7 +83,7 @@ PARTS = {"before": "", "name": "app", "version": "'1'", "number": "0", "build": 
 
 
 def feedstock_of(folder: Path, parts: Mapping[str, str], variants: str = VARIANTS) -> Feedstock:
-    return written(folder, META.format(**{**PARTS, **parts}), variants)
+    return builders.feedstock(folder, META.format(**{**PARTS, **parts}), variants)
 
 
 def requirements(folder: Path, **parts: str) -> list[tuple[str, ...]]:

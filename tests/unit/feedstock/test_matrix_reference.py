@@ -8,7 +8,7 @@ import pytest
 
 from kiln.feedstock import config_file, matrix
 from kiln.recipe import render
-from tests.feedstocks import NAMES, PINNING, copied, expected
+from tests.builders import NAMES, PINNING, copied, expected
 
 if TYPE_CHECKING:
     from pathlib import Path

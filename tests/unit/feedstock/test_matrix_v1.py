@@ -9,7 +9,8 @@ import pytest
 from kiln.base.errors import RecipeFault, SelectorFault, VariantFault
 from kiln.feedstock import config_file, matrix, pinning, rerender
 from kiln.recipe import feedstock as recipe_feedstock
-from tests.feedstocks import LINUX_ONLY, written
+from tests import builders
+from tests.builders import LINUX_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +47,7 @@ def feedstock(
     more: Mapping[str, str] | None = None,
 ) -> Feedstock:
     files = {"recipe/recipe.yaml": recipe, **({"recipe/variants.yaml": variants} if variants else {}), **(more or {})}
-    written(folder, "", old, forge, files)
+    builders.feedstock(folder, "", old, forge, files)
     (folder / "recipe" / "meta.yaml").unlink()
     if not old:
         (folder / "recipe" / "conda_build_config.yaml").unlink()
@@ -130,13 +131,13 @@ def test_the_smallest_python_stands_in_the_files_when_the_text_names_it(tmp_path
 
 def test_what_rattler_build_is_to_build_needs_a_recipe_yaml(tmp_path: Path) -> None:
     with pytest.raises(RecipeFault) as caught:
-        matrix.configs(written(tmp_path, "package:\n  name: p\n", forge=FORGE))
+        matrix.configs(builders.feedstock(tmp_path, "package:\n  name: p\n", forge=FORGE))
     assert str(caught.value.at) == "conda-forge.yml:4:1"
 
 
 def test_conda_build_takes_the_meta_yaml_beside_a_recipe_yaml(tmp_path: Path) -> None:
     files = {"recipe/recipe.yaml": "nothing: here\n"}
-    found = matrix.configs(written(tmp_path, "package:\n  name: p\n  version: 1\n", files=files))
+    found = matrix.configs(builders.feedstock(tmp_path, "package:\n  name: p\n  version: 1\n", files=files))
     assert [config.name for config in found] == ["linux_64_"]
 
 

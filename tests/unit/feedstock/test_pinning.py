@@ -10,7 +10,8 @@ from kiln.base.errors import PinningNeeded
 from kiln.cli.main import run
 from kiln.feedstock import pinning
 from kiln.recipe.v0.recipe import BUILT_IN
-from tests.feedstocks import FIXTURES, NAMES, PINNING, copied, expected, written
+from tests import builders
+from tests.builders import FIXTURES, NAMES, PINNING, copied, expected
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,7 @@ def test_the_feedstocks_here_need_no_pinning(root: Path) -> None:
     ],
 )
 def test_what_a_recipe_writes_out_must_have_a_value(recipe: str, need: tuple[str, str], tmp_path: Path) -> None:
-    feedstock = written(tmp_path, recipe, "")
+    feedstock = builders.feedstock(tmp_path, recipe, "")
     assert [(item.key, str(item.at)) for item in pinning.keys_without_value(feedstock)] == [need]
     assert rerendered(feedstock) == PinningNeeded.exit_code
     assert not feedstock.config_folder.exists()
@@ -92,7 +93,7 @@ def test_what_a_recipe_writes_out_must_have_a_value(recipe: str, need: tuple[str
     ],
 )
 def test_a_key_with_another_value_or_without_need_of_one_is_not_reported(recipe: str, tmp_path: Path) -> None:
-    feedstock = written(tmp_path, recipe, "alpha:\n  - 1\n")
+    feedstock = builders.feedstock(tmp_path, recipe, "alpha:\n  - 1\n")
     assert pinning.keys_without_value(feedstock) == ()
     assert rerendered(feedstock) == 0
     assert pinning.keys_without_value(feedstock) == (), "nor once it is written"
@@ -126,25 +127,29 @@ def test_only_a_template_of_known_names_is_not_parsed(text: str, known: bool) ->
 
 
 def test_a_used_key_that_only_ci_support_has_is_reported_with_its_values(tmp_path: Path) -> None:
-    feedstock = held(written(tmp_path, HOST, ""), "alpha:\n- '1'\n- '2'\nzlib:\n- '1'\ntarget_platform:\n- linux-64\n")
+    feedstock = held(
+        builders.feedstock(tmp_path, HOST, ""), "alpha:\n- '1'\n- '2'\nzlib:\n- '1'\ntarget_platform:\n- linux-64\n"
+    )
     (need,) = pinning.keys_without_value(feedstock)
     assert (need.key, need.held, str(need.at)) == ("alpha", ("1", "2"), "recipe/meta.yaml:6:7")
 
 
 def test_a_key_that_only_a_script_uses_is_reported(tmp_path: Path) -> None:
-    feedstock = held(written(tmp_path, HEAD, ""), "beta:\n- '1'\n")
+    feedstock = held(builders.feedstock(tmp_path, HEAD, ""), "beta:\n- '1'\n")
     assert pinning.keys_without_value(feedstock) == ()
     (feedstock.recipe / "build.sh").write_text("echo ${beta}\n")
     assert [need.key for need in pinning.keys_without_value(feedstock)] == ["beta"]
 
 
 def test_an_axis_that_conda_build_would_fill_with_its_default_is_reported(tmp_path: Path) -> None:
-    feedstock = held(written(tmp_path, f"{HOST}    - python\n", "alpha:\n  - 1\n"), "python:\n- 3.10.* *_cpython\n")
+    feedstock = held(
+        builders.feedstock(tmp_path, f"{HOST}    - python\n", "alpha:\n  - 1\n"), "python:\n- 3.10.* *_cpython\n"
+    )
     assert [need.key for need in pinning.keys_without_value(feedstock)] == ["python"]
 
 
 def test_without_a_pinning_is_what_is_asked_for_when_said_so(tmp_path: Path) -> None:
-    feedstock = held(written(tmp_path, HOST, ""), "alpha:\n- '1'\n")
+    feedstock = held(builders.feedstock(tmp_path, HOST, ""), "alpha:\n- '1'\n")
     assert rerendered(feedstock) == PinningNeeded.exit_code
     assert rerendered(feedstock, "--no-pinning") == 0
     assert "alpha" not in (feedstock.config_folder / "linux_64_.yaml").read_text()
@@ -152,7 +157,7 @@ def test_without_a_pinning_is_what_is_asked_for_when_said_so(tmp_path: Path) -> 
 
 
 def test_outputs_that_conda_forge_validates_need_their_channel(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, HOST, "alpha:\n  - 1\n")
+    feedstock = builders.feedstock(tmp_path, HOST, "alpha:\n  - 1\n")
     with (feedstock.root / "conda-forge.yml").open("a") as file:
         file.write("conda_forge_output_validation: true\n")
     assert [need.key for need in pinning.keys_without_value(feedstock)] == ["channel_sources", "channel_targets"]
@@ -162,7 +167,7 @@ def test_outputs_that_conda_forge_validates_need_their_channel(tmp_path: Path) -
 def test_a_migration_of_a_pinnings_keys_is_reported_as_such(
     tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    feedstock = written(tmp_path, HOST, "alpha:\n  - 1\n")
+    feedstock = builders.feedstock(tmp_path, HOST, "alpha:\n  - 1\n")
     migration = feedstock.config_folder / "migrations" / "beta2.yaml"
     migration.parent.mkdir(parents=True)
     migration.write_text(
@@ -175,7 +180,7 @@ def test_a_migration_of_a_pinnings_keys_is_reported_as_such(
 
 
 def test_the_matrix_says_what_has_no_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = held(written(tmp_path, HOST, ""), "alpha:\n- '1'\n")
+    feedstock = held(builders.feedstock(tmp_path, HOST, ""), "alpha:\n- '1'\n")
     assert run(["-C", str(feedstock.root), "matrix", "--pinning-channel", "none"]) == 0
     assert "note: no value without a pinning (-e): alpha (recipe/meta.yaml:6:7)" in capsys.readouterr().err
     assert run(["-C", str(feedstock.root), "matrix", "--no-pinning"]) == 0

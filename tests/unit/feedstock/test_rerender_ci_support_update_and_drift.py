@@ -10,7 +10,7 @@ from kiln.base.errors import NotWritable
 from kiln.cli import main
 from kiln.cli.main import run
 from kiln.feedstock import pinning, rerender
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ META = "package:\n  name: a\n  version: '1'\nrequirements:\n  host:\n    - zlib\
 def test_rerender_writes_and_removes_nothing_through_a_link(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, inner: bool
 ) -> None:
-    root = written(tmp_path / "feedstock", RECIPE).root
+    root = builders.feedstock(tmp_path / "feedstock", RECIPE).root
     (root / "build-locally.py").write_text("import kiln\n")
     elsewhere = root / "docs" if inner else tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -41,7 +41,7 @@ def test_rerender_writes_and_removes_nothing_through_a_link(
 
 @pytest.mark.parametrize("own_pinning", [False, True])
 def test_changes_since_the_last_rerender_are_counted(tmp_path: Path, *, own_pinning: bool) -> None:
-    feedstock = written(tmp_path, META, variants="zlib:\n  - '1'\n")
+    feedstock = builders.feedstock(tmp_path, META, variants="zlib:\n  - '1'\n")
     if own_pinning:
         settings, file = feedstock.root / "conda-forge.yml", feedstock.recipe / "conda_build_config.yaml"
         settings.write_text(f"{settings.read_text()}exclusive_config_file: recipe/own.yaml\n")
@@ -55,7 +55,7 @@ def test_changes_since_the_last_rerender_are_counted(tmp_path: Path, *, own_pinn
 
 
 def test_a_feedstock_that_needs_a_pinning_is_not_compared(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, META, variants="")
+    feedstock = builders.feedstock(tmp_path, META, variants="")
     feedstock.config_folder.mkdir()
     (feedstock.config_folder / "linux_64_.yaml").write_text("zlib:\n- '1'\n")
     assert rerender.matrix_difference(feedstock) == ""
@@ -63,7 +63,9 @@ def test_a_feedstock_that_needs_a_pinning_is_not_compared(tmp_path: Path) -> Non
 
 def test_own_values_are_compared_where_a_pinning_is_needed(tmp_path: Path) -> None:
     meta = META.replace("zlib", "zlib\n    - python\n    - other")
-    feedstock = written(tmp_path, meta, variants="zlib:\n  - '1'\n  - '2'\nother:\n  - True\nabsent:\n  - a\n")
+    feedstock = builders.feedstock(
+        tmp_path, meta, variants="zlib:\n  - '1'\n  - '2'\nother:\n  - True\nabsent:\n  - a\n"
+    )
     (feedstock.config_folder / "migrations").mkdir(parents=True)
     values = "zlib:\n- '{}'\nother:\n- true\npython:\n- 3.12.* *_cpython\nchannel_targets:\n- conda-forge main\n"
     for number in (1, 2):

@@ -9,7 +9,7 @@ import pytest
 from kiln.base.errors import ProvenanceBroken
 from kiln.publish.rebuild import recorded_build_variables, recorded_image_name, require_same_recipe
 from kiln.state.store import cache
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Feedstock:
-    return written(tmp_path, "package:\n  name: a\n  version: 1\n")
+    return builders.feedstock(tmp_path, "package:\n  name: a\n  version: 1\n")
 
 
 def record(feedstock: Feedstock, **changes: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from kiln.conda.rattler import client
 from kiln.publish import rebuild, release
 from kiln.state.ledger.ledger import Ledger
 from kiln.state.results import ConfigState
-from tests.feedstocks import written
+from tests import builders
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ VARIANT = "target_platform:\n- linux-64\nname_of_config:\n- {}\n"
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Feedstock:
     """A feedstock with two configs."""
-    feedstock = written(tmp_path / "feedstock", META, "name_of_config:\n- small\n- other\n")
+    feedstock = builders.feedstock(tmp_path / "feedstock", META, "name_of_config:\n- small\n- other\n")
     feedstock.config_folder.mkdir(exist_ok=True)
     for name, package in (("linux_64_a", "small"), ("linux_64_b", "other")):
         (feedstock.config_folder / f"{name}.yaml").write_text(VARIANT.format(package))

@@ -16,7 +16,7 @@ from kiln.publish.release import (
     packages_new_in_channel,
 )
 from kiln.state.results import PackageReport, TestReport, TestVerdict
-from tests.feedstocks import written
+from tests import builders
 from tests.packages import release_package
 from tests.releases import candidate, release
 from tests.runs import worked_through
@@ -44,7 +44,7 @@ def test_a_package_file_belongs_to_the_platform_that_made_it(tmp_path: Path) -> 
 
 
 def test_the_names_that_may_be_published_are_read_by_line(tmp_path: Path) -> None:
-    feedstock = written(
+    feedstock = builders.feedstock(
         tmp_path, "package:\n  name: a\n  version: 1\n", files={"outputs.txt": "# all\n\na  # b\nlib*\n"}
     )
     assert allowed_package_names(feedstock) == ("a", "lib*")

@@ -18,7 +18,8 @@ from kiln.feedstock import matrix, rerender
 from kiln.recipe import pins as recipe_pins
 from kiln.recipe import render
 from kiln.recipe.rendered import Requirements, Script
-from tests.feedstocks import PINNING, copied, written
+from tests import builders
+from tests.builders import PINNING, copied
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +93,7 @@ python:
 
 
 def rendered(folder: Path, recipe: str = RECIPE, variants: str = VARIANTS) -> RenderedConfig:
-    feedstock = written(folder, recipe, variants, files={"recipe/build.sh": "", "recipe/install.sh": ""})
+    feedstock = builders.feedstock(folder, recipe, variants, files={"recipe/build.sh": "", "recipe/install.sh": ""})
     (config,) = matrix.configs(feedstock)
     return render.render(feedstock, config)
 
@@ -212,7 +213,7 @@ def test_pin_run_as_build_needs_a_package_that_it_was_built_with(tmp_path: Path)
 def test_a_config_knows_the_machine_that_builds_it_where_its_settings_are_not_to_be_seen(tmp_path: Path) -> None:
     recipe = HEAD + "requirements:\n  build:\n    - cross-tool   # [build_platform != target_platform]\n"
     forge = "provider:\n  linux_aarch64: default\nbuild_platform:\n  linux_aarch64: linux_64\n"
-    feedstock = written(tmp_path, recipe, "", forge)
+    feedstock = builders.feedstock(tmp_path, recipe, "", forge)
     config = next(config for config in matrix.configs(feedstock) if config.platform == "linux-aarch64")
     found = render.render(feedstock, config)
     (tmp_path / "conda-forge.yml").unlink()  # as in a container
@@ -250,7 +251,7 @@ def test_a_single_package_has_its_own_build_script(tmp_path: Path) -> None:
 
 
 def test_every_output_may_be_skipped(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, "package:\n  name: a\n  version: 1\n")
+    feedstock = builders.feedstock(tmp_path, "package:\n  name: a\n  version: 1\n")
     (config,) = matrix.configs(feedstock)
     feedstock.meta.write_text("package:\n  name: a\n  version: 1\nbuild:\n  skip: true\n")
     assert render.render(feedstock, config).outputs == ()
@@ -308,20 +309,20 @@ def test_a_fault_is_reported_with_its_place_in_the_recipe(
     tmp_path: Path, recipe: str, error: type[KilnError], line: str
 ) -> None:
     with pytest.raises(error) as caught:
-        matrix.configs(written(tmp_path, recipe))
+        matrix.configs(builders.feedstock(tmp_path, recipe))
     assert f"{caught.value.at}:".startswith(f"recipe/meta.yaml:{line}:"), str(caught.value)
 
 
 @pytest.mark.parametrize("pins", ["text", "{python: [x.x]}", "{python: {min_pin: x.x}, numpy: 3}"])
 def test_pins_that_are_not_a_mapping_to_places_are_reported(tmp_path: Path, pins: str) -> None:
     with pytest.raises(VariantFault) as caught:
-        matrix.configs(written(tmp_path, HEAD, f"pin_run_as_build: {pins}\n"))
+        matrix.configs(builders.feedstock(tmp_path, HEAD, f"pin_run_as_build: {pins}\n"))
     assert f"{caught.value.at}" == "recipe/conda_build_config.yaml:1:1"
 
 
 @pytest.mark.parametrize("recipe", ["", "package:\n  name:\n  version: 1\n", "about:\n  home: x\n"])
 def test_a_package_without_a_name_is_reported(tmp_path: Path, recipe: str) -> None:
-    feedstock = written(tmp_path, recipe)
+    feedstock = builders.feedstock(tmp_path, recipe)
     (config,) = matrix.configs(feedstock)
     with pytest.raises(RecipeFault) as caught:
         render.render(feedstock, config)
@@ -331,7 +332,7 @@ def test_a_package_without_a_name_is_reported(tmp_path: Path, recipe: str) -> No
 def test_a_pattern_may_repeat_what_repeats(tmp_path: Path) -> None:
     pattern = "VERSION ([0-9]+(\\\\.[0-9]+)*)"
     recipe = f"{{% set version = load_file_regex('v.txt', '{pattern}', True).group(1) %}}\n"
-    feedstock = written(tmp_path, recipe + "package:\n  name: a\n  version: {{ version }}\n")
+    feedstock = builders.feedstock(tmp_path, recipe + "package:\n  name: a\n  version: {{ version }}\n")
     (feedstock.recipe / "v.txt").write_text("VERSION 1.22.3\n")
     (config,) = matrix.configs(feedstock)
     assert render.render(feedstock, config).outputs[0].version == "1.22.3"
@@ -339,7 +340,7 @@ def test_a_pattern_may_repeat_what_repeats(tmp_path: Path) -> None:
 
 def test_a_key_of_a_pinning_that_is_not_here_may_be_tested(tmp_path: Path) -> None:
     recipe = HEAD + "build:\n  skip: true  # [some_pinned_library == '7' and win]\n"
-    feedstock = written(tmp_path, HEAD)
+    feedstock = builders.feedstock(tmp_path, HEAD)
     (config,) = matrix.configs(feedstock)
     feedstock.meta.write_text(recipe)
     assert len(render.render(feedstock, config).outputs) == 1
@@ -350,7 +351,7 @@ def test_a_key_of_a_pinning_that_is_not_here_may_be_tested(tmp_path: Path) -> No
 
 def test_a_name_that_only_a_pinning_could_define_is_doubted(tmp_path: Path) -> None:
     recipe = HEAD + "requirements:\n  host:\n    - zlib\nbuild:\n  number: 1  # [lunix]\n"
-    feedstock = written(tmp_path, recipe)
+    feedstock = builders.feedstock(tmp_path, recipe)
     doubts: dict[Place, SelectorFault] = {}
     configs = matrix.configs(feedstock, PINNING, doubts)
     assert [f"{place}" for place in doubts] == ["recipe/meta.yaml:8:17"]
@@ -361,7 +362,7 @@ def test_a_name_that_only_a_pinning_could_define_is_doubted(tmp_path: Path) -> N
 
 def test_run_exports_that_are_selected_away_leave_their_kind(tmp_path: Path) -> None:
     recipe = HEAD + "build:\n  run_exports:\n    strong:\n      - b  # [win]\n    weak:\n      - c\n"
-    feedstock = written(tmp_path, recipe)
+    feedstock = builders.feedstock(tmp_path, recipe)
     (config,) = matrix.configs(feedstock)
     found = render.render(feedstock, config)
     assert render.as_plain_data(found)[0]["run_exports"] == {"strong": None, "weak": ["c"]}

@@ -13,7 +13,7 @@ from kiln.feedstock import config_file, matrix, rerender
 from kiln.run import checks
 from kiln.run.images import BuildLocation
 from kiln.run.plan import _input_hashes_of_configs
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Feedstock:
     """Return a feedstock with a config for each of five platforms, two of them cross-compiled on linux-64."""
-    result = written(tmp_path, META, "", FORGE)
+    result = builders.feedstock(tmp_path, META, "", FORGE)
     rerender.write_ci_support(result, matrix.configs(result))
     assert result.config_names == tuple(sorted((*HERE, *ELSEWHERE)))
     return result

@@ -19,7 +19,7 @@ from kiln.run.checks import (
     least_disk_of_config,
     require_memory_of_earlier_builds,
 )
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +84,7 @@ def test_the_disk_of_a_first_build_follows_from_what_it_fetches_and_its_sources(
     recipe: str, needed: int, tmp_path: Path
 ) -> None:
     files = {"recipe/src/a.c": "x" * 8192}
-    feedstock = written(tmp_path, f"package:\n  name: a\n  version: '1'\n{recipe}", files=files)
+    feedstock = builders.feedstock(tmp_path, f"package:\n  name: a\n  version: '1'\n{recipe}", files=files)
     rendered = render.render(feedstock, *matrix.configs(feedstock))
     assert least_disk_of_config(feedstock, rendered) == needed
 

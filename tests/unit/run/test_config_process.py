@@ -17,7 +17,7 @@ from kiln.run import config_process
 from kiln.state.ledger.ledger import FINISHED_CONFIG, Ledger, StoredArtifact
 from kiln.state.results import Artifact, PackageReport, TestReport, TestVerdict
 from kiln.state.store.layout import ArtifactLayout
-from tests.feedstocks import written
+from tests import builders
 from tests.unit.build.test_config_build import FORGE, META
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: TestVerdict, emulated: bool, taken: int
 ) -> None:
     monkeypatch.setattr(emulation, "can_run_platform", lambda subdir, in_container: emulated and not in_container)
-    feedstock = written(tmp_path / "feedstock", META, "", FORGE)
+    feedstock = builders.feedstock(tmp_path / "feedstock", META, "", FORGE)
     rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     rendered = render.render(feedstock, config_file.read_config(feedstock, "linux_aarch64_"))
     (output,) = rendered.outputs

@@ -11,7 +11,7 @@ from kiln.base.errors import RecipeFault
 from kiln.build.job.job import BuildOptions, RunOptions
 from kiln.run import images
 from kiln.run.images import BuildLocation
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ HOST = {"linux_64_": BuildLocation()}
 
 
 def feedstock(folder: Path, text: str) -> Feedstock:
-    return written(folder, META, files={"recipe/yum_requirements.txt": text})
+    return builders.feedstock(folder, META, files={"recipe/yum_requirements.txt": text})
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_names_are_read_by_line(tmp_path: Path, text: str, names: list[str]) -> 
 
 
 def test_a_recipe_without_the_file_needs_no_packages(tmp_path: Path) -> None:
-    assert images.read_yum_package_positions(written(tmp_path, META)) == {}
+    assert images.read_yum_package_positions(builders.feedstock(tmp_path, META)) == {}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_nothing_is_installed_on_the_host_and_a_note_says_so(tmp_path: Path, *, 
     places, notes = images.add_packages_to_images(feedstock(tmp_path, "b\na\n"), HOST, options, None, None)
     assert places == HOST
     assert [note.startswith(f"{images.FILE} is installed into images only") for note in notes] == [True]
-    assert images.add_packages_to_images(written(tmp_path / "w", META), HOST, options, None, None) == (
+    assert images.add_packages_to_images(builders.feedstock(tmp_path / "w", META), HOST, options, None, None) == (
         HOST,
         (),
     )

@@ -11,7 +11,8 @@ from kiln.build.job.job import RunOptions
 from kiln.feedstock import config_file, matrix, rerender
 from kiln.recipe import render
 from kiln.run.plan import _preflight_check_notes, _require_supported_recipe_keys
-from tests.feedstocks import LINUX_ONLY, written
+from tests import builders
+from tests.builders import LINUX_ONLY
 from tests.unit.recipe.v1.test_rendering_v1 import feedstock as feedstock_v1
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def test_the_checks_share_one_rendering_of_each_config(tmp_path: Path, monkeypat
 
     original = render.render
     monkeypatch.setattr(render, "render", render_once)
-    feedstock = written(tmp_path, f"{META}build:\n  string: a{{{{ letter }}}}\n", "letter: [a, b]  # all\n")
+    feedstock = builders.feedstock(tmp_path, f"{META}build:\n  string: a{{{{ letter }}}}\n", "letter: [a, b]  # all\n")
     configs = matrix.configs(feedstock)
     (note,) = _preflight_check_notes(feedstock, configs, RunOptions(configs=(), command=""))
     assert note.startswith(".ci_support is not up to date"), "it was never rendered here"
@@ -48,7 +49,7 @@ def test_the_checks_share_one_rendering_of_each_config(tmp_path: Path, monkeypat
 
 
 def test_a_key_of_another_engine_is_refused_with_the_own_alone(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, f"{META}build:\n  pin_depends: strict\n")
+    feedstock = builders.feedstock(tmp_path, f"{META}build:\n  pin_depends: strict\n")
     configs = matrix.configs(feedstock)
     with pytest.raises(RecipeFault, match="build/pin_depends"):
         require_keys(feedstock, configs, engine="rattler-build")
@@ -57,7 +58,7 @@ def test_a_key_of_another_engine_is_refused_with_the_own_alone(tmp_path: Path) -
 
 def test_patterns_of_overlinking_are_refused_with_the_setting_of_conda_forge_yml(tmp_path: Path) -> None:
     recipe = f"{META}build:\n  overlinking_ignore_patterns:\n    - lib/a.so\n"
-    feedstock = written(tmp_path, recipe, forge=f"{LINUX_ONLY}conda_build:\n  error_overlinking: true\n")
+    feedstock = builders.feedstock(tmp_path, recipe, forge=f"{LINUX_ONLY}conda_build:\n  error_overlinking: true\n")
     configs = matrix.configs(feedstock)
     with pytest.raises(RecipeFault, match="no build/overlinking_ignore_patterns where overlinking is an error"):
         require_keys(feedstock, configs, engine="rattler-build")
@@ -67,7 +68,7 @@ def test_patterns_of_overlinking_are_refused_with_the_setting_of_conda_forge_yml
 
 
 def test_an_unknown_key_is_refused_with_every_engine(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, f"{META}  vrsion: 2\n")
+    feedstock = builders.feedstock(tmp_path, f"{META}  vrsion: 2\n")
     configs = matrix.configs(feedstock)
     for engine in ("rattler-build", "conda-build", "mambabuild"):
         with pytest.raises(RecipeFault, match="unknown key 'package/vrsion'"):
@@ -90,7 +91,7 @@ outputs:
 
 
 def test_scripts_patches_and_sources_that_do_not_exist_are_refused_with_their_places(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, FILES, files={"recipe/there.py": "", "recipe/install.sh": ""})
+    feedstock = builders.feedstock(tmp_path, FILES, files={"recipe/there.py": "", "recipe/install.sh": ""})
     configs = matrix.configs(feedstock)
     with pytest.raises(RecipeFault) as refusal:
         require_keys(feedstock, configs, engine="rattler-build")
@@ -107,7 +108,7 @@ def test_scripts_patches_and_sources_that_do_not_exist_are_refused_with_their_pl
 
 def test_files_of_the_recipe_that_exist_are_accepted(tmp_path: Path) -> None:
     files = {"recipe/there.py": "", "recipe/instal.sh": "", "nowhere/a.c": "", "recipe/fix.patch": ""}
-    feedstock = written(tmp_path, FILES, files=files)
+    feedstock = builders.feedstock(tmp_path, FILES, files=files)
     require_keys(feedstock, matrix.configs(feedstock), engine="rattler-build")
 
 
@@ -151,7 +152,7 @@ def test_files_of_a_recipe_yaml_are_refused_in_the_same_way(tmp_path: Path) -> N
 
 def test_a_variable_that_scripts_get_and_the_caller_lacks_is_noted(tmp_path: Path) -> None:
     meta = "package:\n  name: a\n  version: 1\nbuild:\n  script_env:\n    - FOO\n    - BAR=1\n    - BAZ\n"
-    feedstock = written(tmp_path, meta)
+    feedstock = builders.feedstock(tmp_path, meta)
     configs = matrix.configs(feedstock)
     rerender.write_ci_support(feedstock, configs)
     (note,) = _preflight_check_notes(feedstock, configs, RunOptions(configs=(), command="", client={"BAZ": ""}))

@@ -18,7 +18,7 @@ from kiln.conda import package_reader
 from kiln.feedstock import matrix
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import pins, render
-from tests.feedstocks import written
+from tests import builders
 from tests.packages import conda_package
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def planned(
     folder: Path, meta: str, files: Mapping[str, str] | None = None, variants: str = ""
 ) -> tuple[BuildStep, ...]:
     """Return the steps of a recipe's packages."""
-    feedstock = written(folder / "feedstock", meta, variants, files=files)
+    feedstock = builders.feedstock(folder / "feedstock", meta, variants, files=files)
     (config,) = matrix.configs(feedstock)
     rendered = pins.close_static_pins(render.render(feedstock, config))
     stagings = {staging.name: StagedFiles(folder=folder / "c") for staging in rendered.stagings}

@@ -14,7 +14,7 @@ from kiln.build.steps import StagedFiles
 from kiln.feedstock import matrix
 from kiln.recipe import pins, render
 from kiln.recipe.rendered import Checkout
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ MISSING = object()
 
 def steps(folder: Path, meta: str, files: Mapping[str, str] | None = None, variants: str = "") -> tuple[BuildStep, ...]:
     """Return the steps that build a recipe's packages."""
-    feedstock = written(folder / "feedstock", PACKAGE + meta, variants, files=files)
+    feedstock = builders.feedstock(folder / "feedstock", PACKAGE + meta, variants, files=files)
     (config,) = matrix.configs(feedstock)
     rendered = pins.close_static_pins(render.render(feedstock, config))
     assert rendered.key_faults == ()
@@ -173,7 +173,7 @@ def test_the_package_reaches_the_engines_recipe(tmp_path: Path) -> None:
 
 
 def test_a_skipped_package_is_not_built(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, f"{PACKAGE}build:\n  skip: true  # [kind == 'x']\n", "kind:\n  - x\n")
+    feedstock = builders.feedstock(tmp_path, f"{PACKAGE}build:\n  skip: true  # [kind == 'x']\n", "kind:\n  - x\n")
     assert matrix.configs(feedstock) == ()
 
 
@@ -236,7 +236,7 @@ source:
 
 def compile_of(folder: Path, meta: str, files: Mapping[str, str]) -> CompileStep:
     """Return the build step that a recipe's outputs share."""
-    feedstock = written(folder / "feedstock", PACKAGE + meta, files=files)
+    feedstock = builders.feedstock(folder / "feedstock", PACKAGE + meta, files=files)
     (config,) = matrix.configs(feedstock)
     rendered = pins.close_static_pins(render.render(feedstock, config))
     (staging,) = rendered.stagings
@@ -348,7 +348,7 @@ def test_an_output_for_all_pythons(tmp_path: Path) -> None:
 
 
 def test_a_compile_merges_its_environments(tmp_path: Path) -> None:
-    feedstock = written(
+    feedstock = builders.feedstock(
         tmp_path,
         PACKAGE + OUTPUTS.replace("script: make", "script: make\n  merge_build_host: true"),
         files={"recipe/linked.sh": ""},

@@ -15,7 +15,7 @@ from kiln.feedstock import matrix
 from kiln.recipe import render
 from kiln.recipe.feedstock import BuildConfig, Feedstock
 from kiln.recipe.rendered import Checkout, RenderedConfig, Script, Source, Staging
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,7 @@ def test_containers_see_the_files_that_about_names(feedstock: Feedstock) -> None
 
 def _described(folder: Path, about: Mapping[str, object]) -> tuple[Feedstock, BuildConfig]:
     """Return a feedstock whose package has these values in ``about``, and its config."""
-    written_feedstock = written(folder, f"package:\n  name: a\n  version: 1\nabout: {json.dumps(about)}\n")
+    written_feedstock = builders.feedstock(folder, f"package:\n  name: a\n  version: 1\nabout: {json.dumps(about)}\n")
     return written_feedstock, matrix.configs(written_feedstock)[0]
 
 

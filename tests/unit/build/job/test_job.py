@@ -14,7 +14,7 @@ from kiln.recipe import pins, render
 from kiln.recipe.feedstock import BuildConfig
 from kiln.recipe.rendered import Output, RenderedConfig, Source, Staging
 from kiln.recipe.variants.files import compile_group
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ outputs:
 @pytest.fixture
 def split_feedstock(tmp_path: Path) -> Feedstock:
     """Return a feedstock whose first output depends on its second one."""
-    return written(tmp_path / "feedstock", RECIPE)
+    return builders.feedstock(tmp_path / "feedstock", RECIPE)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from kiln.feedstock import config_file
 from kiln.recipe.feedstock import BuildConfig
 from kiln.recipe.rendered import Output, OutputTest, RenderedConfig
 from kiln.state.store import cache
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from kiln.recipe.feedstock import Feedstock
@@ -104,7 +104,9 @@ def test_tests_for_other_pythons_run_with_the_rehearsals() -> None:
 
 
 def test_a_rehearsal_never_has_the_key_of_a_build(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, "package:\n  name: a\n  version: 1\n", files={".ci_support/a.yaml": "{}\n"})
+    feedstock = builders.feedstock(
+        tmp_path, "package:\n  name: a\n  version: 1\n", files={".ci_support/a.yaml": "{}\n"}
+    )
     build = cache.input_hashes(feedstock, "a", recipe="r", engine="rattler-build", where="host")
     rehearsal = cache.input_hashes(feedstock, "a", recipe="r", engine="rattler-build", where="host", rehearsed_with="")
     assert not {build.key, build.shared} & {rehearsal.key, rehearsal.shared}
@@ -139,7 +141,7 @@ CONFIGS = {python: f"cpu_{python}" for python in PYTHONS}
 def feedstock(tmp_path: Path) -> Feedstock:
     """A feedstock with a CPU config for each Python."""
     files = {f".ci_support/{name}.yaml": f"python:\n- {python}.* *_x\n" for python, name in CONFIGS.items()}
-    return written(tmp_path / "feedstock", "package:\n  name: a\n  version: 1\n", files=files)
+    return builders.feedstock(tmp_path / "feedstock", "package:\n  name: a\n  version: 1\n", files=files)
 
 
 @pytest.fixture
@@ -188,7 +190,7 @@ def test_of_several_configs_of_a_python_the_usual_one_of_this_machine_is_rehears
     names = ("linux_64_usual", "linux_64_free", "linux_aarch64_usual")
     builds = dict(zip(names, ("cp313", "cp313t", "cp313"), strict=True))
     files = {f".ci_support/{name}.yaml": f"python:\n- 3.13.* *_{build}\n" for name, build in builds.items()}
-    feedstock = written(tmp_path / "other", "package:\n  name: a\n  version: 1\n", files=files)
+    feedstock = builders.feedstock(tmp_path / "other", "package:\n  name: a\n  version: 1\n", files=files)
     assert cpu_config_for_machine(feedstock, MACHINE, names[:2]) == "linux_64_usual"
     with pytest.raises(UnknownConfig, match="linux_64_usual, linux_aarch64_usual"):
         cpu_config_for_machine(feedstock, MACHINE)

@@ -16,7 +16,7 @@ from kiln.build.rehearsal import python_search
 from kiln.build.rehearsal.inputs import RehearsalPlanner
 from kiln.feedstock import matrix
 from kiln.recipe.feedstock import Feedstock
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from kiln.build.rehearsal.python_search import Interpreter
@@ -50,7 +50,7 @@ def test_a_named_python_that_cannot_be_used_is_refused(insists: bool, monkeypatc
 def test_a_package_for_python_is_planned(tmp_path: Path) -> None:
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     recipe = "package: {name: a, version: 1}\nrequirements: {host: [python], run: [python]}\n"
-    feedstock = written(tmp_path / "feedstock", recipe, f"python:\n- {python}.* *_cpython\n")
+    feedstock = builders.feedstock(tmp_path / "feedstock", recipe, f"python:\n- {python}.* *_cpython\n")
     environment = {"PATH": os.defpath}  # every Python on PATH would be started
     planner = RehearsalPlanner(
         feedstock=feedstock,

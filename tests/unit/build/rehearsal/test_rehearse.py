@@ -15,7 +15,7 @@ from kiln.feedstock import matrix, rerender
 from kiln.recipe import pins, render
 from kiln.state.ledger.ledger import Ledger
 from kiln.state.store.layout import RehearsalLayout
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ class CapturedBuilder:
 def test_fetched_sources_come_before_the_users_downloads_which_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feedstock = written(tmp_path / "feedstock", "package:\n  name: a\n  version: 1\n", "", "")
+    feedstock = builders.feedstock(tmp_path / "feedstock", "package:\n  name: a\n  version: 1\n", "", "")
     (config, *_) = matrix.configs(feedstock)
     rerender.write_ci_support(feedstock, [config])
     downloads, layout = tmp_path / "downloads", RehearsalLayout(config=tmp_path / "rehearsal" / "a")

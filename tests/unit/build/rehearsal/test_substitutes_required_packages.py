@@ -8,7 +8,7 @@ from kiln.build.rehearsal.inputs import required_specs_of_tests
 from kiln.build.rehearsal.substitutes import RequirementSection, required_packages
 from kiln.feedstock import config_file
 from kiln.recipe import pins, render
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ outputs:
 
 
 def rendered(folder: Path) -> RenderedConfig:
-    feedstock = written(folder, META, files={".ci_support/linux_64_.yaml": "target_platform:\n- linux-64\n"})
+    feedstock = builders.feedstock(folder, META, files={".ci_support/linux_64_.yaml": "target_platform:\n- linux-64\n"})
     return pins.close_static_pins(render.render(feedstock, config_file.read_config(feedstock, "linux_64_")))
 
 

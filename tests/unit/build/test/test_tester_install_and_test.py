@@ -9,7 +9,7 @@ import pytest
 from kiln.base.errors import UnsupportedPlatform
 from kiln.build.test.tester import channel_containing_package, find_output_of_package, require_runnable_package
 from kiln.feedstock import matrix, rerender
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_package_is_tested_as_the_platform_of_its_folder_renders_it(tmp_path: 
     meta = "package:\n  name: a\n  version: 1\nbuild:\n  string: same\n"
     forge = "provider:\n  linux_64: default\n  linux_aarch64: default\n  osx_64: null\n  win_64: null\n"
     meta += "requirements:\n  build:\n    - {{ compiler('c') }}\n"
-    feedstock = written(tmp_path / "feedstock", meta, "", forge)
+    feedstock = builders.feedstock(tmp_path / "feedstock", meta, "", forge)
     rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     for subdir in ("linux-64", "linux-aarch64"):
         rendered, output = find_output_of_package(feedstock, tmp_path / "channel" / subdir / "a-1-same.conda")

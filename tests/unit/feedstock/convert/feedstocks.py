@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.feedstock import config_file, matrix
 from kiln.recipe import feedstock as recipe_feedstock
-from tests.feedstocks import FIXTURES
+from tests.builders import FIXTURES
 
 if TYPE_CHECKING:
     from pathlib import Path

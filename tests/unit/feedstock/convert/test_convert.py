@@ -14,7 +14,8 @@ from kiln.feedstock.convert import convert
 from kiln.feedstock.convert.packages import packages_of_meta_yaml
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import render
-from tests.feedstocks import PINNING, written
+from tests import builders
+from tests.builders import PINNING
 from tests.unit.feedstock.convert.feedstocks import conversion, expected
 
 if TYPE_CHECKING:
@@ -122,13 +123,13 @@ def test_what_is_written_renders_to_the_same(tmp_path: Path) -> None:
 
 def test_conda_forge_yml_keeps_one_tool(tmp_path: Path) -> None:
     forge = "a: b\nconda_build_tool: conda-build  # the old one\nprovider:\n  osx_64: null\n  win_64: null\n"
-    feedstock = written(tmp_path, PINNED, "python:\n  - 3.12.*\n", forge)
+    feedstock = builders.feedstock(tmp_path, PINNED, "python:\n  - 3.12.*\n", forge)
     rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     assert convert.convert(feedstock).forge == forge.replace("conda-build  # the old one", "rattler-build")
 
 
 def test_with_a_pinning_both_recipes_are_expanded(tmp_path: Path) -> None:
-    result = convert.convert(written(tmp_path, PINNED), PINNING)
+    result = convert.convert(builders.feedstock(tmp_path, PINNED), PINNING)
     assert result.proof.holds
     assert result.proof.configs > 1
     assert any("run exports" in note for note in result.proof.notes)
@@ -140,7 +141,7 @@ def test_builds_that_the_new_format_would_split_stay_one(tmp_path: Path) -> None
         "  - name: b\n    requirements:\n      run:\n        - x\n"
         "  - name: c\n    requirements:\n      run:\n        - y {{ kind }}\n        - z  # [cuda != 'x']\n"
     )
-    feedstock = written(tmp_path, meta, "cuda:\n  - None\n  - '12'\n")
+    feedstock = builders.feedstock(tmp_path, meta, "cuda:\n  - None\n  - '12'\n")
     rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     result = convert.convert(feedstock)
     assert result.proof.holds
@@ -150,7 +151,7 @@ def test_builds_that_the_new_format_would_split_stay_one(tmp_path: Path) -> None
 def test_keys_that_a_script_reads_stay_used(tmp_path: Path) -> None:
     meta = "package:\n  name: a\n  version: '1'\nrequirements:\n  host:\n    - zlib\n"
     variants = "mode:\n  - x\n  - y\nzlib:\n  - '1'\n"
-    feedstock = written(tmp_path, meta, variants, files={"recipe/build.sh": "make $mode \n"})
+    feedstock = builders.feedstock(tmp_path, meta, variants, files={"recipe/build.sh": "make $mode \n"})
     rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     result = convert.convert(feedstock)
     assert result.proof.holds
@@ -165,7 +166,7 @@ def test_a_compile_keeps_the_variables_of_the_package_that_it_reads(
         "outputs:\n  - name: b\n    script: b.sh\n    requirements:\n      host:\n        - zlib\n"
     )
     scripts = {"recipe/build.sh": 'echo "$PKG_NAME ${PKG_VERSION} $PKG_BUILDNUM"\n', "recipe/b.sh": "true\n"}
-    feedstock = written(tmp_path / "a", meta, "zlib:\n  - '1'\n", files=scripts)
+    feedstock = builders.feedstock(tmp_path / "a", meta, "zlib:\n  - '1'\n", files=scripts)
     rerender.write_ci_support(feedstock, matrix.configs(feedstock))
     result = convert.convert(feedstock)
     assert result.proof.holds
@@ -177,19 +178,19 @@ def test_a_compile_keeps_the_variables_of_the_package_that_it_reads(
 
 
 def test_a_feedstock_with_a_recipe_yaml_is_refused(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, PINNED, files={"recipe/recipe.yaml": "package: {name: a, version: '1'}\n"})
+    feedstock = builders.feedstock(tmp_path, PINNED, files={"recipe/recipe.yaml": "package: {name: a, version: '1'}\n"})
     with pytest.raises(ConversionRefused):
         convert.convert(feedstock)
 
 
 def test_a_feedstock_without_configs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownConfig):
-        convert.convert(written(tmp_path, PINNED))
+        convert.convert(builders.feedstock(tmp_path, PINNED))
 
 
 @pytest.mark.parametrize("with_meta", [True, False])
 def test_the_only_recipe_is_never_to_be_removed(tmp_path: Path, with_meta: bool) -> None:
-    feedstock = written(tmp_path, PINNED, files={"recipe/recipe.yaml": "package:\n  name: a\n"})
+    feedstock = builders.feedstock(tmp_path, PINNED, files={"recipe/recipe.yaml": "package:\n  name: a\n"})
     if not with_meta:
         feedstock.meta.unlink()
     with pytest.raises(ConversionRefused) as refused:

@@ -13,7 +13,7 @@ from kiln.base.errors import NotWritable, UsageError
 from kiln.feedstock.init import scaffold
 from kiln.feedstock.init.scaffold import KilnRequirement, PlannedFiles, RecipeFormat, starter_recipe
 from kiln.recipe import feedstock as recipe_feedstock
-from tests.feedstocks import written
+from tests import builders
 
 ROOT = Path(__file__).parents[4]
 KILN = KilnRequirement(line="kiln==1")
@@ -71,7 +71,7 @@ def test_a_dangling_link_counts_as_existing_and_a_linked_folder_is_not_written_t
 
 
 def test_a_feedstock_gets_what_it_lacks(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, META)
+    feedstock = builders.feedstock(tmp_path, META)
     planned = scaffold.missing_feedstock_files(feedstock, KILN)
     assert list(planned.added) == [".gitignore", "build-locally.py", "requirements/kiln.txt"]
     assert planned.kept == ("conda-forge.yml",)
@@ -80,7 +80,7 @@ def test_a_feedstock_gets_what_it_lacks(tmp_path: Path) -> None:
 
 
 def test_conda_smithys_entry_point_stays_and_needs_no_requirement(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, META, files={"build-locally.py": "import subprocess\n"})
+    feedstock = builders.feedstock(tmp_path, META, files={"build-locally.py": "import subprocess\n"})
     planned = scaffold.missing_feedstock_files(feedstock, KILN)
     assert list(planned.added) == [".gitignore"]
     assert planned.kept == ("conda-forge.yml", "build-locally.py")
@@ -94,7 +94,7 @@ def test_a_recipe_yaml_without_settings_gets_those_of_its_format(tmp_path: Path)
 
 
 def test_the_list_of_outputs_is_written_once(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, META)
+    feedstock = builders.feedstock(tmp_path, META)
     planned = scaffold.planned_outputs_file(feedstock, ["b", "a", "a"])
     assert planned.added["outputs.txt"].splitlines()[1:] == ["a", "b"]
     scaffold.write_planned_files(tmp_path, planned)

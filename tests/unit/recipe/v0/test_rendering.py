@@ -13,7 +13,7 @@ from kiln.recipe import render
 from kiln.recipe.rendered import Checkout, Requirements, Script, Source
 from kiln.recipe.v0 import rendering
 from kiln.recipe.variants.files import VariantFile, load_variant_file
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,9 @@ LINUX_AND_WINDOWS = "build_platform: {}\nprovider:\n  linux_64: default\n  win_6
 
 
 def rendered(folder: Path, recipe: str, **files: str) -> RenderedConfig:
-    feedstock = written(folder, HEAD + recipe, files={f"recipe/{name}.sh": text for name, text in files.items()})
+    feedstock = builders.feedstock(
+        folder, HEAD + recipe, files={f"recipe/{name}.sh": text for name, text in files.items()}
+    )
     (config,) = matrix.configs(feedstock)
     return render.render(feedstock, config)
 
@@ -144,7 +146,7 @@ def test_a_recipe_with_outputs_has_a_build_step_of_its_own(tmp_path: Path) -> No
 def test_the_build_script_of_windows_is_a_batch_file(tmp_path: Path) -> None:
     files = {"recipe/build.sh": "", "recipe/bld.bat": ""}
     recipe = f"{HEAD}requirements:\n  build:\n    - make  # [win]\n"
-    feedstock = written(tmp_path, recipe, forge=LINUX_AND_WINDOWS, files=files)
+    feedstock = builders.feedstock(tmp_path, recipe, forge=LINUX_AND_WINDOWS, files=files)
     configs = {config.platform: config for config in matrix.configs(feedstock)}
     linux, windows = (render.render(feedstock, configs[platform]).outputs[0] for platform in ("linux-64", "win-64"))
     assert (linux.script.file, windows.script.file) == ("build.sh", "bld.bat")
@@ -209,7 +211,7 @@ def test_the_files_of_other_configs_are_read_once_for_all_configs(
 ) -> None:
     names = [f"linux_64_python3.{minor}" for minor in range(9, 14)]
     files = {f".ci_support/{name}.yaml": f"python:\n- {name[-4:].lstrip('n')}\n" for name in names}
-    feedstock = written(tmp_path, HEAD, files=files)
+    feedstock = builders.feedstock(tmp_path, HEAD, files=files)
     read: list[str] = []
 
     def recorded(path: Path, name: str) -> VariantFile:

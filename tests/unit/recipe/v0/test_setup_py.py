@@ -11,7 +11,7 @@ from kiln.feedstock import matrix
 from kiln.recipe import render
 from kiln.recipe.template.names import RestrictedOs
 from kiln.recipe.v0.setup_py import read_setup_data
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,7 +188,7 @@ source:
         "src/sub/V": "3.1",
         "recipe/setup.py": "setup(name='b')",
     }
-    feedstock = written(tmp_path, meta, files=files)
+    feedstock = builders.feedstock(tmp_path, meta, files=files)
     (config,) = matrix.configs(feedstock)
     (output,) = render.render(feedstock, config).outputs
     assert (output.name, output.version) == ("b", "3.1")
@@ -198,7 +198,7 @@ def test_a_setup_py_is_not_run(tmp_path: Path) -> None:
     package = "package:\n  name: a\n  version: {{ data['version'] }}\nsource:\n  path: .\n"
     meta = f"{{% set data = load_setup_py_data() %}}\n{package}"
     code = f"open({str(tmp_path / 'ran')!r}, 'w').write('x')\nsetup(version=get())\n"
-    feedstock = written(tmp_path, meta, files={"recipe/setup.py": code})
+    feedstock = builders.feedstock(tmp_path, meta, files={"recipe/setup.py": code})
     (config,) = matrix.configs(feedstock)
     with pytest.raises(TemplateFault, match="'version' of setup") as caught:
         render.render(feedstock, config)

@@ -15,7 +15,7 @@ from kiln.base.errors import KilnError, MalformedYaml, RecipeFault, TemplateFaul
 from kiln.feedstock import matrix
 from kiln.recipe import render
 from kiln.recipe.v0 import archives
-from tests.feedstocks import written
+from tests import builders
 from tests.git_repositories import git
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def require_refused(feedstock: Feedstock, kind: type[KilnError], what: str) -> N
 
 
 def test_a_local_source_is_read(tmp_path: Path) -> None:
-    result = output(written(tmp_path, reading("path: src"), files={"recipe/src/data.json": DATA}))
+    result = output(builders.feedstock(tmp_path, reading("path: src"), files={"recipe/src/data.json": DATA}))
     assert (result.version, result.about["summary"]) == ("1.5", "version")
 
 
@@ -63,19 +63,21 @@ def test_of_several_sources_the_one_that_has_the_file_is_read(tmp_path: Path) ->
     local = "- path: src\n  folder: first\n- path: ../more\n  folder: second/part\n"
     source = f"{local}- url: https://a.org/a.tar.gz\n  folder: x"
     files = {"recipe/src/data.json": '{"version": "1"}', "more/data.json": '{"version": "2"}'}
-    assert output(written(tmp_path / "a", reading(source, "first/data.json"), files=files)).version == "1"
-    assert output(written(tmp_path / "b", reading(source, "second/part/data.json"), files=files)).version == "2"
-    require_refused(
-        written(tmp_path / "c", reading(source, "second/data.json"), files=files), TemplateFault, "not found"
+    assert output(builders.feedstock(tmp_path / "a", reading(source, "first/data.json"), files=files)).version == "1"
+    assert (
+        output(builders.feedstock(tmp_path / "b", reading(source, "second/part/data.json"), files=files)).version == "2"
     )
     require_refused(
-        written(tmp_path / "d", reading(source, "x/data.json"), files=files), TemplateFault, "does not fetch"
+        builders.feedstock(tmp_path / "c", reading(source, "second/data.json"), files=files), TemplateFault, "not found"
+    )
+    require_refused(
+        builders.feedstock(tmp_path / "d", reading(source, "x/data.json"), files=files), TemplateFault, "does not fetch"
     )
 
 
 def test_of_two_sources_with_a_file_the_later_is_read(tmp_path: Path) -> None:
     files = {"recipe/a/data.json": '{"version": "1"}', "recipe/b/data.json": '{"version": "2"}'}
-    assert output(written(tmp_path, reading("- path: a\n- path: b"), files=files)).version == "2"
+    assert output(builders.feedstock(tmp_path, reading("- path: a\n- path: b"), files=files)).version == "2"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_of_two_sources_with_a_file_the_later_is_read(tmp_path: Path) -> None:
 def test_what_no_local_source_has_is_refused(tmp_path: Path, source: str, kind: type[KilnError], what: str) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "data.json").write_text(DATA)
-    require_refused(written(tmp_path / "feedstock", reading(source)), kind, what)
+    require_refused(builders.feedstock(tmp_path / "feedstock", reading(source)), kind, what)
 
 
 def test_a_link_out_of_the_feedstock_is_not_read(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_a_link_out_of_the_feedstock_is_not_read(tmp_path: Path) -> None:
     source = tmp_path / "feedstock" / "recipe" / "src"
     source.mkdir(parents=True)
     (source / "data.json").symlink_to(tmp_path / "secret.json")
-    feedstock = written(tmp_path / "feedstock", reading("path: src"))
+    feedstock = builders.feedstock(tmp_path / "feedstock", reading("path: src"))
     with pytest.raises(UnsafeTemplate, match="the template reads"):
         output(feedstock)
 
@@ -117,9 +119,9 @@ source:
 build:
   string: v{{ PKG_VERSION }}_0
 """
-    result = output(written(tmp_path / "a", meta, files={"recipe/src/data.json": DATA}))
+    result = output(builders.feedstock(tmp_path / "a", meta, files={"recipe/src/data.json": DATA}))
     assert (result.version, result.build_string) == ("1.5", "v1.5_0")
-    nothing = written(tmp_path / "b", meta, files={"recipe/src/data.json": "{}"})
+    nothing = builders.feedstock(tmp_path / "b", meta, files={"recipe/src/data.json": "{}"})
     with pytest.raises(TemplateFault, match="the template fails"):
         output(nothing)
 
@@ -128,9 +130,11 @@ def test_a_file_that_a_patch_changes_is_refused(tmp_path: Path) -> None:
     source = "path: src\npatches:\n  - p.diff"
     patch = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
     files = {"recipe/src/data.json": DATA, "recipe/p.diff": patch.format("other.json")}
-    assert output(written(tmp_path / "a", reading(source), files=files)).version == "1.5"
+    assert output(builders.feedstock(tmp_path / "a", reading(source), files=files)).version == "1.5"
     files["recipe/p.diff"] = patch.format("data.json")
-    require_refused(written(tmp_path / "b", reading(source), files=files), TemplateFault, "which p.diff changes")
+    require_refused(
+        builders.feedstock(tmp_path / "b", reading(source), files=files), TemplateFault, "which p.diff changes"
+    )
 
 
 def archive(path: Path, names: dict[str, str]) -> None:
@@ -158,38 +162,40 @@ def archive(path: Path, names: dict[str, str]) -> None:
 def test_a_local_archive_is_searched_as_conda_build_unpacks_it(
     tmp_path: Path, name: str, names: dict[str, str]
 ) -> None:
-    feedstock = written(tmp_path, reading(f"url: {name}"))
+    feedstock = builders.feedstock(tmp_path, reading(f"url: {name}"))
     archive(tmp_path / "recipe" / name, names)
     assert output(feedstock).version == "1.5"
 
 
 def test_the_folder_of_an_archive_counts_where_it_is_not_the_only_one(tmp_path: Path) -> None:
-    several = written(tmp_path, reading("url: a.zip"))
+    several = builders.feedstock(tmp_path, reading("url: a.zip"))
     archive(tmp_path / "recipe" / "a.zip", {"a-1/data.json": DATA, "b": ""})
     require_refused(several, TemplateFault, "file 'data.json' not found")
-    whole = written(tmp_path / "whole", reading("url: a.zip\nno_hoist: true", "a-1/data.json"))
+    whole = builders.feedstock(tmp_path / "whole", reading("url: a.zip\nno_hoist: true", "a-1/data.json"))
     archive(tmp_path / "whole" / "recipe" / "a.zip", {"a-1/data.json": DATA})
     assert output(whole).version == "1.5"
 
 
 def test_the_size_of_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    feedstock = written(tmp_path, reading("url: a.zip"))
+    feedstock = builders.feedstock(tmp_path, reading("url: a.zip"))
     archive(tmp_path / "recipe" / "a.zip", {"data.json": DATA})
     monkeypatch.setattr(archives, "_MAX_SIZE", 10)
     require_refused(feedstock, TemplateFault, "has more than 10 bytes")
     monkeypatch.setattr(archives, "_MAX_MEMBERS", 0)
     archive(tmp_path / "recipe" / "a.zip", {"b": "", "data.json": ""})
     require_refused(feedstock, TemplateFault, "has more than 0 files")
-    local = written(tmp_path / "local", reading("path: src"), files={"recipe/src/data.json": DATA + " " * 3000})
+    local = builders.feedstock(
+        tmp_path / "local", reading("path: src"), files={"recipe/src/data.json": DATA + " " * 3000}
+    )
     monkeypatch.setattr(yaml, "_MAX_SIZE", 3000)
     require_refused(local, MalformedYaml, "data.json has 3,018 bytes")
 
 
 def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
     for name in ("a.zip", "a.tar.gz", "a.tar.xz"):
-        feedstock = written(tmp_path / name, reading(f"url: {name}"), files={f"recipe/{name}": "no archive"})
+        feedstock = builders.feedstock(tmp_path / name, reading(f"url: {name}"), files={f"recipe/{name}": "no archive"})
         require_refused(feedstock, TemplateFault, f"{name} cannot be read")
-    feedstock = written(tmp_path / "7z", reading("url: a.7z"), files={"recipe/a.7z": ""})
+    feedstock = builders.feedstock(tmp_path / "7z", reading("url: a.7z"), files={"recipe/a.7z": ""})
     require_refused(feedstock, TemplateFault, "out of a.7z")
 
 
@@ -223,7 +229,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.processes
 @pytest.mark.parametrize("source", ["path: ../src", "git_url: ../src", "git_url: ../src/.git\n  git_rev: main"])
 def test_the_revision_of_a_local_repository_is_read(tmp_path: Path, source: str, original: Path) -> None:
-    feedstock = written(tmp_path, GIT.replace("SOURCE", source))
+    feedstock = builders.feedstock(tmp_path, GIT.replace("SOURCE", source))
     commit = git(shutil.copytree(original, tmp_path / "src"), "rev-parse", "HEAD")
     result = output(feedstock)
     short = f"g{commit[:7]}"
@@ -234,21 +240,23 @@ def test_the_revision_of_a_local_repository_is_read(tmp_path: Path, source: str,
 @pytest.mark.processes
 def test_a_revision_of_the_recipe_counts(tmp_path: Path, original: Path) -> None:
     source = "git_url: ../src\n  git_rev: v1.2"
-    feedstock = written(tmp_path, GIT.replace("SOURCE", source))
+    feedstock = builders.feedstock(tmp_path, GIT.replace("SOURCE", source))
     shutil.copytree(original, tmp_path / "src")
     assert (output(feedstock).version, output(feedstock).build_number) == ("v1.2", 0)
-    reads = written(tmp_path / "reads", reading("git_url: ../src\ngit_rev: main"))
+    reads = builders.feedstock(tmp_path / "reads", reading("git_url: ../src\ngit_rev: main"))
     shutil.copytree(original, tmp_path / "reads" / "src")
     assert output(reads).version == "1.5"
     require_refused(
-        written(tmp_path, GIT.replace("SOURCE", "git_url: ../src\n  git_rev: v9")), RecipeFault, "has no revision 'v9'"
+        builders.feedstock(tmp_path, GIT.replace("SOURCE", "git_url: ../src\n  git_rev: v9")),
+        RecipeFault,
+        "has no revision 'v9'",
     )
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("source", ["git_url: https://a.org/a.git", "path: ../src", "path: ."])
 def test_a_name_of_the_revision_without_a_value_is_not_built(tmp_path: Path, source: str, original: Path) -> None:
-    feedstock = written(tmp_path, GIT.replace("SOURCE", source))
+    feedstock = builders.feedstock(tmp_path, GIT.replace("SOURCE", source))
     git(shutil.copytree(original, tmp_path / "src"), "tag", "-d", "v1.2")
     (config,) = matrix.configs(feedstock)
     rendered = render.render(feedstock, config)
@@ -262,23 +270,25 @@ def test_a_name_of_the_revision_without_a_value_is_not_built(tmp_path: Path, sou
 
 def test_git_is_not_asked_for_other_names(tmp_path: Path) -> None:
     meta = "package:\n  name: a\n  version: 1\nsource:\n  path: ../src\nbuild:\n  script: GIT_SSL_NO_VERIFY=1 make\n"
-    assert output(written(tmp_path, meta, files={"src/.git": "gitdir: /a\n"})).version == "1"
+    assert output(builders.feedstock(tmp_path, meta, files={"src/.git": "gitdir: /a\n"})).version == "1"
 
 
 @pytest.mark.processes
 def test_a_repository_runs_no_program_and_stays_in_the_feedstock(tmp_path: Path, original: Path) -> None:
-    feedstock = written(tmp_path, GIT.replace("SOURCE", "path: ../src"))
+    feedstock = builders.feedstock(tmp_path, GIT.replace("SOURCE", "path: ../src"))
     shutil.copytree(original, tmp_path / "src")
     ran = tmp_path / "ran"
     for setting in ("core.fsmonitor", "core.pager", "core.sshCommand", "core.editor", "diff.external"):
         git(tmp_path / "src", "config", setting, f"touch {ran}; false")
     assert output(feedstock).build_number == 1
     assert not ran.exists()
-    shared = written(tmp_path / "shared", GIT.replace("SOURCE", "path: ../src"))
+    shared = builders.feedstock(tmp_path / "shared", GIT.replace("SOURCE", "path: ../src"))
     shutil.copytree(original, tmp_path / "shared" / "src")
     (tmp_path / "shared" / "src" / ".git" / "objects" / "info" / "alternates").write_text(f"{tmp_path}\n")
     require_refused(shared, RecipeFault, "is not complete in the feedstock")
-    linked = written(tmp_path / "linked", GIT.replace("SOURCE", "path: ../src"), files={"src/.git": "gitdir: /a\n"})
+    linked = builders.feedstock(
+        tmp_path / "linked", GIT.replace("SOURCE", "path: ../src"), files={"src/.git": "gitdir: /a\n"}
+    )
     require_refused(linked, RecipeFault, "is not complete in the feedstock")
 
 
@@ -296,7 +306,7 @@ READS = (reading("git_url: ../src"), GIT.replace("SOURCE", "path: ../src"))
 @pytest.mark.processes
 @pytest.mark.parametrize("reads", READS)
 def test_a_repository_without_links_is_read(tmp_path: Path, reads: str, packed: Path) -> None:
-    feedstock = written(tmp_path, reads)
+    feedstock = builders.feedstock(tmp_path, reads)
     commit = git(shutil.copytree(packed, tmp_path / "src"), "rev-parse", "HEAD")
     assert output(feedstock).version in {"1.5", f"v1.2.post1+{commit[:7]}"}
 
@@ -307,7 +317,7 @@ def test_a_repository_without_links_is_read(tmp_path: Path, reads: str, packed: 
 def test_a_repository_with_a_link_out_of_the_feedstock_is_refused(
     tmp_path: Path, link: str, reads: str, packed: Path
 ) -> None:
-    feedstock = written(tmp_path / "a", reads)
+    feedstock = builders.feedstock(tmp_path / "a", reads)
     place = shutil.copytree(packed, tmp_path / "a" / "src") / ".git" / link
     place.rename(tmp_path / "before")
     place.symlink_to(packed / ".git" / link)
@@ -315,7 +325,7 @@ def test_a_repository_with_a_link_out_of_the_feedstock_is_refused(
 
 
 def test_a_repository_with_settings_of_another_file_is_refused(tmp_path: Path, original: Path) -> None:
-    feedstock = written(tmp_path, GIT.replace("SOURCE", "path: ../src"))
+    feedstock = builders.feedstock(tmp_path, GIT.replace("SOURCE", "path: ../src"))
     with (shutil.copytree(original, tmp_path / "src") / ".git" / "config").open("a") as config:
         config.write(f"[include]\n\tpath = {tmp_path / 'settings'}\n")
     require_refused(feedstock, UnsafeTemplate, "the template reads the git repository 'src'")

@@ -10,7 +10,7 @@ from kiln.base.errors import KilnError, RecipeFault
 from kiln.feedstock import config_file, matrix
 from kiln.feedstock.lint import check
 from kiln.recipe import render
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ TWO = "outputs:\n" + ONE.format("b", "run", "c") + ONE.format("c", "host", "b")
 
 
 def rendered(folder: Path, meta: str) -> list[dict[str, Any]]:
-    feedstock = written(folder, meta)
+    feedstock = builders.feedstock(folder, meta)
     (config,) = matrix.configs(feedstock)
     return render.as_plain_data(render.render(feedstock, config))
 
@@ -53,7 +53,7 @@ def test_an_invalid_package_is_refused(tmp_path: Path, meta: str, what: str, lin
 
 
 def test_a_version_without_a_value_is_rendered_and_not_built(tmp_path: Path) -> None:
-    feedstock = written(tmp_path, "package:\n  name: a\n  version: {{ environ.get('A_VERSION') }}\n")
+    feedstock = builders.feedstock(tmp_path, "package:\n  name: a\n  version: {{ environ.get('A_VERSION') }}\n")
     (config,) = matrix.configs(feedstock)
     renderings = [render.render(feedstock, config)]
     assert renderings[0].outputs[0].version == "None"
@@ -66,7 +66,7 @@ def test_a_cross_compiled_output_may_require_another_of_the_build_platform(tmp_p
     outputs = TWO.replace("run:", "build:").replace("host:", "build:")
     with pytest.raises(RecipeFault, match="require each other"):
         rendered(tmp_path / "native", PACKAGE + outputs)
-    feedstock = written(
+    feedstock = builders.feedstock(
         tmp_path / "cross",
         PACKAGE + outputs,
         forge="build_platform:\n  linux_aarch64: linux_64\nprovider:\n  linux_64: null\n  linux_aarch64: azure\n",
@@ -101,7 +101,7 @@ def test_the_target_of_an_output_is_its_subdir(tmp_path: Path) -> None:
 
 
 def test_the_build_machine_decides_the_compilers_that_no_variant_names(tmp_path: Path) -> None:
-    feedstock = written(
+    feedstock = builders.feedstock(
         tmp_path,
         f"{PACKAGE}requirements:\n  build:\n    - {{{{ compiler('c') }}}}\n",
         forge="build_platform:\n  osx_64: linux_64\n",
@@ -119,7 +119,7 @@ def test_the_build_machine_decides_the_compilers_that_no_variant_names(tmp_path:
 
 def test_an_interpreter_of_an_outputs_test_is_ignored_with_a_warning(tmp_path: Path) -> None:
     meta = f"{PACKAGE}outputs:\n  - name: b\n    test:\n      script: t.py\n      script_interpreter: python\n"
-    feedstock = written(tmp_path, meta, files={"recipe/t.py": ""})
+    feedstock = builders.feedstock(tmp_path, meta, files={"recipe/t.py": ""})
     rendering = render.render(feedstock, *matrix.configs(feedstock))
     (warning,) = rendering.warnings
     assert warning.startswith("recipe/meta.yaml:4:1: the test of the output b has a script_interpreter")
@@ -129,7 +129,7 @@ def test_an_interpreter_of_an_outputs_test_is_ignored_with_a_warning(tmp_path: P
 def test_tests_of_an_output_with_the_recipes_name_are_ignored_with_a_warning(tmp_path: Path) -> None:
     tested = "  - name: {}\n    test:\n      commands:\n        - true\n"
     meta = f"{PACKAGE}outputs:\n{tested.format('a')}{tested.format('b')}"
-    feedstock = written(tmp_path, meta)
+    feedstock = builders.feedstock(tmp_path, meta)
     (config,) = matrix.configs(feedstock)
     rendering = render.render(feedstock, config)
     (warning,) = rendering.warnings
@@ -143,7 +143,7 @@ def test_tests_of_an_output_with_the_recipes_name_are_ignored_with_a_warning(tmp
 def test_an_item_with_a_colon_is_refused_with_its_line_and_all_at_once(tmp_path: Path) -> None:
     commands = 'test:\n  commands:\n    - ok\n    - echo "a: b"\nrequirements:\n  run:\n    - foo: 1.2\n'
     output = "outputs:\n  - name: b\n    build:\n      script:\n        - echo c: d\n"
-    feedstock = written(tmp_path, PACKAGE + commands + output)
+    feedstock = builders.feedstock(tmp_path, PACKAGE + commands + output)
     with pytest.raises(KilnError) as caught:
         matrix.configs(feedstock)
     for place in ("7:7: test/commands", "10:7: requirements/run", "15:11: build/script"):

@@ -15,8 +15,8 @@ from kiln.base.yaml import ScalarInterpretation, parse_document
 from kiln.feedstock import matrix
 from kiln.recipe import render
 from kiln.recipe.v0.validity import ANY, key_faults, recipe_keys
+from tests import builders
 from tests.compared_recipes import RECIPES
-from tests.feedstocks import written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -213,7 +213,7 @@ def test_values_that_are_honored_are_no_faults() -> None:
 
 def test_a_rendering_has_the_faults_of_its_own_variant(tmp_path: Path) -> None:
     recipe = "package:\n  name: a\n  version: 1\nbuild:\n  nuber: 1  # [kind == 'x']\n  pin_depends: strict\n"
-    feedstock = written(tmp_path, recipe, "kind:\n  - x\n  - y\n")
+    feedstock = builders.feedstock(tmp_path, recipe, "kind:\n  - x\n  - y\n")
     renderings = [render.render(feedstock, config) for config in matrix.configs(feedstock)]
     assert [[fault.key for fault in item.key_faults] for item in renderings] == [
         ["build/nuber", "build/pin_depends"],

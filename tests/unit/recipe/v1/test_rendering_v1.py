@@ -14,7 +14,8 @@ from kiln.feedstock import config_file
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import pins, render
 from kiln.run.runner import caller_variable_names
-from tests.feedstocks import LINUX_ONLY, written
+from tests import builders
+from tests.builders import LINUX_ONLY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ outputs:
 
 def feedstock(folder: Path, recipe: str, config: str = CONFIG, forge: str = "") -> Feedstock:
     files = {"recipe/recipe.yaml": recipe, ".ci_support/linux_64_.yaml": config}
-    written(folder, "", "", f"{LINUX_ONLY}{forge}conda_build_tool: rattler-build\n", files)
+    builders.feedstock(folder, "", "", f"{LINUX_ONLY}{forge}conda_build_tool: rattler-build\n", files)
     for name in ("meta.yaml", "conda_build_config.yaml"):
         (folder / "recipe" / name).unlink()
     return recipe_feedstock.load(folder)

@@ -13,7 +13,7 @@ import pytest
 from kiln.base.errors import DiskFull, Interrupted, MissingTool, NotWritable, SystemFault, UsageError
 from kiln.cli import main
 from kiln.state.ledger.ledger import Ledger
-from tests.feedstocks import written
+from tests import builders
 from tests.runs import worked_through
 
 ROOT = Path(__file__).parents[4]
@@ -144,7 +144,7 @@ def test_the_help_fits_a_terminal_of_80_columns(
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_fault(tmp_path: Path, closed: str) -> None:
     """Their numbers are not those of files that the command opens."""
-    feedstock = written(tmp_path, "package:\n  name: a\n  version: '1'\n")
+    feedstock = builders.feedstock(tmp_path, "package:\n  name: a\n  version: '1'\n")
     with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
         ledger.end_run(ledger.begin_run(worked_through(["a"])))
     before = (feedstock.artifacts / "ledger.sqlite").read_bytes()

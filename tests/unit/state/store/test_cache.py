@@ -9,7 +9,7 @@ import pytest
 from kiln.base import files
 from kiln.state.store import cache
 from kiln.state.store.layout import ArtifactLayout
-from tests.feedstocks import written
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_changed_variable_of_scripts_changes_the_hashes_of_a_config(tmp_path: 
         digest = cache.values_digest(ArtifactLayout(root=tmp_path / place), values)
         return cache.input_hashes(feedstock, "a", recipe="r", engine="rattler-build", where="host", values=digest)
 
-    feedstock = written(tmp_path / "f", "package:\n  name: a\n  version: 1\n")
+    feedstock = builders.feedstock(tmp_path / "f", "package:\n  name: a\n  version: 1\n")
     (tmp_path / "f/.ci_support").mkdir()
     (tmp_path / "f/.ci_support/a.yaml").write_text("")
     first = hashes("one", {"TOKEN": "1", "FOO": ""})

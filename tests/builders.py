@@ -1,0 +1,81 @@
+"""What most tests start from: feedstocks of the fixtures and small ones, configs, renderings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln.feedstock import config_file, matrix
+from kiln.recipe import feedstock as model
+from kiln.recipe import render
+from kiln.recipe.feedstock import BuildConfig
+from kiln.recipe.rendered import RenderedConfig, Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.recipe.feedstock import Feedstock
+    from kiln.recipe.rendered import Output, Source
+
+FIXTURES = Path(__file__).parent / "fixtures"
+PINNING = FIXTURES / "pinning" / "conda_build_config.yaml"
+NAMES = sorted(path.name for path in (FIXTURES / "feedstocks").iterdir())
+LINUX_ONLY = "provider:\n  osx_64: null\n  win_64: null\n"
+
+
+def expected(name: str) -> dict[str, Any]:
+    """Return the reference tools' results for a fixture."""
+    results: dict[str, Any] = json.loads((FIXTURES / "feedstocks" / name / "expected.json").read_text())
+    return results
+
+
+def copied(name: str, folder: Path) -> Feedstock:
+    """Return a fixture, copied to where it may be written."""
+    shutil.copytree(FIXTURES / "feedstocks" / name, folder / name)
+    return model.load(folder / name)
+
+
+def feedstock(
+    folder: Path,
+    recipe: str,
+    variants: str = "",
+    forge: str = LINUX_ONLY,
+    files: Mapping[str, str] | None = None,
+    *,
+    v1: bool = False,
+    configs: Mapping[str, str] | None = None,
+) -> Feedstock:
+    """Write and load a feedstock: a recipe in one of the formats, variants, settings, configs, other files by path."""
+    texts = {
+        "recipe/recipe.yaml" if v1 else "recipe/meta.yaml": recipe,
+        "conda-forge.yml": forge + "conda_build_tool: rattler-build\n" * v1,
+        **({"recipe/conda_build_config.yaml": variants} if variants or not v1 else {}),
+        **{f".ci_support/{name}.yaml": text for name, text in (configs or {}).items()},
+        **(files or {}),
+    }
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+    return model.load(folder)
+
+
+def rendered(found: Feedstock, name: str | None = None) -> RenderedConfig:
+    """Render a config of a feedstock: the only one that it expands to, or the written one of that name."""
+    if name is not None:
+        return render.render(found, config_file.read_config(found, name))
+    (only,) = matrix.configs(found)
+    return render.render(found, only)
+
+
+def config(name: str = "linux_64_", platform: str = "linux-64", **variant: str) -> BuildConfig:
+    """Return a config of one value per key."""
+    values = {key: (value,) for key, value in variant.items()}
+    return BuildConfig(name=name, platform=platform, variant=values, pin_run_as_build={})
+
+
+def rendered_config(*outputs: Output, sources: tuple[Source, ...] = (), **variant: str) -> RenderedConfig:
+    """Return what a rendering of these outputs gives, without a recipe."""
+    return RenderedConfig(config=config(**variant), outputs=outputs, stagings=(Staging(sources=sources),))
