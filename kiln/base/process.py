@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -20,12 +21,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from kiln.base import files, masking, process_table
-from kiln.base.errors import MissingTool
+from kiln.base.errors import KilnError, MissingTool
 from kiln.base.masked_stream import MaskedLineStream
 from kiln.base.system.processes import PipeReader, ProcessGroup, complete_environment, new_group_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
 
@@ -85,6 +86,7 @@ def _packages_by_program() -> dict[str, dict[str, str]]:
 LOGGER = logging.getLogger(__name__)
 
 TAIL_LINES = 40
+_MOST_ERRORS = 1 << 16  # bytes
 TIMED_OUT = 124  # as timeout(1)
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL of a process group
 
@@ -155,6 +157,45 @@ def capture(
     """
     with _OutputRecorder(log=None, secrets=secrets, on_line=None, tail_lines=TAIL_LINES) as listener:
         return _run_process(argv, env=env, cwd=cwd, timeout=timeout, listener=listener, stdin=stdin, apart=True)
+
+
+@contextlib.contextmanager
+def piped(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str]) -> Iterator[IO[bytes]]:
+    """Run a program while its standard output is read; it is ended when the reader raises before it has.
+
+    Raises MissingTool when the program is not found, and CalledProcessError with its errors when it fails, also in the
+    place of what a reader says about an output that is cut off.
+    """
+    words = tuple(os.fspath(word) for word in argv)
+    with tempfile.TemporaryFile() as errors:
+        LOGGER.info("run: %s", masking.masked(shlex.join(words)))
+        process = _start_process(words, env=env, cwd=None, stderr=errors, reads=False)
+        assert process.stdout is not None
+        group = ProcessGroup(process)
+        try:
+            yield process.stdout
+            process.stdout.read()  # what follows the end that the reader knows
+            process.wait()
+        except KilnError:
+            raise
+        except Exception as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # if the reader failed by itself, it is blocked
+                process.wait(timeout=1)
+            if process.returncode:
+                raise _failure_of(process, words, errors) from error
+            raise
+        finally:
+            _end_process_group(process, group)
+        if process.returncode:
+            raise _failure_of(process, words, errors)
+
+
+def _failure_of(
+    process: subprocess.Popen[bytes], words: tuple[str, ...], errors: IO[bytes]
+) -> subprocess.CalledProcessError:
+    errors.seek(0)
+    said = masking.masked(errors.read(_MOST_ERRORS).decode("utf-8", "replace").strip())
+    return subprocess.CalledProcessError(process.returncode, words, stderr=said)
 
 
 def start_helper_process(
@@ -294,7 +335,9 @@ def _run_process(
     LOGGER.info("run: %s", text)
     listener.write_log_line(f"$ {text}")
     start = time.monotonic()
-    process = _start_process(words, env=env, cwd=cwd, apart=apart, reads=stdin is not None)
+    process = _start_process(
+        words, env=env, cwd=cwd, stderr=subprocess.PIPE if apart else subprocess.STDOUT, reads=stdin is not None
+    )
     stdout = bytearray()
     group = ProcessGroup(process)
     idle_time = _IdleLimit(process.pid, idle)
@@ -352,7 +395,7 @@ def _write_stdin(process: subprocess.Popen[bytes], text: bytes) -> None:
 
 
 def _start_process(
-    argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, apart: bool, reads: bool
+    argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, stderr: int | IO[bytes], reads: bool
 ) -> subprocess.Popen[bytes]:
     program = _path_or_found_program(argv[0], env)
     if cwd is not None and not cwd.is_dir():
@@ -365,7 +408,7 @@ def _start_process(
             cwd=cwd,
             stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if apart else subprocess.STDOUT,
+            stderr=stderr,
             **new_group_arguments(),  # which can be killed as a whole
         )
     except (FileNotFoundError, PermissionError) as error:

@@ -12,6 +12,7 @@ import posixpath
 import re
 import shutil
 import stat
+import subprocess
 import tarfile
 import zipfile
 import zlib
@@ -244,11 +245,10 @@ def unpack_source(archive: Path, name: str, folder: Path, *, hoist: bool, env: M
 
 def _unpack_archive(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> None:
     members = _archive_member_reader(archive, name)
-    if members is None:
-        _run_bsdtar(archive, name, folder, env)
-        return
     try:
-        _write_members(members(archive), folder, name)
+        _write_members(_members_by_bsdtar(archive, env) if members is None else members(archive), folder, name)
+    except subprocess.CalledProcessError as error:
+        raise BuildFailed(f"{name} cannot be unpacked", why=error.stderr) from error
     except _FAULTS as error:
         raise BuildFailed(f"{name} cannot be unpacked", why=f"{type(error).__name__}: {error}") from error
     except OSError as error:  # a file in the place of a folder, a name that is too long
@@ -289,6 +289,13 @@ def _tar_file_members(archive: Path) -> Iterator[_ArchiveMember]:
 
 def _zstd_tar_members(archive: Path) -> Iterator[_ArchiveMember]:
     with zstd.ZstdFile(archive) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
+        yield from _members_of_tar(tar)
+
+
+def _members_by_bsdtar(archive: Path, env: Mapping[str, str]) -> Iterator[_ArchiveMember]:
+    """Yield what bsdtar reads of a kind that Python has not, which it writes as a tar archive; it unpacks nothing."""
+    argv = ("bsdtar", "-c", "--format=pax", "-f", "-", f"@{archive}")
+    with process.piped(argv, env=env) as pipe, tarfile.open(fileobj=pipe, mode="r|") as tar:
         yield from _members_of_tar(tar)
 
 
@@ -395,19 +402,6 @@ def _write_file_member(member: _ArchiveMember, place: Path, room: _Room) -> None
         file.truncate()
     place.chmod((member.mode & _ALL) | stat.S_IRUSR)
     os.utime(place, (member.time, member.time))
-
-
-def _run_bsdtar(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> None:
-    """Have bsdtar unpack an archive; without -P it writes neither out of the folder nor through links."""
-    argv = ("bsdtar", "-x", "-p", "--no-same-owner", "-f", str(archive), "-C", str(folder))
-    result = process.run(argv, env=env)
-    if not result.ok:
-        raise BuildFailed(f"{name} cannot be unpacked", why=result.tail)
-    for path in (Path(place, name) for place, _, names in files.walk(folder) for name in names):
-        mode = path.lstat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-            place = str(path.relative_to(folder))
-            raise BuildFailed(f"{name} is not unpacked: it has {place[:200]!r}", why="it is a device or a pipe")
 
 
 ALGORITHMS = ("sha512", "sha384", "sha256", "sha224", "sha1", "md5")  # the strongest one first

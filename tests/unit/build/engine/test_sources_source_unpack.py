@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import BuildFailed, LimitExceeded, MissingTool
+from kiln.base.errors import BuildFailed, KilnError, LimitExceeded, MissingTool
 from kiln.base.zstd import FAST, compressing_file
 from kiln.build.engine.sources import unpack_source
 from kiln.conda.rattler import limits
@@ -154,15 +154,36 @@ def test_the_package_of_a_missing_program_is_named(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.processes
-def test_a_pipe_that_another_program_has_unpacked(tmp_path: Path) -> None:
-    """A program in the place of bsdtar makes a pipe in the folder, its last argument."""
-    (tmp_path / "bsdtar").write_text('#!/bin/sh\nshift $(($# - 1)); mkdir "$1/top"; mkfifo "$1/top/pipe"\n')
+@pytest.mark.parametrize(
+    ("member", "why"),
+    [
+        (("top/pipe", tarfile.FIFOTYPE, b"", ""), "is a device or a pipe"),
+        (("../a", tarfile.REGTYPE, b"x", ""), "leads out of the archive's folder"),
+        (("large", tarfile.REGTYPE, bytes(1 << 20), ""), "more than the limit of unpacked"),
+    ],
+)
+def test_what_bsdtar_reads_has_the_rules_of_all_archives(member: Entry, why: str, tmp_path: Path) -> None:
+    """A program in the place of bsdtar writes an archive to its standard output, as bsdtar does of an RPM."""
+    written = tar(tmp_path / "a.tar", member)
+    (tmp_path / "bsdtar").write_text(f"#!/bin/sh\nzcat {written} 2>/dev/null || cat {written}\n")
     (tmp_path / "bsdtar").chmod(0o755)
     (tmp_path / "a.rpm").write_bytes(b"")
-    with pytest.raises(BuildFailed, match=r"a\.rpm is not unpacked: it has 'top/pipe'"):
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    with limits.override_limits(limits.Limits(unpacked=1_000_000, files=8)), pytest.raises(KilnError) as caught:
+        unpack_source(tmp_path / "a.rpm", "a.rpm", tmp_path / "new", hoist=True, env=env)
+    assert why in f"{caught.value.what} {caught.value.why}"
+
+
+@pytest.mark.processes
+def test_bsdtar_says_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "bsdtar").write_text("#!/bin/sh\necho 'not a package' >&2; exit 1\n")
+    (tmp_path / "bsdtar").chmod(0o755)
+    (tmp_path / "a.rpm").write_bytes(b"")
+    with pytest.raises(BuildFailed, match=r"a\.rpm cannot be unpacked") as caught:
         unpack_source(
             tmp_path / "a.rpm", "a.rpm", tmp_path / "new", hoist=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}
         )
+    assert caught.value.why == "not a package"
 
 
 def test_members_of_a_zip_file_without_a_date(tmp_path: Path) -> None:
