@@ -133,3 +133,35 @@ def test_a_report_is_a_regular_file_of_limited_size(tmp_path: Path, make: Callab
     make(tmp_path / "report.json")
     with pytest.raises((OSError, ValueError)):
         deliveries.read_report(tmp_path / "report.json")
+
+
+@pytest.mark.parametrize(
+    ("subdir", "name"),
+    [
+        ("linux-64", "app-1-h_0.tar.bz2"),
+        ("linux-64", "-rf-1-h_0.conda"),
+        ("linux-64", ".app-1-h_0.conda"),
+        ("linux-64", "app-1-h_0.conda\n"),
+        ("linux-64", "app-1-\x1b[2Jh_0.conda"),
+        ("linux-64", "app 1-h_0.conda"),
+        ("linux-64/", "app-1-h_0.conda"),
+        ("wheels", "app-1-py3-none-any.whl"),
+        ("wheels/..", "app-1-py3-none-any.whl"),
+        ("wheels/cpu", "-app-1-py3-none-any.whl"),
+    ],
+)
+def test_a_delivered_name_is_that_of_a_package(tmp_path: Path, subdir: str, name: str) -> None:
+    report = delivered(tmp_path, APP, subdir=subdir, path=tmp_path / name)
+    with pytest.raises(BrokenPackage, match="is not the name of a package"):
+        deliveries.verify_received_package(tmp_path, report, sender="worker")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda _: None, os.mkfifo, lambda path: path.mkdir(), lambda path: path.symlink_to("/dev/zero")]
+)
+def test_a_delivered_package_is_a_regular_file(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    report = delivered(tmp_path, APP)
+    report.artifact.path.unlink()
+    make(report.artifact.path)
+    with pytest.raises(HashMismatch, match="is missing"):
+        deliveries.verify_received_package(tmp_path, report, sender="worker")
