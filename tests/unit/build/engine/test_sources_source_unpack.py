@@ -49,8 +49,8 @@ def of_zip(path: Path) -> Path:
     return path
 
 
-def of_zstd(path: Path) -> Path:
-    plain = tar(path.with_suffix(""), *ENTRIES, mode="w")
+def of_zstd(path: Path, *entries: Entry) -> Path:
+    plain = tar(path.with_suffix(""), *(entries or ENTRIES), mode="w")
     with path.open("wb") as file, compressing_file(file, level=FAST) as packed:
         packed.write(plain.read_bytes())
     return path
@@ -121,13 +121,18 @@ OUT = ("link", tarfile.SYMTYPE, b"", "..")
         ([("x" * 300, tarfile.REGTYPE, b"", "")], "cannot be unpacked"),
     ],
 )
-def test_nothing_is_made_outside_of_the_folder(entries: list[Entry], why: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["tgz", "tar.xz", "tar.zst"])
+def test_nothing_is_made_outside_of_the_folder(entries: list[Entry], why: str, ending: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
-    archive = tar(tmp_path / "a.tgz", *entries)
+    archive = tmp_path / f"a.{ending}"
+    if ending == "tar.zst":
+        of_zstd(archive, *entries)
+    else:
+        tar(archive, *entries, mode="w:xz" if ending == "tar.xz" else "w:gz")
     with pytest.raises(BuildFailed, match=why) as caught:
-        unpack_source(archive, "a.tgz", tmp_path / "new", hoist=True, env={})
+        unpack_source(archive, archive.name, tmp_path / "new", hoist=True, env={})
     assert why in f"{caught.value.what} {caught.value.why}"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tgz", "new", "secret"]
+    assert {path.name for path in tmp_path.iterdir()} - {"a.tar"} == {archive.name, "new", "secret"}
     assert (tmp_path / "secret").stat().st_nlink == 1
 
 
