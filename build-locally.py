@@ -13,6 +13,7 @@ REQUIREMENTS = "requirements/kiln.txt"
 
 def main():
     """Replace this process by `kiln build` in the environment."""
+    import os
     from pathlib import Path
 
     root = Path(__file__).resolve().parent
@@ -27,32 +28,20 @@ def main():
         python = environment(root)
     except KeyboardInterrupt:
         sys.exit(130)
-    run(python, ["-I"] + arguments)
-
-
-def run(python, arguments):
-    """Replace this process by Python; Windows cannot do that, so there it waits for it, and exits with its code."""
-    import os
-
-    if os.name != "nt":
-        os.execv(str(python), [str(python)] + arguments)
-    import signal
-    import subprocess
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both
-    sys.exit(subprocess.call([str(python)] + arguments))
+    os.execv(str(python), [str(python), "-I"] + arguments)
 
 
 def environment(root):
     """Return the Python of .venv, after creating it if it is missing, unfinished or of another requirement."""
+    import fcntl
+
     source, folder = root / REQUIREMENTS, root / ".venv"
     if not source.is_file():
         stop(3, "%s is missing" % source, "it names kiln for pip, and `kiln init` writes it")
-    program = "Scripts/python.exe" if sys.platform == "win32" else "bin/python"
-    python, record = folder / program, folder / "kiln-requirements.txt"
+    python, record = folder / "bin" / "python", folder / "kiln-requirements.txt"
     expected = "# %s\n%s" % (folder, source.read_text())
     with source.open() as lock:
-        hold(lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of two processes, the second waits for the first
         if python.exists() and record.is_file() and record.read_text() == expected:
             return python
         if folder.exists() and not record.is_file() and any(folder.iterdir()):
@@ -60,26 +49,6 @@ def environment(root):
         set_up(folder, python, record, source)
         record.write_text(expected)
     return python
-
-
-def hold(lock):
-    """Hold a lock on an open file until it is closed: of two processes, the second waits for the first."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-        import os
-
-        os.lseek(lock.fileno(), 1 << 30, os.SEEK_SET)  # a byte that nobody reads
-        held = False
-        while not held:
-            try:
-                msvcrt.locking(lock.fileno(), msvcrt.LK_LOCK, 1)
-                held = True
-            except OSError:  # after 10 s
-                continue
-    else:
-        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def set_up(folder, python, record, source):
@@ -107,7 +76,9 @@ def stop(code, what, hint):
     sys.exit(code)
 
 
-if sys.version_info >= MINIMUM:
+if sys.platform == "win32":
+    stop(33, "kiln runs on Linux and macOS", "on Windows, run it in WSL (wsl --install)")
+elif sys.version_info >= MINIMUM:
     main()
 else:
     sys.stderr.write("error: this is Python " + sys.version.split()[0] + ", but kiln needs 3.10 or newer\n")

@@ -20,6 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
     if sys.version_info < (3, 10):  # noqa: UP036 - the user may run another Python than the environment's
         sys.exit("error: kiln needs Python 3.10 or newer\n  try: .venv/bin/python -m kiln")
+    if sys.platform == "win32":
+        sys.stderr.write("error: kiln runs on Linux and macOS: on Windows, run it in WSL (wsl --install)\n")
+        sys.exit(33)  # UnsupportedPlatform's; kiln's own modules cannot be imported there
     gc.set_threshold(*COLLECTED_AFTER)
     if "_ARGCOMPLETE" in os.environ:  # a shell requests completions, see kiln.cli.completion
         from kiln.cli.completion import answer_completion_request
@@ -27,11 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         answer_completion_request()
     open_closed_streams()
     from kiln.base.system import user
-    from kiln.base.system.user import use_utf8_output
     from kiln.cli.main import run
     from kiln.cli.streams import print_masked_traceback
 
-    use_utf8_output()
     sys.excepthook = print_masked_traceback
     user.add_missing_home_variables()
     code = run(sys.argv[1:] if arguments is None else arguments)

@@ -64,7 +64,7 @@ def run_step_process(
     with processes.adopt_orphans(), ExitStack() as cleanup:
         with _deferred_interrupt():  # else nothing would end a process that is being started
             process = _start_step_process(arguments, env, lock)
-            cleanup.callback(_kill_step_and_children, process, processes.ProcessGroup(process))
+            cleanup.callback(_kill_step_and_children, process)
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line.rstrip())
@@ -81,8 +81,8 @@ def _start_step_process(arguments: Sequence[str], env: Mapping[str, str], lock: 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=env,
-        **processes.inherited_file_arguments(lock),
-        **processes.new_group_arguments(),  # which can be killed as a whole
+        pass_fds=[lock],
+        start_new_session=True,  # a group, which can be killed as a whole
         encoding="utf-8",
         errors="replace",
     )
@@ -109,13 +109,12 @@ def _deferred_interrupt() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _kill_step_and_children(process: subprocess.Popen[str], group: processes.ProcessGroup) -> None:
+def _kill_step_and_children(process: subprocess.Popen[str]) -> None:
     """Kill a running step with all of its child processes, wait until the last of them has ended, close its pipe."""
     if process.returncode is None:
-        group.kill()
+        processes.signal_group(process, signal.SIGKILL)
         process.wait()
         processes.wait_for_group(process)
-    group.close()
     if process.stdout is not None:
         process.stdout.close()
 
@@ -137,7 +136,7 @@ def exec_in_environment(root: Path, *arguments: str, locks: Sequence[str] = (RUN
     except KilnError as failure:
         _print_line(f"error: {failure}")
         sys.exit(failure.exit_code)
-    processes.replace_process(python, ["-I", *arguments])
+    os.execv(python, [str(python), "-I", *arguments])  # noqa: S606 - it needs no shell
 
 
 def ensure_environment(
@@ -390,8 +389,6 @@ def _environment_lock(folder: Path, say: Say) -> Iterator[int]:
             system_files.acquire_lock(lock, wait=True)
         yield lock
     finally:
-        with suppress(OSError):  # an error before the lock was held
-            system_files.release_lock(lock)
         os.close(lock)
 
 

@@ -114,7 +114,7 @@ class LintFailed(KilnError):
 
 
 class UnsupportedPlatform(KilnError):
-    """A config is for a platform that this machine cannot build."""
+    """A config is for a platform that this machine cannot build, or kiln was started on Windows outside of WSL."""
 
     exit_code = 33
 

@@ -47,7 +47,7 @@ def atomic_replacement(path: Path) -> Iterator[Path]:
     try:
         yield part
         files.flush_to_disk(part)
-        files.replace_path(part, path)
+        part.replace(path)
         files.flush_to_disk(path.parent)
     finally:
         # Also after success: renaming onto another hard link of the same file leaves both names.
@@ -99,7 +99,7 @@ def _link_unless_conda_meta(source: str, target: str) -> None:
 def link_or_copy_new(source: str, target: str) -> None:
     """Give a file or a link a second name, where nothing is yet; copy it where hard links are impossible."""
     try:
-        files.make_hard_link(source, target)
+        os.link(source, target, follow_symlinks=False)
     except OSError:
         shutil.copy2(source, target, follow_symlinks=False)
 
@@ -157,7 +157,6 @@ def create_empty_file(path: Path) -> None:
     """
     with full_disk_as_kiln_error(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.refuse_link(path)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | files.NO_LINK, 0o666))
 
 
@@ -180,7 +179,7 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
             for part in parts.values():
                 files.flush_to_disk(part)
             for path, part in parts.items():
-                files.replace_path(part, path)
+                part.replace(path)
             files.flush_to_disk(folder)
         finally:
             for part in parts.values():
@@ -351,10 +350,10 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
 
 
 def path_of_file_url(url_path: str) -> Path:
-    """Return the path in a ``file:`` URL on this system: /C:/a%20b is a folder on the drive C of Windows."""
-    from urllib.request import url2pathname  # slow to import, and rarely needed
+    """Return the path in a ``file:`` URL."""
+    from urllib.parse import unquote  # slow to import, and rarely needed
 
-    return Path(url2pathname(url_path))
+    return Path(unquote(url_path))
 
 
 def is_case_insensitive(folder: Path) -> bool:
@@ -479,10 +478,7 @@ def held_lock_file(path: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
-        try:
-            yield
-        finally:
-            files.release_lock(file.fileno())
+        yield
 
 
 @contextlib.contextmanager
@@ -493,7 +489,6 @@ def held_folder_lock(folder: Path) -> Iterator[None]:
         files.acquire_lock(descriptor, wait=True)
         yield
     finally:
-        files.release_lock(descriptor)
         os.close(descriptor)
 
 

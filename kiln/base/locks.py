@@ -49,9 +49,9 @@ def exclusive_folder_lock(path: Path, *, wait: float = 0.0) -> Iterator[int]:
         yield descriptor
     finally:
         if _is_same_file(descriptor, lock):
-            files.remove_lock_file(descriptor, lock)
-        else:
-            os.close(descriptor)
+            with contextlib.suppress(OSError):  # another user's, left in a folder where only owners remove
+                lock.unlink()
+        os.close(descriptor)
 
 
 def remove_leftovers_of_killed_processes(path: Path) -> None:
@@ -139,7 +139,6 @@ def _acquire_lock_file(lock: Path, wait: float) -> tuple[int, bool]:
 
 def _open_lock_file(lock: Path) -> int:
     """Open a lock file, or create it; no link is followed, and a file without write permission is opened to be read."""
-    files.refuse_link(lock)
     try:
         return os.open(lock, os.O_RDWR | os.O_CREAT | files.NO_LINK, 0o644)
     except PermissionError:

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING
 from kiln.base import files, masking, process_table
 from kiln.base.errors import KilnError, MissingTool
 from kiln.base.masked_stream import MaskedLineStream
-from kiln.base.system.processes import PipeReader, ProcessGroup, complete_environment, new_group_arguments
+from kiln.base.system.processes import PipeReader, signal_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -128,7 +128,7 @@ def run(
 ) -> ProcessResult:
     """Run a program to its end; its output and errors are merged, in order.
 
-    Its environment is exactly ``env``, on Windows with what every program needs there.
+    Its environment is exactly ``env``.
     ``log`` is appended to. ``timeout`` is in seconds. So is ``idle``: the time in which the program may use no
     processor time, run no other program, wait for no lock and print nothing, as when it waits for a server.
     ``secrets``, along with those of `kiln.base.masking`, are masked in the log, the tail and for ``on_line``, except in
@@ -171,7 +171,6 @@ def piped(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str]) -> 
         LOGGER.info("run: %s", masking.masked(shlex.join(words)))
         process = _start_process(words, env=env, cwd=None, stderr=errors, reads=False)
         assert process.stdout is not None
-        group = ProcessGroup(process)
         try:
             yield process.stdout
             process.stdout.read()  # what follows the end that the reader knows
@@ -185,7 +184,7 @@ def piped(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str]) -> 
                 raise _failure_of(process, words, errors) from error
             raise
         finally:
-            _end_process_group(process, group)
+            _end_process_group(process)
         if process.returncode:
             raise _failure_of(process, words, errors)
 
@@ -215,7 +214,7 @@ def start_helper_process(
             stdout=subprocess.PIPE,
             stderr=stderr,
             pass_fds=inherited,
-            **new_group_arguments(),
+            start_new_session=True,
         )
     except (FileNotFoundError, PermissionError) as error:
         raise MissingTool(f"cannot start {argv[0]!r}", why=error.strerror or str(error)) from error
@@ -232,7 +231,7 @@ def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
     program = _path_or_found_program(words[0], env)
     before = signal.signal(signal.SIGINT, _ignore_interrupt)
     try:
-        with subprocess.Popen(words, executable=program, env=complete_environment(env), cwd=cwd) as process:
+        with subprocess.Popen(words, executable=program, env=env, cwd=cwd) as process:
             try:
                 return process.wait()
             except BaseException:
@@ -257,7 +256,7 @@ def find_program(program: str, *, env: Mapping[str, str]) -> Path:
 
 
 def _path_or_found_program(word: str, env: Mapping[str, str]) -> str:
-    return word if Path(word).name != word else str(find_program(word, env=complete_environment(env)))
+    return word if Path(word).name != word else str(find_program(word, env=env))
 
 
 class _OutputRecorder:
@@ -339,7 +338,6 @@ def _run_process(
         words, env=env, cwd=cwd, stderr=subprocess.PIPE if apart else subprocess.STDOUT, reads=stdin is not None
     )
     stdout = bytearray()
-    group = ProcessGroup(process)
     idle_time = _IdleLimit(process.pid, idle)
     try:
         if stdin is not None:
@@ -348,7 +346,7 @@ def _run_process(
             process, listener, stdout, until=None if timeout is None else start + timeout, idle_time=idle_time
         )
     finally:
-        _end_process_group(process, group)
+        _end_process_group(process)
     listener.record_last_line()
     seconds = time.monotonic() - start
     exit_code = process.returncode if in_time else TIMED_OUT
@@ -404,12 +402,12 @@ def _start_process(
         return subprocess.Popen(
             argv,
             executable=program,
-            env=complete_environment(env),
+            env=env,
             cwd=cwd,
             stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            **new_group_arguments(),  # which can be killed as a whole
+            start_new_session=True,  # a group, which can be killed as a whole
         )
     except (FileNotFoundError, PermissionError) as error:
         is_missing = isinstance(error, FileNotFoundError)
@@ -452,17 +450,16 @@ def _wait_for_exit(process: subprocess.Popen[bytes], until: float | None) -> boo
     return True
 
 
-def _end_process_group(process: subprocess.Popen[bytes], group: ProcessGroup) -> None:
+def _end_process_group(process: subprocess.Popen[bytes]) -> None:
     """End the process and its group if it still runs, SIGTERM first, and close its pipes."""
     if process.poll() is None:
         try:
-            group.terminate()
+            signal_group(process, signal.SIGTERM)
             process.wait(timeout=GRACE)
         except subprocess.TimeoutExpired:
             LOGGER.warning("process %d did not end after SIGTERM; it is killed", process.pid)
         finally:
-            group.kill()
+            signal_group(process, signal.SIGKILL)
             process.wait()
-    group.close()
     for pipe in filter(None, (process.stdout, process.stderr)):
         pipe.close()

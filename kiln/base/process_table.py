@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kiln.base import files
 from kiln.base.patterns import lazy_pattern
 from kiln.base.system import processes as system_processes
-from kiln.base.system.processes import KILL, TICKS, is_process_running, seconds_since_boot
+from kiln.base.system.processes import TICKS, is_process_running, seconds_since_boot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -161,7 +161,7 @@ def send_signal(number: signal.Signals, pids: Iterable[int]) -> tuple[int, ...]:
 
 def kill_descendants(root: int) -> None:
     """Kill all descendants of a process."""
-    send_signal(KILL, [process.pid for process in processes_with_descendants(root) if process.pid != root])
+    send_signal(signal.SIGKILL, [process.pid for process in processes_with_descendants(root) if process.pid != root])
 
 
 def kill_orphans_in_folder(folder: Path) -> tuple[int, ...]:
@@ -170,7 +170,9 @@ def kill_orphans_in_folder(folder: Path) -> tuple[int, ...]:
     The caller holds the folder's lock. A process is an orphan when its working directory is there and its session's
     leader has ended; a user's shell in that folder still has its session's leader.
     """
-    return send_signal(KILL, [pid for pid in all_pids() if _has_working_directory_in(pid, folder) and _is_orphan(pid)])
+    return send_signal(
+        signal.SIGKILL, [pid for pid in all_pids() if _has_working_directory_in(pid, folder) and _is_orphan(pid)]
+    )
 
 
 def _has_working_directory_in(pid: int, folder: Path) -> bool:
@@ -188,7 +190,7 @@ def _is_orphan(pid: int) -> bool:
 TOGETHER = 1.0  # seconds within which two signals count as one
 
 
-def die_with_parent(number: signal.Signals = system_processes.KILL, *, parent: int | None = None) -> None:
+def die_with_parent(number: signal.Signals = signal.SIGKILL, *, parent: int | None = None) -> None:
     """Have this process get a signal when its parent ends, even by SIGKILL.
 
     ``parent`` is the number of that process, if known: if it has ended while this process was starting, exit.
@@ -204,7 +206,7 @@ def end_tree_on_signal(number: signal.Signals = signal.SIGTERM) -> None:
     Python's own handlers wait until a library's call has returned, which may take long; a thread does not.
     """
     wakeup, trigger = os.pipe()
-    system_processes.make_nonblocking(trigger)
+    os.set_blocking(trigger, False)
 
     def end_tree() -> None:
         os.read(wakeup, 1)
@@ -230,8 +232,8 @@ def termination_as_interrupt() -> Iterator[None]:
 
 
 def hangup_signals() -> tuple[signal.Signals, ...]:
-    """Return SIGHUP, unless it was ignored when this process was started, or this system lacks it."""
-    return tuple(number for number in system_processes.HANG_UP if signal.getsignal(number) is not signal.SIG_IGN)
+    """Return SIGHUP, unless it was ignored when this process was started."""
+    return () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
 
 
 @contextlib.contextmanager

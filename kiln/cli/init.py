@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.base.errors import KilnError, UsageError
-from kiln.base.system.user import joined_command_line
 from kiln.cli import pinning
 from kiln.cli.main import kiln_command_words, make_pasteable
 from kiln.cli.options import git_and_pip_environment
@@ -81,7 +81,7 @@ class InitReport:
 
     def as_lines(self, name: str | None) -> list[str]:
         """Return the report as lines, with the next commands."""
-        kiln = joined_command_line((*kiln_command_words(), "-C", str(self.folder)))
+        kiln = shlex.join((*kiln_command_words(), "-C", str(self.folder)))
         return [
             f"{'made' if name else 'completed'} the feedstock in {self.folder}",
             *(f"  added  {path}" for path in self.added),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from kiln.base.errors import UnsupportedPlatform, UsageError
 from kiln.base.system import user
-from kiln.base.system.user import path_export_line, quoted_word
 from kiln.cli import arguments
 from kiln.cli.options import variables_passed_to_builds
 from kiln.conda.specs import invalid_spec_reason, package_name, strict_rattler_spec
@@ -224,7 +224,8 @@ def parsed_channel_or_empty(text: str) -> str:
 
 def activation_commands(prefix: Path, name: str | None = None) -> str:
     """Return the commands that make the programs of a prefix available in a shell, with conda and without."""
-    return f"activate  conda activate {quoted_word(name or str(prefix))}\n      or  {path_export_line(prefix)}"
+    without_conda = f"export PATH={shlex.quote(f'{prefix}/bin')}:$PATH"
+    return f"activate  conda activate {shlex.quote(name or str(prefix))}\n      or  {without_conda}"
 
 
 def default_package_cache(environment: Mapping[str, str]) -> Path:

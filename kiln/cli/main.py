@@ -277,10 +277,10 @@ def make_pasteable(text: str, root: Path) -> str:
     """Return a text with its kiln commands as the user's shell starts them on the feedstock at ``root``."""
     if not _COMMAND.search(text):
         return text
-    from kiln.base.system.user import joined_command_line
+    import shlex
 
     folder = () if root.absolute() == Path.cwd() else ("-C", str(root))
-    program = joined_command_line((*kiln_command_words(), *folder))
+    program = shlex.join((*kiln_command_words(), *folder))
     return _COMMAND.sub(lambda _: program, text)
 
 
@@ -292,7 +292,6 @@ def make_hints_pasteable(error: KilnError, root: Path) -> None:
 
 
 NAMES = 3  # of configs in the error
-PROGRAMS = ("kiln", "kiln.exe", "kiln.cmd")  # the last two on Windows: pip's, and the one of the set-up
 # The options that both commands need again, by the names of their arguments, with their defaults.
 REPEATED = {
     "engine": ("--engine", "rattler-build"),
@@ -305,7 +304,8 @@ def failed_run_error(
     report: MatrixReport, errors: Mapping[str, KilnError], options: argparse.Namespace, *, exit_code: int
 ) -> KilnError:
     """Return the error of a run in which configs are neither built nor cached, with the commands to try next."""
-    from kiln.base.system.user import joined_command_line
+    import shlex
+
     from kiln.base.text import count_text
     from kiln.state.results import GOOD, ConfigState
 
@@ -323,7 +323,7 @@ def failed_run_error(
         (*program, "--failed", *repeated),
         *((*program, name, "--debug", *repeated) for name in debugged[:1]),
     ]
-    hint = "\n       ".join(map(joined_command_line, commands))
+    hint = "\n       ".join(map(shlex.join, commands))
     return error_class_of_exit_code(exit_code)(f"{total} not built: {_first_config_names(failures)}", hint=hint)
 
 
@@ -345,9 +345,8 @@ def kiln_command_words() -> tuple[str, ...]:
     """Return the words that start this kiln in the user's shell: its name, or its path where that is not found."""
     import shutil
 
-    programs = [Path(sys.executable).with_name(name) for name in PROGRAMS]
-    own, on_path = next((program for program in programs if program.exists()), None), shutil.which("kiln")
-    if own is None:
+    own, on_path = Path(sys.executable).with_name("kiln"), shutil.which("kiln")
+    if not own.exists():
         return ("kiln",) if on_path else (_relative_to_current_folder(Path(sys.executable)), "-m", "kiln")
     return ("kiln",) if on_path and Path(on_path).samefile(own) else (_relative_to_current_folder(own),)
 

@@ -16,7 +16,7 @@ from rattler import PackageCache, RepoDataRecord
 
 from kiln.base import files
 from kiln.base.errors import BrokenPackage, DownloadFailed, HashMismatch, KilnError, LimitExceeded, UnsafePackage
-from kiln.base.system.files import is_special_path, open_regular_file
+from kiln.base.system.files import open_regular_file
 from kiln.conda import package_reader
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def resolve_links(path: str, links: Mapping[str, str]) -> str | None:
             destination = links.get("/".join(position))
             if destination is not None:
                 hops += 1
-                if hops > HOPS or destination.startswith("/") or is_special_path(destination):
+                if hops > HOPS or destination.startswith("/"):
                     return None
                 position.pop()
                 parts += destination.split("/")[::-1]
@@ -256,8 +256,8 @@ class PrefixTree:
 
 
 def is_outside_prefix(path: str) -> bool:
-    """Return whether a path cannot be a package's: it is absolute, goes up, or leads elsewhere on this system."""
-    return path.startswith("/") or ".." in path.split("/") or is_special_path(path)
+    """Return whether a path cannot be a package's: it is absolute, or goes up."""
+    return path.startswith("/") or ".." in path.split("/")
 
 
 def is_in_conda_meta(path: str) -> bool:

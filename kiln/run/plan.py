@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln.base import files, limits
 from kiln.base.errors import RecipeFault
 from kiln.base.position import Place
-from kiln.base.system import user
 from kiln.base.system.machine import MachineResources
 from kiln.base.text import duration
 from kiln.build.engine import patches
@@ -472,7 +472,7 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
         cores=share.cores,
         memory=options.memory if run_inputs.engine is None else share.memory,
         variables=environment.conda_forge_variables(
-            run_inputs.feedstock, config.name, caller=options.caller_variables, cores=share.cores, uid=user.uid()
+            run_inputs.feedstock, config.name, caller=options.caller_variables, cores=share.cores, uid=os.getuid()
         ),
         environment=dict(run_inputs.machine.environment),
         log="",

@@ -17,7 +17,6 @@ from kiln import __version__
 from kiln.base import files, process
 from kiln.base.errors import BuildFailed, DiskFull, KilnError
 from kiln.base.system import machine as system_machine
-from kiln.base.system.processes import KILL
 from kiln.build.bazel import events
 from kiln.build.executor import environment
 from kiln.build.job.messages import MARK, error_from_json, parse_message
@@ -319,9 +318,9 @@ class MatrixRun:
                 with contextlib.suppress(queue.Empty):
                     self._process_config_event(*self.events.get(timeout=1.0))
                 if time.monotonic() > until:
-                    self._signal_processes(KILL)
+                    self._signal_processes(signal.SIGKILL)
             except KeyboardInterrupt:
-                self._signal_processes(KILL)
+                self._signal_processes(signal.SIGKILL)
 
     def _signal_processes(self, number: signal.Signals) -> None:
         for config in self.running.values():

@@ -56,7 +56,6 @@ def name_of(value: object) -> str:
     return " ".join(value).replace(str(ROOT), "ROOT").replace(CONFIG, "CONFIG") if isinstance(value, list) else ""
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has process groups through subprocess alone, and no forks")
 @pytest.mark.parametrize(
     ("words", "unneeded"),
     [

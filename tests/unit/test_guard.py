@@ -8,11 +8,10 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from tests.unit.conftest import OF_UNIX, guarded
+from tests.unit.conftest import guarded
 
 NOWHERE = ("127.0.0.1", 9)
 TRUE = [sys.executable, "-I", "-c", ""]
@@ -56,7 +55,3 @@ def test_a_marked_test_may_start_processes() -> None:
 def test_a_process_that_compiled_code_starts_is_noticed() -> None:
     with pytest.raises(pytest.fail.Exception, match="compiled code"), guarded(processes=False):
         assert ctypes.CDLL(None).system(b"true") == 0
-
-
-def test_the_tests_that_windows_leaves_out_exist() -> None:
-    assert [name for name in OF_UNIX if not (Path(__file__).parent / name).exists()] == []

@@ -45,7 +45,6 @@ class ModuleContents(NamedTuple):
     """What the rules are about: a module's imports, the names that it uses, its texts, and lines without encoding."""
 
     imports: set[str]
-    names: set[str]
     texts: set[str]
     lines_without_encoding: list[int]
 
@@ -54,7 +53,7 @@ class ModuleContents(NamedTuple):
 def contents_of(file: Path) -> ModuleContents:
     """Return what a module contains, without its syntax tree: all trees together slow the garbage collection down."""
     nodes = tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
-    return ModuleContents(imports_in(nodes), names_in(nodes), texts_in(nodes), lines_without_encoding(nodes))
+    return ModuleContents(imports_in(nodes), texts_in(nodes), lines_without_encoding(nodes))
 
 
 def imports_in(nodes: Sequence[ast.AST]) -> set[str]:
@@ -130,48 +129,8 @@ def test_what_comes_after_rendering_does_not_know_the_format_of_the_recipe() -> 
     assert {name_of(file) if part_of(file) == "run" else part_of(file) for file in users} == READERS
 
 
-UNIX_MODULES = frozenset({"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"})
-UNIX_NAMES = frozenset(
-    {
-        *("os.fork", "os.getuid", "os.getgid", "os.geteuid", "os.chown", "os.mkfifo", "os.killpg", "os.statvfs"),
-        *("os.sysconf", "os.pread", "os.pwrite", "os.memfd_create", "os.posix_fallocate", "os.O_NOFOLLOW"),
-        *("os.O_CLOEXEC", "os.O_NONBLOCK", "os.O_DIRECTORY", "signal.SIGKILL", "signal.SIGHUP", "sys.platform"),
-    }
-)
-ALLOWED = {
-    "base/limits/forked.py",
-    "base/limits/__init__.py",
-    "build/rehearsal/interpreter_facts.py",
-    "base/process.py",
-}  # the last two only read its name
-
-
-def is_portable(file: Path) -> bool:
-    return name_of(file) not in ALLOWED and not name_of(file).startswith("base/system/")
-
-
-def names_in(nodes: Sequence[ast.AST]) -> set[str]:
-    """Return the imported modules, and the uses of ``module.name``."""
-    names: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add(node.module or "")
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            names.add(f"{node.value.id}.{node.attr}")
-    return names
-
-
-def test_no_other_module_needs_unix() -> None:
-    needs = {
-        name_of(file): contents_of(file).names & (UNIX_MODULES | UNIX_NAMES) for file in FILES if is_portable(file)
-    }
-    assert {file: names for file, names in needs.items() if names} == {}
-
-
 def lines_without_encoding(nodes: Sequence[ast.AST]) -> list[int]:
-    """Return the lines that open text in the system's encoding, which is not UTF-8 on Windows; archives have none."""
+    """Return the lines that open text in the locale's encoding; archives have none."""
     lines = []
     for node in nodes:
         if not isinstance(node, ast.Call) or {"encoding", "fileobj", None} & {keyword.arg for keyword in node.keywords}:

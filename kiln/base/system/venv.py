@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+PYTHON = Path("bin", "python")
+PROGRAM = Path("bin", "kiln")
 # Without -I, Python would import a folder kiln of the current directory, which may be another's checkout.
-if sys.platform == "win32":
-    PROGRAMS = Path("Scripts")
-    PYTHON = PROGRAMS / "python.exe"
-    PROGRAM = PROGRAMS / "kiln.cmd"
-    PROGRAM_TEXT = '@"%~dp0python.exe" -I -m kiln %*\r\n'
-    ROOT_FROM_PACKAGES = "../../.."
-
-    def site_packages(folder: Path) -> Path:
-        """Return the folder of an environment's packages."""
-        return folder / "Lib" / "site-packages"
-
-else:
-    PROGRAMS = Path("bin")
-    PYTHON = PROGRAMS / "python"
-    PROGRAM = PROGRAMS / "kiln"
-    PROGRAM_TEXT = """\
+PROGRAM_TEXT = """\
 #!/bin/sh
 here=$(dirname "$(readlink -f "$0")")
 exec "$here/python" -I -m kiln "$@"
 """
-    ROOT_FROM_PACKAGES = "../../../.."
+ROOT_FROM_PACKAGES = "../../../.."
 
-    def site_packages(folder: Path) -> Path:
-        """Return the folder of an environment's packages."""
-        return next(folder.glob("lib/*/site-packages"))
+
+def site_packages(folder: Path) -> Path:
+    """Return the folder of an environment's packages."""
+    return next(folder.glob("lib/*/site-packages"))

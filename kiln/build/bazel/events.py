@@ -91,11 +91,9 @@ def secrets_in_encoded_credentials(variable: str) -> tuple[str, ...]:
 
 
 def _read_private_text(path: Path) -> str:
-    from kiln.base.system import user
-
     try:
         status = path.stat()
-        if path.name in SECRET and user.others_can_read(status):
+        if path.name in SECRET and status.st_mode & 0o077:
             raise UsageError(f"others can read {path}", hint=f"chmod 600 {path}")
         with path.open("rb") as file:
             data = file.read(LIMIT + 1)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar
 from kiln.base import files, process
 from kiln.base.environment import requirements_file
 from kiln.base.errors import DownloadFailed, MissingTool, program_output_with_margin
-from kiln.base.system import user
 from kiln.build.executor import conda_build
 from kiln.build.executor import environment as executor_environment
 from kiln.build.executor.conda_build import ProcessOutcome, build_process_error, job_message_prefix
@@ -237,7 +236,7 @@ class ContainerExecutor:
             platform=job.image_platform,
             environment={**job.variables, **executor_environment.INSIDE},
             secrets={**task.caller_script_variables, **task.compile_secrets},
-            user=ContainerUser(uid=user.uid(), gid=user.gid()),
+            user=ContainerUser(uid=os.getuid(), gid=os.getgid()),
             limits=ContainerLimits()
             if engine.lacks
             else ContainerLimits(

@@ -156,10 +156,10 @@ def shared_script_queue(queue: Path) -> Iterator[Callable[[], None]]:
     """
     files.remove(queue)
     (queue / "bin").mkdir(parents=True)
-    system_files.make_named_pipe(queue / "bell")
+    os.mkfifo(queue / "bell")
     files.write_text(queue / "bin" / "bash", SHELL)
     (queue / "bin" / "bash").chmod(0o755)
-    folder = os.open(queue, os.O_RDONLY | system_files.FOLDER | system_files.PRIVATE)
+    folder = os.open(queue, os.O_RDONLY | system_files.FOLDER)
     bell = os.open("bell", os.O_RDWR | system_files.NO_LINK, dir_fd=folder)
     try:
         yield partial(_end_script_loop, folder, bell)
@@ -178,7 +178,7 @@ def _end_script_loop(folder: int, bell: int) -> None:
     with contextlib.suppress(OSError):  # a script has removed the folder, and ends with its container
         with contextlib.suppress(FileNotFoundError):
             os.unlink(OVER, dir_fd=folder)
-        os.close(os.open(OVER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | system_files.PRIVATE, 0o600, dir_fd=folder))
+        os.close(os.open(OVER, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder))
     with contextlib.suppress(BlockingIOError):
         os.write(bell, b"\n")
 

@@ -8,6 +8,7 @@ import dataclasses
 import glob
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from kiln.base.errors import BrokenIndex, BrokenPackage, SolveFailed
 from kiln.base.system import files
 from kiln.base.system.files import temporary_file_with_content
 from kiln.base.system.machine import PACKAGE_ROOT
-from kiln.base.system.processes import KILL, PipeReader, ProcessGroup
+from kiln.base.system.processes import PipeReader
 from kiln.conda.rattler.limits import current_limits, failure_from_json, failure_to_json, out_of_memory_error
 
 if TYPE_CHECKING:
@@ -108,7 +109,6 @@ class _RattlerProcess:
             )
         finally:
             self.locks.close_child_end()
-        self.group = ProcessGroup(self.process)
         self.output = PipeReader([_require_pipe(self.process.stdout)])
         self.unfinished: dict[Path, bool] = {}
         self._rest = b""
@@ -179,7 +179,7 @@ class _RattlerProcess:
         code = self.process.poll()
         self.messages.seek(0)
         last = self.messages.read()[-4000:].decode("utf-8", "replace").strip().splitlines()[-3:]
-        if code == -KILL or any(words in "\n".join(last) for words in _OUT_OF_MEMORY):
+        if code == -signal.SIGKILL or any(words in "\n".join(last) for words in _OUT_OF_MEMORY):
             return failure_to_json(out_of_memory_error(bounds))
         kind = BrokenIndex if operation == "solve" else BrokenPackage
         ended = "gave no answer" if code is None else f"ended with exit code {code}"
@@ -198,7 +198,6 @@ class _RattlerProcess:
             self.process.wait()
             for message in self._received_messages(time.monotonic() + 1):  # threads may go on after the answer
                 self._note_unpack_progress(message)
-            self.group.close()
             self.output.close()
             self.locks.close()
             for pipe in (self.process.stdin, self.process.stdout, self.messages):

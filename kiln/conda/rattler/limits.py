@@ -19,7 +19,6 @@ from kiln.base.patterns import lazy_pattern
 from kiln.base.system import machine
 from kiln.base.system.files import open_descriptors
 from kiln.base.system.machine import bytes_written, private_memory
-from kiln.base.system.processes import is_parent_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -166,7 +165,7 @@ class Watchdog(threading.Thread):
     def run(self) -> None:
         """Check the limits until stopped."""
         while not self.stopped.wait(INTERVAL):
-            if not is_parent_process(self.parent):
+            if os.getppid() != self.parent:
                 os._exit(1)
             breach = self._stall_error() or self._timeout_error() or self.exceeded_space_error()
             if breach is not None:

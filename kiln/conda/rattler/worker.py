@@ -413,8 +413,7 @@ class RequestServer:
         def end_operation_in_thread(error: KilnError) -> None:
             threading.Thread(target=end_operation, args=(error,), daemon=True).start()
 
-        with contextlib.suppress(NotImplementedError):  # Windows ends a process without a signal
-            loop.add_signal_handler(signal.SIGTERM, end_operation_in_thread, Interrupted("the process was terminated"))
+        loop.add_signal_handler(signal.SIGTERM, end_operation_in_thread, Interrupted("the process was terminated"))
         operation = make_operation(
             request["operation"], request["arguments"], limits, self.send_message, end_operation_in_thread
         )

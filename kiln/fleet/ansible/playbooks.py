@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import files, process_table, serialization
 from kiln.base.serialization import read_json_object
 from kiln.base.system.machine import MachineResources
-from kiln.base.system.processes import KILL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +45,7 @@ def end_processes_of_run(folder: Path) -> tuple[int, ...]:
     until = time.monotonic() + GRACE
     while (rest := find_processes_of_run(folder)) and time.monotonic() < until:
         time.sleep(0.05)
-    process_table.send_signal(KILL, rest)
+    process_table.send_signal(signal.SIGKILL, rest)
     return first
 
 

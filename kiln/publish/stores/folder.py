@@ -11,14 +11,13 @@ import shutil
 import socket
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kiln.base import files as base_files
 from kiln.base.errors import AlreadyRunning, SystemFault
 from kiln.base.patterns import existing_subdirs
 from kiln.base.system import files
 from kiln.conda.index import PACKAGES, SHARDS
-from kiln.publish.model import index_file_write_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -123,13 +122,15 @@ class Lease:
 
 
 STATE = ".kiln"
-_WITHOUT_LINKS = "no links can be made here (on Windows: developer mode), so the index changes file by file"
 GENERATIONS = 2  # to keep: a reader may be in the middle of the one before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderStore:
     """The files of a channel below ``root``."""
+
+    notes: ClassVar[tuple[str, ...]] = ()
+    changes_stepwise: ClassVar[bool] = False
 
     root: Path
     hashes: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict, repr=False, compare=False)
@@ -138,16 +139,6 @@ class FolderStore:
     def name(self) -> str:
         """The folder's path."""
         return str(self.root)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A remark where the files change one by one."""
-        return (_WITHOUT_LINKS,) if self.changes_stepwise else ()
-
-    @property
-    def changes_stepwise(self) -> bool:
-        """True where no links can be made; else all subdirs change at one moment."""
-        return not files.links_can_be_made()
 
     @contextlib.contextmanager
     def exclusive_lock(self) -> Iterator[None]:
@@ -233,10 +224,7 @@ class FolderStore:
         return tuple(sorted(f"{subdir}/{name}" for name in names))
 
     def replace_indexes(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
-        """Write a new generation of the index and make it current; without links, replace the files one by one."""
-        if self.changes_stepwise:
-            self._replace_files_one_by_one(forms)
-            return
+        """Write a new generation of the index and make it current."""
         index = self.safe_write_path(f"{STATE}/index")
         for subdir in forms:
             self.safe_write_path(f"{subdir}/{SHARDS}")
@@ -254,15 +242,6 @@ class FolderStore:
     def url(self, path: str) -> str:
         """Return a folder of the channel as a URL."""
         return (self.root / path).absolute().as_uri()
-
-    def _replace_files_one_by_one(self, forms: Mapping[str, Mapping[str, bytes]]) -> None:
-        """Replace the index files, links among them too, in an order in which each is consistent."""
-        for subdir, contents in forms.items():
-            self.safe_write_path(f"{subdir}/{SHARDS}")
-            self._write_shards(subdir, contents)
-            for name in sorted(_non_shard_file_names(contents), key=index_file_write_order):
-                self.write(f"{subdir}/{name}", contents[name])
-            self._remove_unneeded_shards(subdir, contents)
 
     def _write_shards(self, subdir: str, contents: Mapping[str, bytes]) -> None:
         """Write the shards that are not there yet; named by their content, they are shared by all generations."""

@@ -119,7 +119,7 @@ class DiskCaches:
     def _open_note_with_shared_lock(self, key: str) -> int:
         """Open a key's note, locked against removal; retry if it was removed before it was locked."""
         while True:
-            note = os.open(self._purpose_note_path(key), os.O_RDWR | os.O_CREAT | system_files.PRIVATE, 0o666)
+            note = os.open(self._purpose_note_path(key), os.O_RDWR | os.O_CREAT, 0o666)
             system_files.acquire_lock(note, wait=True, shared=True)
             if os.fstat(note).st_nlink:
                 return note

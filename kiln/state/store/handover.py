@@ -84,8 +84,6 @@ LONGEST_RECORD = 1 << 20  # bytes
 MOST_FILES = 2_000_000
 CACHE, WORK = "cache/", "work/"
 ARCHIVE_NAME = re.compile(r"made-[0-9a-f]{16}\.tar\.zst")
-# What may lead elsewhere in a name on Windows, and is usual elsewhere, such as in File::Temp.3.
-ROOTS = frozenset("\\:" if os.sep == "\\" else "")
 OUTPUT_BASE = "DO_NOT_BUILD_HERE"  # a file that Bazel puts into the folder of its own tree
 ADVICE = "remove the folder, and the chain begins anew"
 _FAULTS = (tarfile.TarError, zstd.ZstdError, EOFError, ValueError, KeyError, OverflowError, RecursionError)
@@ -158,7 +156,7 @@ def pack_archive(
                     count, size = count + 1, size + added
         digest = base_files.sha256(part)
     target = folder / f"made-{digest[:16]}.tar.zst"
-    system_files.replace_path(path, target)
+    path.replace(target)
     archive = HandoverArchive(name=target.name, size=target.stat().st_size, unpacked=size, files=count, sha256=digest)
     return archive, tuple(unreadable)
 
@@ -328,7 +326,7 @@ def _create_links(links: Mapping[str, str], target: Path) -> None:
 def _require_safe_member(member: tarfile.TarInfo) -> None:
     name = member.name
     parts = name.split("/")
-    if not name.startswith((CACHE, WORK)) or {"", ".", ".."} & set(parts) or ROOTS & set(name):
+    if not name.startswith((CACHE, WORK)) or {"", ".", ".."} & set(parts):
         raise ValueError(f"{name[:200]!r} leads out of its folder")
     if name.startswith(CACHE) and not (member.isreg() and compile_cache.ENTRY.fullmatch(name.removeprefix(CACHE))):
         raise ValueError(f"{name[:200]!r} is not an entry of a compile cache")

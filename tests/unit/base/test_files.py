@@ -272,7 +272,6 @@ def test_an_empty_file_is_created_in_one_step_and_not_through_a_link(tmp_path: P
     assert not (tmp_path / "target").exists()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="paths have a limit there")
 @pytest.mark.parametrize(("depth", "name"), [(1050, "d"), (30, "d" * 200), (1050, "d" * 20)])
 def test_folders_of_any_depth_are_measured_copied_hashed_and_removed(tmp_path: Path, depth: int, name: str) -> None:
     """Deeper than Python's stack, than the longest path, and than the open files of a process."""

@@ -154,7 +154,6 @@ def test_a_child_in_the_background_does_not_delay_the_result() -> None:
     assert result.seconds < 30
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="waits for a child without collecting it")
 def test_lines_between_a_read_and_the_end_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read finds nothing, then the program prints its last line and ends: as on a machine with too much to do."""
     ready = PipeReader.read_available

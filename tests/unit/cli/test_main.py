@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import runpy
 import shlex
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed
+from kiln.base.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UnsupportedPlatform
 from kiln.cli import main
 from kiln.cli.main import failed_run_error
 from kiln.state.results import ConfigState
@@ -16,8 +19,8 @@ from tests.unit.run.view.run import a_config, a_run
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
-    from pathlib import Path
 
+ROOT = Path(__file__).parents[3]
 FAILED, DONE, LOCKED = ConfigState.FAILED, ConfigState.DONE, ConfigState.LOCKED
 
 
@@ -113,9 +116,12 @@ def test_the_commands_start_the_kiln_that_runs(monkeypatch: pytest.MonkeyPatch, 
     assert hint() == f"{tmp_path}/bin/python -m kiln -C {tmp_path} build --failed"
 
 
-def test_the_programs_of_windows_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    for name in ("kiln.cmd", "kiln.exe"):
-        (tmp_path / "bin" / "kiln").rename(tmp_path / "bin" / name)
-        assert error_of({"a": FAILED}, {}).hint == f"bin/{name} build --failed"
-        (tmp_path / "bin" / name).rename(tmp_path / "bin" / "kiln")
+@pytest.mark.parametrize("script", ["build-locally.py", "kiln/__main__.py", "kiln/feedstock/init/build-locally.py.txt"])
+def test_windows_is_refused_in_one_sentence(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    assert end.value.code == UnsupportedPlatform.exit_code
+    assert "WSL" in capsys.readouterr().err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,6 @@ def test_a_disk_cache_is_left_out_where_bazel_refuses_both(scripts: Any) -> None
     assert "--disk_cache=/cache" not in plan(scripts, ini, BAZEL_REMOTE_EXECUTOR=URL).flags
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs modes of files")
 def test_credentials_are_in_files_of_their_owner_and_in_no_public_flag(scripts: Any, tmp_path: Path) -> None:
     variable = credentials(headers=[["authorization", 'Bearer "x" y']], ca="CA", certificate="C", key=PEM)
     made = plan(scripts, BAZEL_REMOTE_EXECUTOR=URL, BAZEL_REMOTE_CREDENTIALS=variable)

@@ -121,14 +121,6 @@ def test_macos_builds_for_linux_in_containers_alone(
         )
 
 
-def test_windows_builds_nothing(feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "system", lambda: "Windows")
-    monkeypatch.setattr(platform, "machine", lambda: "AMD64")
-    for name in (*HERE, *ELSEWHERE):
-        with pytest.raises(UnsupportedPlatform, match="cannot be built on this machine"):
-            checks.require_buildable_platforms(feedstock, config_file.read_configs(feedstock, (name,)), rehearsal=False)
-
-
 def test_a_rehearsal_has_wheels_for_this_machine_alone(feedstock: Feedstock) -> None:
     with pytest.raises(UnsupportedPlatform, match="linux_aarch64_ cannot be rehearsed"):
         checks.require_buildable_platforms(feedstock, config_file.read_configs(feedstock, HERE), rehearsal=True)

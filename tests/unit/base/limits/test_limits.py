@@ -14,7 +14,7 @@ import pytest
 
 from kiln.base import limits
 from kiln.base.errors import KilnError, RecipeFault, UnsafeTemplate
-from kiln.base.limits import errors, forked
+from kiln.base.limits import errors
 from kiln.base.position import Place
 
 if TYPE_CHECKING:
@@ -118,14 +118,14 @@ def test_a_process_that_is_killed_is_an_own_error() -> None:
 
 def test_an_interrupt_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     children: list[int] = []
-    fork = forked._fork
+    fork = limits._fork
 
     def noticed() -> int:
         children.append(child := fork())
         return child
 
     monkeypatch.setattr(select, "select", interrupted)
-    monkeypatch.setattr(forked, "_fork", noticed)
+    monkeypatch.setattr(limits, "_fork", noticed)
     with pytest.raises(KeyboardInterrupt):
         limits.run_bounded(endless)
     with pytest.raises(ChildProcessError):  # it has ended, and was waited for
@@ -150,7 +150,7 @@ def interrupted(*_: object) -> None:
 
 
 def test_what_stands_still_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forked, "_STALL", 0.1)
+    monkeypatch.setattr(limits, "_STALL", 0.1)
     with pytest.raises(UnsafeTemplate):
         limits.run_bounded(lambda: time.sleep(1e6))
 

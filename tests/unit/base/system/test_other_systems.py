@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.base.system import files as system_files
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 ROOT = Path(__file__).parents[4]
 
@@ -25,46 +28,9 @@ def loaded(name: str, system: str, monkeypatch: pytest.MonkeyPatch) -> ModuleTyp
     module = importlib.util.module_from_spec(spec)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "platform", system)
-        patch.setitem(sys.modules, "msvcrt", ModuleType("msvcrt"))
-        for flag in ("O_NOINHERIT", "O_BINARY"):
-            patch.setattr(os, flag, 0, raising=False)
         patch.setitem(sys.modules, spec.name, module)  # where dataclasses look up its types
         spec.loader.exec_module(module)
     return module
-
-
-@pytest.mark.parametrize(
-    "path", ["C:/x", "a:b", "a\\..\\b", "NUL", "share/nul.txt", "lib/COM1", "share/name.", "share/name ", "con /x"]
-)
-def test_windows_writes_elsewhere_than_such_a_path_says(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert loaded("files", "win32", monkeypatch).is_special_path(path)
-    assert not loaded("files", "linux", monkeypatch).is_special_path(path)
-
-
-@pytest.mark.parametrize(
-    "path", ["lib/python3.12/site-packages/a.py", "./a", "a/../b", "console.txt", "nullable", ".a"]
-)
-def test_windows_takes_other_paths_as_they_are(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not loaded("files", "win32", monkeypatch).is_special_path(path)
-
-
-def test_an_environment_has_its_program_where_the_system_has_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    windows = loaded("venv", "win32", monkeypatch)
-    assert (windows.PYTHON.as_posix(), windows.PROGRAM.as_posix()) == ("Scripts/python.exe", "Scripts/kiln.cmd")
-    packages = windows.site_packages(Path("clone/.venv"))
-    assert os.path.normpath(packages / windows.ROOT_FROM_PACKAGES) == "clone"
-    unix = loaded("venv", "darwin", monkeypatch)
-    assert unix.PYTHON.as_posix() == "bin/python"
-
-
-def test_lines_for_the_shell_are_those_of_cmd_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    windows = loaded("user", "win32", monkeypatch)
-    assert windows.joined_command_line([r"C:\a b\kiln.cmd", "rerender"]) == r'"C:\a b\kiln.cmd" rerender'
-    assert windows.quoted_word("a b") == '"a b"'
-    line = windows.path_export_line(Path("p"))
-    assert line.startswith('set "PATH=p;')
-    assert line.endswith(';%PATH%"')
-    assert loaded("user", "linux", monkeypatch).path_export_line(Path("a b")) == "export PATH='a b/bin':$PATH"
 
 
 @pytest.mark.processes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,7 +80,6 @@ def test_files_that_are_too_large_for_a_variable_together_are_refused(tmp_path: 
     assert 90_000 < len(variable) < 1 << 17  # MAX_ARG_STRLEN of Linux
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs modes of files")
 @pytest.mark.parametrize("name", ["headers", "client.key"])
 def test_secrets_that_others_can_read_are_refused(tmp_path: Path, name: str) -> None:
     place = folder(tmp_path / "c", headers="a: b", client_key=PEM, client_pem=PEM, ca_pem=PEM)

@@ -140,7 +140,6 @@ def test_the_help_fits_a_terminal_of_80_columns(
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_fault(tmp_path: Path, closed: str) -> None:
     """Their numbers are not those of files that the command opens."""
