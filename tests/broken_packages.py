@@ -65,7 +65,16 @@ ODD_VALUES: tuple[Any, ...] = (
 KEYS = (
     *("name", "version", "build", "build_number", "subdir", "depends", "constrains", "noarch", "timestamp", "size"),
     *("sha256", "md5", "license", "extra", "paths", "_path", "path_type", "paths_version", "weak", "files"),
-    *("record", "previous", "hash", "signature", "file", "sbom_sha256", "python_site_packages_path", "track_features"),
+    *(
+        "buildDefinition",
+        "externalParameters",
+        "subject",
+        "digest",
+        "file",
+        "sbom_sha256",
+        "python_site_packages_path",
+        "track_features",
+    ),
 )
 
 
@@ -373,14 +382,6 @@ def package(dice: random.Random, *, bz2_too: bool = False) -> tuple[str, bytes]:
     else:
         made, name = conda(info, fill, "app-1-0", dice), "app-1-0.conda"
     return name, bent(made, dice) if dice.random() < 0.4 else made
-
-
-def lines(good: bytes, dice: random.Random) -> bytes:
-    """Return a channel's records with a mistake in one of them."""
-    result = good.splitlines()
-    at = dice.randrange(len(result))
-    result[at] = json_like(json.loads(result[at]), dice) if dice.random() < 0.7 else bent(result[at], dice)
-    return b"\n".join(result) + b"\n"
 
 
 def address(url: str, dice: random.Random) -> str:

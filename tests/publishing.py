@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from kiln.base.zstd import zstd
 from kiln.conda.index import read_index_entry
-from kiln.conda.provenance import records as provenance_records
-from kiln.conda.provenance.check import PrivateKey, PublicKey, TrustedSigner, verified_attestation_facts
+from kiln.conda.provenance.check import PublicKey, TrustedSigner, verified_attestation_facts
 from kiln.conda.provenance.records import Provenance, ReleaseAttestations
+from kiln.conda.provenance.signing import PrivateKey
 from kiln.publish import transaction
-from kiln.publish.provenance import AttestationSettings
+from kiln.publish.provenance import AttestationSettings, package_documents
 from kiln.publish.stores import target as stores_target
 from kiln.publish.stores.folder import FolderStore
 from kiln.publish.stores.target import StoreTarget
@@ -76,16 +76,14 @@ def put(folder: Path, names: tuple[str, ...]) -> None:
 
 
 def attestation(entries: Iterable[IndexEntry], channel: str) -> ReleaseAttestations:
-    """Return the records and the signed statements about packages that are published to a channel."""
+    """Return the statements, signed too, about packages that are published to a channel, with their bills."""
     bill = hashlib.sha256(b"{}").hexdigest()
-    records = [record(e.file, sha256=e.sha256, subdir=e.subdir, commit=None, sbom_sha256=bill) for e in entries]
+    records = {e.sha256: record(e.file, sha256=e.sha256, subdir=e.subdir, sbom_sha256=bill) for e in entries}
     attesting = AttestationSettings(attester=KEY, channel=channel)
-    by_hash = {made.sha256: made for made in records}
     return ReleaseAttestations(
-        seal=lambda previous: provenance_records.serialize_chain(records, previous),
-        boms={made.sha256: b"{}" for made in records},
-        bundles=lambda sha256: attesting.sign_package_bundles(by_hash[sha256]),
-        is_own=lambda sha256, sidecar: attesting.has_own_attestation(by_hash[sha256], sidecar),
+        documents={sha256: package_documents(made, b"{}", b"{}") for sha256, made in records.items()},
+        bundles=lambda sha256: attesting.sign_package_bundles(records[sha256]),
+        is_own=lambda sha256, sidecar: attesting.has_own_attestation(records[sha256], sidecar),
     )
 
 
@@ -155,14 +153,9 @@ def seen(channel: Path) -> set[str]:
     return result["plain"]
 
 
-def recorded(channel: Path) -> set[str]:
-    """Return the packages that a channel has records of, which follow one another."""
-    chain = channel / "provenance" / "chain.jsonl"
-    return (
-        {link.record["file"] for link in provenance_records.parse_chain(chain.read_bytes())}
-        if chain.is_file()
-        else set()
-    )
+def described(channel: Path) -> set[str]:
+    """Return the packages that a channel has statements about."""
+    return {path.name.removesuffix(".intoto.json") for path in channel.glob("provenance/*/*.intoto.json")}
 
 
 def offered(channel: Path, form: str) -> set[str]:

@@ -300,7 +300,7 @@ class TokenRefused(KilnError):
 
 
 class ProvenanceBroken(KilnError):
-    """A package does not match its provenance records."""
+    """A package does not match its provenance."""
 
     exit_code = 44
 

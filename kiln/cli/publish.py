@@ -87,7 +87,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="accept packages that were built from a checkout with changes; their attestations say so",
     )
     parser.add_argument("--check", action="store_true", help="check the packages for a release, and publish nothing")
-    parser.add_argument("--sign-key", metavar="FILE", type=Path, help="sign the records with this SSH key")
     parser.add_argument(
         "--attest",
         metavar="WITH",
@@ -104,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bundle",
         metavar="DIR",
         type=Path,
-        help="write packages, logs and records to this folder instead of publishing",
+        help="write packages, logs and provenance to this folder instead of publishing",
     )
     parser.add_argument("--abort", action="store_true", help="undo an interrupted publication")
     parser.add_argument("--yank", action="append", default=[], metavar="FILE", help="withdraw a package from the index")
@@ -168,7 +167,6 @@ def feedstock_platforms(feedstock: Feedstock) -> frozenset[str]:
 def publish_finished_packages(channel: PublicationTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Publish the finished packages in the ledger."""
     from kiln.base import git
-    from kiln.conda.provenance import signing
     from kiln.publish import gate, provenance, targets, transaction
     from kiln.publish import release as publish_release
     from kiln.recipe import feedstock as recipe_feedstock
@@ -199,12 +197,8 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
     print_notes((*gate.nonblocking_notes(release), *channel.notes) if new_packages else ())
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
-    sign = signing.signing_function(options.sign_key, env=os.environ) if options.sign_key else None
     attestation = provenance.release_provenance_and_attestations(
-        matrix,
-        new_packages,
-        sign=sign,
-        attesting=attestation_settings(options, signer, channel.channel_url()),
+        matrix, new_packages, attesting=attestation_settings(options, signer, channel.channel_url())
     )
     if options.bundle:
         provenance.write_release_bundle(options.bundle, matrix, release, attestation)
@@ -221,8 +215,7 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
 
 def requested_attester(options: argparse.Namespace) -> Attester | None:
     """Return the signer of attestations that the command line requests; None without any."""
-    from kiln.conda.provenance.check import PrivateKey
-    from kiln.conda.provenance.signing import KeylessSigner
+    from kiln.conda.provenance.signing import KeylessSigner, PrivateKey
 
     if options.sigstore_config and options.attest != KEYLESS:
         raise UsageError("--sigstore-config goes with --attest sigstore")

@@ -19,11 +19,9 @@ from kiln.cli.output import print_notes
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from kiln.conda.provenance.check import AttestedFacts
-    from kiln.conda.provenance.records import ChainedRecord
-    from kiln.conda.provenance.signing import ListedAttestation
+    from kiln.conda.provenance.check import AttestedFacts, ListedAttestation
 
 
 NAME_SIGNER = "; --require-attestation SIGNER names a signer"
@@ -47,13 +45,7 @@ def add_published_package_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--channel",
         metavar="CHANNEL",
-        help="read the records from this folder, URL or bundle (default: the channel that contains the file)",
-    )
-    parser.add_argument(
-        "--allowed-signers",
-        metavar="FILE",
-        type=Path,
-        help="require a signature by a signer in this file, see ssh-keygen(1)",
+        help="read the provenance from this folder, URL or bundle (default: the channel that contains the file)",
     )
     arguments.add_attestation_arguments(parser, of_a_channel=False)
 
@@ -78,7 +70,7 @@ def bounded_terminal_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedPackage:
-    """The record of a package, from the channel's chain or from a signed attestation, and the verified facts.
+    """The record of a package, from the channel's statement or from a signed one, and the verified facts.
 
     ``notes`` say what was not verified.
     """
@@ -100,28 +92,40 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     """Return the verified record of a package, and the verified facts."""
     from kiln.base import files
     from kiln.conda.channel import channel_reader
-    from kiln.conda.provenance import bundles
-    from kiln.publish.attestations import CHAIN
+    from kiln.conda.index_files import index_from_repodata
+    from kiln.conda.provenance import bundles, records
+    from kiln.publish.attestations import BILL, CYCLONEDX, STATEMENT
 
-    if not options.package.is_file():
-        raise UsageError(f"file not found: {options.package}", hint="download the package first")
-    own = {"file": options.package.name, "sha256": files.sha256(options.package)}
-    channel = options.channel or str(options.package.absolute().parents[1])
+    package = options.package
+    if not package.is_file():
+        raise UsageError(f"file not found: {package}", hint="download the package first")
+    own = {"file": package.name, "sha256": files.sha256(package)}
+    channel = options.channel or str(package.absolute().parents[1])
     read = channel_reader(channel)
-    chain = read(CHAIN)
-    chained = None if chain is None or not chain_has_record(chain, own) else verify_chain_record(options, read, chain)
-    attested, attestations, notes = attested_facts_and_notes(options, own, channel, read)
-    if chained is None and options.allowed_signers:
-        raise ProvenanceBroken(f"{options.package.name} has no record that an allowed signer could have signed")
-    if chained is None and attested is None:
-        raise unverified_error(options.package, channel, notes, has_records=chain is not None)
-    link, facts = chained or (None, ())
-    if link is None and attested:
+    subdir = subdir_of_package(package)
+    index = read(f"{subdir}/repodata.json") if subdir else None
+    indexed = None if index is None else index_from_repodata(subdir, index).records
+    statement = read(STATEMENT.format(f"{subdir}/{package.name}")) if subdir else None
+    record: Mapping[str, Any] = {}
+    facts: tuple[str, ...] = ()
+    if statement is not None:
+        bills = {
+            key: read(place.format(own["sha256"])) for key, place in zip(records.BILLS, (BILL, CYCLONEDX), strict=True)
+        }
+        record, facts = records.verify_package_statement(package, statement, bills=bills, indexed=indexed)
+    sidecar = read_attestation_sidecar(f"{subdir}/{package.name}", channel, read, indexed or {}) if subdir else None
+    attested, attestations, notes = attested_facts_and_notes(options, own, channel, sidecar)
+    if statement is None and attested is None:
+        raise unverified_error(package, channel, notes)
+    if attested is None and not notes:
+        notes = ("nobody has signed the statement; kiln publish --attest signs it",)
+    if attested and statement is None:
+        record = record_from_attestation(attested, own)
         facts = (f"the file is the attested one, by its hash {own['sha256']}",)
-    if link and attested and options.require_attestation:
-        facts = (*facts, *require_same_record_as_attested(link.record, record_from_attestation(attested, own)))
+    elif attested and options.require_attestation:
+        facts = (*facts, *require_same_record_as_attested(record, record_from_attestation(attested, own)))
     return VerifiedPackage(
-        record=link.record if link else record_from_attestation(attested, own),
+        record=record,
         facts=(
             *facts,
             *(attested.fact_lines if attested else ()),
@@ -134,59 +138,34 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     )
 
 
-def chain_has_record(chain: bytes, own: Mapping[str, str]) -> bool:
-    """Return whether a channel's chain has a record of a package, or of another file of its name.
+def subdir_of_package(package: Path) -> str:
+    """Return the subdir that a package names, or whose folder it is in; empty for a name that no subdir has."""
+    from kiln.conda.package_reader import read_info_json_object
 
-    ``own`` are the package's file name and hash, as records have them.
-
-    Raises:
-        ProvenanceBroken: when the chain is invalid.
-    """
-    from kiln.conda.provenance import records
-
-    return any(link.record.get(key) == value for link in records.parse_chain(chain) for key, value in own.items())
+    try:
+        subdir = str(read_info_json_object(package, "index.json").get("subdir"))
+    except BrokenPackage:  # or of the older format: attestations are about the file, whatever is in it
+        subdir = package.absolute().parent.name
+    return subdir if is_channel_subdir(subdir) else ""
 
 
-def unverified_error(package: Path, channel: str, notes: Sequence[str], *, has_records: bool) -> ProvenanceBroken:
+def unverified_error(package: Path, channel: str, notes: Sequence[str]) -> ProvenanceBroken:
     """Return the error for a package of which nothing could be verified."""
     if notes:
         return ProvenanceBroken(
-            f"{package.name} has attestations, of which none was verified, and no record in {channel}",
+            f"{package.name} has attestations, of which none was verified, and no statement in {channel}",
             why="; ".join(note.removesuffix(NAME_SIGNER) for note in notes),
             hint="--require-attestation SIGNER, with the signer's public key or identity",
         )
-    others = "has records of other packages alone" if has_records else "has none of any package"
     return ProvenanceBroken(
-        f"{package.name} has no record: the channel {channel} {others}",
-        why="a record is written when a package is published",
-        hint="kiln publish --to CHANNEL publishes it; --channel CHANNEL reads the records of another channel",
-    )
-
-
-def verify_chain_record(
-    options: argparse.Namespace, read: Callable[[str], bytes | None], chain: bytes
-) -> tuple[ChainedRecord, tuple[str, ...]]:
-    """Return the record of a package in the channel's chain, and the verified facts."""
-    from kiln.conda.package_reader import read_info_json_object
-    from kiln.conda.provenance import records, signing
-    from kiln.publish.attestations import BILL, CYCLONEDX
-
-    signers = None
-    if options.allowed_signers:
-        signers = signing.AllowedSigners(file=options.allowed_signers, env=os.environ)
-    own = set(filter(is_channel_subdir, (str(read_info_json_object(options.package, "index.json").get("subdir")),)))
-    return records.verify_package_record(
-        options.package,
-        chain,
-        bill_of=lambda sha256: read(BILL.format(sha256)),
-        cyclonedx_of=lambda sha256: read(CYCLONEDX.format(sha256)),
-        offered=hashes_in_channel_index(read, own),
-        signers=signers,
+        f"there is no statement about {package.name} in the channel {channel}",
+        why="it is written when a package is published",
+        hint="kiln publish --to CHANNEL publishes it; --channel CHANNEL reads the statements of another channel",
     )
 
 
 def attested_facts_and_notes(
-    options: argparse.Namespace, own: Mapping[str, str], channel: str, read: Callable[[str], bytes | None]
+    options: argparse.Namespace, own: Mapping[str, str], channel: str, sidecar: bytes | None
 ) -> tuple[AttestedFacts | None, tuple[ListedAttestation, ...], tuple[str, ...]]:
     """Return what the required signers attest, or anybody where none is required, all attestations, and notes.
 
@@ -196,10 +175,9 @@ def attested_facts_and_notes(
         ProvenanceBroken: when no required signer does, or the attestations that the index names are missing.
     """
     from kiln.base import http
-    from kiln.conda.provenance import check, signing
+    from kiln.conda.provenance import check
 
     required = arguments.trusted_attestation_signers(options, options.require_attestation)
-    sidecar = read_attestation_sidecar(options.package, channel, read)
     if sidecar is None:
         if required:
             hint = "kiln publish --attest KEY publishes a package with attestations"
@@ -219,9 +197,9 @@ def attested_facts_and_notes(
         note = f"its attestations were not verified: {error.why}{NAME_SIGNER}"
         claims: tuple[ListedAttestation, ...] = ()
         with contextlib.suppress(ProvenanceBroken):  # not even a list
-            claims = signing.package_attestations(sidecar, **facts, signers=())
+            claims = check.package_attestations(sidecar, **facts, signers=())
         return None, claims, (note,)
-    return attested, signing.package_attestations(sidecar, **facts, signers=signers), notes
+    return attested, check.package_attestations(sidecar, **facts, signers=signers), notes
 
 
 def attestation_signer_lines(attestations: Sequence[ListedAttestation], *, verified: bool) -> list[str]:
@@ -231,41 +209,33 @@ def attestation_signer_lines(attestations: Sequence[ListedAttestation], *, verif
     return [one.description(len(attestations)) for one in attestations if one.verified is verified]
 
 
-def require_same_record_as_attested(chained: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fact that the chain's record is the attested one, where kiln wrote that.
+def require_same_record_as_attested(own: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fact that the channel's statement is the attested one, where kiln wrote that.
 
     Raises:
         ProvenanceBroken: when they differ.
     """
     if "config" not in signed:
         return ()
-    if wrong := sorted(key for key in signed.keys() | chained.keys() if signed.get(key) != chained.get(key)):
-        raise ProvenanceBroken(f"the channel's record and the attested one differ in {', '.join(wrong)}")
-    return ("the channel's record is the attested one",)
+    if wrong := sorted(key for key in signed.keys() | own.keys() if signed.get(key) != own.get(key)):
+        raise ProvenanceBroken(f"the channel's statement and the attested one differ in {', '.join(wrong)}")
+    return ("the channel's statement is the attested one",)
 
 
-def read_attestation_sidecar(package: Path, channel: str, read: Callable[[str], bytes | None]) -> bytes | None:
+def read_attestation_sidecar(
+    path: str, channel: str, read: Callable[[str], bytes | None], indexed: Mapping[str, Mapping[str, Any]]
+) -> bytes | None:
     """Return the attestations of a package in a channel, or next to it where the index does not name them.
 
     A bundle has no index, and other tools than kiln may make an index without the names (CEP 50). Whoever can place a
     file there cannot sign for another.
     """
-    from kiln.conda.index_files import index_from_repodata
-    from kiln.conda.package_reader import read_info_json_object
-    from kiln.conda.provenance.bundles import download_sidecar
+    from kiln.conda.provenance.bundles import SIDECAR_ENDING, SIDECAR_FIELD, download_sidecar
 
-    try:
-        subdir = str(read_info_json_object(package, "index.json").get("subdir"))
-    except BrokenPackage:  # or of the older format: attestations are about the file, whatever is in it
-        subdir = package.absolute().parent.name
-    if not is_channel_subdir(subdir):
-        return None
-    index = read(f"{subdir}/repodata.json")
-    record = {} if index is None else index_from_repodata(subdir, index).records.get(package.name, {})
-    named = record.get("attestations_sha256")
-    if named is None:
-        return read(f"{subdir}/{package.name}.sigs")
-    return download_sidecar(f"{channel.rstrip('/')}/{subdir}/{package.name}", named)
+    named = indexed.get(path.partition("/")[2], {}).get(SIDECAR_FIELD)
+    return (
+        read(f"{path}{SIDECAR_ENDING}") if named is None else download_sidecar(f"{channel.rstrip('/')}/{path}", named)
+    )
 
 
 def record_from_attestation(attested: AttestedFacts | None, own: Mapping[str, str]) -> dict[str, Any]:
@@ -275,25 +245,6 @@ def record_from_attestation(attested: AttestedFacts | None, own: Mapping[str, st
     if attested is None or not bundles.is_kiln_predicate(attested.provenance):
         return dict(own)
     return bundles.record_from_predicate(attested.provenance, **own)
-
-
-def hashes_in_channel_index(read: Callable[[str], bytes | None], more: Iterable[str] = ()) -> dict[str, str]:
-    """Return the hashes in a channel's index, also of ``more`` subdirs; a bundle has no index, so none.
-
-    Raises:
-        BrokenIndex: if the index is invalid.
-    """
-    from kiln.conda.index_files import index_from_repodata
-    from kiln.publish.model import subdirs_with_defaults
-
-    subdirs = [
-        index_from_repodata(name, read(f"{name}/repodata.json") or b"{}") for name in subdirs_with_defaults(more)
-    ]
-    return {
-        f"{subdir.name}/{file}": str(record.get("sha256", ""))
-        for subdir in subdirs
-        for file, record in subdir.records.items()
-    }
 
 
 def add_rebuild_arguments(parser: argparse.ArgumentParser) -> None:

@@ -139,6 +139,11 @@ class IndexDocument:
         for path, records in document.sections().items():
             if wrong := [key for key, record in records.items() if not isinstance(record, dict)]:
                 raise TypeError(f"{file_name_of_key(path, wrong[0])} in {'.'.join(path)} is not an object")
+        for key in ("removed", "remove"):
+            if not isinstance(value.get(key) or [], list) or not all(
+                isinstance(name, str) for name in value.get(key) or ()
+            ):
+                raise TypeError(f"{key} is not a list of names")
         return document
 
     def to_json(self) -> bytes:

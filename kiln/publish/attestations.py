@@ -1,4 +1,4 @@
-"""The records, bills of materials and attestations of packages, as files of a channel."""
+"""The statements, bills of materials and attestations of packages, as files of a channel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import BrokenPackage, ProvenanceBroken
 from kiln.conda.provenance import bundles as provenance_bundles
-from kiln.conda.provenance import check, records
+from kiln.conda.provenance import check
 from kiln.conda.provenance.bundles import SIDECAR_ENDING, SIDECAR_FIELD, sidecar_hash
 
 if TYPE_CHECKING:
@@ -22,42 +22,26 @@ if TYPE_CHECKING:
     from kiln.publish.stores.folder import FolderStore
 
 
-CHAIN = "provenance/chain.jsonl"
+STATEMENT = "provenance/{}.intoto.json"  # by the path of the package
 BILL = "provenance/sbom/{}.spdx.json"  # by the hash of the package
 CYCLONEDX = "provenance/sbom/{}.cdx.json"
 
 
-def read_record_chain(store: Store) -> bytes:
-    """Return the chain of records in a store, by default empty."""
-    return store.read(CHAIN) or b""
-
-
-def write_bills_and_return_chain(store: Store, journal: Journal, attestation: ReleaseAttestations | None) -> bytes:
-    """Write the bills of new packages, and return the chain with their records, each once however often this runs."""
-    chain = read_record_chain(store)
+def write_documents(store: Store, journal: Journal, attestation: ReleaseAttestations | None) -> None:
+    """Write the statements and the bills of materials of new packages."""
     if attestation is None:
-        return chain
-    for sha256, bill in attestation.boms.items():
-        if sha256 in journal.packages.values():
-            store.write(BILL.format(sha256), bill)
-            if sha256 in attestation.cyclonedx:
-                store.write(CYCLONEDX.format(sha256), attestation.cyclonedx[sha256])
-    recorded = any(sha256.encode() in chain for sha256 in attestation.boms)
-    return chain if recorded else chain + attestation.seal(records.last_record_hash(chain))
-
-
-def chain_without_publication(store: Store, journal: Journal) -> bytes:
-    """Return the chain without the records of a publication."""
-    return records.chain_without_trailing_records(
-        read_record_chain(store), (journal.packages[path] for path in journal.fresh)
-    )
-
-
-def remove_bills_of_materials(store: Store, journal: Journal) -> None:
-    """Remove the bills of a publication's packages."""
+        return
     for path in journal.fresh:
-        store.remove(BILL.format(journal.packages[path]))
-        store.remove(CYCLONEDX.format(journal.packages[path]))
+        for place, data in attestation.documents.get(journal.packages[path], {}).items():
+            store.write(place, data)
+
+
+def remove_documents(store: Store, journal: Journal) -> None:
+    """Remove the statements and the bills of materials of a publication's packages."""
+    for path in journal.fresh:
+        sha256 = journal.packages[path]
+        for place in (STATEMENT.format(path), BILL.format(sha256), CYCLONEDX.format(sha256)):
+            store.remove(place)
 
 
 def write_package_sidecar(store: Store, entry: IndexEntry, attestation: ReleaseAttestations | None) -> IndexEntry:

@@ -16,14 +16,14 @@ from kiln.build.engine.info_files import META, TEMPLATE, VARIANT, VARIANT_V1
 from kiln.conda import package_reader
 from kiln.conda.provenance import bazel_repositories, bundles, check, sbom
 from kiln.conda.provenance import contents as provenance_contents
-from kiln.conda.provenance import records as provenance_records
 from kiln.conda.provenance.records import ExternalRepository, Provenance, ReleaseAttestations, ResolvedPackage
 from kiln.publish import gate
+from kiln.publish.attestations import BILL, CYCLONEDX, STATEMENT
 from kiln.recipe.feedstock import Feedstock
 from kiln.state.store.cache import recipe_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.conda.provenance.check import TrustedSigner
     from kiln.conda.provenance.contents import BundledComponent, LicenseFile
@@ -138,9 +138,8 @@ class AttestationSettings:
 
     def sign_package_bundles(self, record: Provenance) -> tuple[bytes, ...]:
         """Return the signed statements about a package: that it is published, and how it was made."""
-        predicate = bundles.predicate_of_record(dataclasses.asdict(record))
         published = bundles.publication_statement(record.file, record.sha256, self.channel)
-        return self.attester.sign_statements([published, bundles.slsa_statement(record.file, record.sha256, predicate)])
+        return self.attester.sign_statements([published, _slsa_statement_of_record(record)])
 
     def has_own_attestation(self, record: Provenance, sidecar: bytes) -> bool:
         """Return whether this signer has attested a publication to this channel, in a sidecar."""
@@ -160,11 +159,10 @@ def release_provenance_and_attestations(
     matrix: ConfigsAndRuns,
     candidates: Sequence[Candidate],
     *,
-    sign: Callable[[str], str] | None = None,
     attesting: AttestationSettings | None = None,
 ) -> ReleaseAttestations:
     """Return the provenance that is published along with packages."""
-    records, boms, cyclonedx_bills = [], {}, {}
+    records, documents = {}, {}
     digest = recipe_digest(matrix.feedstock)
     for candidate in candidates:
         assert candidate.contents is not None, "the gate refuses broken packages"
@@ -180,23 +178,35 @@ def release_provenance_and_attestations(
         home = _text_or_empty(candidate.contents.about.get("home"))
         bill = sbom.spdx_bill_of_materials(record, home=home, resolved=resolved, licenses=licenses, bundled=parts)
         other = sbom.cyclonedx_bill_of_materials(record, resolved=resolved, licenses=licenses, bundled=parts)
-        boms[record.sha256], cyclonedx_bills[record.sha256] = bill, other
         digests = [hashlib.sha256(data).hexdigest() for data in (bill, other)]
-        records.append(dataclasses.replace(record, sbom_sha256=digests[0], cyclonedx_sha256=digests[1]))
-    by_hash = {record.sha256: record for record in records}
+        record = dataclasses.replace(record, sbom_sha256=digests[0], cyclonedx_sha256=digests[1])
+        records[record.sha256] = record
+        documents[record.sha256] = package_documents(record, bill, other)
 
     def bundles_of_package(sha256: str) -> tuple[bytes, ...]:
-        return attesting.sign_package_bundles(by_hash[sha256]) if attesting and sha256 in by_hash else ()
+        return attesting.sign_package_bundles(records[sha256]) if attesting and sha256 in records else ()
 
     return ReleaseAttestations(
-        seal=lambda previous: provenance_records.serialize_chain(records, previous, sign),
-        boms=boms,
-        cyclonedx=cyclonedx_bills,
+        documents=documents,
         bundles=bundles_of_package if attesting else None,
         is_own=lambda sha256, sidecar: (
-            attesting is not None and attesting.has_own_attestation(by_hash[sha256], sidecar)
+            attesting is not None and attesting.has_own_attestation(records[sha256], sidecar)
         ),
     )
+
+
+def package_documents(record: Provenance, spdx: bytes, cyclonedx: bytes) -> dict[str, bytes]:
+    """Return what a channel has about a package next to it, by path: the statement of its making, and its bills."""
+    return {
+        STATEMENT.format(f"{record.subdir}/{record.file}"): _slsa_statement_of_record(record),
+        BILL.format(record.sha256): spdx,
+        CYCLONEDX.format(record.sha256): cyclonedx,
+    }
+
+
+def _slsa_statement_of_record(record: Provenance) -> bytes:
+    predicate = bundles.predicate_of_record(dataclasses.asdict(record))
+    return bundles.slsa_statement(record.file, record.sha256, predicate)
 
 
 def provenance_record(
@@ -359,10 +369,9 @@ def write_release_bundle(folder: Path, matrix: ConfigsAndRuns, release: Release,
                 base_files.write_bytes(part / candidate.artifact.subdir / f"{candidate.path.name}.sigs", sidecar)
             if log := build_log(matrix, candidate):
                 base_files.link_or_copy(log, part / "logs" / f"{candidate.configs[0]}.log")
-        base_files.write_bytes(part / "provenance" / "chain.jsonl", attested.seal(""))
-        bills = {f"{sha256}.spdx.json": bill for sha256, bill in attested.boms.items()}
-        bills |= {f"{sha256}.cdx.json": bill for sha256, bill in attested.cyclonedx.items()}
-        base_files.write_files(part / "provenance" / "sbom", bills)
+        for documents in attested.documents.values():
+            for place, data in documents.items():
+                base_files.write_bytes(part / place, data)
         paths = sorted(file for file in part.rglob("*") if file.is_file())
         sums = "".join(f"{base_files.sha256(file)}  {file.relative_to(part)}\n" for file in paths)
         base_files.write_text(part / "SHA256SUMS", sums)

@@ -19,10 +19,8 @@ from kiln.base import files
 from kiln.base.errors import MissingTool, ProvenanceBroken, TokenRefused, UploadFailed, UsageError
 from kiln.cli.main import run
 from kiln.conda.provenance import bundles, check
-from kiln.conda.provenance import records as provenance_records
-from kiln.conda.provenance.check import PASSPHRASE, TrustedSigner
-from kiln.conda.provenance.records import Provenance
-from kiln.conda.provenance.signing import KeylessSigner
+from kiln.conda.provenance.check import TrustedSigner
+from kiln.conda.provenance.signing import PASSPHRASE, KeylessSigner
 from tests import publishing, sigstore_server
 from tests.fake_sigstore import GITHUB, WORKFLOW, FakeSigstore
 from tests.left_out import MISSING
@@ -154,28 +152,25 @@ def test_an_install_takes_what_the_signer_attests_and_nothing_else(tmp_path: Pat
     assert "the attestations of app-1-0.conda are missing" in error
 
 
-def test_a_package_is_verified_by_its_attestation_with_records_and_without(tmp_path: Path) -> None:
+def test_a_package_is_verified_by_its_attestation_with_statements_and_without(tmp_path: Path) -> None:
     publishing.publish_new(tmp_path)
     channel, key = tmp_path / "channel", tmp_path / "key.pub.pem"
     key.write_bytes(publishing.public_pem(publishing.KEY))
     words = ("verify", str(channel / "noarch" / "app-1-0.conda"))
     signed = (*words, "--require-attestation", str(key))
-    assert "the channel's record is the attested one" in kiln(*signed)[1]
+    assert "the channel's statement is the attested one" in kiln(*signed)[1]
     code, facts, notes = kiln(*words)
     assert (code, "attests" in facts) == (0, False)
     assert f"signed with keys ({publishing.KEY.public.name})" in notes
     copied = kiln(*signed, "--target-channel", "https://channel.example")
     assert copied[0] == ProvenanceBroken.exit_code
     assert "is read from https://channel.example" in copied[2]
-    chain = (channel / "provenance" / "chain.jsonl").resolve()
-    records = [json.loads(line)["record"] for line in chain.read_text().splitlines()]
-    chain.write_bytes(
-        provenance_records.serialize_chain([Provenance(**{**record, "cores": 9}) for record in records], "")
-    )
+    statement = channel / "provenance" / "noarch" / "app-1-0.conda.intoto.json"
+    statement.write_text(statement.read_text().replace('"cores":2', '"cores":9'))
     code, _, error = kiln(*signed)
     assert code == ProvenanceBroken.exit_code
-    assert "the channel's record and the attested one differ in cores" in error
-    chain.unlink()
+    assert "the channel's statement and the attested one differ in cores" in error
+    statement.unlink()
     code, told, _ = kiln(*signed, "--json")
     assert (json.loads(told)["config"], json.loads(told)["attestation"]["channel"]) == ("config", channel.as_uri())
 
@@ -262,14 +257,14 @@ def test_packages_of_other_tools_in_a_channel_of_another_indexer_are_verified(ot
 
 
 @pytest.mark.sampled
-def test_a_package_without_a_record_beside_others_with_records_is_verified_by_its_attestation(tmp_path: Path) -> None:
+def test_a_package_without_a_statement_is_verified_by_its_attestation(tmp_path: Path) -> None:
     publishing.publish_new(tmp_path)
     channel, key = tmp_path / "channel", tmp_path / "key.pub.pem"
     key.write_bytes(publishing.public_pem(publishing.KEY))
     package = release_package(channel / "linux-64", "theirs")
     code, _, error = kiln("verify", str(package))
     assert code == ProvenanceBroken.exit_code
-    assert "has records of other packages alone" in error
+    assert "there is no statement about theirs-1-0.conda in the channel" in error
     statement = bundles.publication_statement(package.name, files.sha256(package), channel.as_uri())
     package.with_name(f"{package.name}.sigs").write_bytes(
         bundles.serialize_sidecar([publishing.KEY.sign_statement(statement)])

@@ -275,8 +275,8 @@ def test_where_the_kernel_runs_programs_of_the_target_their_tests_run(feedstock:
 
 def recorded(channel: Path) -> list[dict[str, str]]:
     """Return the records of a channel's packages."""
-    lines = (channel / "provenance" / "chain.jsonl").read_text().splitlines()
-    return [json.loads(line)["record"] for line in lines]
+    statements = [json.loads(file.read_text()) for file in channel.glob("provenance/*/*.intoto.json")]
+    return [statement["predicate"]["buildDefinition"]["internalParameters"] for statement in statements]
 
 
 def elf_machines(package: Path) -> dict[str, int]:

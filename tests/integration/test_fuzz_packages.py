@@ -24,7 +24,7 @@ from kiln.publish import gate as publish_gate
 from kiln.publish import rebuild
 from kiln.publish.gate import refusal_reasons
 from tests import broken_packages
-from tests.broken_packages import address, bent, json_like, lines
+from tests.broken_packages import address, bent, json_like
 from tests.packages import release_package
 from tests.publishing import put, seen
 from tests.releases import candidate, release
@@ -152,15 +152,16 @@ def test_broken_indexes_end_in_kilns_own_errors(tmp_path: Path) -> None:
         assert not (tmp_path / "prefix").exists()
 
 
-def test_verifying_by_broken_records_ends_in_kilns_own_errors(tmp_path: Path) -> None:
+def test_verifying_by_broken_statements_ends_in_kilns_own_errors(tmp_path: Path) -> None:
     put(tmp_path, ("kept",))
     package = tmp_path / "channel/linux-64/kept-1-0.conda"
-    chain = tmp_path / "channel/provenance/chain.jsonl"
+    statement = tmp_path / "channel/provenance/linux-64/kept-1-0.conda.intoto.json"
     index = tmp_path / "channel/linux-64/repodata.json"
-    good, told, whole = chain.read_bytes(), index.read_bytes(), package.read_bytes()
+    good, told, whole = statement.read_bytes(), index.read_bytes(), package.read_bytes()
     for seed in range(VERIFIED):
         dice = random.Random(seed)
-        chain.write_bytes(lines(good, dice) if seed % 3 == 0 else good)
+        bad = json_like(json.loads(good), dice) if dice.random() < 0.7 else bent(good, dice)
+        statement.write_bytes(bad if seed % 3 == 0 else good)
         index.write_bytes(json_like(json.loads(told), dice) if seed % 3 == 1 else told)
         package.unlink()
         package.write_bytes(broken_packages.package(dice)[1] if seed % 3 == 2 else whole)

@@ -20,7 +20,7 @@ from kiln.publish import transaction
 from kiln.publish.stores import target as stores_target
 from tests import publishing
 from tests.packages import release_package
-from tests.publishing import NEW, OLD, packages, publish_new, publish_old, put, recorded, seen, target
+from tests.publishing import NEW, OLD, described, packages, publish_new, publish_old, put, seen, target
 from tests.small_disks import mounted
 from tests.waiting import CEILING
 
@@ -64,7 +64,7 @@ def listing(folder: Path) -> dict[str, bytes]:
     """All that readers can see of a channel."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
-        for subdir in ("linux-64", "noarch", "provenance")
+        for subdir in ("linux-64", "noarch", "provenance/*")
         for path in folder.glob(f"{subdir}/*")
         if path.is_file()
     }
@@ -85,7 +85,7 @@ def test_a_publication_killed_at_any_step_leaves_the_channel_as_before_or_as_aft
         copy = quick / "copies" / str(number)
         states.append(seen(copy / "channel"))
         assert states[-1] in (BEFORE, AFTER), step
-        assert recorded(copy / "channel") == states[-1], "the records change with the index"
+        assert described(copy / "channel") >= states[-1], "the statements are there before the index offers a package"
         back = Path(shutil.copytree(copy, quick / "back", symlinks=True))
         if transaction.abort(publishing.target(back)):
             assert listing(back / "channel") == before, step

@@ -264,7 +264,7 @@ def test_verify_opens_a_channel(channel: Path, tmp_path: Path, kind: int) -> Non
     with server(channel) as (host, asked):
         ended = command(tmp_path, "verify", str(package), "--channel", places(host)[kind])
         refused = command(tmp_path, "verify", str(package), "--channel", places(host, password="no", token="no")[kind])
-    assert [path for path, _ in asked if path.endswith("provenance/chain.jsonl")]
+    assert [path for path, _ in asked if path.endswith(f"{package.name}.intoto.json")]
     assert "401" not in ended.stderr
     assert PASSWORD not in ended.stderr + ended.stdout
     assert refused.returncode == TokenRefused.exit_code, refused.stderr

@@ -22,7 +22,6 @@ from kiln.conda.provenance.bundles import (
     parse_bundle,
     parse_sidecar,
     parse_statement,
-    serialize_key_signed_bundle,
 )
 from kiln.conda.rattler import client
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
-PASSPHRASE = "KILN_ATTEST_PASSPHRASE"  # noqa: S105 - the variable's name
 LARGEST_KEY = 1 << 16  # bytes
 HINT = "openssl genpkey -algorithm ed25519 -aes256 -out key.pem; openssl pkey -in key.pem -pubout -out key.pub.pem"
 
@@ -53,9 +51,9 @@ class PublicKey:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
         try:
-            return cls.from_library_key(load_pem_public_key(_read_key_file(file)))
+            return cls.from_library_key(load_pem_public_key(read_key_file(file)))
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise _unusable_key_error(file, "it is not a public key in PEM") from error
+            raise unusable_key_error(file, "it is not a public key in PEM") from error
 
     @classmethod
     def from_library_key(cls, key: Any) -> PublicKey:
@@ -89,64 +87,17 @@ class PublicKey:
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateKey:
-    """A private key to sign with."""
-
-    key: Any
-    public: PublicKey
-
-    @classmethod
-    def from_file(cls, file: Path, environment: Mapping[str, str]) -> PrivateKey:
-        """Return the key in a PEM file, whose passphrase is in the environment.
-
-        Raises:
-            UsageError: when it has no private key of a known kind, or the passphrase is missing or wrong.
-        """
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-        content, passphrase = _read_key_file(file), environment.get(PASSPHRASE, "")
-        encrypted = b"ENCRYPTED" in content
-        try:
-            key = load_pem_private_key(content, passphrase.encode() if encrypted and passphrase else None)
-            return cls(key=key, public=PublicKey.from_library_key(key.public_key()))
-        except TypeError as error:
-            raise UsageError(f"{file} has a passphrase", hint=f"set {PASSPHRASE}, as a secret of the CI") from error
-        except (ValueError, UnsupportedAlgorithm) as error:
-            why = f"the passphrase in {PASSPHRASE} may be wrong" if encrypted else "it is not a private key in PEM"
-            raise _unusable_key_error(file, why) from error
-
-    def trusted_signer(self, workflow: str) -> TrustedSigner:  # noqa: ARG002 - a key signs as itself, whatever runs it
-        """Return this key, to verify with."""
-        return TrustedSigner(key=self.public)
-
-    def sign_statements(self, statements: Sequence[bytes]) -> tuple[bytes, ...]:
-        """Return the bundles of statements."""
-        return tuple(map(self.sign_statement, statements))
-
-    def sign_statement(self, statement: bytes) -> bytes:
-        """Return the bundle of a statement, signed."""
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-
-        data = dsse_signed_bytes(statement)
-        if isinstance(self.key, ed25519.Ed25519PrivateKey):
-            signature = self.key.sign(data)
-        else:
-            signature = self.key.sign(data, ec.ECDSA(hashes.SHA256()))
-        return serialize_key_signed_bundle(statement, signature, self.public.name)
-
-
-def _read_key_file(file: Path) -> bytes:
+def read_key_file(file: Path) -> bytes:
+    """Return the content of a file with a key; raises UsageError."""
     try:
         with file.open("rb") as opened:
             return opened.read(LARGEST_KEY)
     except OSError as error:
-        raise _unusable_key_error(file, error.strerror or str(error)) from error
+        raise unusable_key_error(file, error.strerror or str(error)) from error
 
 
-def _unusable_key_error(file: Path, why: str) -> UsageError:
+def unusable_key_error(file: Path, why: str) -> UsageError:
+    """Return the error for a file without a key that can be used."""
     return UsageError(f"{file} is not a key for attestations", why=why, hint=HINT)
 
 
@@ -442,3 +393,56 @@ class PackageAttestationCheck:
 
 def _first_slsa_predicate(statements: Iterable[Statement]) -> Mapping[str, Any]:
     return next((one.predicate for one in statements if one.kind == SLSA), {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedAttestation:
+    """One attestation: ``signer`` has signed it when it is verified; else it is what the bundle claims.
+
+    ``fault`` says why it is invalid.
+    """
+
+    number: int
+    states: str
+    signer: str
+    verified: bool
+    fault: str = ""
+
+    def description(self, total: int) -> str:
+        """The attestation in words; ``total`` is the number of all."""
+        start = f"attestation {self.number} of {total}: "
+        if self.fault:
+            return f"{start}invalid, {self.fault}"
+        return f"{start}{self.states}, " + (
+            f"signed by {self.signer}" if self.verified else f"not verified; it names {self.signer}"
+        )
+
+
+def package_attestations(
+    sidecar: bytes, *, file: str, sha256: str, channel: str | None, signers: Sequence[TrustedSigner]
+) -> tuple[ListedAttestation, ...]:
+    """Return all attestations of a package, with those verified that one of the signers has signed.
+
+    Raises:
+        ProvenanceBroken: when the sidecar cannot be read.
+    """
+    check = PackageAttestationCheck.from_sidecar(sidecar, file=file, sha256=sha256, channel=channel)
+    verified: dict[int, str] = {}
+    for signer in signers:
+        for number, name in check.signer_names_by_bundle(signer).items():
+            verified.setdefault(number, name)
+    return tuple(_listed_attestation(one, verified.get(one.number, ""), file, sha256) for one in check.bundles)
+
+
+def _listed_attestation(one: ParsedBundle, signer: str, file: str, sha256: str) -> ListedAttestation:
+    fault, states, claimed = one.fault, "", ""
+    if one.bundle is not None and one.statement is not None:
+        fault = one.statement.subject_mismatch(file, sha256)
+        claimed = one.bundle.claimed_signer
+        where = one.statement.channel or "a channel"
+        states = {PUBLISH: f"published to {where}", SLSA: "how it was built"}.get(
+            one.statement.kind, f"a statement of the type {one.statement.kind}"
+        )
+    return ListedAttestation(
+        number=one.number + 1, states=states, signer=signer or claimed, verified=bool(signer), fault=fault
+    )

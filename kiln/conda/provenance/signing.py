@@ -1,122 +1,71 @@
-"""Signatures by OpenSSH's keys and by the identity of a CI job, and the list of a package's attestations."""
+"""Signers of statements: a private key, or the identity of a CI job."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.base import masking, process
-from kiln.base.errors import MissingTool, ProvenanceBroken, TokenRefused, UploadFailed, UsageError
-from kiln.conda.provenance.bundles import PUBLISH, SLSA
-from kiln.conda.provenance.check import PackageAttestationCheck, ParsedBundle, TrustedSigner
+from kiln.base import masking
+from kiln.base.errors import MissingTool, TokenRefused, UploadFailed, UsageError
+from kiln.conda.provenance.bundles import dsse_signed_bytes, serialize_key_signed_bundle
+from kiln.conda.provenance.check import ISSUERS, PublicKey, TrustedSigner, read_key_file, unusable_key_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+PASSPHRASE = "KILN_ATTEST_PASSPHRASE"  # noqa: S105 - the variable's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListedAttestation:
-    """One attestation: ``signer`` has signed it when it is verified; else it is what the bundle claims.
+class PrivateKey:
+    """A private key to sign with."""
 
-    ``fault`` says why it is invalid.
-    """
+    key: Any
+    public: PublicKey
 
-    number: int
-    states: str
-    signer: str
-    verified: bool
-    fault: str = ""
-
-    def description(self, total: int) -> str:
-        """The attestation in words; ``total`` is the number of all."""
-        start = f"attestation {self.number} of {total}: "
-        if self.fault:
-            return f"{start}invalid, {self.fault}"
-        return f"{start}{self.states}, " + (
-            f"signed by {self.signer}" if self.verified else f"not verified; it names {self.signer}"
-        )
-
-
-def package_attestations(
-    sidecar: bytes, *, file: str, sha256: str, channel: str | None, signers: Sequence[TrustedSigner]
-) -> tuple[ListedAttestation, ...]:
-    """Return all attestations of a package, with those verified that one of the signers has signed.
-
-    Raises:
-        ProvenanceBroken: when the sidecar cannot be read.
-    """
-    check = PackageAttestationCheck.from_sidecar(sidecar, file=file, sha256=sha256, channel=channel)
-    verified: dict[int, str] = {}
-    for signer in signers:
-        for number, name in check.signer_names_by_bundle(signer).items():
-            verified.setdefault(number, name)
-    return tuple(_listed_attestation(one, verified.get(one.number, ""), file, sha256) for one in check.bundles)
-
-
-def _listed_attestation(one: ParsedBundle, signer: str, file: str, sha256: str) -> ListedAttestation:
-    fault, states, claimed = one.fault, "", ""
-    if one.bundle is not None and one.statement is not None:
-        fault = one.statement.subject_mismatch(file, sha256)
-        claimed = one.bundle.claimed_signer
-        where = one.statement.channel or "a channel"
-        states = {PUBLISH: f"published to {where}", SLSA: "how it was built"}.get(
-            one.statement.kind, f"a statement of the type {one.statement.kind}"
-        )
-    return ListedAttestation(
-        number=one.number + 1, states=states, signer=signer or claimed, verified=bool(signer), fault=fault
-    )
-
-
-NAMESPACE = "kiln-provenance"
-
-
-def signing_function(key: Path, *, env: Mapping[str, str]) -> Callable[[str], str]:
-    """Return a function that signs a text with an SSH key, or with the agent's when ``key`` is a public one.
-
-    Raises:
-        UsageError: when the key cannot sign.
-        MissingTool: when ssh-keygen is not installed.
-    """
-
-    def sign(text: str) -> str:
-        with tempfile.TemporaryDirectory() as folder:
-            message = Path(folder) / "message"
-            message.write_bytes(text.encode())  # as it is, with its line ends
-            words = ("ssh-keygen", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(message))
-            result = process.run(words, env=env, timeout=60)
-            if not result.ok:
-                raise UsageError(f"{key} cannot sign", why=result.tail, hint="an unlocked SSH key, or one in the agent")
-            return message.with_suffix(".sig").read_text(encoding="utf-8")
-
-    return sign
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllowedSigners:
-    """The allowed signers: a file as git and ssh-keygen read it."""
-
-    file: Path
-    env: Mapping[str, str]
-
-    def verified_signer(self, text: str, signature: str) -> str:
-        """Return the name of a text's signer.
+    @classmethod
+    def from_file(cls, file: Path, environment: Mapping[str, str]) -> PrivateKey:
+        """Return the key in a PEM file, whose passphrase is in the environment.
 
         Raises:
-            ProvenanceBroken: when no allowed signer has signed it.
+            UsageError: when it has no private key of a known kind, or the passphrase is missing or wrong.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            signature_file = Path(folder) / "message.sig"
-            signature_file.write_bytes(signature.encode())
-            common = ("-f", str(self.file), "-s", str(signature_file))
-            principals = process.capture(("ssh-keygen", "-Y", "find-principals", *common), env=self.env, timeout=60)
-            name = (principals.stdout.split() or [""])[0]
-            words = ("ssh-keygen", "-Y", "verify", *common, "-I", name, "-n", NAMESPACE)
-            if not (principals.ok and name and process.run(words, env=self.env, timeout=60, stdin=text).ok):
-                raise ProvenanceBroken("a record is not signed by an allowed signer", why=f"see {self.file}")
-        return name
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        content, passphrase = read_key_file(file), environment.get(PASSPHRASE, "")
+        encrypted = b"ENCRYPTED" in content
+        try:
+            key = load_pem_private_key(content, passphrase.encode() if encrypted and passphrase else None)
+            return cls(key=key, public=PublicKey.from_library_key(key.public_key()))
+        except TypeError as error:
+            raise UsageError(f"{file} has a passphrase", hint=f"set {PASSPHRASE}, as a secret of the CI") from error
+        except (ValueError, UnsupportedAlgorithm) as error:
+            why = f"the passphrase in {PASSPHRASE} may be wrong" if encrypted else "it is not a private key in PEM"
+            raise unusable_key_error(file, why) from error
+
+    def trusted_signer(self, workflow: str) -> TrustedSigner:  # noqa: ARG002 - a key signs as itself, whatever runs it
+        """Return this key, to verify with."""
+        return TrustedSigner(key=self.public)
+
+    def sign_statements(self, statements: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Return the bundles of statements."""
+        return tuple(map(self.sign_statement, statements))
+
+    def sign_statement(self, statement: bytes) -> bytes:
+        """Return the bundle of a statement, signed."""
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+        data = dsse_signed_bytes(statement)
+        if isinstance(self.key, ed25519.Ed25519PrivateKey):
+            signature = self.key.sign(data)
+        else:
+            signature = self.key.sign(data, ec.ECDSA(hashes.SHA256()))
+        return serialize_key_signed_bundle(statement, signature, self.public.name)
 
 
 INSTALL = ".venv/bin/python -m pip install --require-hashes -r requirements/sigstore.txt"
@@ -157,8 +106,6 @@ class KeylessSigner:
 
     def trusted_signer(self, workflow: str) -> TrustedSigner | None:
         """Return the identity of a CI's workflow as Sigstore certifies it, to verify with; None outside of such CI."""
-        from kiln.conda.provenance.check import ISSUERS, TrustedSigner
-
         issuer = next((url for start, url in ISSUERS.items() if workflow.startswith(start)), "")
         if not issuer:
             return None

@@ -18,12 +18,6 @@ from kiln.base.errors import PublicationPending, TokenRefused, UploadFailed, Usa
 from kiln.base.http import NOT_FOUND, HttpError
 from kiln.conda.channel import read_stream_within_limits
 from kiln.publish import attestations as publish_attestations
-from kiln.publish.attestations import (
-    CHAIN,
-    chain_without_publication,
-    remove_bills_of_materials,
-    write_bills_and_return_chain,
-)
 from kiln.publish.model import Journal, JournalFile, subdirs_with_defaults
 from kiln.publish.servers.servers import Promotion, Server
 from kiln.publish.stores.folder import FolderStore
@@ -190,10 +184,10 @@ class ServerTarget:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on readers during a publication, and on the records."""
+        """Remarks on readers during a publication, and on the statements."""
         folder = self.state_folder.root / "provenance"
-        records = "records" if self.server.takes_attestations else "records and attestations"
-        return self.server.moment, f"the server cannot keep {records} of how packages were made; they are in {folder}"
+        kept = "statements" if self.server.takes_attestations else "statements and attestations"
+        return self.server.moment, f"the server cannot keep {kept} of how packages were made; they are in {folder}"
 
     @property
     def client(self) -> ServerClient:
@@ -272,12 +266,9 @@ class ServerTarget:
             self._transfer_missing_packages(batch, self.channel, promote_packages)
 
     def add_packages_to_index(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
-        """Wait until the server has indexed the packages, and keep their records on this machine."""
+        """Wait until the server has indexed the packages, and keep the statements about them on this machine."""
         self._wait_until_indexed(publication.entries, self.channel)
-        if attestation is not None:
-            self.state_folder.write(
-                CHAIN, write_bills_and_return_chain(self.state_folder, publication.journal, attestation)
-            )
+        publish_attestations.write_documents(self.state_folder, publication.journal, attestation)
 
     def remove_from_staging(self, publication: Publication) -> None:
         """Remove published packages from staging; where the token does not allow that, they stay."""
@@ -291,12 +282,10 @@ class ServerTarget:
         self._remove_confirmed_packages(journal, self.channel)
 
     def abort(self, journal: Journal) -> tuple[str, ...]:
-        """Remove what staging and the channel took from this publication, and the records; return what stays."""
+        """Remove what staging and the channel took from this publication, and the statements; return what stays."""
         for channel in (journal.aside, self.channel):
             self._remove_confirmed_packages(journal, channel)
-        if self.state_folder.read(CHAIN):
-            self.state_folder.write(CHAIN, chain_without_publication(self.state_folder, journal))
-        remove_bills_of_materials(self.state_folder, journal)
+        publish_attestations.remove_documents(self.state_folder, journal)
         for path in journal.fresh:
             publish_attestations.remove_sidecars(self.state_folder, path)
         listed = {channel: self.client.indexed_hashes(channel) for channel in (journal.aside, self.channel)}

@@ -13,12 +13,6 @@ from kiln.conda.index import CHANNELDATA, STALE, IndexEntry, SubdirIndex
 from kiln.conda.index_files import read_packages_only, read_whole_index, render_index_files
 from kiln.conda.provenance import bundles
 from kiln.publish import attestations
-from kiln.publish.attestations import (
-    CHAIN,
-    chain_without_publication,
-    remove_bills_of_materials,
-    write_bills_and_return_chain,
-)
 from kiln.publish.model import Journal, JournalFile, PublicationPhase, sorted_and_split_by_subdir, subdirs_with_defaults
 
 if TYPE_CHECKING:
@@ -198,34 +192,26 @@ class ChannelIndex:
         existing = self.store.read(CHANNELDATA)
         return None if existing is None else index_files.channeldata_with_entries(existing, entries)
 
-    def add_packages(self, entries: Sequence[IndexEntry], records: bytes) -> None:
-        """Add packages, with the chain of their records; step by step, what others need comes first."""
+    def add_packages(self, entries: Sequence[IndexEntry]) -> None:
+        """Add packages; step by step, what others need comes first."""
         for part in (*(sorted_and_split_by_subdir(entries) if self.store.changes_stepwise else ()), entries):
             subdirs = {entry.subdir for entry in part}
-            self.edit_subdirs(functools.partial(SubdirIndex.with_packages, entries=part), records, subdirs)
+            self.edit_subdirs(functools.partial(SubdirIndex.with_packages, entries=part), subdirs)
 
     def withdraw_packages(
-        self,
-        paths: AbstractSet[str],
-        edit: Callable[[SubdirIndex, AbstractSet[str]], SubdirIndex],
-        records: bytes | None = None,
+        self, paths: AbstractSet[str], edit: Callable[[SubdirIndex, AbstractSet[str]], SubdirIndex]
     ) -> None:
-        """Remove packages by an edit, then their records; step by step, what needs others goes first."""
+        """Remove packages by an edit; step by step, what needs others goes first."""
         if self.store.changes_stepwise:
             entries = [entry for entry in self._visible_entries() if entry.path in paths]
             for part in reversed(sorted_and_split_by_subdir(entries)):
                 self.edit_subdirs(functools.partial(_edited_subdir, edit, {entry.path for entry in part}))
-        self.edit_subdirs(functools.partial(_edited_subdir, edit, paths), records)
+        self.edit_subdirs(functools.partial(_edited_subdir, edit, paths))
 
-    def edit_subdirs(
-        self, edit: Callable[[SubdirIndex], SubdirIndex], records: bytes | None = None, more: Iterable[str] = ()
-    ) -> None:
-        """Change every subdir, and the chain of records at the same moment; ``more`` are subdirs that are added."""
+    def edit_subdirs(self, edit: Callable[[SubdirIndex], SubdirIndex], more: Iterable[str] = ()) -> None:
+        """Change every subdir at the same moment; ``more`` are subdirs that are added."""
         forms = {name: render_index_files(edit(subdir)) for name, subdir in self.subdir_indexes(more).items()}
-        existing = self.store.read(CHAIN)
-        chain = (existing or b"") if records is None else records
-        folder, name = CHAIN.split("/")
-        self.store.replace_indexes({**({folder: {name: chain}} if chain or existing is not None else {}), **forms})
+        self.store.replace_indexes(forms)
         for subdir in forms:
             self.store.remove(f"{subdir}/{STALE}")
 
@@ -328,12 +314,11 @@ class StoreTarget:
                 )
 
     def add_packages_to_index(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
-        """Offer packages, with their attestations and their records."""
+        """Offer packages, with their attestations, and the statements and bills that are there by then."""
         channeldata = self.channel_index.channeldata_with_entries(publication.entries)
         entries = [attestations.write_package_sidecar(self.store, entry, attestation) for entry in publication.entries]
-        self.channel_index.add_packages(
-            entries, write_bills_and_return_chain(self.store, publication.journal, attestation)
-        )
+        attestations.write_documents(self.store, publication.journal, attestation)
+        self.channel_index.add_packages(entries)
         if channeldata is not None:
             self.store.write(CHANNELDATA, channeldata)
 
@@ -346,16 +331,14 @@ class StoreTarget:
         if journal.phase is PublicationPhase.PROMOTING and (
             self.store.changes_stepwise or self.package_hashes().keys() & journal.fresh
         ):
-            self.channel_index.withdraw_packages(
-                set(journal.fresh), SubdirIndex.without_packages, chain_without_publication(self.store, journal)
-            )
+            self.channel_index.withdraw_packages(set(journal.fresh), SubdirIndex.without_packages)
         for path in journal.fresh:
             self.store.remove(path)
             attestations.undo_sidecar_writes(self.store, path)
 
     def abort(self, journal: Journal) -> tuple[str, ...]:
-        """Remove packages, then the bills of their records and the folder for staging; nothing stays."""
+        """Remove packages, then what was written about them and the folder for staging; nothing stays."""
         self.withdraw_packages(journal)
-        remove_bills_of_materials(self.store, journal)
+        attestations.remove_documents(self.store, journal)
         self.store.remove(journal.staging_folder)
         return ()

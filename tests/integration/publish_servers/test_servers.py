@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import shutil
@@ -16,12 +15,13 @@ import pytest
 
 from kiln.base.errors import AlreadyRunning, HashMismatch, PublicationPending, UploadFailed
 from kiln.conda.index import read_index_entry
-from kiln.conda.provenance import bundles, records, sbom
+from kiln.conda.provenance import bundles, sbom
 from kiln.conda.provenance.bundles import publication_statement
 from kiln.conda.provenance.check import TrustedSigner, verified_attestation_facts
 from kiln.conda.provenance.records import ReleaseAttestations
 from kiln.conda.solve import install, solve
 from kiln.publish import transaction
+from kiln.publish.provenance import package_documents
 from kiln.publish.servers.servers import ServerKind
 from kiln.publish.targets import parse_target
 from tests import publishing
@@ -151,21 +151,20 @@ def test_packages_that_fail_in_staging_never_reach_the_channel_and_can_be_aborte
     assert len(served(tmp_path)) == 1
 
 
-def test_records_of_packages_on_a_server_are_next_to_its_journal(server: str, tmp_path: Path) -> None:
+def test_statements_about_packages_on_a_server_are_next_to_its_journal(server: str, tmp_path: Path) -> None:
     where = channel_on(server, ServerKind.QUETZ, tmp_path)
     for name in ("first", "second"):
         path = release_package(tmp_path / "built", name)
         entry = read_index_entry(path)
         made = publishing.record(entry.file, sha256=entry.sha256)
         attested = ReleaseAttestations(
-            seal=functools.partial(records.serialize_chain, [made]),
-            boms={entry.sha256: sbom.spdx_bill_of_materials(made, home="")},
+            documents={entry.sha256: package_documents(made, sbom.spdx_bill_of_materials(made, home=""), b"{}")}
         )
         transaction.publish(where, [path], [entry], lambda _: None, attested)
-    (chain,) = (tmp_path / "journals").glob("*/provenance/chain.jsonl")
-    assert [link.record["name"] for link in records.parse_chain(chain.read_bytes())] == ["first", "second"]
-    assert str(chain.parent) in " ".join(where.notes)
-    assert len(list((chain.parent / "sbom").iterdir())) == 2
+    (folder,) = (tmp_path / "journals").glob("*/provenance")
+    assert publishing.described(folder.parent) == {"first-1-0.conda", "second-1-0.conda"}
+    assert str(folder) in " ".join(where.notes)
+    assert len(list((folder / "sbom").iterdir())) == 4
 
 
 def test_the_command_aborts_the_publication_of_a_killed_one(server: str, tmp_path: Path) -> None:
@@ -234,8 +233,7 @@ def test_the_attestation_of_a_publication_comes_with_the_package_where_the_serve
         entry = read_index_entry(path)
         signed = json.dumps(sigstore.bundle(publication_statement(entry.file, entry.sha256, channel))).encode()
         attestation = ReleaseAttestations(
-            seal=functools.partial(records.serialize_chain, [publishing.record(entry.file, sha256=entry.sha256)]),
-            boms={entry.sha256: b"{}"},
+            documents={},
             bundles={entry.sha256: (signed,)}.__getitem__,
         )
         transaction.publish(where, [path], [entry], lambda _: None, attestation)

@@ -1,33 +1,18 @@
-"""``kiln verify`` compares a package with the index of its channel."""
+"""``kiln verify`` compares a package with its channel."""
 
 from __future__ import annotations
 
-import json
+import shutil
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from kiln.base.errors import BrokenIndex, ProvenanceBroken, UsageError
 from kiln.cli import verify
 from kiln.cli.main import make_pasteable, run
+from tests import publishing
 
-
-def test_the_hashes_of_an_index_are_those_of_all_subdirs() -> None:
-    indexes = {
-        "linux-64/repodata.json": {"packages": {}, "packages.conda": {"a-1-0.conda": {"sha256": "ab"}}},
-        "noarch/repodata.json": {"packages": {"b-1-0.tar.bz2": {"sha256": "cd"}}, "packages.conda": {}},
-    }
-    hashes = verify.hashes_in_channel_index(lambda path: json.dumps(indexes[path]).encode())
-    assert hashes == {"linux-64/a-1-0.conda": "ab", "noarch/b-1-0.tar.bz2": "cd"}
-
-
-def test_a_bundle_has_no_index() -> None:
-    assert verify.hashes_in_channel_index(lambda _: None) == {}
-
-
-def test_an_invalid_index_is_reported() -> None:
-    with pytest.raises(BrokenIndex):
-        verify.hashes_in_channel_index(lambda _: b"[]")
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_a_missing_package_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,7 +20,7 @@ def test_a_missing_package_is_an_error(capsys: pytest.CaptureFixture[str]) -> No
     assert "file not found: /no/such/a-1-0.conda" in capsys.readouterr().err
 
 
-def test_a_package_that_was_never_published_is_told_from_a_wrong_one(
+def test_a_package_that_was_never_published_has_no_statement(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     package = tmp_path / "channel" / "noarch" / "a-1-0.conda"
@@ -43,8 +28,27 @@ def test_a_package_that_was_never_published_is_told_from_a_wrong_one(
     package.write_bytes(b"")
     assert run(["verify", str(package)]) == ProvenanceBroken.exit_code
     error = capsys.readouterr().err
-    assert f"a-1-0.conda has no record: the channel {tmp_path / 'channel'} has none of any package" in error
+    assert f"there is no statement about a-1-0.conda in the channel {tmp_path / 'channel'}" in error
     assert make_pasteable("try: kiln publish --to CHANNEL", Path()) in error
+
+
+def test_a_package_is_verified_until_its_channel_is_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    publishing.publish_new(tmp_path)
+    channel = tmp_path / "channel"
+    package = channel / "noarch" / "app-1-0.conda"
+    assert run(["verify", str(package)]) == 0
+    out, err = capsys.readouterr()
+    assert "verified: the channel's index has the same hash" in out
+    assert "its attestations were not verified" in err
+    package.with_name(f"{package.name}.sigs").unlink()
+    bundle = tmp_path / "bundle"
+    shutil.copytree(channel / "provenance", bundle / "provenance")
+    assert run(["verify", str(package), "--channel", str(bundle)]) == 0
+    out, err = capsys.readouterr()
+    assert "index" not in out, "a bundle has none"
+    assert "nobody has signed the statement" in err
+    (channel / "noarch" / "repodata.json").resolve().write_bytes(b"[]")
+    assert run(["verify", str(package)]) == BrokenIndex.exit_code
 
 
 def test_what_others_signed_cannot_write_to_the_terminal() -> None:

@@ -41,7 +41,19 @@ def test_the_format_of_a_file_is_kept(write: Callable[[Any], str]) -> None:
     assert IndexDocument.parse(data).to_json() == data
 
 
-@pytest.mark.parametrize("data", [b"[]", b"1", b'{"packages": [1]}', b'{"packages": {"a": 1}}', b'{"v3": [1]}', b"{"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[]",
+        b"1",
+        b'{"packages": [1]}',
+        b'{"packages": {"a": 1}}',
+        b'{"v3": [1]}',
+        b'{"removed": [1]}',
+        b'{"remove": 1}',
+        b"{",
+    ],
+)
 def test_other_json_is_not_an_index(data: bytes) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError)):
         IndexDocument.parse(data)

@@ -26,7 +26,7 @@ from tests.fake_sigstore import FakeSigstore
 from tests.publishing import KEY, another_key, target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 FILE, PATH = "fresh-1-0.conda", "linux-64/fresh-1-0.conda"
@@ -85,11 +85,14 @@ def test_a_package_without_attestations_has_none_in_the_index(tmp_path: Path) ->
     assert sidecar_files(tmp_path / "channel") == []
 
 
-def killed(_: str) -> bytes:
-    raise KeyboardInterrupt
+class Killed(dict[str, dict[str, bytes]]):
+    """Documents during whose writing the publication is killed."""
+
+    def get(self, *_: Any) -> Any:
+        raise KeyboardInterrupt
 
 
-def publish(folder: Path, seal: Callable[[str], bytes], signed: list[str]) -> None:
+def publish(folder: Path, documents: dict[str, dict[str, bytes]], signed: list[str]) -> None:
     """Publish one package; ``signed`` collects the hashes of packages that are signed."""
 
     def sign(sha256: str) -> tuple[bytes, ...]:
@@ -107,22 +110,22 @@ def publish(folder: Path, seal: Callable[[str], bytes], signed: list[str]) -> No
             )
         return False
 
-    attestation = ReleaseAttestations(seal=seal, boms={entries[0].sha256: b"{}"}, bundles=sign, is_own=is_own)
+    attestation = ReleaseAttestations(documents=documents, bundles=sign, is_own=is_own)
     transaction.publish(target(folder), paths, entries, lambda _: None, attestation)
 
 
 def test_what_an_interrupted_publication_signed_is_not_signed_again(tmp_path: Path) -> None:
     signed: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        publish(tmp_path, killed, signed)
-    publish(tmp_path, lambda _: b"", signed)
+        publish(tmp_path, Killed(), signed)
+    publish(tmp_path, {}, signed)
     assert len(signed) == 1
     assert record(tmp_path / "channel")["attestations_sha256"]
 
 
 def test_a_publication_that_is_taken_back_leaves_no_attestations(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        publish(tmp_path, killed, [])
+        publish(tmp_path, Killed(), [])
     assert len(sidecar_files(tmp_path / "channel")) == 2
     transaction.abort(target(tmp_path))
     assert sidecar_files(tmp_path / "channel") == []
@@ -230,7 +233,7 @@ def test_the_attestations_of_others_stay_and_the_own_ones_are_added(tmp_path: Pa
 def test_an_aborted_publication_leaves_the_attestations_of_others(tmp_path: Path) -> None:
     theirs = put_theirs(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        publish(tmp_path, killed, [])
+        publish(tmp_path, Killed(), [])
     assert len(bundles.parse_sidecar((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())) == 2
     transaction.abort(target(tmp_path))
     assert (tmp_path / "channel" / f"{PATH}.sigs").read_bytes() == theirs
@@ -278,7 +281,7 @@ def test_no_sidecar_is_written_through_a_link_out_of_the_channel(tmp_path: Path)
     (tmp_path / "channel").mkdir()
     (tmp_path / "channel" / "linux-64").symlink_to(outside)
     entry = read_index_entry(publishing.packages(tmp_path, ("fresh",))[0])
-    attestation = ReleaseAttestations(seal=lambda _: b"", boms={}, bundles=lambda sha256: (stranger(sha256),))
+    attestation = ReleaseAttestations(documents={}, bundles=lambda sha256: (stranger(sha256),))
     with pytest.raises(NotWritable, match="nothing is written through links"):
         attestations.write_package_sidecar(target(tmp_path).store, entry, attestation)
     assert list(outside.iterdir()) == []

@@ -60,7 +60,10 @@ def test_both_bills_of_a_package_list_its_license_files(tmp_path: Path, monkeypa
     attestation = provenance.release_provenance_and_attestations(
         cast("Any", SimpleNamespace(feedstock=None)), [candidate]
     )
-    (spdx,), (cyclonedx,) = attestation.boms.values(), attestation.cyclonedx.values()
+    (documents,) = attestation.documents.values()
+    statement, spdx, cyclonedx = documents.values()
+    digests = [file["digest"]["sha256"] for file in json.loads(statement)["predicate"]["runDetails"]["byproducts"]]
+    assert digests == [hashlib.sha256(bill).hexdigest() for bill in (spdx, cyclonedx)]
     licenses = {file["fileName"]: file["licenseInfoInFiles"] for file in json.loads(spdx)["files"]}
     assert licenses["./info/licenses/LICENCE"] == ["CC0-1.0"]
     assert licenses["./share/a/NOTICE.txt"][0].startswith("LicenseRef-text-")

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from kiln.base.errors import ProvenanceBroken, UsageError
 from kiln.conda.provenance import bundles
 from kiln.conda.provenance import check as provenance_check
-from kiln.conda.provenance.check import PrivateKey, PublicKey, TrustedSigner
+from kiln.conda.provenance.check import PublicKey, TrustedSigner
+from kiln.conda.provenance.signing import PrivateKey
 from tests import fake_sigstore
 from tests.fake_sigstore import COMMIT, GITHUB, WORKFLOW, FakeSigstore
 from tests.publishing import record

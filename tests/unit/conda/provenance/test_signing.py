@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from kiln.conda.provenance.bundles import publication_statement, slsa_statement
-from kiln.conda.provenance.check import TrustedSigner
-from kiln.conda.provenance.signing import ListedAttestation, package_attestations
+from kiln.conda.provenance.check import ListedAttestation, TrustedSigner, package_attestations
 from tests.fake_sigstore import GITHUB, WORKFLOW, FakeSigstore
 from tests.publishing import KEY, another_key
 
