@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln import __version__
@@ -98,7 +97,6 @@ def _disk_space_hint(job: WorkflowJob | None) -> str:
 
 AUTO, EDIT = "auto", "edit"
 _TOOLS = ("py-rattler-build", "py-rattler")  # that render recipes and fetch pinnings
-_AT_ONCE = 24  # configs that are rendered in one process, which reads the recipe once
 _SHOWN = 200  # lines of a difference that are shown; the rest is counted
 
 
@@ -150,7 +148,6 @@ def rerender(
     options: argparse.Namespace, root: Path, variant_file: Path | None
 ) -> tuple[list[str], list[str], MatrixDrift | None]:
     """Write or check the files; return notes, the lines to print, and the error of a check."""
-    from kiln.base import limits as base_limits
     from kiln.base.text import count_text
     from kiln.feedstock import matrix
     from kiln.feedstock import rerender as feedstock_rerender
@@ -160,9 +157,6 @@ def rerender(
     feedstock = recipe_feedstock.load(root)
     doubts: Doubts = {}
     configs = matrix.configs(feedstock, variant_file, doubts)
-    if recipe_feedstock.is_v1(feedstock):  # conda-smithy has rattler-build render it, which refuses more than keys
-        for start in range(0, len(configs), _AT_ONCE):
-            base_limits.run_bounded(partial(_render_all, feedstock, configs[start : start + _AT_ONCE]))
     notes = [
         *feedstock_settings.no_effect_notes(feedstock.conda_forge_yml),
         *map(str, doubts.values()),
@@ -189,13 +183,6 @@ def rerender(
         hint="kiln rerender" + (f" -e {options.pinning}" if options.pinning else " --no-pinning" * options.no_pinning),
     )
     return notes, [*lines[:_SHOWN], *more], fault
-
-
-def _render_all(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> None:
-    from kiln.recipe import render
-
-    for config in configs:
-        render.render(feedstock, config)
 
 
 # Source of the message: commit_changes in conda_smithy/configure_feedstock.py, the only place where conda-smithy writes

@@ -156,11 +156,12 @@ class _MatrixExpansion:
         if not isinstance(self.recipe, RecipeTemplate):
             from kiln.recipe.v1.variants import packages_with_variant_subspaces
 
-            result = (
+            package_parts = [
                 PackageKeyUsage.from_recipe_v1(part, package)
-                for part, package in packages_with_variant_subspaces(self.recipe, space, platform.subdir)
-            )
-            package_parts = [package for package in result if job.keep_noarch or not package.noarch]
+                for part, package in packages_with_variant_subspaces(
+                    self.recipe, space, platform.subdir, noarch=job.keep_noarch
+                )
+            ]
             return PlatformPackages(space=space, packages=package_parts, recipe_text=self.text)
         from kiln.recipe.v0.validity import require_valid_identity
 

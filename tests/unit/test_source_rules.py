@@ -151,6 +151,19 @@ def lines_without_encoding(nodes: Sequence[ast.AST]) -> list[int]:
     return lines
 
 
+def test_no_module_binds_a_name_twice() -> None:
+    """A loader of a module that was merged into another replaced a safe one of the same name."""
+    for file in FILES:
+        targets = [
+            target.id
+            for node in ast.parse(file.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        ]
+        assert sorted(set(targets)) == sorted(targets), name_of(file)
+
+
 def test_text_files_have_an_encoding() -> None:
     assert [(name_of(file), lines) for file in FILES if (lines := contents_of(file).lines_without_encoding)] == []
 

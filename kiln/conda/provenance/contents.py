@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-import yaml
-
-from kiln.base import yaml as base_yaml
+from kiln.base.errors import KilnError
 from kiln.base.files import read_chunks
 from kiln.base.serialization import mapping_or_empty
+from kiln.base.yaml import ScalarInterpretation, parse_document
 from kiln.conda import package_reader
 from kiln.conda.provenance.bazel_repositories import CENTRAL_REGISTRY, is_declaration_file_path
 from kiln.conda.provenance.records import ResolvedPackage
@@ -271,8 +270,8 @@ def _packages_of_meta_yaml(requirements: Mapping[str, Any]) -> Iterator[Resolved
 def _load_rendered_recipe(data: bytes) -> Mapping[str, Any]:
     """Return a rendered recipe; empty for a text that is none."""
     try:
-        return mapping_or_empty(base_yaml.load(data))
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return mapping_or_empty(parse_document(data.decode(), RENDERED_V1, ScalarInterpretation.WORDS).value)
+    except (KilnError, UnicodeDecodeError):
         return {}
 
 

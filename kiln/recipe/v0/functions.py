@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.recipe.template.names import RestrictedOs
     from kiln.recipe.v0.sources import SourceFiles
     from kiln.recipe.variants.files import Platform
 
@@ -59,13 +58,10 @@ OF_SOURCE = frozenset({"load_file_data", "load_file_regex", "load_setup_py_data"
 
 
 def template_functions(
-    platform: Platform, variant: Mapping[str, Any], host_arch: str, *, sources: SourceFiles, os: RestrictedOs
+    platform: Platform, variant: Mapping[str, Any], host_arch: str, *, sources: SourceFiles
 ) -> dict[str, Any]:
-    """Return the template functions for one platform and variant.
-
-    Files are read from the recipe's folder, and from its ``sources``; ``os`` is what a setup.py sees.
-    """
-    files = _FileReadingFunctions(sources, os)
+    """Return the template functions for one platform and variant; files are read of the recipe and its ``sources``."""
+    files = _FileReadingFunctions(sources)
     return {
         "compiler": lambda language: compiler_or_stdlib_package(language, "compiler", platform, variant),
         "stdlib": lambda language: compiler_or_stdlib_package(language, "stdlib", platform, variant),
@@ -158,9 +154,8 @@ class _EmptyMatch:
 class _FileReadingFunctions:
     """The files of a recipe and of its sources, read as data."""
 
-    def __init__(self, sources: SourceFiles, os: RestrictedOs) -> None:
+    def __init__(self, sources: SourceFiles) -> None:
         self._sources = sources
-        self._os = os
 
     def load_npm(self) -> Any:
         """Return the data of ``package.json``."""
@@ -178,28 +173,15 @@ class _FileReadingFunctions:
         text = self._file_text(load_file, from_recipe_dir=from_recipe_dir)
         return _EmptyMatch() if text is None else first_regex_match(str(regex_pattern), text)
 
-    def load_setup_py_data(self, setup_file: str = "setup.py", from_recipe_dir: bool = False, **_: Any) -> Any:
-        """Return the data of a setup.py; empty for a file that is missing, as in conda-build."""
-
-        def text_if_exists(name: str) -> str | None:
-            if from_recipe_dir or name.startswith(("/", "..")):
-                place = (self._sources.recipe / name).resolve()
-                return (
-                    read_recipe_file(self._sources.recipe, name)
-                    if place.exists() or not place.is_relative_to(self._sources.recipe)
-                    else None
-                )
-            return self._sources.source_file_text(name, optional=True)
-
-        from kiln.recipe.v0.setup_py import read_setup_data
-
-        try:
-            data = read_setup_data(str(setup_file), text_if_exists, self._os)
-        except KilnError:
-            if self._sources.final:
-                raise
+    def load_setup_py_data(self, *_: Any, **__: Any) -> Any:
+        """Refuse to run a setup.py; without values, as for a missing file, while the sources are not final."""
+        if not self._sources.final:
             return {}
-        return data if self._sources.final else data.known_values()
+        raise TemplateFault(
+            "the template reads setup.py, which would have to be run",
+            why="kiln runs no code while rendering",
+            hint="write the value into the recipe, or read it with load_file_data or load_file_regex",
+        )
 
     def _file_text(self, name: str, *, from_recipe_dir: bool) -> str | None:
         """Return the text of a file of the recipe or of its sources; None if it does not exist yet."""

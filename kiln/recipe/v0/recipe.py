@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base.errors import RecipeFault
 from kiln.base.position import Place
 from kiln.conda.specs import version_or_none
-from kiln.recipe.template.names import Namespace, RestrictedOs
+from kiln.recipe.template.names import Namespace
 from kiln.recipe.template.selectors import BoundedDict, apply_selectors_again
 from kiln.recipe.v0.evaluation import _BUILD_NAMES, _LANGUAGE, _PACKAGE, RecipeTemplate, language_version_variable
 from kiln.recipe.v0.functions import NAMES, OF_SOURCE, VARYING, pin_functions, template_functions
@@ -185,8 +185,7 @@ class Recipe:
                     return place[name]
             return self._value_of_build_name(name, package) if name in _OF_BUILD else names.fixed_value(name)
 
-        os = RestrictedOs(_BUILD_NAMES | dict(self.platform.environ))
-        local_names = template_functions(self.platform, variant, arch, sources=sources, os=os)
+        local_names = template_functions(self.platform, variant, arch, sources=sources)
         if self.pins is not None:
             local_names |= pin_functions(self.pins)
         return value_of_name

@@ -153,8 +153,8 @@ class SourceFiles:
         entries = tuple(entry for entry in as_list(section) if isinstance(entry, dict) and entry)
         return cls(recipe, entries, final)
 
-    def source_file_text(self, name: str, *, optional: bool = False) -> str | None:
-        """Return the text of a file of the sources; None where it is missing so far, or missing and ``optional``.
+    def source_file_text(self, name: str) -> str | None:
+        """Return the text of a file of the sources; None where it is missing so far.
 
         Raises:
             TemplateFault: no source has the file, a patch changes it, or its source would have to be fetched.
@@ -166,7 +166,7 @@ class SourceFiles:
             if self.final:
                 raise
             return None
-        if text is None and self.final and not optional:
+        if text is None and self.final:
             hint = "from_recipe_dir=True reads a file of the recipe"
             raise TemplateFault(f"file {name!r} not found in the recipe's source", hint=hint)
         return text

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import RecipeFault
-from kiln.base.patterns import MAX_LENGTH, invalid_name_reason, lazy_pattern
-from kiln.base.position import Place
+from kiln.base.patterns import MAX_LENGTH, lazy_pattern
 from kiln.base.system.files import file_content_stamp
 from kiln.recipe.rendered import (
     TEST_MODULES,
@@ -36,7 +34,13 @@ from kiln.recipe.v1.recipe import (
     malformed_skip_warnings,
     requirement_versions_from_variant,
 )
-from kiln.recipe.v1.variants import BuildIdentities, BuildIdentity, RecipePackages, VariantFileV1
+from kiln.recipe.v1.variants import (
+    BuildIdentities,
+    BuildIdentity,
+    RecipePackages,
+    VariantFileV1,
+    require_valid_names,
+)
 from kiln.recipe.variants.files import Platform, VariantSource, load_variant_file
 from kiln.recipe.variants.space import Space
 
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
 DEFAULT, SUFFIX = "build.sh", ".sh"
 _UNSAFE = lazy_pattern(r"[^A-Za-z0-9._]+")
 _OF_SOURCES = ("filter", "lfs", "submodules", "expected_commit")  # which the engine knows by the same names
-_BEHAVIORS = {"error": True, "ignore": False, None: None}
+_IS_ERROR = {"error": True, "ignore": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +128,6 @@ def _staging_name_with_values(staging: Staging) -> str:
 def _staging_output(
     package: PackageAtVariant, given: StagingAtVariant, scripts: RecipeScriptReader, loops: Sequence[str]
 ) -> Staging:
-    if why := invalid_name_reason(given.name, "package name"):
-        raise package.placed_error(f"the name {given.name[:80]!r} of the staging output is invalid", why)
     sections, scope = given.sections, package.scope
     needs, build = sections["requirements"], sections["build"]
     return Staging(
@@ -197,11 +199,7 @@ def source_from_entry(given: Mapping[str, Any]) -> Source:
 
 
 def build_settings(build: Mapping[str, Any], requirements: Mapping[str, Any]) -> BuildSettings:
-    """Return how an output is built and packed; what is not given is the engine's to decide.
-
-    Raises:
-        RecipeFault: a value is not one of the engine's.
-    """
+    """Return how an output is built and packed; what is not given is the engine's to decide."""
     linking, detection, python = (build.get(key, {}) for key in ("dynamic_linking", "prefix_detection", "python"))
     forced, ignored = detection.get("force_file_type", {}), requirements.get("ignore_run_exports", {})
     files, binaries = build.get("files"), detection.get("ignore_binary_files")
@@ -210,8 +208,8 @@ def build_settings(build: Mapping[str, Any], requirements: Mapping[str, Any]) ->
             rpaths=tuple(linking.get("rpaths", ())),
             missing_dso_allowlist=tuple(linking.get("missing_dso_allowlist", ())),
             rpath_allowlist=tuple(linking.get("rpath_allowlist", ())),
-            error_overlinking=_is_error_behavior(linking, "overlinking_behavior"),
-            error_overdepending=_is_error_behavior(linking, "overdepending_behavior"),
+            error_overlinking=_IS_ERROR.get(linking.get("overlinking_behavior")),
+            error_overdepending=_IS_ERROR.get(linking.get("overdepending_behavior")),
         ),
         prefix=PrefixSettings(
             text=tuple(forced.get("text", ())),
@@ -240,15 +238,6 @@ def _flag_or_globs(value: Any) -> bool | tuple[str, ...]:
     return tuple(value) if isinstance(value, list) else bool(value)
 
 
-def _is_error_behavior(linking: Mapping[str, Any], key: str) -> bool | None:
-    value = linking.get(key)
-    if value not in _BEHAVIORS:
-        raise RecipeFault(
-            f"dynamic_linking/{key} is {str(value)[:40]!r}", at=Place(file=RECIPE), hint="'error' or 'ignore'"
-        )
-    return _BEHAVIORS[value]
-
-
 # The keys of ``about`` and of ``run_exports``, and what conda-build calls them.
 _ABOUT = {"homepage": "home", "repository": "dev_url", "documentation": "doc_url"}
 _EXPORTS = {"weak_constraints": "weak_constrains", "strong_constraints": "strong_constrains"}
@@ -271,11 +260,11 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
     scripts = RecipeScriptReader(recipe_folder=feedstock.recipe, several=recipe.has_outputs)
     outputs: dict[tuple[str, ...], Output] = {}
     for package in packages:
+        identity = identities.identity_of(package)
+        require_valid_names(package, identity)
         output = replace(
-            _output_from_package(package, identities.identity_of(package), loops, scripts),
-            staging=staging_names.get(id(package)),
+            _output_from_package(package, identity, loops, scripts), staging=staging_names.get(id(package))
         )
-        _require_valid_names(package, output)
         outputs.setdefault((output.name, output.version, output.build_string, output.subdir), output)
     return RenderedConfig(
         config=config,
@@ -328,14 +317,6 @@ def _recipe_variant_source(feedstock: Feedstock, subdir: str) -> VariantSource |
         file = load_variant_file(old, "recipe/conda_build_config.yaml")
         return file.source_for_platform(platform, file.keys)
     return None
-
-
-def _require_valid_names(package: PackageAtVariant, output: Output) -> None:
-    """Refuse names that are not conda's; they become parts of paths."""
-    given = {"package name": output.name, "version": output.version, "build string": output.build_string}
-    for kind, text in given.items():
-        if why := invalid_name_reason(text, kind):
-            raise package.placed_error(f"invalid {kind} {text[:80]!r}", why)
 
 
 def _output_from_package(

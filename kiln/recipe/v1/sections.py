@@ -234,6 +234,16 @@ def evaluate_flag_or_texts(node: Any, scope: VariantScope) -> Any:
     return rendered_texts(node, scope)
 
 
+def _linking_behavior(key: str) -> Kind:
+    def evaluate(node: Any, scope: VariantScope) -> str:
+        word = rendered_text(node, scope)
+        if word not in {"error", "ignore"}:
+            raise node_error(node, f"dynamic_linking/{key} is {word[:40]!r}", hint="'error' or 'ignore'")
+        return word
+
+    return evaluate
+
+
 def evaluate_number(node: Any, scope: VariantScope) -> int:
     """Evaluate a whole number that is not negative."""
     word = rendered_text(node, scope).strip()
@@ -419,8 +429,7 @@ BUILD = SectionSchema(
                 "binary_relocation": evaluate_flag_or_texts,
                 "missing_dso_allowlist": rendered_texts,
                 "rpath_allowlist": rendered_texts,
-                "overdepending_behavior": rendered_text,
-                "overlinking_behavior": rendered_text,
+                **{key: _linking_behavior(key) for key in ("overdepending_behavior", "overlinking_behavior")},
             },
         ),
         "variant": SectionSchema(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import MalformedYaml, RecipeFault, SelectorFault, VariantFault
+from kiln.base.patterns import invalid_name_reason
 from kiln.base.position import Place
 from kiln.base.yaml import (
     Document,
@@ -19,7 +20,7 @@ from kiln.base.yaml import (
     scalar_value,
     typed_variant_value,
 )
-from kiln.recipe.rendered import Pin, hash_key
+from kiln.recipe.rendered import Pin, Source, hash_key
 from kiln.recipe.template.expression import ExpressionError, MissingName, evaluate_expression
 from kiln.recipe.template.names import Namespace
 from kiln.recipe.v1 import nodes
@@ -328,18 +329,40 @@ class RecipePackages:
         return frozenset(keys)
 
 
-def packages_with_variant_subspaces(
-    recipe: RecipeV1, space: Space, target: str
-) -> Iterator[tuple[Space, PackageAtVariant]]:
-    """Yield every package with the part of the space that it is for; skipped ones are left out.
+def require_valid_names(package: PackageAtVariant, identity: BuildIdentity) -> None:
+    """Refuse names that are not conda's, or that lead out of a folder: they become parts of paths.
 
-    The platform builds for itself here, as it does when conda-smithy asks rattler-build for the keys.
+    Raises:
+        RecipeFault: with the name.
+    """
+    if package.staging and (why := invalid_name_reason(package.staging.name, "package name")):
+        raise package.placed_error(f"the name {package.staging.name[:80]!r} of the staging output is invalid", why)
+    given = {"package name": package.name.lower(), "version": package.version, "build string": identity.build_string}
+    for kind, text in given.items():
+        if why := invalid_name_reason(text, kind):
+            raise package.placed_error(f"invalid {kind} {text[:80]!r}", why)
+    for sections in (package.sections, package.staging.sections if package.staging else {}):
+        for entry in sections.get("source", ()):
+            Source(file_name=entry.get("file_name"), folder=entry.get("target_directory"))
+
+
+def packages_with_variant_subspaces(
+    recipe: RecipeV1, space: Space, target: str, *, noarch: bool = True
+) -> Iterator[tuple[Space, PackageAtVariant]]:
+    """Yield every package with the part of the space that it is for; skipped ones, and unwanted noarch, are left out.
+
+    The platform builds for itself here, as it does when conda-smithy asks rattler-build for the keys, which also
+    refuses what it cannot render.
 
     Raises:
         KilnError: the recipe is at fault.
     """
     packages = RecipePackages(recipe, space, target, target, words=True)
+    identities = BuildIdentities(packages.pinned_package)
     for package in packages.packages(lambda item: item.used | item.scope.reads):
+        if package.noarch and not noarch:
+            continue
+        require_valid_names(package, identities.identity_of(package))
         part = space
         for key in sorted(package.used & space.varying_keys):
             part = part.where(key, [package.scope.variant[key]])

@@ -5,10 +5,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from kiln.base.errors import KilnError, MalformedYaml, UnsafeTemplate
 from kiln.base.limits.errors import SECONDS
-from kiln.base.yaml import ScalarInterpretation, parse_document, read_text
+from kiln.base.yaml import ScalarInterpretation, load, parse_document, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +61,11 @@ def test_bad_yaml_is_one_clear_error_within_the_limit(text: str, error: type[Kil
         parse_document(text, "f", ScalarInterpretation.WORDS)
     assert str(caught.value.at).startswith(place)
     assert time.process_time() - begin < SECONDS
+
+
+def test_no_loader_constructs_objects_of_python() -> None:
+    with pytest.raises(yaml.YAMLError, match="could not determine a constructor"):
+        load("!!python/object/apply:os.getcwd []")
 
 
 def test_the_same_value_twice_is_harmless() -> None:

@@ -36,12 +36,27 @@ HEAD_V1 = "package:\n  name: a\n  version: '1'\n"
 TEST_V1 = "tests:\n  - python:\n      imports: [a]\n      python_version: '=.*'\n"
 
 
+STAGED_V1 = """\
+recipe:
+  name: a
+  version: '1'
+outputs:
+  - staging: {name: a b}
+  - package: {name: c}
+    inherit: a b
+"""
+
+
 @pytest.mark.parametrize(
     ("recipe", "variants", "what"),
     [
         ("package:\n  name: A b\n  version: '1'\n", "", "invalid package name 'a b'"),
         (HEAD_V1 + TEST_V1, "", "recipe.yaml:7:23: '=.*' is not a version of Python"),
         (HEAD_V1 + "build:\n  string: x${{ letter }}\n", "", "letter is not defined"),
+        (HEAD_V1 + "build:\n  string: a b\n", "", "invalid build string 'a b'"),
+        (HEAD_V1 + "build:\n  dynamic_linking: {overlinking_behavior: warn}\n", "", "overlinking_behavior is 'warn'"),
+        (HEAD_V1 + "source:\n  path: .\n  target_directory: ../a\n", "", "the folder of a source is '../a'"),
+        (STAGED_V1, "", "the name 'a b' of the staging output is invalid"),
         (HEAD_V1 + "requirements:\n  run: ['${{ letter }}']\n", "letter: {a: 1}\n", "are not a list"),
         (HEAD_V1 + "requirements:\n  run: ['${{ letter }}']\n", "- letter\n", "a mapping of keys to values"),
     ],

@@ -55,7 +55,18 @@ def test_an_address_of_one_machine_or_with_credentials_is_left_out(url: str) -> 
     assert (one.url, one.sha256) == ("", "")
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"a: [", b"requirements: 7", b"requirements: {host: {}}", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"a: [",
+        b"requirements: 7",
+        b"requirements: {host: {}}",
+        b"\xff\xfe",
+        b"a: !!python/name:os.system\n",
+    ],
+)
 def test_a_recipe_that_is_none_has_no_packages(data: bytes) -> None:
     assert (
         build_and_host_packages({"recipe/meta.yaml": data})

@@ -98,6 +98,18 @@ def test_what_no_local_source_has_is_refused(tmp_path: Path, source: str, kind: 
     require_refused(builders.feedstock(tmp_path / "feedstock", reading(source)), kind, what)
 
 
+@pytest.mark.parametrize("call", ["load_setup_py_data()", "load_setuptools('a/setup.py', from_recipe_dir=True)"])
+def test_a_setup_py_is_not_run(tmp_path: Path, call: str) -> None:
+    meta = f"{{% set data = {call} %}}\npackage:\n  name: a\n  version: {{{{ data.get('version') }}}}\n"
+    files = {"recipe/setup.py": f"open({str(tmp_path / 'ran')!r}, 'w')", "pyproject.toml": ""}
+    feedstock = builders.feedstock(tmp_path, meta, files=files)
+    require_refused(feedstock, TemplateFault, "the template reads setup.py, which would have to be run")
+    with pytest.raises(TemplateFault) as caught:
+        output(feedstock)
+    assert "load_file_data" in caught.value.hint
+    assert (str(caught.value.at), (tmp_path / "ran").exists()) == ("recipe/meta.yaml:1", False)
+
+
 def test_a_link_out_of_the_feedstock_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret.json").write_text(DATA)
     source = tmp_path / "feedstock" / "recipe" / "src"
