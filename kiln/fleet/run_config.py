@@ -91,22 +91,15 @@ def _quote_for_systemd(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-CACHE = "cache"  # the end of the name of the worker that holds the shared cache, or the pool's server
-POOL = re.compile(r".+-pool-\d+")  # the names of the pool's workers
+CACHE = "cache"  # the end of the name of the worker that holds the shared cache
 SURPLUS = re.compile(r".+-surplus-\d+")  # the names of machines that are no worker's
 OVER = frozenset({WorkerState.TERMINATING, WorkerState.LOST, WorkerState.REFUSED, WorkerState.TERMINATED})
 
 
 def cache_worker_type(run: FleetRun) -> str | None:
-    """Return the type of the worker that holds a run's cache; None without one, and with a pool."""
+    """Return the type of the worker that holds a run's cache; None without one."""
     caches = (worker for worker in run.workers if worker.name.endswith(CACHE) and worker.state not in OVER)
-    return None if recorded_pool_type_and_size(run) else next((worker.type for worker in caches), None)
-
-
-def recorded_pool_type_and_size(run: FleetRun) -> tuple[str, int] | None:
-    """Return the type and the number of the workers of a run's pool; None without one."""
-    types = [worker.type for worker in run.workers if POOL.fullmatch(worker.name) and worker.state not in OVER]
-    return (types[0], len(types)) if types else None
+    return next((worker.type for worker in caches), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +120,7 @@ class FleetRunConfig:
     type itself; when all are refused and no worker is left, for ``capacity_timeout``. A worker ends ``lifetime`` after
     its request at the latest. The ``controller`` is charged where the run is detached.
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
-    the folder of the configs' logs. All compiles run in a pool of ``pool_workers`` machines of the type ``pool``, whose
-    server is the machine of the ``cache``.
+    the folder of the configs' logs.
 
     The planned ``tests`` follow the run: its limits and its cost have a place for them. The names of the workers begin
     with ``prefix``, after that of the run.
@@ -142,8 +134,6 @@ class FleetRunConfig:
     type_workers: Mapping[MachineType, int] = field(default_factory=dict)
     spot: bool = False
     cache: MachineType | None = None
-    pool: MachineType | None = None
-    pool_workers: int = 0
     wait_for_cold: bool = True
     is_scheduled: bool = False
     attempts: int = 3
@@ -204,16 +194,12 @@ class FleetRunConfig:
     def currency(self) -> str:
         """The currency of the run's cost; empty when a price is unknown, and so the cost."""
         tests = None if self.tests is None else self.tests.machine_type
-        kinds = (*self.max_workers_by_type, *(kind for kind in (self.cache, self.pool, tests) if kind is not None))
+        kinds = (*self.max_workers_by_type, *(kind for kind in (self.cache, tests) if kind is not None))
         return self.machine_type.currency if all(kind.is_priced for kind in kinds) else ""
 
     def worker_name(self, number: int | None) -> str:
         """Return the name of a worker; without a number, that of the cache's."""
         return f"kiln-{self.id}-{CACHE if number is None else f'{self.prefix}{number}'}"
-
-    def pool_worker_name(self, number: int) -> str:
-        """Return the name of a worker of the pool."""
-        return f"kiln-{self.id}-pool-{number}"
 
     def is_own_worker_name(self, name: str) -> bool:
         """Return whether a name can be that of one of the run's workers: it is a tag, which others might write."""

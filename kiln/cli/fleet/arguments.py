@@ -110,7 +110,6 @@ ZONE_HELP = "request workers in these zones, the next one where one refuses (def
 FALLBACK_HELP = (
     "machine types to take, in this order, where the provider refuses others; with --spot, the word on-demand"
 )
-POOL_HELP = "provision N more workers, and a server for them, as a pool that runs the actions of all compiles"
 ADDITIONAL_HELP = (
     "start workers in addition to those that another computer has started for the same recipe and build options"
 )
@@ -154,8 +153,6 @@ def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit", metavar="TIME", help="take this long at most, such as 10h or 90min")
     parser.add_argument("--gpu-tests", action="store_true", help=GPU_TESTS_HELP)
     parser.add_argument("--gpu-type", metavar="TYPE,...", help=GPU_TYPE_HELP)
-    parser.add_argument("--pool", metavar="N", type=arguments.parse_positive_number, help=POOL_HELP)
-    parser.add_argument("--pool-type", metavar="TYPE", help="machine type of the pool (default: that of the workers)")
 
 
 def _add_test_arguments(parser: argparse.ArgumentParser) -> None:
@@ -246,10 +243,8 @@ def _add_detach_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def planned_worker_loss_limits(options: argparse.Namespace, way: WorkerArrangement) -> tuple[int, int]:
-    """Return `worker_loss_limits` of a planned run, whose workers of a pool are among those that are replaced."""
-    pool = 0 if way.pool is None else way.pool.workers
-    seconds = sum(way.worker_seconds) + pool * way.seconds
-    return worker_loss_limits(options, workers=way.worker_count + pool, worker_seconds=seconds)
+    """Return `worker_loss_limits` of a planned run."""
+    return worker_loss_limits(options, workers=way.worker_count, worker_seconds=sum(way.worker_seconds))
 
 
 def worker_loss_limits(options: argparse.Namespace, *, workers: int, worker_seconds: float) -> tuple[int, int]:

@@ -273,14 +273,12 @@ def plan_run_config_and_site(
 ) -> tuple[FleetRunConfig, PlaybookSite | SlurmSite]:
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
     from kiln.fleet.plan.plan import Assumptions
-    from kiln.fleet.run_config import FleetRunConfig, cache_worker_type, recorded_pool_type_and_size
+    from kiln.fleet.run_config import FleetRunConfig, cache_worker_type
 
     is_slurm = options.provider == slurm.SLURM
     if previous is not None and not is_slurm:
         options.types = list(previous.machine_types)
         options.cache = options.cache or cache_worker_type(previous)
-        if options.pool is None and (pool := recorded_pool_type_and_size(previous)) is not None:
-            options.pool_type, options.pool = pool
         require_known_machine_types(options, previous)
     # a resumed run has workers already
     quotas = () if previous is not None else planning.account_quotas(options, feedstock)
@@ -306,8 +304,6 @@ def plan_run_config_and_site(
         is_scheduled=is_slurm,
         spot=options.spot,
         cache=plan.selection.cache,
-        pool=None if plan.selection.pool is None else plan.selection.pool.machine_type,
-        pool_workers=0 if plan.selection.pool is None else plan.selection.pool.workers,
         wait_for_cold=plan.selection.wait_for_cold,
         attempts=attempts,
         is_strict=options.attempts is not None,

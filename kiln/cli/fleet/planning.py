@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kiln.fleet.detached.controller import RunKey
     from kiln.fleet.model import FleetRun, MachineType, Offer
     from kiln.fleet.plan.output import RunTerms
-    from kiln.fleet.plan.plan import Assumptions, FleetLimits, FleetPlan, PoolShape, Quota, WorkerTestPlan
+    from kiln.fleet.plan.plan import FleetLimits, FleetPlan, Quota, WorkerTestPlan
     from kiln.fleet.records import FleetLedger
     from kiln.recipe.feedstock import Feedstock
     from kiln.state.results import ControllerCharge, JobEstimate, JobSize
@@ -178,7 +178,6 @@ def fleet_plan_of_configs(
         return estimate_jobs(requests, history, cores=cores, assumptions=assumptions)
 
     cache: MachineType | None = None
-    pool: PoolShape | None = None
     if is_slurm:
         kind = slurm.slurm_job_settings(options, Path()).machine_type
         job_cores = [sizes[job.config].cores or kind.cores for job in requests]
@@ -186,7 +185,6 @@ def fleet_plan_of_configs(
         estimates = {kind: tuple(by_cores[cores][number] for number, cores in enumerate(job_cores))}
     else:
         types, cache = worker_and_cache_types(options, sizes)
-        pool = requested_worker_pool(options, types, assumptions)
         estimates = {kind: estimates_on_cores(kind.cores) for kind in types}
     bounds = plan_plan.FleetLimits(
         workers=worker_count_limit(options, len(configs)),
@@ -205,34 +203,9 @@ def fleet_plan_of_configs(
             spot=options.spot,
             optimize=options.optimize,
             dependent=is_slurm,
-            pool=pool,
-            alone=() if pool is None else estimates_on_cores(pool.machine_type.cores),
         )
 
     return plan_plan.plan_within_quotas(quotas, plan_within_bounds, bounds)
-
-
-def requested_worker_pool(
-    options: argparse.Namespace, types: Sequence[MachineType], assumptions: Assumptions
-) -> PoolShape | None:
-    """Return the pool that the options ask for, None without one.
-
-    Raises:
-        UsageError: when the cores of its workers, or of those that build, are unknown.
-    """
-    from kiln.fleet.plan.plan import PoolShape
-
-    if not getattr(options, "pool", None):
-        return None
-    (kind,) = priced_machine_types(options, [options.pool_type]) if options.pool_type else types[:1]
-    unknown = [each.type for each in (kind, *types) if not each.cores]
-    if unknown:
-        raise UsageError(
-            f"--pool needs machine types with known cores, and those of {unknown[0]} are unknown",
-            hint="kiln_static_hosts in a file for --vars may have the cores of each host",
-        )
-    cores = assumptions.pool_cores_with_assumptions(options.pool * kind.cores)
-    return PoolShape(machine_type=kind, workers=options.pool, cores=cores)
 
 
 def worker_and_cache_types(
@@ -366,8 +339,7 @@ def require_known_machine_types(options: argparse.Namespace, run: FleetRun) -> N
         UsageError: with the way to give its workers back.
     """
     known = {kind.type for kind in machine_type_table(options) if kind.provider == options.provider}
-    others = [name for name in (options.cache, options.pool_type) if name]
-    used = dict.fromkeys([*options.types, *others])
+    used = dict.fromkeys([*options.types, *([options.cache] if options.cache else [])])
     if absent := [name for name in used if name not in known]:
         raise UsageError(
             f"the fleet run {run.id} cannot be resumed: its machine type {absent[0]!r} is no longer in the table",
@@ -393,10 +365,6 @@ def check_options(options: argparse.Namespace) -> None:
     Raises:
         UsageError: with the option.
     """
-    if getattr(options, "pool_type", None) and not options.pool:
-        raise UsageError("--pool-type requires --pool")
-    if getattr(options, "pool", None) and options.cache:
-        raise UsageError("--cache cannot be used with --pool", hint="the pool's server has a cache for all builds")
     for name, providers in OPTIONS_OF.items():
         if getattr(options, name, None) and options.provider not in providers:
             option, hint = name.replace("_", "-"), f"runs on {' and '.join(providers)} take it"
@@ -506,7 +474,7 @@ def run_terms_of_plan(options: argparse.Namespace, plan: FleetPlan) -> RunTerms:
 
     way, (first, *others) = plan.selection, offers_by_type(options, plan).values()
     attempts, replacements = planned_worker_loss_limits(options, way)
-    joint = joint_loss_limit(replacements, way.worker_count + (0 if way.pool is None else way.pool.workers))
+    joint = joint_loss_limit(replacements, way.worker_count)
     return RunTerms(
         offers=first,
         other_offers=tuple(others),

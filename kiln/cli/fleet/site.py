@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 
 EXECUTOR, CREDENTIALS = "BAZEL_REMOTE_EXECUTOR", "BAZEL_REMOTE_CREDENTIALS"
-POOL_SERVER = "grpcs://pool"  # stands for the address that the server of a pool will have
-SETTINGS, SECTION, IMAGE = "compile.ini", "remote", "container-image"
-IMAGE_NAME = re.compile(r"docker://[A-Za-z0-9][A-Za-z0-9_./:@-]*")
 LITERAL = re.compile(r"[A-Za-z0-9_.,:/=@%+~-]*")  # characters that systemd's file of variables takes as they are
 
 
@@ -42,10 +39,6 @@ def check_options(options: argparse.Namespace, environment: Mapping[str, str]) -
     """
     if not hasattr(options, "remote_executor"):  # another command than run
         return
-    if options.pool and has_remote_executor(options, environment):
-        raise UsageError(
-            "--pool cannot be used with --remote-executor", why="the pool is the executor of all compiles of the run"
-        )
     if not has_remote_executor(options, environment):
         names = ("remote_credentials", "remote_jobs", "remote_fallback")
         unused = [name for name in names if getattr(options, name)]
@@ -74,10 +67,9 @@ def _executor_address(options: argparse.Namespace, environment: Mapping[str, str
     return address or arguments.parse_remote_executor_url(environment.get(EXECUTOR, ""))
 
 
-def executor_job_options(options: argparse.Namespace, run_config: FleetRunConfig | None = None) -> tuple[str, ...]:
-    """Return the options of builds on the workers for an executor or a pool, which are not inputs of packages."""
+def executor_job_options(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the options of builds on the workers for an executor, which are not inputs of packages."""
     jobs, fallback = getattr(options, "remote_jobs", None), getattr(options, "remote_fallback", False)
-    jobs = jobs if run_config is None or run_config.pool is None else run_config.pool.cores * run_config.pool_workers
     return (*(("--remote-jobs", str(jobs)) if jobs else ()), *(("--remote-fallback",) if fallback else ()))
 
 
@@ -106,44 +98,11 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
 
     if not hasattr(options, "remote_executor"):
         return
-    if options.pool:
-        pool_platform_properties(feedstock, options)
-    if options.pool or has_remote_executor(options, os.environ):
+    if has_remote_executor(options, os.environ):
         names = tuple(configs)
         checks.refuse_ineffective_remote_options(
             feedstock, config_file.read_configs(feedstock, names), _executor_run_options(options, os.environ, names)
         )
-
-
-def pool_platform_properties(feedstock: Feedstock, options: argparse.Namespace) -> dict[str, str]:
-    """Return the platform properties of the actions of a pool: the playbooks' variable, or those of compile.ini.
-
-    Raises:
-        UsageError: when none is the image that the actions run in.
-    """
-    properties = playbook_variable_value("kiln_pool_properties", options.vars) or _recipe_platform_properties(feedstock)
-    image = properties.get(IMAGE) if isinstance(properties, dict) else None
-    if not isinstance(image, str) or not IMAGE_NAME.fullmatch(image):
-        raise UsageError(
-            "--pool: the image that the actions run in is unknown",
-            why=f"[{SECTION}] in recipe/{SETTINGS} has no property {IMAGE}=docker://IMAGE@sha256:DIGEST",
-            hint="write it there, or into kiln_pool_properties in a file for --vars",
-        )
-    return {str(name): str(value) for name, value in properties.items()}
-
-
-def _recipe_platform_properties(feedstock: Feedstock) -> dict[str, str]:
-    """Return the platform properties that a recipe's compile step names, as far as it has them in compile.ini."""
-    import configparser
-
-    settings = configparser.ConfigParser(interpolation=None)
-    try:
-        settings.read(feedstock.recipe / SETTINGS, encoding="utf-8")
-    except (configparser.Error, UnicodeDecodeError) as error:
-        raise UsageError(f"recipe/{SETTINGS} cannot be read", why=str(error).splitlines()[0]) from error
-    lines = settings.get(SECTION, "properties", fallback="").splitlines()
-    pairs = (line.strip().partition("=") for line in lines if "=" in line)
-    return {name: value for name, _, value in pairs}
 
 
 def _executor_run_options(
@@ -156,7 +115,7 @@ def _executor_run_options(
     return RunOptions(
         configs=configs,
         command="",
-        remote_executor=POOL_SERVER if getattr(options, "pool", None) else _executor_address(options, environment),
+        remote_executor=_executor_address(options, environment),
         remote_credentials=folder or arguments.parse_credentials_setting(environment.get(CREDENTIALS, "")),
     )
 
@@ -176,12 +135,9 @@ def worker_build_options(options: argparse.Namespace) -> tuple[str, ...]:
     return () if options.container is None else ("--container", options.container)
 
 
-def worker_job_options(options: argparse.Namespace, run_config: FleetRunConfig | None = None) -> tuple[str, ...]:
+def worker_job_options(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the options of ``kiln build`` on the workers, with those that have no part in the packages."""
-    return (
-        *worker_build_options(options),
-        *executor_job_options(options, run_config),
-    )
+    return (*worker_build_options(options), *executor_job_options(options))
 
 
 def artifact_layout(feedstock: Feedstock) -> ArtifactLayout:
@@ -216,8 +172,7 @@ def playbook_site(
         **playbook_environment(os.environ, python),
         **recorded_region_variables(options, folder, run, provider),
     }
-    builds_alone = run_config is not None and run_config.pool is None
-    job_secrets = executor_secret_variables(options, os.environ) if builds_alone else {}
+    job_secrets = {} if run_config is None else executor_secret_variables(options, os.environ)
     variables: dict[str, Any] = {
         "kiln_run": run,
         "kiln_owner": run,  # it is random, and so unique
@@ -239,8 +194,6 @@ def playbook_site(
             "kiln_images": [parsed_image_option(text) for text in options.image],
             "kiln_environment": worker_build_variables(feedstock),
         }
-        if run_config.pool is not None:
-            variables["kiln_pool_properties"] = pool_platform_properties(feedstock, options)
     return PlaybookSite(
         folder=folder,
         playbooks=ANSIBLE,
@@ -252,7 +205,7 @@ def playbook_site(
             *masking.secrets_of_environment(environment),
             *events.with_secrets_inside_credentials(job_secrets).values(),
         ),
-        options=worker_job_options(options, run_config) if run_config is not None else (),
+        options=worker_job_options(options) if run_config is not None else (),
         job_secrets=job_secrets,
         poll=duration_seconds(options.poll) if run_config is not None else 5.0,
     )

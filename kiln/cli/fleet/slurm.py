@@ -30,7 +30,7 @@ SLURM = "slurm"
 CORES, MEMORY = 16, 32_000_000_000  # of a job: those of compute-16
 OPTIONS = ("folder", "cores", "memory", "time", "partition", "account", "qos", "option")
 # Options of other providers: a cluster has its own accounting, and jobs share a compile in the shared folder.
-FOREIGN = ("types", "cache", "pool", "pool_type", "spot", "budget", "image", "gpu_tests")
+FOREIGN = ("types", "cache", "spot", "budget", "image", "gpu_tests")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]*")
 
 

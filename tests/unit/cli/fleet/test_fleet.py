@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import time
@@ -17,19 +16,16 @@ from kiln.base.errors import AlreadyRunning, FleetLimit, KilnError, MalformedYam
 from kiln.base.text import duration_seconds
 from kiln.cli import main
 from kiln.cli.fleet import prices as fleet_prices
-from kiln.cli.fleet.arguments import add_arguments, planned_worker_loss_limits, worker_loss_limits
+from kiln.cli.fleet.arguments import add_arguments, worker_loss_limits
 from kiln.cli.fleet.planning import require_known_machine_types
 from kiln.cli.fleet.prices import price_region
 from kiln.cli.main import make_pasteable
 from kiln.fleet import tests as fleet_tests
 from kiln.fleet.model import FleetRun, WorkerRecord, WorkerState
 from kiln.fleet.plan import prices
-from kiln.fleet.plan.plan import PoolShape, schedule_builds
 from kiln.fleet.plan.prices import Price
 from kiln.fleet.records import FleetLedger
 from kiln.fleet.tests import ConfigTestResult
-from kiln.run.simulation import PoolCores
-from tests.fleets import MACHINE, assumed_overheads
 
 ROOT = Path(__file__).parents[4]
 
@@ -70,37 +66,6 @@ def test_the_losses_of_a_run_are_limited_by_its_size(
     add_arguments(parser)
     options = parser.parse_args(("run", "--provider", "aws", "--all", *words))
     assert worker_loss_limits(options, workers=6, worker_seconds=hours * 3600.0) == limits
-
-
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        (("--pool-type", "compute-8"), "--pool-type requires --pool"),
-        (("--pool", "2", "--cache", "compute-8"), "--cache cannot be used with --pool"),
-        (("--pool", "0"), "invalid number '0'"),
-    ],
-)
-def test_a_pool_that_cannot_be_is_refused(
-    words: tuple[str, ...], fault: str, feedstock: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.run(["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", *words]) == 2
-    assert fault in capsys.readouterr().err
-    assert main.run(["-C", str(feedstock), "fleet", "plan", "--provider", "static", "--all", "--pool", "2"]) != 0
-    assert main.run(["-C", str(feedstock), "fleet", "plan", "--provider", "slurm", "--all", "--pool", "2"]) == 2
-    assert "--pool is not an option of --provider slurm" in capsys.readouterr().err
-
-
-def test_the_workers_of_a_pool_are_replaced_as_others() -> None:
-    parser = ArgumentParser()
-    add_arguments(parser)
-    none = assumed_overheads(startup=0.0, collect=0.0, teardown=0.0)
-    pool = PoolShape(machine_type=MACHINE, workers=4, cores=PoolCores(cores=64, parallel=0.99, transfer=0.1))
-    way = schedule_builds((), types=[MACHINE] * 6, assumptions=none)
-    way = dataclasses.replace(way, worker_seconds=(36000.0,) * 6, seconds=36000.0)
-    for spot, limits in (((), (60, 100)), (("--spot",), (60, 100))):
-        options = parser.parse_args(("run", "--provider", "aws", "--all", *spot))
-        both = (way, dataclasses.replace(way, pool=pool))
-        assert tuple(planned_worker_loss_limits(options, each)[1] for each in both) == limits
 
 
 def test_an_unknown_run_is_an_error(feedstock: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,7 +257,7 @@ def test_a_plan_gives_each_config_a_type_that_holds_it(feedstock: Path, capsys: 
 def test_a_run_whose_machine_type_is_gone_from_the_table_is_not_resumed() -> None:
     types = "compute-16, compute-72"
     run = FleetRun(id="r1", provider="aws", type=types, started=1.0, finished=None, number=1, lives=False)
-    options = Namespace(provider="aws", vars=[], cache=None, pool_type=None, types=list(run.machine_types))
+    options = Namespace(provider="aws", vars=[], cache=None, types=list(run.machine_types))
     with pytest.raises(UsageError, match="its machine type 'compute-72' is no longer in the table") as refused:
         require_known_machine_types(options, run)
     assert "kiln fleet down r1" in refused.value.hint

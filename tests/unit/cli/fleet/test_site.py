@@ -12,10 +12,8 @@ import pytest
 from kiln.base.errors import UsageError
 from kiln.cli.fleet import site
 from kiln.cli.fleet.arguments import add_arguments
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.recipe.feedstock import load
 from tests import small_tensorflow
-from tests.fleets import MACHINE
 
 URL = "grpcs://e.example.org:443/main"
 ROOT = Path(__file__).parents[4]
@@ -35,7 +33,6 @@ def options_of(*words: str) -> Namespace:
         (("--remote-fallback",), "--remote-fallback requires --remote-executor"),
         (("--remote-executor", URL, "--cache", "compute-8"), "--cache cannot be used with --remote-executor"),
         (("--remote-executor", "grpcs://u:p$'w@e"), "characters that cannot be passed"),
-        (("--remote-executor", URL, "--pool", "2"), "--pool cannot be used with --remote-executor"),
     ],
 )
 def test_options_without_effect_are_refused(words: tuple[str, ...], fault: str) -> None:
@@ -58,32 +55,6 @@ def test_builds_get_the_address_and_the_content_of_the_credentials_as_secrets(tm
     assert site.executor_secret_variables(options_of(), {}) == {}
 
 
-def test_the_actions_of_a_pool_run_in_the_image_of_the_recipe_or_of_a_variable(tmp_path: Path) -> None:
-    variables, recipe = tmp_path / "vars.json", tmp_path / "f" / "recipe"
-    properties = site.pool_platform_properties(load(ROOT), options_of("--pool", "2"))
-    assert properties.keys() == {"container-image", "Pool"}
-    assert properties["container-image"].startswith("docker://us-docker.pkg.dev/")
-    own = {"container-image": "docker://debian@sha256:00", "OSFamily": "linux"}
-    variables.write_text(json.dumps({"kiln_pool_properties": own}))
-    assert site.pool_platform_properties(load(ROOT), options_of("--pool", "2", "--vars", str(variables))) == own
-    recipe.mkdir(parents=True)
-    (recipe / "meta.yaml").write_text("package: {name: a, version: 1}\n")
-    for text in ("", "[remote]\nproperties =\n    container-image=$(id)\n", "[remote\n"):
-        (recipe / "compile.ini").write_text(text)
-        with pytest.raises(UsageError, match=r"is unknown|cannot be read"):
-            site.pool_platform_properties(load(tmp_path / "f"), options_of("--pool", "2"))
-
-
-def test_a_compile_in_a_pool_uses_all_of_its_cores() -> None:
-    run_config = FleetRunConfig(
-        id="r", command="", machine_type=MACHINE, estimates=(), max_workers=1, pool=MACHINE, pool_workers=3
-    )
-    assert site.executor_job_options(options_of("--pool", "3"), run_config) == (
-        "--remote-jobs",
-        "48",
-    )
-
-
 def test_a_feedstock_whose_recipe_has_no_use_for_an_executor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BAZEL_REMOTE_EXECUTOR", raising=False)
     feedstock = load(SERVING)
@@ -91,8 +62,6 @@ def test_a_feedstock_whose_recipe_has_no_use_for_an_executor_is_refused(monkeypa
     site.require_recipe_support(feedstock, names, options_of())
     with pytest.raises(UsageError, match="--remote-executor"):
         site.require_recipe_support(feedstock, names, options_of("--remote-executor", URL))
-    with pytest.raises(UsageError, match="the image that the actions run in is unknown"):
-        site.require_recipe_support(feedstock, names, options_of("--pool", "2"))
     small = load(small_tensorflow.FIXTURE)
     config = next(path.stem for path in sorted((small_tensorflow.FIXTURE / ".ci_support").glob("*.yaml")))
     site.require_recipe_support(small, [config], options_of("--remote-executor", URL))

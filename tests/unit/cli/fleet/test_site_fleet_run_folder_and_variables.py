@@ -85,7 +85,7 @@ def test_a_run_that_begins_stores_its_region_and_one_that_is_resumed_does_not_ch
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
 
     def begin_run(previous: object) -> dict[str, str]:
-        run_config: Any = SimpleNamespace(previous_run=previous, key="k", lease=1.0, lifetime=2.0, pool=None)
+        run_config: Any = SimpleNamespace(previous_run=previous, key="k", lease=1.0, lifetime=2.0)
         site = playbook_site(options_of(), Feedstock(root=tmp_path), "r1", "aws", run_config=cast("Any", run_config))
         return dict(site.environment)
 
