@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sweep.add_argument("--yes", action="store_true", help="with --all: do not ask before workers are terminated")
     sweep.add_argument("--print-timer", action="store_true", help=TIMER_HELP)
     sweep.add_argument("--every", metavar="TIME", default="15min", help="interval of the timer (default: %(default)s)")
-    prices = commands.add_parser("prices", help="show the prices of machine types, or read providers' price lists")
+    prices = commands.add_parser("prices", help="show the prices of machine types")
     _add_price_arguments(prices)
     for command in (prices, plan, run, test):
         command.add_argument("--prices", metavar="FILE", type=Path, help=PRICES_HELP)
@@ -176,16 +176,6 @@ def _add_test_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_price_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--from",
-        dest="lists",
-        metavar="FILE",
-        type=Path,
-        nargs="+",
-        default=[],
-        help="read price lists into the table: AWS's offer files (JSON or CSV), answers of describe-spot-price-history,"
-        " OVH's catalog",
-    )
     parser.add_argument("--provider", choices=PROVIDERS, help="show the prices of this provider only")
     parser.add_argument("--json", action="store_true", help="write JSON to standard output")
 

@@ -435,11 +435,13 @@ def offers_with_fallbacks(options: argparse.Namespace, plan: FleetPlan, kind: Ma
 
 
 def _require_suitable_offer(offer: Offer, jobs: Sequence[JobEstimate]) -> None:
+    from kiln.fleet.plan.prices import price_row_hint
+
     kind = offer.machine_type
     if offer.spot and kind.spot_hourly is None:
         raise UsageError(
             f"no spot price of {kind.name} is known, so it is no fall-back for --spot",
-            hint=f"--fallback on-demand,{kind.type} takes it on demand; kiln fleet prices --from reads spot prices",
+            hint=f"--fallback on-demand,{kind.type} takes it on demand; {price_row_hint(kind, 'spot')}",
         )
     job = next((job for job in jobs if not job.size.fits(kind)), None)
     if job is not None:

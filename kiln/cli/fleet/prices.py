@@ -1,4 +1,4 @@
-"""``kiln fleet prices``: show the prices of machine types, and read providers' price lists into the user's table."""
+"""``kiln fleet prices``: show the prices of machine types, kiln's own and the user's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -24,28 +23,15 @@ if TYPE_CHECKING:
 
 
 MACHINE_TYPES = ANSIBLE / "group_vars" / "all" / "machine_types.yml"
-LOCK_SECONDS = 60.0  # for another process that changes the table
-
-
 HEADER = ("provider", "region", "kind", "name", "price", "per", "currency", "date", "source")
 OVH_HOSTS = re.compile(r"(.*\.)?ovh\.(net|us|com|ca)")
 OVH_REGIONS = {"EU-WEST-PAR": "3AZ", "EU-SOUTH-MIL": "3AZ"}  # OVH's regions of three zones have prices of their own
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the table, after price lists were read into it."""
-    from kiln.base import locks
+    """Show the table."""
     from kiln.base.serialization import to_json
-    from kiln.fleet.plan import prices as plan_prices
 
-    if options.lists:
-        path = options.prices or user_price_table_path(os.environ)
-        lists = [price for name in options.lists for price in plan_prices.read_price_list(name)]
-        with locks.exclusive_folder_lock(path, wait=LOCK_SECONDS):
-            table = plan_prices.merge_price_tables(plan_prices.read_price_table(path) if path.exists() else (), lists)
-            plan_prices.write_price_table(path, table)
-        print(f"{len(lists)} prices read, {len(table)} are in {path}", file=sys.stderr)
-        return 0
     prices = sorted_provider_prices(merged_price_table(options.prices, os.environ), options.provider)
     print(json.dumps(to_json(prices), indent=2) if options.json else prices_as_table(prices))
     return 0
@@ -96,10 +82,10 @@ def merged_price_table(path: Path | None, environment: Mapping[str, str]) -> tup
     Raises:
         UsageError: when the table that was named does not exist.
     """
-    from kiln.fleet.plan.prices import read_merged_price_tables
+    from kiln.fleet.plan.prices import COLUMNS, read_merged_price_tables
 
     if path is not None and not path.exists():
-        raise UsageError(f"{path} not found", hint=f"kiln fleet prices --from FILE --prices {path} writes it")
+        raise UsageError(f"{path} not found", hint=f"a CSV table, whose first line is {','.join(COLUMNS)}")
     own = user_price_table_path(environment)
     paths = [path] if path is not None else [own] if own.exists() else []
     return read_merged_price_tables(*paths)

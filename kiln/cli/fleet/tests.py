@@ -292,6 +292,7 @@ def worker_offers(options: argparse.Namespace, kinds: Sequence[MachineType]) -> 
         UsageError: when a price is unknown that --budget or --spot needs.
     """
     from kiln.fleet import worker_policies
+    from kiln.fleet.plan.prices import price_row_hint
 
     on_demand = (
         [worker_policies.ON_DEMAND] if worker_policies.ON_DEMAND in comma_separated_words(options, "fallback") else []
@@ -309,7 +310,7 @@ def worker_offers(options: argparse.Namespace, kinds: Sequence[MachineType]) -> 
         if offer.spot and kind.spot_hourly is None:
             raise UsageError(
                 f"no spot price of {kind.name} is known, so --spot cannot be planned",
-                hint="kiln fleet prices --from reads spot prices",
+                hint=price_row_hint(kind, "spot"),
             )
     return offers
 

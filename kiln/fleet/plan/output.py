@@ -13,7 +13,7 @@ from kiln.fleet.model import FleetRun, JobState, MachineType, WorkerRecord
 from kiln.fleet.plan import plan as plan_plan
 from kiln.fleet.plan.choice import EXISTING_HOSTS
 from kiln.fleet.plan.plan import Assumptions
-from kiln.fleet.plan.prices import FREE
+from kiln.fleet.plan.prices import FREE, price_row_hint
 from kiln.fleet.records import config_of_job
 from kiln.fleet.run_config import greatest_cost_text
 from kiln.run.report.page import cost_as_json
@@ -267,8 +267,7 @@ def _price_text(kind: MachineType, *, spot: bool) -> str:
     if kind.provider in FREE and not kind.hourly_price(spot=spot):
         return f"nothing: {kind.source}"
     if not kind.is_priced:
-        hint = "'kiln fleet prices' lists those that are known, and with --from FILE reads a provider's list"
-        return f"unknown for {kind.name}{where}: {hint}"
+        return f"unknown for {kind.name}{where}: {price_row_hint(kind, 'on-demand')}"
     source = ", ".join(filter(None, origin))
     return f"{hourly:g} {kind.currency} an hour for {kind.name}{where}{' (spot)' if spot else ''}: {source}"
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base.errors import FleetLimit, UsageError
 from kiln.fleet.model import MachineType, Offer
 from kiln.fleet.plan import choice
+from kiln.fleet.plan.prices import price_row_hint
 from kiln.run.queue import BuildQueue
 from kiln.run.simulation import CompileAssumptions, Placement, simulate_queue
 
@@ -404,11 +405,10 @@ def _require_prices(kinds: Iterable[MachineType], bounds: FleetLimits, *, spot: 
 
 def _unknown_spot_price_error(machine_type: MachineType) -> UsageError:
     name, region = machine_type.name, machine_type.region
-    history = f"aws ec2 describe-spot-price-history --region {region} --instance-types {name} --output json"
     return UsageError(
         f"no spot price of {name} in {region or machine_type.provider} is known, so --spot cannot be planned",
         why="spot prices change by the hour, so kiln has none of its own",
-        hint=f"{history} > spot.json && kiln fleet prices --from spot.json"
+        hint=f"{price_row_hint(machine_type, 'spot')} (aws ec2 describe-spot-price-history --region {region} says it)"
         if machine_type.provider == "aws"
         else "leave out --spot: this provider has no spot workers",
     )

@@ -16,10 +16,7 @@ from moto.server import ThreadedMotoServer
 from kiln.base.errors import CredentialsRefused, UnsupportedPython
 from kiln.cli.fleet import detached
 from kiln.cli.fleet.arguments import add_arguments
-from kiln.cli.fleet.prices import price_region
 from kiln.fleet.model import WorkerState
-from kiln.fleet.plan import prices
-from kiln.fleet.plan.prices import Price
 from kiln.recipe.feedstock import load
 from tests.integration.fleet.helpers import PLANTED, ROOT, assert_given_back, ledgered, words
 from tests.openstack_api import Cloud, serve
@@ -80,10 +77,6 @@ def test_a_wrong_password_of_openstack_is_told_as_such_and_leaves_nothing(
     small: Path, cloud: Cloud, tmp_path: Path
 ) -> None:
     environment = {**cloud.environment(PLANTED), "XDG_CONFIG_HOME": str(tmp_path)}
-    region = price_region(argparse.Namespace(provider="openstack", vars=[]), environment)
-    facts = {"unit": "hour", "currency": "EUR", "date": "2026-11-22", "source": "this test"}
-    price = Price(provider="openstack", region=region, kind="on-demand", name="c3-32", price=0.1, **facts)
-    prices.write_price_table(tmp_path / "kiln" / "prices.csv", [price])
     assert "HTTP 401" in refused_credentials(small, "openstack", {}, **environment)
     assert cloud.servers == {}
 

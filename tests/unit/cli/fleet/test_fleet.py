@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -11,19 +10,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kiln.base import locks, process
-from kiln.base.errors import AlreadyRunning, FleetLimit, KilnError, MalformedYaml, UsageError
+from kiln.base import process
+from kiln.base.errors import FleetLimit, KilnError, MalformedYaml, UsageError
 from kiln.base.text import duration_seconds
 from kiln.cli import main
-from kiln.cli.fleet import prices as fleet_prices
 from kiln.cli.fleet.arguments import add_arguments, worker_loss_limits
 from kiln.cli.fleet.planning import require_known_machine_types
 from kiln.cli.fleet.prices import price_region
 from kiln.cli.main import make_pasteable
 from kiln.fleet import tests as fleet_tests
 from kiln.fleet.model import FleetRun, WorkerRecord, WorkerState
-from kiln.fleet.plan import prices
-from kiln.fleet.plan.prices import Price
 from kiln.fleet.records import FleetLedger
 from kiln.fleet.tests import ConfigTestResult
 
@@ -95,15 +91,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-SPOT = {
-    "AvailabilityZone": "eu-west-1a",
-    "InstanceType": "c7i.4xlarge",
-    "ProductDescription": "Linux/UNIX",
-    "SpotPrice": "0.28",
-    "Timestamp": "2026-11-20T10:04:33+00:00",
-}
-
-
 def test_a_plan_is_made_with_the_prices_of_its_region_or_without(
     feedstock: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,30 +112,21 @@ def test_a_plan_is_made_with_the_prices_of_its_region_or_without(
         assert f"the price of c7i.4xlarge is unknown, so {option[0]}" in capsys.readouterr().err
     assert main.run([*plan, "--spot"]) == UsageError.exit_code
     assert "no spot price of c7i.4xlarge in eu-west-1" in capsys.readouterr().err
-    own = Price(
-        provider="aws",
-        region="eu-west-1",
-        kind="on-demand",
-        name="c7i.4xlarge",
-        price=0.765,
-        unit="hour",
-        currency="USD",
-        date="2026-11-20",
-        source="a test",
+    table = home / "kiln" / "prices.csv"
+    table.parent.mkdir(parents=True)
+    table.write_text(
+        "provider,region,kind,name,price,unit,currency,date,source\n"
+        "aws,eu-west-1,on-demand,c7i.4xlarge,0.765,hour,USD,2026-11-20,a test\n"
     )
-    prices.write_price_table(home / "kiln" / "prices.csv", [own])
     assert main.run(plan) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["machine_type"]["hourly"] == 0.765
     assert main.run([*plan, "--spot"]) == UsageError.exit_code
-    assert "no spot price of c7i.4xlarge in eu-west-1" in capsys.readouterr().err
-    lists = home / "spot.json"
-    lists.write_text(json.dumps({"SpotPriceHistory": [SPOT]}))
-    with locks.exclusive_folder_lock(home / "kiln" / "prices.csv"):
-        monkeypatch.setattr(fleet_prices, "LOCK_SECONDS", 0.0)
-        assert main.run(["fleet", "prices", "--from", str(lists)]) == AlreadyRunning.exit_code
-        assert f"process {os.getpid()} holds" in capsys.readouterr().err
-    assert main.run(["fleet", "prices", "--from", str(lists)]) == 0
-    assert f"1 prices read, 2 are in {home / 'kiln' / 'prices.csv'}" in capsys.readouterr().err
+    output = capsys.readouterr().err
+    assert "no spot price of c7i.4xlarge in eu-west-1" in output
+    row = "aws,eu-west-1,spot,c7i.4xlarge,PRICE,hour,CURRENCY,DATE,SOURCE"
+    assert row in output
+    row = row.replace("PRICE", "0.28").replace("CURRENCY", "USD").replace("DATE", "2026-11-20")
+    table.write_text(f"{table.read_text()}{row}\n")
     assert main.run([*plan, "--spot"]) == 0
     selection = json.loads(capsys.readouterr().out)["chosen"]
     assert (selection["spot"], selection["machine_type"]["spot_hourly"]) == (True, 0.28)
