@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kiln.fleet.model import FleetRun, MachineType, Offer, WorkerState
+from kiln.fleet.model import LEASE, LIFETIME, FleetRun, MachineType, Offer, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from kiln.fleet.plan.plan import WorkerArrangement, WorkerTestPlan
+    from kiln.fleet.options import FleetOptions
+    from kiln.fleet.plan.plan import Assumptions, WorkerArrangement, WorkerTestPlan
     from kiln.state.results import ConfigRun, ControllerCharge, JobEstimate
 
 
-LEASE = 5400.0  # seconds: an hour without a network loses no build, with some minutes to spare
-LIFETIME = 86400.0  # seconds after which a worker ends itself, renewed or not, unless its plan takes longer
 FREE = ("local", "static", "slurm")
 ENDS_ITSELF = ("aws",)  # a worker that shuts down is terminated; elsewhere it has to delete itself, or be deleted
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@+-]+")
@@ -111,7 +111,7 @@ class FleetRunConfig:
     until its losses are more than those of the others explain; up to ``replacements`` workers are provisioned for lost
     ones, and as spot workers ``reclaims`` for those that the provider took back after a notice, None for any number. A
     worker shuts down ``lease`` seconds after its last lease renewal; one that has not
-    answered for ``unreachable_timeout`` is probed. ``budget`` and ``time_limit`` stop the run. ``startup`` and
+    answered for ``unreachable_timeout`` is probed. ``cost_limit`` and ``time_limit`` stop the run. ``startup`` and
     ``teardown`` are the time that a worker takes to become ready and to be terminated, ``collect`` the time and
     ``packages`` the GB that a config takes to be collected. ``wait_for_cold`` makes warm builds wait for a cold build
     of their group; with ``is_scheduled`` they do so in the provider's own queue. ``key`` is a hash over the recipe and
@@ -142,7 +142,7 @@ class FleetRunConfig:
     reclaims: int | None = None
     lease: float = LEASE
     unreachable_timeout: float = 180.0
-    budget: float | None = None
+    cost_limit: float | None = None
     time_limit: float | None = None
     startup: float = 300.0
     teardown: float = 60.0
@@ -208,3 +208,39 @@ class FleetRunConfig:
     def build_log_path(self, config: str, attempt: int) -> Path | None:
         """Return the path of the log of a config's build."""
         return None if self.logs is None else self.logs / f"{config}.{attempt}.log"
+
+
+def run_id(options: FleetOptions, previous: FleetRun | None) -> str:
+    """Return the name of a run: of the one that is resumed, the one that a controller was given, or a random one."""
+    return previous.id if previous is not None else options.own_run or secrets.token_hex(4)
+
+
+def compose_run_config(
+    options: FleetOptions, assumptions: Assumptions, *, losses: tuple[int, int], **more: Any
+) -> FleetRunConfig:
+    """Return the configuration of a run, of builds or of tests, by its options.
+
+    ``losses`` are those of `FleetOptions.loss_limits`, ``more`` the fields in which both differ, by their names.
+    """
+    attempts, replacements = losses
+    return FleetRunConfig(
+        **{
+            "capacity_timeout": options.capacity_timeout,
+            "controller": options.own_charge,
+            "spot": options.spot,
+            "attempts": attempts,
+            "is_strict": options.attempts is not None,
+            "keep_going": options.keep_going,
+            "replacements": replacements,
+            "reclaims": replacements,
+            "lease": options.lease,
+            "unreachable_timeout": options.unreachable_timeout,
+            "cost_limit": options.cost_limit,
+            "time_limit": options.time_limit,
+            "startup": assumptions.startup,
+            "teardown": assumptions.teardown,
+            "collect": assumptions.collect,
+            "packages": assumptions.packages,
+            **more,
+        }
+    )

@@ -80,7 +80,7 @@ def run_terms_lines(terms: RunTerms, way: WorkerArrangement) -> Iterator[str]:
         joint = f"{terms.joint_replacements} that are lost together"
         yield (
             f"losses  {terms.replacements} lost workers are replaced{notice}, and {joint}, which costs"
-            f" {terms.losses:.2f} {currency} more at most (--replacements, --budget)"
+            f" {terms.losses:.2f} {currency} more at most (--replacements, --cost-limit)"
         )
     if terms.controller is not None:
         yield f"control {_controller_cost_text(terms.controller, way.seconds, terms.keep)}"

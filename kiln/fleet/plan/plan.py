@@ -394,7 +394,7 @@ def _require_prices(kinds: Iterable[MachineType], bounds: FleetLimits, *, spot: 
     for kind in kinds:
         if spot and kind.spot_hourly is None:
             raise _unknown_spot_price_error(kind)
-        option = "--budget" if bounds.cost is not None else "--optimize cost" if optimize == "cost" else ""
+        option = "--cost-limit" if bounds.cost is not None else "--optimize cost" if optimize == "cost" else ""
         if option and not kind.is_priced:
             raise UsageError(
                 f"the price of {kind.name} is unknown, so {option} cannot be planned",
@@ -452,5 +452,5 @@ def _nothing_within_limits_error(arrangements: Sequence[WorkerArrangement], boun
         f"no arrangement builds these configs within {' and '.join(limits)}",
         why=f"the cheapest costs {cheapest.cost_text} and takes {cheapest.seconds / 3600:.1f} h,"
         f" the fastest {fastest.cost_text} and {fastest.seconds / 3600:.1f} h",
-        hint="raise --budget or --time-limit, or build fewer configs",
+        hint="raise --cost-limit or --time-limit, or build fewer configs",
     )

@@ -10,14 +10,17 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from kiln.base.errors import MalformedYaml
 from kiln.base.position import Place
+from kiln.fleet.options import AWS_REGION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kiln.fleet.model import MachineType
+    from kiln.fleet.options import FleetOptions
 
 
 PRICES = Path(__file__).with_name("prices.csv")
@@ -26,6 +29,8 @@ LARGEST_TABLE = 8 << 20  # bytes of a table
 # is fetched from it is charged as egress.
 UNITS = {"on-demand": "hour", "spot": "hour", "disk": "GB-month", "address": "hour", "egress": "GB"}
 MONTH = 720.0  # hours of a GB-month: AWS's page of EBS prices computes with a month of 30 days
+OVH_HOSTS = re.compile(r"(.*\.)?ovh\.(net|us|com|ca)")
+OVH_REGIONS = {"EU-WEST-PAR": "3AZ", "EU-SOUTH-MIL": "3AZ"}  # OVH's regions of three zones have prices of their own
 # Providers whose workers cost nothing, wherever they are.
 FREE = ("local", "static")
 _TEXT = re.compile(r"[\x20-\x7e]{1,200}")
@@ -103,9 +108,30 @@ def _parse_price_number(text: str) -> float | None:
     return number if math.isfinite(number) and 0 <= number < 1e6 else None
 
 
-def read_merged_price_tables(*paths: Path) -> tuple[Price, ...]:
-    """Return the prices of kiln's own table, and of tables whose prices replace its prices."""
-    return tuple({price.offer_key: price for path in (PRICES, *paths) for price in read_price_table(path)}.values())
+def merged_price_table(path: Path | None) -> tuple[Price, ...]:
+    """Return the prices of kiln's own table, and of the user's, which replace its prices."""
+    paths = (PRICES,) if path is None else (PRICES, path)
+    return tuple({price.offer_key: price for path in paths for price in read_price_table(path)}.values())
+
+
+def price_region(options: FleetOptions) -> str:
+    """Return the region of a run as the tables of prices call it.
+
+    AWS's is that of the playbooks: their variable ``kiln_aws_region``, or AWS_REGION. An OpenStack of OVH is recognized
+    by the address of its Keystone, or the name of the cloud; another one is called by that address's host.
+    """
+    environment = options.environment
+    if options.provider == "aws":
+        return options.variable_text("kiln_aws_region") or environment.get("AWS_REGION") or AWS_REGION
+    if options.provider != "openstack":
+        return "here"
+    host = urlsplit(environment.get("OS_AUTH_URL", "")).hostname or ""
+    cloud = environment.get("OS_CLOUD", "")
+    if not (OVH_HOSTS.fullmatch(host) if host else cloud.lower().startswith("ovh") or not cloud):
+        return host or cloud
+    region = environment.get("OS_REGION_NAME", "").upper()
+    # Local zones are priced in groups, which only OVH's catalog lists, so each has its own name in the tables.
+    return f"OVH {OVH_REGIONS.get(region) or (region if '-LZ-' in region else '')}".strip()
 
 
 def price_row_hint(machine_type: MachineType, kind: str) -> str:

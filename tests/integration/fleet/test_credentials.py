@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -15,9 +14,9 @@ from moto.server import ThreadedMotoServer
 
 from kiln.base.errors import CredentialsRefused, UnsupportedPython
 from kiln.cli.fleet import detached
-from kiln.cli.fleet.arguments import add_arguments
 from kiln.fleet.model import WorkerState
 from kiln.recipe.feedstock import load
+from tests.fleets import fleet_options
 from tests.integration.fleet.helpers import PLANTED, ROOT, assert_given_back, ledgered, words
 from tests.openstack_api import Cloud, serve
 
@@ -121,11 +120,8 @@ def test_a_detached_controller_gets_what_it_needs_of_a_vault_and_no_password(
     vault("encrypt", str(whole))
     inline = [vault("encrypt_string", "--stdin-name", name, text=f"planted-{name}") for name in ("kiln_pip", "token")]
     values.write_text("\n".join(["kiln_aws_tags: '{{ token }}'", "kiln_run_user: '{{ index_word }}'", *inline]))
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    options = parser.parse_args(
-        ["run", "--provider", "openstack", "--all", "--detach", "--vars", str(whole), "--vars", str(values)]
-    )
+    words = ("run", "--provider", "openstack", "--detach", "--vars", str(whole), "--vars", str(values))
+    options = fleet_options(*words, environment=os.environ)
     settings = detached.controller_settings(options, load(small), ["c"], run="0a1b2c3d", key="ssh-ed25519 A")
     assert json.loads(settings.files["vars/0.yml"]) == {"kiln_openstack_network": "inner"}
     assert json.loads(settings.files["vars/1.yml"]) == {"kiln_pip": "planted-kiln_pip"}

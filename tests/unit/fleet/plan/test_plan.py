@@ -207,7 +207,7 @@ def test_a_cache_without_a_price_is_not_planned_within_a_budget() -> None:
     """It would count as free, however long it runs."""
     configs = {MACHINE: estimates(4, hours=1, warm=0.5, groups=1)}
     unpriced = dataclasses.replace(MACHINE, type="small", name="small", hourly=0.0, is_priced=False)
-    with pytest.raises(UsageError, match="the price of small is unknown, so --budget cannot be planned"):
+    with pytest.raises(UsageError, match="the price of small is unknown, so --cost-limit cannot be planned"):
         plan_fleet(configs, assumptions=FREE, bounds=FleetLimits(workers=2, cost=5.0), cache=unpriced, optimize="time")
     way = plan_fleet(
         configs, assumptions=FREE, bounds=FleetLimits(workers=2), cache=unpriced, optimize="time"

@@ -12,7 +12,7 @@ import pytest
 from kiln.base.errors import MalformedYaml
 from kiln.fleet.model import MachineType
 from kiln.fleet.plan import choice, prices
-from kiln.fleet.plan.prices import Price, read_merged_price_tables, with_regional_prices
+from kiln.fleet.plan.prices import Price, merged_price_table, with_regional_prices
 
 TYPES = Path(__file__).parents[4] / "ansible" / "group_vars" / "all" / "machine_types.yml"
 PRICE = Price(
@@ -42,7 +42,7 @@ def table_of(*rows: Price) -> str:
 
 
 def test_every_machine_type_has_a_price_with_its_source_and_date() -> None:
-    table = read_merged_price_tables()
+    table = merged_price_table(None)
     regions = {"aws": "us-east-1", "openstack": "OVH", "local": "here", "static": "here"}
     for machine_type in choice.read_machine_types(TYPES):
         priced = with_regional_prices(machine_type, table, region=regions[machine_type.provider])
@@ -59,7 +59,7 @@ def test_the_table_has_the_current_families_and_no_p3() -> None:
 
 
 def test_an_hour_of_a_worker_has_its_disk_and_its_address() -> None:
-    priced = with_regional_prices(TYPE, read_merged_price_tables(), region="us-east-1")
+    priced = with_regional_prices(TYPE, merged_price_table(None), region="us-east-1")
     assert (priced.hourly, priced.address_hourly, priced.egress) == (0.714, 0.005, 0.09)
     assert priced.disk_hourly == pytest.approx(150 * 0.08 / 720)
     assert priced.hourly_price(spot=False) == pytest.approx(0.714 + 150 * 0.08 / 720 + 0.005)
@@ -69,7 +69,7 @@ def test_an_hour_of_a_worker_has_its_disk_and_its_address() -> None:
 
 
 def test_a_region_without_prices_has_not_those_of_another_and_the_user_s_table_adds_them(tmp_path: Path) -> None:
-    unpriced = with_regional_prices(TYPE, read_merged_price_tables(), region="eu-west-1")
+    unpriced = with_regional_prices(TYPE, merged_price_table(None), region="eu-west-1")
     assert (unpriced.is_priced, unpriced.hourly_price(spot=False), unpriced.currency, unpriced.source) == (
         False,
         0.0,
@@ -78,18 +78,18 @@ def test_a_region_without_prices_has_not_those_of_another_and_the_user_s_table_a
     )
     path = tmp_path / "prices.csv"
     path.write_text(table_of(PRICE))
-    priced = with_regional_prices(TYPE, read_merged_price_tables(path), region="eu-west-1")
+    priced = with_regional_prices(TYPE, merged_price_table(path), region="eu-west-1")
     assert (priced.hourly, priced.region, priced.source) == (0.765, "eu-west-1", "a list, with a comma")
     assert priced.not_counted == ("disk", "address", "egress")
     other = dataclasses.replace(TYPE, name="c6a.4xlarge")
-    assert not with_regional_prices(other, read_merged_price_tables(path), region="eu-west-1").is_priced
+    assert not with_regional_prices(other, merged_price_table(path), region="eu-west-1").is_priced
     assert priced.is_priced
 
 
 def test_a_price_of_the_user_s_table_replaces_kiln_s(tmp_path: Path) -> None:
     path = tmp_path / "prices.csv"
     path.write_text(table_of(row(region="us-east-1", price=0.7), row(region="us-east-1", kind="spot", price=0.25)))
-    priced = with_regional_prices(TYPE, read_merged_price_tables(path), region="us-east-1")
+    priced = with_regional_prices(TYPE, merged_price_table(path), region="us-east-1")
     assert (priced.hourly, priced.spot_hourly, priced.address_hourly) == (0.7, 0.25, 0.005)
 
 
