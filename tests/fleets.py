@@ -5,6 +5,7 @@ kiln's own planner and supervisor decide; only the executor of their commands is
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import heapq
 import itertools
@@ -13,17 +14,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kiln.build.job import collected
+from kiln.cli.fleet.arguments import add_arguments
+from kiln.cli.fleet.options import parse_options
 from kiln.fleet import protocol
-from kiln.fleet.model import MachineType
+from kiln.fleet.model import LIFETIME, MachineType
 from kiln.fleet.plan.plan import Assumptions
 from kiln.fleet.protocol import ListedMachine
 from kiln.fleet.records import FleetLedger, RunRecorder
-from kiln.fleet.run_config import LIFETIME
 from kiln.state.results import JobEstimate, StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from kiln.fleet.options import FleetOptions
     from kiln.state.results import ConfigRun, MatrixReport, Progress, RunCost
 
 HOUR = 3600.0
@@ -48,6 +51,13 @@ MACHINE = MachineType(
     source="made up for tests",
     date="2026-11-21",
 )
+
+
+def fleet_options(*words: str, environment: Mapping[str, str] | None = None) -> FleetOptions:
+    """Return the options of a command line of ``kiln fleet``."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parse_options(parser.parse_args(words), environment or {})
 
 
 def estimates(configs: int, *, hours: float = 3.0, warm: float = 1.0, groups: int = 3) -> tuple[JobEstimate, ...]:

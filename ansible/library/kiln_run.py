@@ -31,7 +31,7 @@ description:
   - C(unanswered) returns the names of the workers whose request the provider may not have answered - the playbook that
     requested them was killed, or the provider did not list them.
   - C(forgotten) closes the connections to workers and deletes their records; without O(names), those of all workers,
-    the run's key, the password, and the certificates of its pool.
+    the run's key and the password.
 options:
   folder:
     description: The run's folder, an absolute path.
@@ -307,8 +307,6 @@ class Folder:
             self.forget(name)
         for name in ("keys/run", "keys/run.pub", "keys/cache", "cache.json"):
             (self.path / name).unlink(missing_ok=True)
-        for name in ("authority", "server", "client"):
-            shutil.rmtree(self.path / "keys" / f"pool-{name}", ignore_errors=True)
         shutil.rmtree(kiln_ssh.sockets(self.path), ignore_errors=True)
         return names
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kiln.fleet.model import GONE, FleetRun, JobRecord, JobState, MachineType, Offer, WorkerRecord, WorkerState
 from kiln.fleet.plan.plan import WorkerArrangement, WorkerTestPlan, worker_cost
 from kiln.fleet.protocol import ProvisionWorkers, TerminateWorker
-from kiln.fleet.run_config import CACHE, POOL, SURPLUS, FleetRunConfig
+from kiln.fleet.run_config import CACHE, SURPLUS, FleetRunConfig
 from kiln.state.results import ControllerCharge, MatrixReport, RunCost
 
 if TYPE_CHECKING:
@@ -301,14 +301,9 @@ class Worker:
         return self.name.endswith(CACHE)
 
     @property
-    def is_pool_worker(self) -> bool:
-        """True for a worker of the pool."""
-        return POOL.fullmatch(self.name) is not None
-
-    @property
     def builds_configs(self) -> bool:
         """True for a worker that builds configs."""
-        return not (self.is_cache_worker or self.is_pool_worker)
+        return not self.is_cache_worker
 
 
 class Inventory:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+LEASE = 5400.0  # seconds: an hour without a network loses no build, with some minutes to spare
+LIFETIME = 86400.0  # seconds after which a worker ends itself, renewed or not, unless its plan takes longer
 TYPES_SEPARATOR = ", "  # between the machine types of a run
 
 

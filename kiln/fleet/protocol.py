@@ -122,7 +122,7 @@ class PrepareWorker(WorkerMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchService(WorkerMessage):
-    """Watch the cache, or the part of a pool, on a worker: `Heartbeat` and `WorkerUnreachable`, repeatedly."""
+    """Watch the cache on a worker: `Heartbeat` and `WorkerUnreachable`, repeatedly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class QueryJobs(WorkerMessage):
 class StartBuild(BuildMessage):
     """Start a config's build, which then runs detached: `BuildStarted` or `CommandFailed`.
 
-    ``cache`` is the URL of a shared cache or of a pool's server, or empty; ``key`` is a hash over the config's inputs,
+    ``cache`` is the URL of a shared cache, or empty; ``key`` is a hash over the config's inputs,
     which the worker keeps with what it builds. ``attempt`` counts the builds of the config. Where the provider
     schedules, the build begins after that of the config ``after``, whose compile it reuses. A ``reclaimable`` one can
     be stopped so that another worker continues it.
@@ -254,7 +254,7 @@ class ProvisionFailed(WorkerMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPrepared(WorkerMessage):
-    """A worker can build; ``cache`` is the URL of the cache, or of the pool's server, that it holds."""
+    """A worker can build; ``cache`` is the URL of the cache that it holds."""
 
     cache: str = ""
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kiln.fleet.model import FleetRun, MachineType, Offer, WorkerState
+from kiln.fleet.model import LEASE, LIFETIME, FleetRun, MachineType, Offer, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from kiln.fleet.plan.plan import WorkerArrangement, WorkerTestPlan
+    from kiln.fleet.options import FleetOptions
+    from kiln.fleet.plan.plan import Assumptions, WorkerArrangement, WorkerTestPlan
     from kiln.state.results import ConfigRun, ControllerCharge, JobEstimate
 
 
-LEASE = 5400.0  # seconds: an hour without a network loses no build, with some minutes to spare
-LIFETIME = 86400.0  # seconds after which a worker ends itself, renewed or not, unless its plan takes longer
 FREE = ("local", "static", "slurm")
 ENDS_ITSELF = ("aws",)  # a worker that shuts down is terminated; elsewhere it has to delete itself, or be deleted
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@+-]+")
@@ -91,22 +91,15 @@ def _quote_for_systemd(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-CACHE = "cache"  # the end of the name of the worker that holds the shared cache, or the pool's server
-POOL = re.compile(r".+-pool-\d+")  # the names of the pool's workers
+CACHE = "cache"  # the end of the name of the worker that holds the shared cache
 SURPLUS = re.compile(r".+-surplus-\d+")  # the names of machines that are no worker's
 OVER = frozenset({WorkerState.TERMINATING, WorkerState.LOST, WorkerState.REFUSED, WorkerState.TERMINATED})
 
 
 def cache_worker_type(run: FleetRun) -> str | None:
-    """Return the type of the worker that holds a run's cache; None without one, and with a pool."""
+    """Return the type of the worker that holds a run's cache; None without one."""
     caches = (worker for worker in run.workers if worker.name.endswith(CACHE) and worker.state not in OVER)
-    return None if recorded_pool_type_and_size(run) else next((worker.type for worker in caches), None)
-
-
-def recorded_pool_type_and_size(run: FleetRun) -> tuple[str, int] | None:
-    """Return the type and the number of the workers of a run's pool; None without one."""
-    types = [worker.type for worker in run.workers if POOL.fullmatch(worker.name) and worker.state not in OVER]
-    return (types[0], len(types)) if types else None
+    return next((worker.type for worker in caches), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +111,7 @@ class FleetRunConfig:
     until its losses are more than those of the others explain; up to ``replacements`` workers are provisioned for lost
     ones, and as spot workers ``reclaims`` for those that the provider took back after a notice, None for any number. A
     worker shuts down ``lease`` seconds after its last lease renewal; one that has not
-    answered for ``unreachable_timeout`` is probed. ``budget`` and ``time_limit`` stop the run. ``startup`` and
+    answered for ``unreachable_timeout`` is probed. ``cost_limit`` and ``time_limit`` stop the run. ``startup`` and
     ``teardown`` are the time that a worker takes to become ready and to be terminated, ``collect`` the time and
     ``packages`` the GB that a config takes to be collected. ``wait_for_cold`` makes warm builds wait for a cold build
     of their group; with ``is_scheduled`` they do so in the provider's own queue. ``key`` is a hash over the recipe and
@@ -127,8 +120,7 @@ class FleetRunConfig:
     type itself; when all are refused and no worker is left, for ``capacity_timeout``. A worker ends ``lifetime`` after
     its request at the latest. The ``controller`` is charged where the run is detached.
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
-    the folder of the configs' logs. All compiles run in a pool of ``pool_workers`` machines of the type ``pool``, whose
-    server is the machine of the ``cache``.
+    the folder of the configs' logs.
 
     The planned ``tests`` follow the run: its limits and its cost have a place for them. The names of the workers begin
     with ``prefix``, after that of the run.
@@ -142,8 +134,6 @@ class FleetRunConfig:
     type_workers: Mapping[MachineType, int] = field(default_factory=dict)
     spot: bool = False
     cache: MachineType | None = None
-    pool: MachineType | None = None
-    pool_workers: int = 0
     wait_for_cold: bool = True
     is_scheduled: bool = False
     attempts: int = 3
@@ -152,7 +142,7 @@ class FleetRunConfig:
     reclaims: int | None = None
     lease: float = LEASE
     unreachable_timeout: float = 180.0
-    budget: float | None = None
+    cost_limit: float | None = None
     time_limit: float | None = None
     startup: float = 300.0
     teardown: float = 60.0
@@ -204,16 +194,12 @@ class FleetRunConfig:
     def currency(self) -> str:
         """The currency of the run's cost; empty when a price is unknown, and so the cost."""
         tests = None if self.tests is None else self.tests.machine_type
-        kinds = (*self.max_workers_by_type, *(kind for kind in (self.cache, self.pool, tests) if kind is not None))
+        kinds = (*self.max_workers_by_type, *(kind for kind in (self.cache, tests) if kind is not None))
         return self.machine_type.currency if all(kind.is_priced for kind in kinds) else ""
 
     def worker_name(self, number: int | None) -> str:
         """Return the name of a worker; without a number, that of the cache's."""
         return f"kiln-{self.id}-{CACHE if number is None else f'{self.prefix}{number}'}"
-
-    def pool_worker_name(self, number: int) -> str:
-        """Return the name of a worker of the pool."""
-        return f"kiln-{self.id}-pool-{number}"
 
     def is_own_worker_name(self, name: str) -> bool:
         """Return whether a name can be that of one of the run's workers: it is a tag, which others might write."""
@@ -222,3 +208,39 @@ class FleetRunConfig:
     def build_log_path(self, config: str, attempt: int) -> Path | None:
         """Return the path of the log of a config's build."""
         return None if self.logs is None else self.logs / f"{config}.{attempt}.log"
+
+
+def run_id(options: FleetOptions, previous: FleetRun | None) -> str:
+    """Return the name of a run: of the one that is resumed, the one that a controller was given, or a random one."""
+    return previous.id if previous is not None else options.own_run or secrets.token_hex(4)
+
+
+def compose_run_config(
+    options: FleetOptions, assumptions: Assumptions, *, losses: tuple[int, int], **more: Any
+) -> FleetRunConfig:
+    """Return the configuration of a run, of builds or of tests, by its options.
+
+    ``losses`` are those of `FleetOptions.loss_limits`, ``more`` the fields in which both differ, by their names.
+    """
+    attempts, replacements = losses
+    return FleetRunConfig(
+        **{
+            "capacity_timeout": options.capacity_timeout,
+            "controller": options.own_charge,
+            "spot": options.spot,
+            "attempts": attempts,
+            "is_strict": options.attempts is not None,
+            "keep_going": options.keep_going,
+            "replacements": replacements,
+            "reclaims": replacements,
+            "lease": options.lease,
+            "unreachable_timeout": options.unreachable_timeout,
+            "cost_limit": options.cost_limit,
+            "time_limit": options.time_limit,
+            "startup": assumptions.startup,
+            "teardown": assumptions.teardown,
+            "collect": assumptions.collect,
+            "packages": assumptions.packages,
+            **more,
+        }
+    )

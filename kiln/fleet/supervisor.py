@@ -302,17 +302,17 @@ class Supervisor:
                 hint="free some space; what was collected is kept, and the same command builds the rest",
             )
             return
-        end, budget, limit = now + run_config.teardown, run_config.budget, run_config.time_limit
+        end, most, limit = now + run_config.teardown, run_config.cost_limit, run_config.time_limit
         tests = run_config.tests
         after, reserve = (0.0, 0.0) if tests is None else (tests.seconds, tests.cost)
         spent = self.state.inventory.total_cost_until
         hint = "what is finished is kept; the same command builds the rest"
         if limit is not None and end + after - self.state.started >= limit:
             self.state.stop = FleetLimit(f"the run was stopped at its time limit of {limit / 3600:.2f} h", hint=hint)
-        elif budget is not None and spent(end) + reserve > budget:
+        elif most is not None and spent(end) + reserve > most:
             currency = run_config.machine_type.currency
             self.state.stop = FleetLimit(
-                f"the run was stopped at its budget of {budget:.2f} {currency}",
+                f"the run was stopped at its cost limit of {most:.2f} {currency}",
                 why=f"{spent(now):.2f} {currency} are spent"
                 + (f", and the tests that follow need {reserve:.2f} {currency}" if reserve else ""),
                 hint=hint,
@@ -337,7 +337,7 @@ class Supervisor:
             tests = state.run_config.tests
             after = state.run_config.teardown + (0.0 if tests is None else tests.seconds)
             due.append(state.started + state.run_config.time_limit - after)
-        if state.run_config.budget is not None:
+        if state.run_config.cost_limit is not None:
             due.append(now + LOOK)
         time = min(due, default=NEVER)
         return max(now, time) if time < NEVER else now + LOOK

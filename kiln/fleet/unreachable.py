@@ -176,7 +176,7 @@ class MachineListAuditor:
     def _known_machine_types(self) -> dict[str, MachineType]:
         run_config = self.state.run_config
         kinds = [offer.machine_type for offer in run_config.all_offers]
-        return {kind.type: kind for kind in (*kinds, run_config.cache, run_config.pool) if kind is not None}
+        return {kind.type: kind for kind in (*kinds, run_config.cache) if kind is not None}
 
 
 BETWEEN = 60.0  # seconds between two probes, at most

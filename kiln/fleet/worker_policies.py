@@ -1,4 +1,4 @@
-"""Offers taken in order, lost workers replaced, the pool, and refused credentials."""
+"""Offers taken in order, lost workers replaced, and refused credentials."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from kiln.base.errors import CredentialsRefused, ProvisionRefused, WorkersLost
-from kiln.fleet.model import MachineType, Offer, WorkerState
-from kiln.fleet.run_config import POOL
+from kiln.base.errors import CredentialsRefused, WorkersLost
+from kiln.fleet.model import MachineType, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kiln.fleet.inventory import Worker
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.state import FleetState
 
@@ -33,9 +31,8 @@ class CredentialRefusals:
     Neither the builds of existing workers, nor their leases, nor the collection of packages need the provider.
     """
 
-    def __init__(self, state: FleetState, pool: PoolManager) -> None:
+    def __init__(self, state: FleetState) -> None:
         self.state = state
-        self.pool = pool
         self._is_noted = False
         self._since: float | None = None
 
@@ -57,11 +54,11 @@ class CredentialRefusals:
     def _record_first_refusal(self) -> None:
         self._since = self.state.executor.now() if self._since is None else self._since
 
-    def on_credentials_refused(self, worker: Worker, reason: str) -> bool:
+    def on_credentials_refused(self, reason: str) -> bool:
         """Record that the provider refused a worker by the credentials; return whether that stops the run."""
         self._record_first_refusal()
         builders = self.state.inventory.alive_builders
-        if not builders or self._is_indispensable_to_pool(worker):
+        if not builders:
             hint = "see that the provider's variables or files hold valid ones, then run the same command again"
             self.state.stop = CredentialsRefused("the provider does not accept the credentials", why=reason, hint=hint)
         elif not self._is_noted and any(builder.record.provisioned is not None for builder in builders):
@@ -73,11 +70,6 @@ class CredentialRefusals:
                 RENEWAL,
             )
         return self.state.stop is not None
-
-    def _is_indispensable_to_pool(self, worker: Worker) -> bool:
-        """Return whether a refused worker is the server, or the last worker, of a pool that all builds need."""
-        has_pool = self.state.run_config.pool is not None
-        return has_pool and (worker.is_cache_worker or (worker.is_pool_worker and self.pool.size <= 1))
 
 
 BACKOFF = (60.0, 120.0, 240.0, 480.0, 900.0)  # seconds until a refused offer is asked for again; the last one repeats
@@ -184,7 +176,7 @@ class LostWorkerLimits:
         self.single = self.joint = self.outages = 0
         self.wait_until = 0.0
         self._limit = run_config.replacements
-        self._joint_limit = joint_loss_limit(run_config.replacements, run_config.max_workers + run_config.pool_workers)
+        self._joint_limit = joint_loss_limit(run_config.replacements, run_config.max_workers)
         self._in_vain = 0  # outages since a config was finished
         self._last = -ONE_OUTAGE
 
@@ -220,79 +212,4 @@ class LostWorkerLimits:
             why=f"{reason}; a zone that is down, or a flawed image, ends their replacements, too",
             hint="look at the provider's console and status, try another --zone or --type; the same command builds the"
             " rest (--replacements N allows for more)",
-        )
-
-
-class PoolManager:
-    """Decides how many workers a pool has: ``size`` of them, fewer once some are refused or not replaced any more."""
-
-    def __init__(self, state: FleetState) -> None:
-        self.state = state
-        self.size = state.run_config.pool_workers if state.run_config.pool is not None else 0
-
-    @property
-    def living_workers(self) -> list[Worker]:
-        """The workers of the pool that are alive, without those that their provider takes back."""
-        present = self.state.inventory.present_workers
-        return [worker for worker in present if worker.is_pool_worker and worker.is_alive and not worker.is_reclaimed]
-
-    @property
-    def is_ready(self) -> bool:
-        """True when a worker of the pool is ready, and for a run without a pool."""
-        return self.state.run_config.pool is None or any(
-            worker.record.state is WorkerState.READY for worker in self.living_workers
-        )
-
-    def add_missing_workers(self, now: float, zone: str) -> list[str]:
-        """Add the workers that the pool lacks, and return their names; a name is never given twice."""
-        run_config, inventory = self.state.run_config, self.state.inventory
-        if run_config.pool is None:
-            return []
-        numbers = [int(name.rpartition("-")[2]) for name in inventory.used_worker_names if POOL.fullmatch(name)]
-        first, missing = max(numbers, default=0) + 1, self.size - len(self.living_workers)
-        offer = Offer(machine_type=run_config.pool, spot=run_config.spot, zone=zone)
-        added = [run_config.pool_worker_name(number) for number in range(first, first + missing)]
-        return [inventory.add_requested_worker(name, offer, now=now).name for name in added]
-
-    def exceeds_pool_size(self, worker: Worker) -> bool:
-        """Return whether a worker of an earlier process of the run is one too many."""
-        return not worker.is_reclaimed and self.living_workers.index(worker) >= self.size
-
-    def on_worker_refused(self, reason: str) -> None:
-        """Continue with a smaller pool; stop the run when the provider refuses all of its workers."""
-        self.size -= 1
-        LOGGER.warning("note: the pool has %d workers, as the provider refuses another: %s", self.size, reason)
-        if not self.size:
-            hint = "choose another --pool-type, have the quota raised, or build without --pool"
-            self.state.stop = ProvisionRefused("the provider refused all workers of the pool", why=reason, hint=hint)
-
-    def on_worker_reclaimed(self, worker: Worker, seconds: float, *, replaced: bool) -> None:
-        """Report a worker that its provider takes back; until then it runs actions, and another is requested now."""
-        text = self._shrink_unless_replaced(replaced)
-        LOGGER.warning("note: the provider takes %s of the pool back in %.0f s: %s", worker.name, seconds, text)
-
-    def _shrink_unless_replaced(self, replaced: bool) -> str:
-        self.size = self.size if replaced else min(self.size, len(self.living_workers))
-        return "another is requested" if replaced else f"the pool has {self.size} workers"
-
-    def on_worker_lost(self, worker: Worker, reason: str, *, replaced: bool) -> None:
-        """Report a lost worker, whose actions the server gives to others; stop the run when none remains."""
-        if not worker.is_reclaimed:
-            text = self._shrink_unless_replaced(replaced)
-            LOGGER.warning("note: %s of the pool is lost (%s): %s", worker.name, reason, text)
-        if not self.size and not any(
-            each.is_pool_worker and each.is_alive for each in self.state.inventory.present_workers
-        ):
-            self.state.stop = WorkersLost(
-                "all workers of the pool were lost, and no more are replaced",
-                why=reason,
-                hint="--replacements N allows for more",
-            )
-
-    def on_server_lost(self, reason: str) -> None:
-        """Stop the run: what was compiling has failed, and other builds would compile alone for hours."""
-        self.state.stop = WorkersLost(
-            "the server of the pool was lost",
-            why=reason,
-            hint="what is finished is kept; the same command builds the rest with a new pool",
         )

@@ -9,7 +9,7 @@ from kiln.base.errors import ProvisionRefused, WorkersLost
 from kiln.fleet.model import JobState, Offer, WorkerState
 from kiln.fleet.protocol import PrepareWorker, QueryJobs, RenewLease, StopBuild, TerminateWorker, WatchService
 from kiln.fleet.state import RETRY, TRIES
-from kiln.fleet.worker_policies import CredentialRefusals, LostWorkerLimits, OffersWithRefusals, PoolManager
+from kiln.fleet.worker_policies import CredentialRefusals, LostWorkerLimits, OffersWithRefusals
 from kiln.state.results import ConfigState
 
 if TYPE_CHECKING:
@@ -46,14 +46,13 @@ class WorkerManager:
         self.offers = OffersWithRefusals(run_config.all_offers)
         self.next_request = 0.0
         self.refused_since: float | None = None
-        self.pool = PoolManager(state)
-        self.credentials = CredentialRefusals(state, self.pool)
+        self.credentials = CredentialRefusals(state)
         self.cache: str | None = None if run_config.cache is not None else ""
 
     def on_worker_provisioned(self, worker: Worker, identity: str) -> None:
         """Prepare a worker that exists, or query its jobs when it is prepared; a new one of an old name is prepared.
 
-        A cache always is, and a pool: preparing it again changes nothing, and reports its URL.
+        A cache always is: preparing it again changes nothing, and reports its URL.
         """
         if worker.is_prepared and identity != worker.record.id:
             worker.is_prepared, worker.is_building = False, False
@@ -78,13 +77,10 @@ class WorkerManager:
         now = self.state.executor.now()
         self.state.inventory.update_worker(worker, state=WorkerState.REFUSED, reason=event.reason, terminated=now)
         self.jobs.requeue_assigned_config(worker, event.reason)
-        if event.credentials and self.credentials.on_credentials_refused(worker, event.reason):
+        if event.credentials and self.credentials.on_credentials_refused(event.reason):
             return
         if worker.is_cache_worker:
-            self.continue_without_cache(event.reason)
-            return
-        if worker.is_pool_worker:
-            self.pool.on_worker_refused(event.reason)
+            self.continue_without_cache()
             return
         if self.may_request_again(worker):
             self.offers.record_refusal(worker.record.offer_key, now, event.reason)
@@ -153,7 +149,6 @@ class WorkerManager:
         self.state.inventory.update_worker(worker, state=WorkerState.READY)
         if worker.is_cache_worker:
             self.cache = cache
-        if not worker.builds_configs:
             self.state.submit_command(WatchService(worker=worker.name))
 
     def on_command_failed(self, worker: Worker, reason: str) -> None:
@@ -200,13 +195,10 @@ class WorkerManager:
         for config in uncollected:
             self.jobs.requeue_or_fail_config(self.state.estimates[config], worker, reason)
         if worker.is_cache_worker:
-            self.continue_without_cache(reason)
+            self.continue_without_cache()
             return
         if not worker.is_reclaimed:
             self.losses.count_lost_worker(self.state.executor.now(), together=together)
-        if worker.is_pool_worker:
-            self.pool.on_worker_lost(worker, reason, replaced=not self.losses.is_exhausted)
-            return
         if self.losses.is_exhausted:
             self.max_workers = min(self.max_workers, len(self.state.inventory.alive_builders))
         if not self.max_workers and self.state.queue:
@@ -221,10 +213,7 @@ class WorkerManager:
             return
         worker.is_retired = worker.is_reclaimed = True
         worker.reclaimed_at = at
-        replaced = self._count_reclaim_and_check_limit()
-        if worker.is_pool_worker:
-            self.pool.on_worker_reclaimed(worker, max(0.0, at - self.state.executor.now()), replaced=replaced)
-            return
+        self._count_reclaim()
         config = None if worker.assignment is None else worker.assignment.config
         if config is None:
             return
@@ -235,21 +224,19 @@ class WorkerManager:
         elif self.state.queue.expected_end(worker.name) > at - COLLECTION:
             self.state.submit_command(StopBuild(worker=worker.name, config=config, reason=reason, until=at))
 
-    def _count_reclaim_and_check_limit(self) -> bool:
+    def _count_reclaim(self) -> None:
         """Replace workers that are taken back a limited number of times, so that the cost of a run has a bound.
 
-        Return whether this one is. Otherwise no more spot workers are requested: those on demand, where the user allows
-        for them, cannot be taken back.
+        Then no more spot workers are requested: those on demand, where the user allows for them, cannot be taken back.
         """
         self.reclaim_count += 1
         limit = self.state.run_config.reclaims
         if limit is None or self.reclaim_count <= limit:
-            return True
+            return
         offers = self.state.run_config.all_offers
         self.offers.exclude_offers([offer for offer in offers if offer.spot], "spot workers were taken back too often")
         if all(offer.spot for offer in offers):
             self.max_workers = min(self.max_workers, self.builder_count())
-        return False
 
     def _stop_if_all_reclaimed(self) -> None:
         """Stop a run whose workers were all taken back, and are not replaced any more."""
@@ -258,10 +245,8 @@ class WorkerManager:
             hint = "--fallback on-demand continues on demand, --replacements N allows for more"
             self.state.stop = WorkersLost(what, hint=hint)
 
-    def continue_without_cache(self, reason: str) -> None:
-        """Continue without the shared cache; a pool cannot be continued without."""
-        if self.state.run_config.pool is not None:
-            self.pool.on_server_lost(reason)
+    def continue_without_cache(self) -> None:
+        """Continue without the shared cache."""
         self.cache = ""
         self.state.queue.record_cache_loss()
 
@@ -271,24 +256,20 @@ class WorkerManager:
         if worker.record.state is not WorkerState.READY or worker.is_building:
             return
         if not worker.builds_configs:
-            if self._is_unneeded_service(worker):
+            if self.state.run_config.cache is None:  # only an earlier process of the run used one
                 self._terminate_worker(worker)
             return
         queue = self.state.queue
         self._assign_next_config(worker, now)
         if worker.assignment is not None:
-            # A cache and a pool are ready, or there is none; and no failed compile is being looked into.
-            if self.cache is not None and self.pool.is_ready and not queue.is_group_held(worker.assignment):
+            # A cache is ready, or there is none; and no failed compile is being looked into.
+            if self.cache is not None and not queue.is_group_held(worker.assignment):
                 self.jobs.start_build(worker, worker.assignment, now, cache=self.cache)
         elif not (worker.uncollected or worker.handover or worker.is_witness) and (
             worker.is_retired
             or not (queue.has_work(queue.worker_machine_type(worker.name)) or self._is_only_collecting())
         ):
             self._terminate_worker(worker)
-
-    def _is_unneeded_service(self, worker: Worker) -> bool:
-        """Return whether only an earlier process of the run used a cache, or a worker of a pool."""
-        return self.state.run_config.cache is None if worker.is_cache_worker else self.pool.exceeds_pool_size(worker)
 
     def _assign_next_config(self, worker: Worker, now: float) -> None:
         """Assign the next config to a free worker, or retire one whose lifetime would end before the build."""
@@ -338,7 +319,6 @@ class WorkerManager:
         if cache is not None and self.cache is None and name not in inventory.workers:
             names.append(inventory.add_requested_worker(name, Offer(machine_type=cache, zone=zone), now=now).name)
         is_waiting = now < self.losses.wait_until
-        names += [] if is_waiting else self.pool.add_missing_workers(now, zone)
         refused = [among for among in self._offers if self.offers.first_available_offer(now, among) is None]
         next_offer_time = min(map(self.offers.next_available_time, refused), default=0.0)
         self.next_request = max(next_offer_time, self.losses.wait_until)

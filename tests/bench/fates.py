@@ -11,12 +11,11 @@ import math
 import os
 import random
 import statistics
-from argparse import Namespace
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.base.errors import KilnError
-from kiln.cli.fleet.arguments import worker_loss_limits
+from kiln.fleet.options import FleetOptions
 from kiln.fleet.plan.plan import FleetLimits, plan_fleet
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
@@ -91,9 +90,9 @@ def fate(
 ) -> Fate:
     """Run with kiln's own limits of losses; the outage begins at a random moment of an undisturbed run's ``length``."""
     jobs, selection = planned(configs, workers)
-    limits = Namespace(spot=False, attempts=None, replacements=None)
-    worker_seconds = sum(selection.worker_seconds)
-    attempts, replacements = worker_loss_limits(limits, workers=selection.worker_count, worker_seconds=worker_seconds)
+    attempts, replacements = FleetOptions().loss_limits(
+        workers=selection.worker_count, worker_seconds=sum(selection.worker_seconds)
+    )
     run_config = FleetRunConfig(
         id="bench",
         command="",

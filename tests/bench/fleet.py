@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import statistics
 import time
 from typing import TYPE_CHECKING
 
-from kiln.fleet.plan.plan import Assumptions, FleetLimits, PoolShape, plan_fleet
+from kiln.fleet.plan.plan import FleetLimits, plan_fleet
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
 from kiln.state.results import JobEstimate
@@ -23,7 +22,6 @@ CONFIGS, HOURS = 15, 3.0
 OFFERED = tuple(range(1, 61))
 SHOWN = (1, 2, 4, 8, 15, 60)
 PREEMPTION = (0.05, 0.1, 0.2)  # of the machines, in an hour
-POOLS = (4, 8, 15)  # machines
 SEEDS = 25
 WARM = 0.2  # of a cold build
 SHARED = ((15, 15, 3), (15, 6, 3), (15, 4, 3), (15, 4, 5), (200, 50, 12), (200, 50, 48))  # configs, machines, groups
@@ -31,8 +29,8 @@ OVERHEADS = assumed_overheads(startup=240.0, collect=60.0, teardown=30.0)
 
 
 def rows() -> list[Row]:
-    """Fifteen configs on 1 to 60 machines, by the lower bound; with a pool; with machines that die; a large plan."""
-    return [*undisturbed(), *shared(), *pooled(), *preempted(), *large()]
+    """Fifteen configs on 1 to 60 machines, by the lower bound; with machines that die; a large plan."""
+    return [*undisturbed(), *shared(), *preempted(), *large()]
 
 
 def undisturbed() -> Iterator[Row]:
@@ -58,39 +56,6 @@ def shared() -> Iterator[Row]:
             f"  {configs} configs in {groups} groups that share a compile, {workers} machines: {seconds / HOUR:.2f} h"
         )
         yield what, f"{seconds / least:.3f} of the bound", "1.1"
-
-
-def pooled() -> Iterator[Row]:
-    """Yield the time of compiles that share the machines as a pool, and of one config for each machine."""
-    assumptions = Assumptions.read()
-    large = dataclasses.replace(MACHINE, type="compute-32", cores=int(assumptions.cores), hourly=1.6)
-    small = dataclasses.replace(MACHINE, type="compute-8", cores=8, hourly=0.4)
-    slower = assumptions.slowdown(small.cores, large.cores)
-    for groups in (3, CONFIGS):
-        alone = estimates(CONFIGS, hours=HOURS, warm=WARM, groups=groups)
-        clients = estimates(CONFIGS, hours=HOURS * slower, warm=WARM, groups=groups)
-        for workers in POOLS:
-            pool = PoolShape(
-                machine_type=large,
-                workers=workers,
-                cores=assumptions.pool_cores_with_assumptions(workers * large.cores),
-            )
-            both = plan_fleet(
-                {small: clients},
-                assumptions=OVERHEADS,
-                bounds=FleetLimits(workers=CONFIGS),
-                optimize="time",
-                pool=pool,
-                alone=alone,
-            )
-            way, without = both.selection, both.without_pool
-            assert without is not None
-            what = (
-                f"  {CONFIGS} configs in {groups} groups, {workers} machines of 32 cores:"
-                f" {without.seconds / HOUR:.2f} h, {without.cost:.0f} EUR; as a pool {way.seconds / HOUR:.2f} h,"
-                f" {way.cost:.0f} EUR with {way.worker_count} machines of 8 cores and a server"
-            )
-            yield what, f"{way.seconds / without.seconds:.2f} of without", ""
 
 
 def preempted() -> Iterator[Row]:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -35,11 +34,10 @@ from kiln.fleet.ansible.executor import SCARCE
 from kiln.fleet.ansible.playbooks import PlaybookSite
 from kiln.fleet.ansible.sessions import PlaybookSession
 from kiln.fleet.protocol import ProbeWorkers, TerminateWorker, WorkerTerminated
-from tests import iam_policy, remote_pool, shared_inputs
+from tests import iam_policy, shared_inputs
 from tests.openstack_api import IMAGES, Cloud, serve
 from tests.playbook_calls import CEILING, SECRET, answer_of, changes, succeed
 from tests.playbook_programs import WORKER_PROGRAMS, load
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,33 +136,6 @@ def test_two_machines_build_a_config_each_and_are_gone(
     left = [file for place in ("keys", "inventory", "ssh") for file in (run / place).iterdir()]
     assert left == []
     succeed(play("down", **local))
-
-
-@pytest.mark.needs("docker", "rsync", "ssh")
-def test_a_pool_admits_its_own_workers_and_nobody_else(
-    play: Callable[..., PlaybookResult], local: dict[str, object], tmp_path: Path
-) -> None:
-    """A stand-in runs instead of the server and the workers; the role itself requires that it refuses strangers."""
-    run, name = tmp_path / "run", str(local["kiln_run"])
-    server, worker = f"kiln-{name}-cache", f"kiln-{name}-pool-1"
-    pool = {**local, **remote_pool.root_file_system(tmp_path / "pool.tar")}
-    pool |= {"kiln_count": 0, "kiln_cache_type": "small", "kiln_pool_count": 1}
-    succeed(play("provision", "prepare", **pool))
-    assert containers(name) == [server, worker]
-    address = inventory(run, server)["private"]
-    assert json.loads((run / "cache.json").read_text()) == {"url": f"grpcs://{address}:8080"}
-    until(lambda: "True 2" in ssh(run, worker, "sudo cat /var/lib/kiln-pool/answered").stdout, "the worker is admitted")
-    assert f"kiln {name} client" in ssh(run, server, "sudo cat /var/lib/kiln-pool/peers").stdout
-    assert changes(succeed(play("provision", "prepare", **pool))) == 0
-    with pytest.raises(TimeoutError), socket.create_connection((address, 8080), timeout=3):
-        pass
-    keys = "sudo find / -xdev -name '*.key' -path '*kiln-pool*'"
-    assert {ssh(run, each, keys).stdout for each in (server, worker)} == {
-        "/etc/kiln-pool/server.key\n",
-        "/etc/kiln-pool/client.key\n",
-    }
-    succeed(play("down", **pool))
-    assert not [file for place in ("keys", "inventory", "ssh") for file in (run / place).iterdir()]
 
 
 @pytest.fixture

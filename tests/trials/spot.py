@@ -80,8 +80,8 @@ mkdir -p "$PREFIX/STEP" && cp "$SRC_DIR"/dist/*.txt "$PREFIX/STEP"
 # Only AWS has spot workers: the command for other providers refuses the option.
 SPOT = """\
 import sys
-from kiln.cli.fleet import planning as fleet_run_terms_from_options
-fleet_run_terms_from_options.OPTIONS_OF["spot"] = ("aws", "local")
+from kiln.cli.fleet import options
+options.OPTIONS_OF["spot"] = ("aws", "local")
 from kiln.__main__ import main
 main()
 """

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import runpy
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 import yaml
 
-from kiln.build.bazel import events
 from kiln.fleet.ansible.executor import SCARCE
 from tests.playbook_programs import ANSIBLE, load
 
@@ -51,7 +49,6 @@ def load_module_utils(*names: str) -> tuple[ModuleType, ...]:
 
 SSH, NOTE = load_module_utils("kiln_ssh", "kiln_host_note")
 RUN, COLLECT = load("library/kiln_run.py"), load("library/kiln_collect.py")
-CERTIFICATES = load("library/kiln_certificates.py")
 MACHINES = load("filter_plugins/kiln_machines.py")
 JOB = load("roles/kiln_prepare/files/root/usr/local/sbin/kiln-job")
 MACHINE = {"name": "kiln-one-1", "address": "192.0.2.1", "provider": "aws"}
@@ -568,62 +565,6 @@ def test_a_cache_knows_its_password_as_servers_read_it(tmp_path: Path) -> None:
     assert (tmp_path / "keys" / "cache").read_text() == secret, "a run keeps it"
     folder.forget_all()
     assert not list((tmp_path / "keys").iterdir())
-
-
-def handshake(folder: Path, *, client: str | None, address: str) -> str:
-    """Return the name of the client that a server sees, empty when it refuses the client or the client refuses it."""
-    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "pool-server" / "ca.pem"))
-    served.load_cert_chain(folder / "pool-server" / "server.pem", folder / "pool-server" / "server.key")
-    served.verify_mode = ssl.CERT_REQUIRED
-    asked = ssl.create_default_context(cafile=str(folder / "pool-client" / "ca.pem"))
-    if client is not None:
-        asked.load_cert_chain(folder / "pool-client" / "client.pem", folder / "pool-client" / "client.key")
-    for context in (served, asked):
-        context.verify_flags |= ssl.VERIFY_X509_STRICT  # Python's default from 3.13 on
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = (
-        asked.wrap_bio(to_client, to_server, server_hostname=address),
-        served.wrap_bio(to_server, to_client, server_side=True),
-    )
-    done: set[ssl.SSLObject] = set()
-    for _ in range(6):
-        for end in ends:
-            try:
-                end.do_handshake()
-                done.add(end)
-            except ssl.SSLWantReadError:
-                continue
-            except ssl.SSLError:
-                return ""
-    certificate: Any = ends[1].getpeercert() if len(done) == 2 else None
-    return "" if not certificate else str(dict(pair[0] for pair in certificate["subject"])["commonName"])
-
-
-def test_a_pool_has_certificates_of_its_run_only(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(4) as workers:  # several machines are prepared at a time
-        made = [*workers.map(lambda _: CERTIFICATES.make(tmp_path, address="192.0.2.7", name="r1"), range(8))]
-    assert sorted(map(len, made)) == [0] * 7 + [3]
-    assert handshake(tmp_path, client="client", address="192.0.2.7") == "kiln r1 client"
-    assert handshake(tmp_path, client="client", address="192.0.2.8") == "", "it is not the server's address"
-    assert handshake(tmp_path, client=None, address="192.0.2.7") == ""
-    before = (tmp_path / "pool-client" / "client.pem").read_bytes()
-    assert CERTIFICATES.make(tmp_path, address="192.0.2.8", name="r1") == ["pool-server"]
-    assert handshake(tmp_path, client="client", address="192.0.2.8") == "kiln r1 client"
-    assert (tmp_path / "pool-client" / "client.pem").read_bytes() == before
-    CERTIFICATES.make(tmp_path / "other", address="192.0.2.8", name="r1")
-    for name in ("client.pem", "client.key"):
-        (tmp_path / "other" / "pool-client" / name).replace(tmp_path / "pool-client" / name)
-    assert handshake(tmp_path, client="client", address="192.0.2.8") == "", "another run's"
-    keys = [path for path in tmp_path.rglob("*") if path.suffix == ".key" or path.is_dir()]
-    assert all(path.stat().st_mode & 0o077 == 0 for path in keys if "pool-" in path.name or path.suffix)
-    assert not (tmp_path / "pool-client" / "ca.key").exists()
-    assert events.is_encoded_credentials(events.encode_credentials_folder(fresh_client(tmp_path / "third")))
-
-
-def fresh_client(folder: Path) -> Path:
-    """Return the folder of a new run's client, which kiln sends with a build."""
-    CERTIFICATES.make(folder, address="192.0.2.7", name="r3")
-    return folder / "pool-client"
 
 
 def test_every_machine_type_has_a_size_and_a_name_of_its_own() -> None:

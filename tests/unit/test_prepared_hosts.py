@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREPARE = yaml.safe_load((ANSIBLE / "roles/kiln_prepare/vars/main.yml").read_text())
-BUILDER: dict[str, Any] = {"kiln_is_cache": False, "kiln_is_pool": False, "kiln_images": [], "kiln_build_options": []}
+BUILDER: dict[str, Any] = {"kiln_is_cache": False, "kiln_images": [], "kiln_build_options": []}
 IMAGE = {"archive": "base.tar", "tag": "localhost/kiln-base:bookworm"}
 
 pytestmark = pytest.mark.processes
@@ -50,7 +50,6 @@ def programs(folder: Path, names: Sequence[str], text: str = "exit 0") -> dict[s
         ({"kiln_build_options": ["--container=none"]}, []),
         ({"kiln_build_options": ["--container", "none"], "kiln_images": [IMAGE]}, ["docker.io"]),
         ({"kiln_build_options": ["--container", "none"], "kiln_is_cache": True}, ["docker.io"]),
-        ({"kiln_build_options": ["--container", "none"], "kiln_is_pool": True}, ["docker.io"]),
     ],
 )
 def test_a_host_needs_a_container_engine_only_for_containers(

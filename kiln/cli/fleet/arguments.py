@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kiln.base.errors import UsageError
+from kiln.base.text import duration_seconds
 from kiln.cli import arguments
-from kiln.fleet import run_config
+from kiln.fleet.model import LEASE
+from kiln.fleet.options import DEFAULT_TYPE, LOSSES, SPOT_LOSSES
 
 if TYPE_CHECKING:
     import argparse
 
-    from kiln.fleet.plan.plan import WorkerArrangement
-
 PROVIDERS = ("aws", "openstack", "static", "local", "slurm")
-DEFAULT_TYPE = "compute-16"
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]*")
+
+
+def parse_words(text: str) -> list[str]:
+    """Return the words of a text, which commas separate."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def parse_money(text: str) -> float:
+    """Return an amount of money."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
+    if not (math.isfinite(amount) and amount >= 0):
+        raise UsageError(f"invalid amount of money {text!r}", hint="--cost-limit 40, in the provider's currency")
+    return amount
+
+
+def parse_image(text: str) -> dict[str, str]:
+    """Return an image that is copied to the workers, FILE=TAG."""
+    file, _, tag = text.rpartition("=")
+    if not file or not tag or not Path(file).is_file():
+        raise UsageError(
+            f"invalid image {text!r}", hint="--image FILE=TAG, with the file that kiln image base has written"
+        )
+    return {"archive": str(Path(file).absolute()), "tag": tag}
+
+
+def parse_slurm_name(text: str) -> str:
+    """Return the name of a partition, an account or a quality of service."""
+    if not NAME.fullmatch(text):
+        raise UsageError(f"invalid name {text!r} of a partition, account or quality of service of Slurm")
+    return text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sweep.add_argument("--user", metavar="NAME", help=SWEEP_USER_HELP)
     sweep.add_argument("--yes", action="store_true", help="with --all: do not ask before workers are terminated")
     sweep.add_argument("--print-timer", action="store_true", help=TIMER_HELP)
-    sweep.add_argument("--every", metavar="TIME", default="15min", help="interval of the timer (default: %(default)s)")
-    prices = commands.add_parser("prices", help="show the prices of machine types, or read providers' price lists")
+    sweep.add_argument(
+        "--every", metavar="TIME", type=duration_seconds, default="15min", help="interval of the timer (default: 15min)"
+    )
+    prices = commands.add_parser("prices", help="show the prices of machine types")
     _add_price_arguments(prices)
     for command in (prices, plan, run, test):
         command.add_argument("--prices", metavar="FILE", type=Path, help=PRICES_HELP)
@@ -86,8 +123,6 @@ DETACH_HELP = "run on a controller of its own, a small worker of the provider, a
 CONTROLLER_HELP = "with --detach: use this existing machine, [USER@]HOST as ssh takes it, as the controller"
 KEEP_HELP = "with --detach: keep the packages on the controller this long after the run (default: 72h)"
 
-LOSSES = 3  # workers that a config may lose; spot workers are lost as a matter of course:
-SPOT_LOSSES = 10  # of a config, and for each worker of a run; and the fewest that any run replaces
 ATTEMPTS_HELP = (
     f"try each config on N workers (default: {LOSSES}, with --spot {SPOT_LOSSES}, more while others are lost as often)"
 )
@@ -98,7 +133,6 @@ REPLACEMENTS_HELP = (
 
 PRICES_HELP = "table of prices to use in addition to kiln's (default: prices.csv in ~/.config/kiln, if it exists)"
 
-LEASE = f"{run_config.LEASE / 60:.0f}min"
 TIMER_HELP = "print a shell script for '| sh' that makes systemd sweep from this computer; contact nobody"
 GPU_TESTS_HELP = "test the CUDA configs, once all are built, on a worker with a GPU; without that they are not done"
 GPU_TYPE_HELP = (
@@ -110,14 +144,13 @@ ZONE_HELP = "request workers in these zones, the next one where one refuses (def
 FALLBACK_HELP = (
     "machine types to take, in this order, where the provider refuses others; with --spot, the word on-demand"
 )
-POOL_HELP = "provision N more workers, and a server for them, as a pool that runs the actions of all compiles"
 ADDITIONAL_HELP = (
     "start workers in addition to those that another computer has started for the same recipe and build options"
 )
-CAPACITY_TIMEOUT = "1h"
-CAPACITY_HELP = f"end a run without workers whose requests are all refused for this long (default: {CAPACITY_TIMEOUT})"
-LEASE_HELP = "shut workers down after this long without a lease renewal (default: %(default)s)"
-TIMEOUT_HELP = "probe a worker that has not answered for this long (default: %(default)s)"
+CAPACITY_HELP = "end a run without workers whose requests are all refused for this long (default: 1h)"
+LEASE_HELP = f"shut workers down after this long without a lease renewal (default: {LEASE / 60:.0f}min)"
+TIMEOUT_HELP = "probe a worker that has not answered for this long (default: 3min)"
+COST_HELP = "spend this much at most, in the provider's currency, tear-down included"
 
 
 def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,19 +176,31 @@ def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", metavar="N", type=int, help="use this many workers at most (default: 4; slurm: all configs)"
     )
-    parser.add_argument("--zone", metavar="ZONE,...", action="append", default=[], help=ZONE_HELP)
-    parser.add_argument("--fallback", metavar="TYPE,...", action="append", default=[], help=FALLBACK_HELP)
+    parser.add_argument(
+        "--zone", dest="zones", metavar="ZONE,...", type=parse_words, action="extend", default=[], help=ZONE_HELP
+    )
+    parser.add_argument(
+        "--fallback",
+        dest="fallbacks",
+        metavar="TYPE,...",
+        type=parse_words,
+        action="extend",
+        default=[],
+        help=FALLBACK_HELP,
+    )
     parser.add_argument("--spot", action="store_true", help="use spot workers, which are cheaper and can be reclaimed")
     parser.add_argument(
         "--optimize", choices=("time", "cost"), default="time", help="optimize for time or cost (default: %(default)s)"
     )
-    parser.add_argument("--budget", metavar="MONEY", type=float, help="spend this much at most, tear-down included")
+    parser.add_argument("--cost-limit", metavar="MONEY", type=parse_money, help=COST_HELP)
     parser.add_argument("--offline", action="store_true", help=OFFLINE_HELP)
-    parser.add_argument("--time-limit", metavar="TIME", help="take this long at most, such as 10h or 90min")
+    parser.add_argument(
+        "--time-limit", metavar="TIME", type=duration_seconds, help="take this long at most, such as 10h or 90min"
+    )
     parser.add_argument("--gpu-tests", action="store_true", help=GPU_TESTS_HELP)
-    parser.add_argument("--gpu-type", metavar="TYPE,...", help=GPU_TYPE_HELP)
-    parser.add_argument("--pool", metavar="N", type=arguments.parse_positive_number, help=POOL_HELP)
-    parser.add_argument("--pool-type", metavar="TYPE", help="machine type of the pool (default: that of the workers)")
+    parser.add_argument(
+        "--gpu-type", dest="gpu_types", metavar="TYPE,...", type=parse_words, default=[], help=GPU_TYPE_HELP
+    )
 
 
 def _add_test_arguments(parser: argparse.ArgumentParser) -> None:
@@ -171,24 +216,16 @@ def _add_test_arguments(parser: argparse.ArgumentParser) -> None:
         help="machine type of the worker, such as gpu-l4; repeat to name others where the provider refuses it (default:"
         " with --gpu the cheapest with a GPU)",
     )
-    parser.add_argument("--zone", metavar="ZONE,...", action="append", default=[], help=ZONE_HELP)
-    parser.add_argument("--budget", metavar="MONEY", type=float, help="spend this much at most, tear-down included")
+    parser.add_argument(
+        "--zone", dest="zones", metavar="ZONE,...", type=parse_words, action="extend", default=[], help=ZONE_HELP
+    )
+    parser.add_argument("--cost-limit", metavar="MONEY", type=parse_money, help=COST_HELP)
     parser.add_argument("--spot", action="store_true", help="use a spot worker, which is cheaper and can be reclaimed")
-    parser.add_argument("--lease", metavar="TIME", default=LEASE, help=LEASE_HELP)
+    parser.add_argument("--lease", metavar="TIME", type=duration_seconds, default=LEASE, help=LEASE_HELP)
     parser.add_argument("--json", action="store_true", help="write the results as JSON to standard output")
 
 
 def _add_price_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--from",
-        dest="lists",
-        metavar="FILE",
-        type=Path,
-        nargs="+",
-        default=[],
-        help="read price lists into the table: AWS's offer files (JSON or CSV), answers of describe-spot-price-history,"
-        " OVH's catalog",
-    )
     parser.add_argument("--provider", choices=PROVIDERS, help="show the prices of this provider only")
     parser.add_argument("--json", action="store_true", help="write JSON to standard output")
 
@@ -203,10 +240,15 @@ def _add_slurm_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.parse_size,
         help="memory of each job (default: 32GB)",
     )
-    group.add_argument("--slurm-time", metavar="TIME", help="time limit of each job (default: the partition's)")
-    group.add_argument("--slurm-partition", metavar="NAME", help="partition of the jobs (default: Slurm's)")
-    group.add_argument("--slurm-account", metavar="NAME", help="account that is charged (default: Slurm's)")
-    group.add_argument("--slurm-qos", metavar="NAME", help="quality of service of the jobs (default: Slurm's)")
+    group.add_argument(
+        "--slurm-time", metavar="TIME", type=duration_seconds, help="time limit of each job (default: the partition's)"
+    )
+    for name, what in (
+        ("partition", "partition of the jobs"),
+        ("account", "account that is charged"),
+        ("qos", "quality of service of the jobs"),
+    ):
+        group.add_argument(f"--slurm-{name}", metavar="NAME", type=parse_slurm_name, help=f"{what} (default: Slurm's)")
     group.add_argument(
         "--slurm-option",
         metavar="OPTION",
@@ -219,17 +261,21 @@ def _add_slurm_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attempts", metavar="N", type=int, help=ATTEMPTS_HELP)
     parser.add_argument("--replacements", metavar="N", type=int, help=REPLACEMENTS_HELP)
-    parser.add_argument("--capacity-timeout", metavar="TIME", help=CAPACITY_HELP)
+    parser.add_argument("--capacity-timeout", metavar="TIME", type=duration_seconds, help=CAPACITY_HELP)
     parser.add_argument("--additional", action="store_true", help=ADDITIONAL_HELP)
     parser.add_argument("--keep-going", action="store_true", help=KEEP_GOING_HELP)
-    parser.add_argument("--lease", metavar="TIME", default=LEASE, help=LEASE_HELP)
-    parser.add_argument("--unreachable-timeout", metavar="TIME", default="3min", help=TIMEOUT_HELP)
+    parser.add_argument("--lease", metavar="TIME", type=duration_seconds, default=LEASE, help=LEASE_HELP)
     parser.add_argument(
-        "--poll", metavar="TIME", default="5s", help="poll builds at this interval (default: %(default)s)"
+        "--unreachable-timeout", metavar="TIME", type=duration_seconds, default=180.0, help=TIMEOUT_HELP
+    )
+    parser.add_argument(
+        "--poll", metavar="TIME", type=duration_seconds, default=5.0, help="poll builds at this interval (default: 5s)"
     )
     parser.add_argument(
         "--image",
+        dest="images",
         metavar="FILE=TAG",
+        type=parse_image,
         action="append",
         default=[],
         help="copy this container image to the workers, which then need not pull it",
@@ -241,26 +287,5 @@ def _add_detach_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--detach", action="store_true", help=DETACH_HELP)
     group.add_argument("--controller", metavar="HOST", help=CONTROLLER_HELP)
     group.add_argument("--controller-type", metavar="TYPE", help="with --detach: machine type of the controller")
-    group.add_argument("--keep", metavar="TIME", help=KEEP_HELP)
+    group.add_argument("--keep", metavar="TIME", type=duration_seconds, help=KEEP_HELP)
     parser.set_defaults(parser=parser)
-
-
-def planned_worker_loss_limits(options: argparse.Namespace, way: WorkerArrangement) -> tuple[int, int]:
-    """Return `worker_loss_limits` of a planned run, whose workers of a pool are among those that are replaced."""
-    pool = 0 if way.pool is None else way.pool.workers
-    seconds = sum(way.worker_seconds) + pool * way.seconds
-    return worker_loss_limits(options, workers=way.worker_count + pool, worker_seconds=seconds)
-
-
-def worker_loss_limits(options: argparse.Namespace, *, workers: int, worker_seconds: float) -> tuple[int, int]:
-    """Return on how many workers each config is tried, and how many lost workers a run replaces.
-
-    By default as many as the run has workers and ``worker_seconds`` allow for: `SPOT_LOSSES` of each spot worker, one
-    in each hour of others.
-    """
-    each, hours = SPOT_LOSSES if options.spot else LOSSES, math.ceil(worker_seconds / 3600)
-    replacements = SPOT_LOSSES * workers if options.spot else max(SPOT_LOSSES, hours)
-    return (
-        each if getattr(options, "attempts", None) is None else options.attempts,
-        replacements if getattr(options, "replacements", None) is None else options.replacements,
-    )

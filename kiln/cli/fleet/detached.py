@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
-import re
 import secrets
 import sys
 import time
@@ -22,93 +20,39 @@ from kiln.base.errors import (
     UsageError,
 )
 from kiln.base.patterns import escaped_for_terminal
-from kiln.base.system.machine import PACKAGE_ROOT
-from kiln.base.text import duration_seconds
-from kiln.cli.fleet import planning
-from kiln.cli.fleet import site as fleet_site
-from kiln.cli.fleet.planning import (
-    CLOUDS,
-    CONTROLLER_TYPE,
-    KEEP,
-    controller_price_variable,
-    controller_type_row,
-    priced_controller_type,
-)
-from kiln.cli.fleet.prices import user_price_table_path
+from kiln.cli.fleet.options import CHARGE, CLOUDS, RUN_ID
 from kiln.cli.fleet.site import (
-    ANSIBLE,
     artifact_layout,
+    executor_secret_variables,
+    fleet_python,
     pip_index_variables,
     playbook_environment,
     playbook_site,
     record_region,
     run_folder,
-    worker_build_options,
     worker_build_variables,
 )
 from kiln.cli.main import make_pasteable
 from kiln.cli.options import container_client_variables
+from kiln.fleet.options import ANSIBLE
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kiln.fleet.ansible.playbooks import PlaybookSite
     from kiln.fleet.detached.controller import ControllerClient, ControllerSettings, RunKey
+    from kiln.fleet.options import FleetOptions
     from kiln.fleet.plan.plan import FleetPlan
     from kiln.recipe.feedstock import Feedstock
     from kiln.state.store.cache import RemoteConfig
 
 
-PROVIDERS = ("aws", "openstack", "static")  # whose workers another machine can reach
 DAY = 86400
 LONGEST = 14 * DAY  # seconds that a run may take which has no time limit
-TIMES = ("lease", "poll", "capacity_timeout", "unreachable_timeout")
-ID = "KILN_FLEET_ID"  # the variable by which a controller knows the name of its run
-# Options that stay here, or whose values are sent in another way.
-HERE = frozenset(
-    {
-        *("help", "configs", "filter", "all", "failed", "rebuild", "json", "vars", "prices", "image"),
-        *("detach", "controller", "controller_type", "keep"),
-        *("remote_executor", "remote_credentials"),
-    }
-)
 
 
-def new_run_id(environment: Mapping[str, str]) -> str:
-    """Return the name of a new run: a random one, or the one that a controller was given."""
-    name = environment.get(ID, "")
-    return name if re.fullmatch(r"[0-9a-f]{8}", name) else secrets.token_hex(4)
-
-
-def check_options(options: argparse.Namespace) -> None:
-    """Check the options of a run for contradictions with ``--detach``.
-
-    Raises:
-        UsageError: when there is one.
-    """
-    if not getattr(options, "detach", False):
-        for name in ("controller", "controller_type", "keep"):
-            if getattr(options, name, None) is not None:
-                raise UsageError(f"--{name.replace('_', '-')} requires --detach")
-        return
-    if options.provider not in PROVIDERS:
-        raise UsageError(
-            f"--detach requires --provider {', '.join(PROVIDERS[:-1])} or {PROVIDERS[-1]}",
-            why="jobs of Slurm wait for nobody: nohup is enough on a login node"
-            if options.provider == "slurm"
-            else "workers of this computer end with it",
-        )
-    if options.provider == "static" and options.controller is None:
-        raise UsageError("--detach with --provider static requires --controller HOST", hint="a host that ssh reaches")
-    if getattr(options, "image", None):
-        raise UsageError("--image cannot be used with --detach", hint="have the workers pull the image")
-    for name in TIMES:  # which only the run itself would read, on its controller
-        duration_seconds(getattr(options, name, None) or "0")
-
-
-def check_credential_expiry(options: argparse.Namespace, plan: FleetPlan, *, begins: bool) -> None:
+def check_credential_expiry(options: FleetOptions, plan: FleetPlan, *, begins: bool) -> None:
     """Compare the expiry of the credentials with the end of the plan of a detached run, which ``begins`` or does not.
 
     Raises:
@@ -118,15 +62,15 @@ def check_credential_expiry(options: argparse.Namespace, plan: FleetPlan, *, beg
     from kiln.fleet.plan.plan import Assumptions
 
     startup, now = Assumptions.read().startup, time.time()  # of the controller; then come the workers
-    limit = None if options.time_limit is None else now + startup + duration_seconds(options.time_limit)
+    limit = None if options.time_limit is None else now + startup + options.time_limit
     tests = 0.0 if plan.bounds.tests is None else plan.bounds.tests.seconds
     end = now + startup + plan.selection.seconds + tests
     credentials.require_lasting_credentials(
-        options.provider, os.environ, begin=now, end=end, limit=limit, begins=begins
+        options.provider, options.environment, begin=now, end=end, limit=limit, begins=begins
     )
 
 
-def start_controller_run(options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:
+def start_controller_run(options: FleetOptions, feedstock: Feedstock, configs: Sequence[RemoteConfig]) -> int:
     """Start a run on a controller of its own; return as soon as it runs there."""
     from kiln.base import process_table
     from kiln.fleet import run as fleet_run
@@ -135,7 +79,7 @@ def start_controller_run(options: argparse.Namespace, feedstock: Feedstock, conf
 
     run = secrets.token_hex(4)
     private, public = controller.create_ssh_key_pair(
-        run_folder(feedstock, run), run, container_client_variables(os.environ)
+        run_folder(feedstock, run), run, container_client_variables(options.environment)
     )
     settings = controller_settings(options, feedstock, [config.config for config in configs], run=run, key=public)
     inputs = {
@@ -149,7 +93,7 @@ def start_controller_run(options: argparse.Namespace, feedstock: Feedstock, conf
             controller.provision_controller(
                 site, run, kind=kind, say=lambda step: print(f"fleet run {run}: {step}", file=sys.stderr)
             )
-            key = controller.run_key_of_prepared_controller(site, run, private, inputs, worker_build_options(options))
+            key = controller.run_key_of_prepared_controller(site, run, private, inputs, options.build_options)
             key.write_key_file(path)
             controller.start_run_on_controller(site, settings)
         except BaseException:
@@ -168,78 +112,64 @@ def start_controller_run(options: argparse.Namespace, feedstock: Feedstock, conf
 
 
 def controller_settings(
-    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[str], *, run: str, key: str
+    options: FleetOptions, feedstock: Feedstock, configs: Sequence[str], *, run: str, key: str
 ) -> ControllerSettings:
     """Return what the controller gets: arguments, variables and files; no token for publishing among them."""
     from kiln.fleet.detached import controller, credentials
     from kiln.fleet.detached.controller import HOME, ControllerSettings
+    from kiln.fleet.plan.run import priced_controller_type
 
-    variables, certificates = controller.credentials_to_send(options.provider, os.environ)
+    variables, certificates = controller.credentials_to_send(options.provider, options.environment)
     names = credentials.variables_read_by_playbooks(ANSIBLE, options.provider)
+
+    def ansible_vault_and_environment() -> tuple[Path, Mapping[str, str]]:
+        """Return the program that decrypts variables, and its environment, in which it finds the password."""
+        python = fleet_python()
+        return python.with_name("ansible-vault"), playbook_environment(options.environment, python)
+
     vault = credentials.VaultDecryption(ansible_vault_and_environment)
-    host = existing_controller_host(options) if options.controller is not None else {}
+    host = existing_controller_host(options, options.controller) if options.controller is not None else {}
     place = (str(host["address"]), int(host.get("port", 22))) if host else None
     texts = credentials.variable_files_to_send(options.vars, names, vault, controller=place)
-    index = pip_index_variables(os.environ)
+    index = pip_index_variables(options.environment)
     # Without --rebuild, which is decided here: a run that is resumed there builds nothing that it has collected before.
-    arguments = ["fleet", "run", *configs, *controller_run_options(options), "--json"]
+    arguments = ["fleet", "run", *configs, *options.controller_words, "--json"]
     arguments += [word for name in texts if name.startswith("vars/") for word in ("--vars", f"{HOME}/{name}")]
-    prices = options.prices or user_price_table_path(os.environ)
-    if prices.is_file():
-        texts["prices.csv"] = controller.read_file_to_send(prices)
+    if options.prices is not None:
+        texts["prices.csv"] = controller.read_file_to_send(options.prices)
         arguments += ["--prices", f"{HOME}/prices.csv"]
     sizes = feedstock.root / "fleet-sizes.yml"
     kind = priced_controller_type(options)
-    price = {} if kind is None else controller_price_variable(kind, time.time())
-    executor = fleet_site.executor_secret_variables(options, os.environ)
+    price = {}
+    if kind is not None and kind.is_priced and (hourly := kind.hourly_price(spot=False)):
+        price = {CHARGE: " ".join((repr(hourly), repr(kind.billed), repr(time.time()), kind.currency, kind.name))}
+    variables |= {**index, **price, **executor_secret_variables(options), RUN_ID: run}
     return ControllerSettings(
         run=run,
         arguments=tuple(arguments),
         key=key,
-        keep=duration_seconds(options.keep or KEEP),
-        environment={**worker_build_variables(feedstock), **index, **variables, **price, **executor, ID: run},
+        keep=options.keep,
+        environment={**worker_build_variables(feedstock, options.environment), **variables},
         files={**texts, **certificates},
         feedstock={"fleet-sizes.yml": controller.read_file_to_send(sizes)} if sizes.is_file() else {},
     )
 
 
-def ansible_vault_and_environment() -> tuple[Path, Mapping[str, str]]:
-    """Return the program that decrypts variables, and its environment, in which it finds the password."""
-    from kiln.base import bootstrap
-
-    python = bootstrap.ensure_fleet_environment(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
-    return python.with_name("ansible-vault"), playbook_environment(os.environ, python)
-
-
-def controller_run_options(options: argparse.Namespace) -> list[str]:
-    """Return the options of this command line that the controller's own run gets."""
-    words: list[str] = []
-    for action in options.parser._actions:  # noqa: SLF001 - argparse has no public list of a parser's options
-        value = getattr(options, action.dest, action.default)
-        if action.dest in HERE or value == action.default or not action.option_strings:
-            continue
-        option = action.option_strings[-1]
-        if value is True:
-            words.append(option)
-        else:
-            words += [f"{option}={item}" for item in (value if isinstance(value, list) else [value])]
-    return words
-
-
-def controller_site_and_type(options: argparse.Namespace, feedstock: Feedstock, run: str) -> tuple[PlaybookSite, str]:
+def controller_site_and_type(options: FleetOptions, feedstock: Feedstock, run: str) -> tuple[PlaybookSite, str]:
     """Return the site and the machine type of a controller: the provider's of the workers, or an existing machine."""
     from kiln.base import files
     from kiln.fleet.detached import controller
+    from kiln.fleet.plan.run import CONTROLLER_TYPE, controller_type_row
 
     name = controller.controller_run_name(run)
     provider = "static" if options.controller is not None else options.provider
     site = playbook_site(options, feedstock, name, provider)
     record_region(options, run_folder(feedstock, name), provider)
     record_region(options, run_folder(feedstock, run), options.provider)
-    life = LONGEST if options.time_limit is None else duration_seconds(options.time_limit) + DAY
+    life = LONGEST if options.time_limit is None else options.time_limit + DAY
     own: dict[str, Any] = {
         "kiln_lease": 5400,
-        "kiln_lifetime": int(life + duration_seconds(options.keep or KEEP)),
+        "kiln_lifetime": int(life + options.keep),
         "kiln_build_options": [],
         "kiln_environment": {},
     }
@@ -254,13 +184,13 @@ def controller_site_and_type(options: argparse.Namespace, feedstock: Feedstock, 
         variables = {**site.variables, **own, "kiln_controller": "0.0.0.0/0"}
         site = dataclasses.replace(site, variables=variables, variable_files=(*site.variable_files, last))
         return site, options.controller_type or CONTROLLER_TYPE
-    host = existing_controller_host(options)
+    host = existing_controller_host(options, options.controller)
     variables = {**site.variables, **own}
     variables |= {"kiln_ssh_options": host.pop("ssh_options", {}), "kiln_static_hosts": [host]}
     return dataclasses.replace(site, variables=variables, variable_files=()), "static"
 
 
-def existing_controller_host(options: argparse.Namespace) -> dict[str, Any]:
+def existing_controller_host(options: FleetOptions, address: str) -> dict[str, Any]:
     """Return the host of ``--controller``: one of kiln_static_hosts in a file of variables, else what ssh reaches."""
     from kiln.base import yaml
     from kiln.fleet.detached import controller, credentials
@@ -269,10 +199,10 @@ def existing_controller_host(options: argparse.Namespace) -> dict[str, Any]:
         text = controller.read_file_to_send(path)
         data = {} if credentials.VAULT.search(text) else yaml.load(text)
         for host in (data.get("kiln_static_hosts") or ()) if isinstance(data, dict) else ():
-            if isinstance(host, dict) and host.get("address") == options.controller:
+            if isinstance(host, dict) and host.get("address") == address:
                 common = data.get("kiln_ssh_options")
                 return {**host, **({"ssh_options": common} if common else {})}
-    return credentials.static_host_from_user_ssh(options.controller, container_client_variables(os.environ))
+    return credentials.static_host_from_user_ssh(address, container_client_variables(options.environment))
 
 
 def remove_controller(site: PlaybookSite, run: str) -> None:
@@ -291,7 +221,7 @@ UNANSWERED = 10  # looks in a row without an answer: the controller is gone
 OVER = frozenset({"ended", "failed"})
 
 
-def run_key_and_feedstock(options: argparse.Namespace, root: Path) -> tuple[RunKey, Feedstock | None]:
+def run_key_and_feedstock(options: FleetOptions, root: Path) -> tuple[RunKey, Feedstock | None]:
     """Return the key of the run of a command line, and the feedstock of its folder, if it has one."""
     from kiln.fleet.detached import controller
     from kiln.recipe import feedstock as recipe_feedstock
@@ -319,17 +249,17 @@ def is_run_of_feedstock(feedstock: Feedstock, key: RunKey) -> bool:
     return all(entry.inputs.key == key.inputs[entry.config].key for entry in entries)
 
 
-def attach_to_run(options: argparse.Namespace, root: Path) -> int:
+def attach_to_run(options: FleetOptions, root: Path, *, target: Path | None, collects: bool) -> int:
     """Show a detached run until it is over, then collect its packages; Ctrl-C leaves it as it is."""
     from kiln.cli.output import run_view_for_stream
     from kiln.fleet.detached import controller, follow
 
     key, feedstock = run_key_and_feedstock(options, root)
-    with controller.controller_connection(key, container_client_variables(os.environ)) as connection:
+    with controller.controller_connection(key, container_client_variables(options.environment)) as connection:
         with contextlib.ExitStack() as stack:
 
             def enter_run_view(labels: Mapping[str, str]) -> Any:
-                return stack.enter_context(run_view_for_stream(sys.stderr, os.environ, labels))
+                return stack.enter_context(run_view_for_stream(sys.stderr, options.environment, labels))
 
             follower = follow.RunFollower(enter_run_view, lambda line: print(line, file=sys.stderr))
             try:
@@ -344,12 +274,12 @@ def attach_to_run(options: argparse.Namespace, root: Path) -> int:
                 return Interrupted.exit_code
         if follower.last.get("process") == "failed":
             print("the run was killed again and again, and is not started any more", file=sys.stderr)
-        if options.no_collect:
+        if not collects:
             return run_exit_code(follower.last)
-        return collect_from_controller(connection, key, feedstock, options, root)
+        return collect_from_controller(connection, key, feedstock, options, root, target)
 
 
-def provider_lists_controller(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> bool | None:
+def provider_lists_controller(options: FleetOptions, feedstock: Feedstock | None, key: RunKey) -> bool | None:
     """Return whether the provider lists a run's controller; None when it cannot be asked from here."""
     from kiln.fleet import run as fleet_run
 
@@ -365,30 +295,34 @@ def provider_lists_controller(options: argparse.Namespace, feedstock: Feedstock 
     return any(machine["name"] == key.machine and not machine["ended"] for machine in machines)
 
 
-def collect_ended_run(options: argparse.Namespace, root: Path) -> int:
+def collect_ended_run(options: FleetOptions, root: Path, *, target: Path | None) -> int:
     """Collect the packages, logs and report of a detached run that is over, and end its controller."""
     from kiln.fleet.detached import controller
 
     key, feedstock = run_key_and_feedstock(options, root)
-    with controller.controller_connection(key, container_client_variables(os.environ)) as connection:
+    with controller.controller_connection(key, container_client_variables(options.environment)) as connection:
         state = connection.run_state()
         if state["process"] not in OVER:
             raise UsageError(
                 f"the fleet run {key.run} is not over",
                 hint=f"{fleet_action_command('attach', options, key)} shows it, and collects then",
             )
-        return collect_from_controller(connection, key, feedstock, options, root)
+        return collect_from_controller(connection, key, feedstock, options, root, target)
 
 
 def collect_from_controller(
-    connection: ControllerClient, key: RunKey, feedstock: Feedstock | None, options: argparse.Namespace, root: Path
+    connection: ControllerClient,
+    key: RunKey,
+    feedstock: Feedstock | None,
+    options: FleetOptions,
+    root: Path,
+    target: Path | None,
 ) -> int:
     """Fetch and check the results, store them in the feedstock or in a folder, and end the controller."""
     from kiln.base import files
     from kiln.fleet.detached import follow
     from kiln.fleet.records import FleetLedger
 
-    target = options.to
     if feedstock is None and target is None:
         target = root / f"fleet-{key.run}"
     folder = target.absolute() / ".part" if target is not None else run_folder(feedstock, key.run) / "collected"  # type: ignore[arg-type]
@@ -458,7 +392,7 @@ def end_controller(
     connection: ControllerClient,
     key: RunKey,
     feedstock: Feedstock | None,
-    options: argparse.Namespace,
+    options: FleetOptions,
     *,
     is_collected: bool = False,
 ) -> KilnError | None:
@@ -499,14 +433,15 @@ def end_controller(
                 print(make_pasteable(text, feedstock.root), file=sys.stderr)
                 return error
         controller.remove_run_key(folder)
-    text = planning.controller_end_text(key, is_alive=alive, is_removed=site is not None)
-    print(text, file=sys.stderr)
+    state = "still answers, and ends by its lease" if alive else "has ended"
+    print(f"{key.run}: its controller {state}", file=sys.stderr)
+    if site is None and key.provider in CLOUDS:
+        text = f"its security group remains at {key.provider}, and costs nothing"
+        print(f"{key.run}: {text}; kiln fleet down {key.run}, where the run began, removes it", file=sys.stderr)
     return None
 
 
-def site_of_controller_started_here(
-    options: argparse.Namespace, feedstock: Feedstock, key: RunKey
-) -> PlaybookSite | None:
+def site_of_controller_started_here(options: FleetOptions, feedstock: Feedstock, key: RunKey) -> PlaybookSite | None:
     """Return the site of a controller that was started from this folder; None elsewhere."""
     from kiln.fleet.detached import controller
 
@@ -515,10 +450,9 @@ def site_of_controller_started_here(
     return playbook_site(options, feedstock, controller.controller_run_name(key.run), key.provider)
 
 
-def fleet_action_command(action: str, options: argparse.Namespace, key: RunKey) -> str:
+def fleet_action_command(action: str, options: FleetOptions, key: RunKey) -> str:
     """Return the command for an action on a detached run, as it was named on this command line."""
-    name = getattr(options, "key", None)
-    return f"kiln fleet {action} {key.run if name is None else f'--key {name}'}"
+    return f"kiln fleet {action} {key.run if options.key is None else f'--key {options.key}'}"
 
 
 def print_remaining_detached_runs(feedstock: Feedstock, *, is_alone: bool) -> None:
@@ -544,7 +478,7 @@ def is_detached(feedstock: Feedstock, run: str) -> bool:
     return any(key.run == run for key in controller.find_run_keys(feedstock))
 
 
-def tear_down_run_of_key(options: argparse.Namespace, root: Path) -> int:
+def tear_down_run_of_key(options: FleetOptions, root: Path, runs: Sequence[str]) -> int:
     """Stop the detached run of a key, from any computer.
 
     Raises:
@@ -553,9 +487,9 @@ def tear_down_run_of_key(options: argparse.Namespace, root: Path) -> int:
     from kiln.base import files, process_table
 
     key, feedstock = run_key_and_feedstock(options, root)
-    if set(options.runs) - {key.run}:
+    if set(runs) - {key.run}:
         raise UsageError(
-            f"--key is that of the fleet run {key.run}, and cannot be used for {', '.join(options.runs)}",
+            f"--key is that of the fleet run {key.run}, and cannot be used for {', '.join(runs)}",
             hint="leave out RUN, or --key",
         )
     with contextlib.ExitStack() as stack:
@@ -566,7 +500,7 @@ def tear_down_run_of_key(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def tear_down_detached_run(options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey) -> None:
+def tear_down_detached_run(options: FleetOptions, feedstock: Feedstock | None, key: RunKey) -> None:
     """Stop a detached run, and end its controller.
 
     A controller that cannot be reached is terminated at its provider, and then the workers that it has left there;
@@ -579,7 +513,7 @@ def tear_down_detached_run(options: argparse.Namespace, feedstock: Feedstock | N
     from kiln.fleet.detached import controller
 
     try:
-        with controller.controller_connection(key, container_client_variables(os.environ)) as connection:
+        with controller.controller_connection(key, container_client_variables(options.environment)) as connection:
             run = stop_run_and_wait(connection).get("fleet")
             left = end_controller(connection, key, feedstock, options)
     except MachinesUnknown as error:
@@ -598,7 +532,7 @@ def tear_down_detached_run(options: argparse.Namespace, feedstock: Feedstock | N
 
 
 def terminate_workers_without_controller(
-    options: argparse.Namespace, feedstock: Feedstock | None, key: RunKey, provider: str = ""
+    options: FleetOptions, feedstock: Feedstock | None, key: RunKey, provider: str = ""
 ) -> None:
     """Terminate the workers of a run whose controller is gone, which nobody else does; elsewhere, say how.
 
@@ -636,18 +570,18 @@ def stop_run_and_wait(connection: ControllerClient) -> dict[str, Any]:
         time.sleep(LOOK)
 
 
-def show_run_or_config_log(options: argparse.Namespace, root: Path) -> int:
+def show_run_or_config_log(options: FleetOptions, root: Path, config: str | None) -> int:
     """Print the log of a config of a detached run, or without one what the run itself has printed."""
     from kiln.fleet.detached import controller
 
-    if options.key is not None and options.run is not None and options.config is None:
-        options.run, options.config = None, options.run  # with a key, the only name is a config's
+    if options.key is not None and config is None:
+        config = options.run  # with a key, the only name is a config's
     key, _ = run_key_and_feedstock(options, root)
-    with controller.controller_connection(key, container_client_variables(os.environ)) as connection:
-        if options.config is None:
+    with controller.controller_connection(key, container_client_variables(options.environment)) as connection:
+        if config is None:
             print_untrusted_text("\n".join(connection.run_state()["output"]))
         else:
-            connection.stream_config_log(options.config.removesuffix(".yaml"), print_untrusted_text)
+            connection.stream_config_log(config.removesuffix(".yaml"), print_untrusted_text)
     return 0
 
 
@@ -656,14 +590,14 @@ def print_untrusted_text(text: str) -> None:
     print(escaped_for_terminal(text))
 
 
-def show_detached_run_status(options: argparse.Namespace, root: Path) -> int:
+def show_detached_run_status(options: FleetOptions, root: Path) -> int:
     """Print the status of a detached run."""
     key, _ = run_key_and_feedstock(options, root)
     print(make_pasteable(detached_run_status_text(key, options), root))
     return 0
 
 
-def detached_run_status_text(key: RunKey, options: argparse.Namespace) -> str:
+def detached_run_status_text(key: RunKey, options: FleetOptions) -> str:
     """Return the status of a detached run, asked from its controller."""
     from kiln.base.serialization import from_json_values
     from kiln.fleet import inventory
@@ -674,7 +608,7 @@ def detached_run_status_text(key: RunKey, options: argparse.Namespace) -> str:
     from kiln.state.ledger.json_columns import record_from_json
     from kiln.state.results import MatrixReport
 
-    with controller.controller_connection(key, container_client_variables(os.environ)) as connection:
+    with controller.controller_connection(key, container_client_variables(options.environment)) as connection:
         state = connection.run_state()
     fleet = None if state.get("fleet") is None else from_json_values(FleetRun, state["fleet"])
     report = None if state.get("report") is None else record_from_json(MatrixReport, state["report"])

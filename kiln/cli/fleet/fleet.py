@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -11,25 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.base.errors import UsageError
-from kiln.base.text import duration_seconds
 from kiln.cli import build
 from kiln.cli import options as cli_options
 from kiln.cli import output as cli_output
-from kiln.cli.fleet import detached, planning, prices, slurm, teardown
-from kiln.cli.fleet import site as fleet_site
+from kiln.cli.fleet import detached, prices, slurm, teardown
 from kiln.cli.fleet import tests as fleet_tests
-from kiln.cli.fleet.arguments import CAPACITY_TIMEOUT, add_arguments, planned_worker_loss_limits
-from kiln.cli.fleet.planning import (
-    UP_TO_DATE,
-    config_resource_needs,
-    fleet_plan_of_configs,
-    plan_with_job_sizes,
-    require_known_machine_types,
-    worker_count_limit,
-)
-from kiln.cli.fleet.site import artifact_layout, playbook_site, run_folder, worker_build_options
+from kiln.cli.fleet.arguments import add_arguments
+from kiln.cli.fleet.options import parse_options
+from kiln.cli.fleet.site import account_quotas, artifact_layout, playbook_site, require_recipe_support, run_folder
 from kiln.cli.main import make_pasteable
 from kiln.cli.output import run_view_of_configs
+from kiln.fleet.options import SLURM
+from kiln.fleet.plan.run import UP_TO_DATE
 from kiln.state.results import ConfigRun, ConfigState
 
 if TYPE_CHECKING:
@@ -39,6 +33,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.ansible.playbooks import PlaybookSite
     from kiln.fleet.model import FleetRun, Offer
+    from kiln.fleet.options import FleetOptions
     from kiln.fleet.plan.plan import FleetPlan, WorkerTestPlan
     from kiln.fleet.records import FleetLedger
     from kiln.fleet.run_config import FleetRunConfig
@@ -49,63 +44,59 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-DETACHED = {
-    "attach": detached.attach_to_run,
-    "logs": detached.show_run_or_config_log,
-    "collect": detached.collect_ended_run,
-}
-BY_KEY = {
-    "status": detached.show_detached_run_status,
-    "down": detached.tear_down_run_of_key,
-}  # with --key
 
-
-def run(options: argparse.Namespace, root: Path) -> int:
+def run(namespace: argparse.Namespace, root: Path) -> int:
     """Run an action of ``kiln fleet``."""
     from kiln.recipe import feedstock as recipe_feedstock
 
-    if options.action == "prices":  # needs no feedstock
-        return prices.run(options)
-    if options.action in {"plan", "run", "test"}:
-        slurm.check_options(options)
-        planning.check_options(options)
-        detached.check_options(options)
-        fleet_site.check_options(options, os.environ)
-    if options.action in DETACHED or (options.action in BY_KEY and options.key is not None):
-        return (DETACHED.get(options.action) or BY_KEY[options.action])(options, root)
-    feedstock = recipe_feedstock.load(root)
-    actions = {
-        "plan": show_plan,
-        "run": run_fleet,
-        "test": fleet_tests.run,
-        "status": show_run_status,
-        "down": teardown.tear_down_runs,
-        "sweep": teardown.sweep_expired_workers,
+    options = parse_options(namespace, os.environ)
+    named_by_key = {
+        "attach": lambda: detached.attach_to_run(options, root, target=namespace.to, collects=not namespace.no_collect),
+        "logs": lambda: detached.show_run_or_config_log(options, root, namespace.config),
+        "collect": lambda: detached.collect_ended_run(options, root, target=namespace.to),
+        "status": lambda: detached.show_detached_run_status(options, root),
+        "down": lambda: detached.tear_down_run_of_key(options, root, namespace.runs),
     }
-    return actions[options.action](options, feedstock)
+    if namespace.action == "prices":
+        return prices.show_prices(options)
+    if options.key is not None or namespace.action in {"attach", "logs", "collect"}:
+        return named_by_key[namespace.action]()
+    feedstock = recipe_feedstock.load(root)
+    if namespace.action in {"plan", "run", "test"}:
+        action = {"plan": show_plan, "run": run_fleet, "test": fleet_tests.run_tests}[namespace.action]
+        return action(options, feedstock, cli_options.selected_configs(feedstock, namespace))
+    if namespace.action == "status":
+        return show_run_status(options, feedstock, provider=namespace.ask)
+    if namespace.action == "down":
+        return teardown.tear_down_runs(options, feedstock, namespace.runs)
+    return teardown.sweep(options, feedstock, namespace)
 
 
 # The plan
 
 
-def show_plan(options: argparse.Namespace, feedstock: Feedstock) -> int:
+def show_plan(options: FleetOptions, feedstock: Feedstock, names: Sequence[str]) -> int:
     """Print the plan of a run."""
     from kiln.fleet.plan import output
+    from kiln.fleet.plan import run as fleet_plan
+    from kiln.fleet.plan.limits import config_resource_needs
     from kiln.fleet.records import FleetLedger
 
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
-        selection = select_configs(options, feedstock)
+        selection = select_configs(options, feedstock, names)
         configs = selection.configs
         stage = fleet_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
         tests = fleet_tests.gpu_test_plan(stage, selection.cached, configs)
-        quotas = planning.account_quotas(options, feedstock)
-        plan = fleet_plan_of_configs(options, feedstock, configs, ledger, tests, quotas)
-    is_slurm = options.provider == slurm.SLURM
+        quotas = account_quotas(options, feedstock)
+        plan = fleet_plan.plan_run(feedstock, options, configs, ledger, tests, quotas)
+    is_slurm = options.slurm is not None
     if is_slurm:
-        plan = plan_with_job_sizes(plan, config_resource_needs(feedstock, [config.config for config in configs]))
+        plan = fleet_plan.plan_with_job_sizes(
+            plan, config_resource_needs(feedstock, [config.config for config in configs])
+        )
     if options.detach:
         detached.check_credential_expiry(options, plan, begins=False)
-    terms = None if is_slurm else planning.run_terms_of_plan(options, plan)
+    terms = None if is_slurm else fleet_plan.run_terms_of_plan(options, plan)
     print(json.dumps(output.plan_as_json(plan, terms), indent=2) if options.json else output.plan_as_text(plan, terms))
     return 0
 
@@ -119,19 +110,15 @@ class FleetConfigSelection:
     all: tuple[RemoteConfig, ...]
 
 
-def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequence[str] = ()) -> FleetConfigSelection:
-    """Return the selected configs.
-
-    Raises:
-        UsageError: when no config is selected.
-    """
+def select_configs(options: FleetOptions, feedstock: Feedstock, names: Sequence[str]) -> FleetConfigSelection:
+    """Return the configs of some names, with the packages of those that are up to date."""
     from kiln.run import recipe_checks
     from kiln.state.store import cache
 
-    names = dict.fromkeys((*cli_options.selected_configs(feedstock, options), *more))
+    names = tuple(dict.fromkeys(names))
     recipe_checks.require_supported_recipe(feedstock, names)  # before workers are provisioned, and paid for
-    fleet_site.require_recipe_support(feedstock, names, options)
-    configs = cache.remote_configs(feedstock, tuple(names), options=worker_build_options(options))
+    require_recipe_support(feedstock, names, options)
+    configs = cache.remote_configs(feedstock, names, options=options.build_options)
     finished = {} if options.rebuild else cache.collected_packages(feedstock, configs)
     cached = tuple(
         ConfigRun(
@@ -151,7 +138,7 @@ def select_configs(options: argparse.Namespace, feedstock: Feedstock, more: Sequ
 # The run
 
 
-def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
+def run_fleet(options: FleetOptions, feedstock: Feedstock, names: Sequence[str]) -> int:
     """Build configs on many workers, and return the exit code of what failed."""
     from kiln.base import files, process, process_table
     from kiln.fleet import run as fleet_run
@@ -160,13 +147,12 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.run.report.page import report_as_json
 
     layout = artifact_layout(feedstock)
-    is_slurm = options.provider == slurm.SLURM
-    for program in SLURM_PROGRAMS if is_slurm else fleet_tests.PROGRAMS:
-        process.find_program(program, env=os.environ)
+    for program in SLURM_PROGRAMS if options.slurm is not None else fleet_tests.PROGRAMS:
+        process.find_program(program, env=options.environment)
     if options.detach:
-        return start_detached_run(options, feedstock)
+        return start_detached_run(options, feedstock, names)
     with files.held_lock_file(layout.common_lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
-        selection, previous = selection_and_run_to_resume(options, feedstock, ledger)
+        selection, previous = selection_and_run_to_resume(options, feedstock, names, ledger)
         stage = fleet_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
         tests = fleet_tests.gpu_test_plan(stage, selection.cached, selection.configs)
         if not (selection.configs or tests):
@@ -199,32 +185,33 @@ def run_fleet(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
 
 def selection_and_run_to_resume(
-    options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger
+    options: FleetOptions, feedstock: Feedstock, names: Sequence[str], ledger: FleetLedger
 ) -> tuple[FleetConfigSelection, FleetRun | None]:
     """Return the selected configs, and the run to resume, whose configs are among them."""
     from kiln.fleet import run as fleet_run
     from kiln.fleet.records import config_of_job
 
-    selection = select_configs(options, feedstock)
+    selection = select_configs(options, feedstock, names)
     previous = fleet_run.run_to_resume(
         ledger.fleet_runs(), provider=options.provider, key=selection.all[0].inputs.shared
     )
     if previous is None:
         previous = teardown.recover_or_end_unrecorded_runs(options, feedstock, selection.all, ledger)
     if previous is not None:
-        selection = select_configs(options, feedstock, tuple(config_of_job(job.config) for job in previous.jobs))
+        selection = select_configs(options, feedstock, (*names, *(config_of_job(job.config) for job in previous.jobs)))
         print(f"resuming the fleet run {previous.id}", file=sys.stderr)
     return selection, previous
 
 
-def start_detached_run(options: argparse.Namespace, feedstock: Feedstock) -> int:
+def start_detached_run(options: FleetOptions, feedstock: Feedstock, names: Sequence[str]) -> int:
     """Start a run on a controller of its own, once its plan is known to be possible."""
     from kiln.base import files
+    from kiln.fleet.plan import run as fleet_plan
     from kiln.fleet.records import FleetLedger
 
     layout = artifact_layout(feedstock)
     with FleetLedger(layout.ledger) as ledger:
-        selection = select_configs(options, feedstock)
+        selection = select_configs(options, feedstock, names)
         if selection.cached:
             stage = fleet_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
             fleet_tests.print_untested_configs_note(stage, selection.cached)
@@ -233,15 +220,15 @@ def start_detached_run(options: argparse.Namespace, feedstock: Feedstock) -> int
             return 0
         stage = fleet_tests.gpu_test_stage(options, feedstock, selection.configs, ledger)
         tests = fleet_tests.gpu_test_plan(stage, (), selection.configs)
-        plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests)
-        planning.run_terms_of_plan(options, plan)
+        plan = fleet_plan.plan_run(feedstock, options, selection.configs, ledger, tests)
+        fleet_plan.run_terms_of_plan(options, plan)
         lock = layout.common_lock_file("fleet-detach")
         with files.held_lock_file(lock):  # of two at once, the second has to see the first
             teardown.require_no_run_of_same_build(options, feedstock, selection.configs, ledger)
             # another run would have a part of these
-            quotas = planning.account_quotas(options, feedstock)
-            plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
-            print_quota_warnings(plan, planning.offers_by_type(options, plan).values())
+            quotas = account_quotas(options, feedstock)
+            plan = fleet_plan.plan_run(feedstock, options, selection.configs, ledger, tests, quotas)
+            print_quota_warnings(plan, fleet_plan.offers_by_type(options, plan).values())
             detached.check_credential_expiry(options, plan, begins=True)
             return detached.start_controller_run(options, feedstock, selection.configs)
 
@@ -264,7 +251,7 @@ def add_collected_packages(
 
 
 def plan_run_config_and_site(
-    options: argparse.Namespace,
+    options: FleetOptions,
     feedstock: Feedstock,
     selection: FleetConfigSelection,
     previous: FleetRun | None,
@@ -272,72 +259,54 @@ def plan_run_config_and_site(
     tests: WorkerTestPlan | None = None,
 ) -> tuple[FleetRunConfig, PlaybookSite | SlurmSite]:
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
+    from kiln.fleet import run_config
+    from kiln.fleet.plan import run as fleet_plan
+    from kiln.fleet.plan.limits import config_resource_needs
     from kiln.fleet.plan.plan import Assumptions
-    from kiln.fleet.run_config import FleetRunConfig, cache_worker_type, recorded_pool_type_and_size
 
-    is_slurm = options.provider == slurm.SLURM
+    is_slurm = options.slurm is not None
     if previous is not None and not is_slurm:
-        options.types = list(previous.machine_types)
-        options.cache = options.cache or cache_worker_type(previous)
-        if options.pool is None and (pool := recorded_pool_type_and_size(previous)) is not None:
-            options.pool_type, options.pool = pool
-        require_known_machine_types(options, previous)
+        cache = options.cache or run_config.cache_worker_type(previous)
+        options = dataclasses.replace(options, types=tuple(previous.machine_types), cache=cache)
+        fleet_plan.require_known_machine_types(options, previous)
     # a resumed run has workers already
-    quotas = () if previous is not None else planning.account_quotas(options, feedstock)
-    plan = fleet_plan_of_configs(options, feedstock, selection.configs, ledger, tests, quotas)
-    offers = {} if is_slurm else planning.offers_by_type(options, plan)
+    quotas = () if previous is not None else account_quotas(options, feedstock)
+    plan = fleet_plan.plan_run(feedstock, options, selection.configs, ledger, tests, quotas)
+    way = plan.selection
+    offers = {} if is_slurm else fleet_plan.offers_by_type(options, plan)
     print_quota_warnings(plan, offers.values())
-    run_id = detached.new_run_id(os.environ) if previous is None else previous.id
-    assumptions, n = Assumptions.read(), len(selection.configs)
-    attempts, replacements = planned_worker_loss_limits(options, plan.selection)
-    run_config = FleetRunConfig(
+    run_id, count = run_config.run_id(options, previous), len(selection.configs)
+    config = run_config.compose_run_config(
+        options,
+        Assumptions.read(),
         id=run_id,
         command=cli_options.masked_command_line(),
-        machine_type=plan.selection.machine_type,
+        logs=run_folder(feedstock, run_id) / "logs",
+        previous_run=previous,
+        losses=fleet_plan.planned_loss_limits(options, plan),
+        machine_type=way.machine_type,
         estimates=plan.estimates,
-        max_workers=min(worker_count_limit(options, n), n) if is_slurm else plan.selection.worker_count,
-        type_workers={}
-        if is_slurm
-        else {kind: plan.selection.worker_types.count(kind) for kind in plan.selection.machine_types},
+        max_workers=min(fleet_plan.worker_count_limit(options, count), count) if is_slurm else way.worker_count,
+        type_workers={} if is_slurm else {kind: way.worker_types.count(kind) for kind in way.machine_types},
         type_offers=offers,
-        capacity_timeout=duration_seconds(options.capacity_timeout or CAPACITY_TIMEOUT),
-        lifetime=planning.worker_lifetime(options, plan),
-        controller=planning.own_controller_charge(os.environ),
+        lifetime=fleet_plan.worker_lifetime(options, plan),
         is_scheduled=is_slurm,
-        spot=options.spot,
-        cache=plan.selection.cache,
-        pool=None if plan.selection.pool is None else plan.selection.pool.machine_type,
-        pool_workers=0 if plan.selection.pool is None else plan.selection.pool.workers,
-        wait_for_cold=plan.selection.wait_for_cold,
-        attempts=attempts,
-        is_strict=options.attempts is not None,
-        keep_going=options.keep_going,
-        replacements=replacements,
-        reclaims=replacements,
-        lease=duration_seconds(options.lease),
-        unreachable_timeout=duration_seconds(options.unreachable_timeout),
-        budget=options.budget,
-        time_limit=None if options.time_limit is None else duration_seconds(options.time_limit),
-        startup=assumptions.startup,
-        teardown=assumptions.teardown,
-        collect=assumptions.collect,
-        packages=assumptions.packages,
+        cache=way.cache,
+        wait_for_cold=way.wait_for_cold,
         key=selection.configs[0].inputs.shared,
         cached_configs=selection.cached,
-        previous_run=previous,
-        logs=run_folder(feedstock, run_id) / "logs",
         tests=tests,
     )
     if is_slurm:
         sizes = config_resource_needs(feedstock, [config.config for config in selection.all])
-        return run_config, slurm.slurm_run_site(options, feedstock, run_id, sizes)
-    return run_config, playbook_site(options, feedstock, run_id, options.provider, run_config=run_config)
+        return config, slurm.slurm_run_site(options, feedstock, run_id, sizes)
+    return config, playbook_site(options, feedstock, run_id, options.provider, run_config=config)
 
 
 # Runs in the ledger, and at a provider
 
 
-def show_run_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
+def show_run_status(options: FleetOptions, feedstock: Feedstock, *, provider: str | None) -> int:
     """Print the fleet runs of the ledger, or the workers that a provider lists."""
     from kiln.fleet import inventory
     from kiln.fleet import run as fleet_run
@@ -345,15 +314,12 @@ def show_run_status(options: argparse.Namespace, feedstock: Feedstock) -> int:
     from kiln.fleet.records import FleetLedger
     from kiln.state.ledger import database
 
-    if options.ask == slurm.SLURM:
-        print(slurm.slurm_jobs_as_json())
+    if provider == SLURM:
+        print(slurm.slurm_jobs_as_json(options))
         return 0
-    if options.ask:
-        print(
-            json.dumps(
-                fleet_run.list_existing_workers(playbook_site(options, feedstock, "look", options.ask)), indent=4
-            )
-        )
+    if provider:
+        site = playbook_site(options, feedstock, "look", provider)
+        print(json.dumps(fleet_run.list_existing_workers(site), indent=4))
         return 0
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
         runs = [run for run in ledger.fleet_runs() if options.run in {None, run.id}]

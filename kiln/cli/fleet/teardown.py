@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import AlreadyRunning, CredentialsRefused, KilnError, MachinesUnknown, UsageError, raise_all
 from kiln.base.system.machine import PACKAGE_ROOT
-from kiln.base.text import duration_seconds, table
+from kiln.base.text import table
 from kiln.cli.fleet import detached, slurm
-from kiln.cli.fleet.planning import CLOUDS, priced_machine_types
+from kiln.cli.fleet.options import CLOUDS
 from kiln.cli.fleet.site import artifact_layout, playbook_site, provider_variables_without_secrets
-from kiln.cli.fleet.slurm import SLURM
+from kiln.fleet.options import SLURM
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping, Sequence
 
     from kiln.fleet.model import FleetRun
+    from kiln.fleet.options import FleetOptions
     from kiln.fleet.records import FleetLedger
     from kiln.recipe.feedstock import Feedstock
     from kiln.state.store.cache import RemoteConfig
 
 
-def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
+def tear_down_runs(options: FleetOptions, feedstock: Feedstock, runs: Sequence[str]) -> int:
     """Remove all that runs have at their providers."""
     from kiln.base import files, process_table
     from kiln.fleet.records import FleetLedger
@@ -37,7 +37,7 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
         process_table.termination_as_interrupt(),
     ):
         providers = {run.id: run.provider for run in ledger.fleet_runs()}
-        ids = options.runs or [run.id for run in ledger.fleet_runs() if run.finished is None]
+        ids = runs or [run.id for run in ledger.fleet_runs() if run.finished is None]
         errors: list[KilnError] = []
         for run_id in ids:
             try:
@@ -45,13 +45,13 @@ def tear_down_runs(options: argparse.Namespace, feedstock: Feedstock) -> int:
             except KilnError as error:  # the workers of the others are paid for, too
                 errors.append(error)
         raise_all(errors)
-    if not options.runs:
+    if not runs:
         detached.print_remaining_detached_runs(feedstock, is_alone=not ids)
     return 0
 
 
 def tear_down_run(
-    options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str | None
+    options: FleetOptions, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str | None
 ) -> None:
     """Remove all that a run has, which may be detached."""
     from kiln.fleet.detached import controller
@@ -68,14 +68,14 @@ def tear_down_run(
 
 
 def tear_down_at_provider(
-    options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str
+    options: FleetOptions, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str
 ) -> None:
     """Remove all that a run has at its provider, and store that."""
     from kiln.fleet import run as fleet_run
 
     site = (
-        slurm.slurm_site_of_stored_settings(feedstock, run)
-        if provider == slurm.SLURM
+        slurm.slurm_site_of_stored_settings(options, feedstock, run)
+        if provider == SLURM
         else playbook_site(options, feedstock, run, provider)
     )
     fleet_run.tear_down_run(site, run)
@@ -83,30 +83,42 @@ def tear_down_at_provider(
     print(f"{run}: all workers are terminated", file=sys.stderr)
 
 
-def sweep_expired_workers(options: argparse.Namespace, feedstock: Feedstock) -> int:
-    """Remove the user's expired workers of all runs; with ``--all`` everybody's, once that was confirmed."""
+def sweep(options: FleetOptions, feedstock: Feedstock, namespace: argparse.Namespace) -> int:
+    """Remove the user's expired workers of all runs, or print a timer that does; with ``--all`` everybody's.
+
+    Raises:
+        UsageError: for a user without a name, or one of Slurm.
+    """
+    user: str | None = namespace.user
+    if user == "":  # to the playbook that is everybody: an unset variable of a script is not meant so
+        raise UsageError("--user needs a name", hint="leave it out for your own workers; --all is for everybody's")
+    if user is not None and options.provider == SLURM:
+        raise UsageError("--user is not for Slurm", hint="leave it out: Slurm cancels your own jobs only")
+    if namespace.print_timer:
+        print(sweep_timer_script(options, feedstock, user=user, every=namespace.every), end="")
+        return 0
+    return sweep_expired_workers(options, feedstock, user=user, everything=namespace.all, is_confirmed=namespace.yes)
+
+
+def sweep_expired_workers(
+    options: FleetOptions, feedstock: Feedstock, *, user: str | None, everything: bool, is_confirmed: bool
+) -> int:
+    """Remove the user's expired workers of all runs; with ``everything`` all, once that was confirmed."""
     from kiln.fleet import run as fleet_run
 
-    if options.user == "":  # to the playbook that is everybody: an unset variable of a script is not meant so
-        raise UsageError("--user needs a name", hint="leave it out for your own workers; --all is for everybody's")
-    if options.user is not None and options.provider == slurm.SLURM:
-        raise UsageError("--user is not for Slurm", hint="leave it out: Slurm cancels your own jobs only")
-    if options.print_timer:
-        print(sweep_timer_script(options, feedstock), end="")
-        return 0
-    if options.provider == slurm.SLURM:
-        slurm.cancel_abandoned_slurm_jobs(everything=options.all)
+    if options.provider == SLURM:
+        slurm.cancel_abandoned_slurm_jobs(options, everything=everything)
         print("no jobs of abandoned runs remain", file=sys.stderr)
         return 0
     site = playbook_site(options, feedstock, "sweep", options.provider)
     ids = None
-    if options.all and not options.yes:
-        workers = workers_of_user(options.user, fleet_run.list_existing_workers(site))
+    if everything and not is_confirmed:
+        workers = workers_of_user(user, fleet_run.list_existing_workers(site))
         if not confirm_termination(workers):
             return 0
         ids = [str(worker["id"]) for worker in workers]  # a run may have created others since they were listed
-    remaining = fleet_run.sweep_leftover_workers(site, everything=options.all, user=options.user, ids=ids)
-    print("no workers remain" if options.all else "no expired workers remain", file=sys.stderr)
+    remaining = fleet_run.sweep_leftover_workers(site, everything=everything, user=user, ids=ids)
+    print("no workers remain" if everything else "no expired workers remain", file=sys.stderr)
     if remaining:
         print("still there:", file=sys.stderr)
         print(worker_table(remaining), file=sys.stderr)
@@ -146,24 +158,24 @@ def worker_table(workers: Iterable[Mapping[str, Any]]) -> str:
     return table(("user", "run", "worker", "type", "state"), [(row[0] or "unknown", *row[1:]) for row in rows])
 
 
-def sweep_timer_script(options: argparse.Namespace, feedstock: Feedstock) -> str:
+def sweep_timer_script(options: FleetOptions, feedstock: Feedstock, *, user: str | None, every: float) -> str:
     """Return the script that installs a timer for the same sweep, with the environment without its secrets."""
     from kiln.fleet import run_config
 
     more = [word for path in options.vars for word in ("--vars", str(path.absolute()))]
-    more += [] if options.user is None else ["--user", options.user]
+    more += [] if user is None else ["--user", user]
     argv = (sys.executable, "-m", "kiln", "-C", str(feedstock.root.absolute()), "fleet", "sweep")
     return run_config.sweep_timer_script(
         options.provider,
         (*argv, "--provider", options.provider, *more),
         folder=str(PACKAGE_ROOT),
-        environment=provider_variables_without_secrets(os.environ),
-        every=duration_seconds(options.every),
+        environment=provider_variables_without_secrets(options.environment),
+        every=every,
     )
 
 
 def recover_or_end_unrecorded_runs(
-    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
+    options: FleetOptions, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> FleetRun | None:
     """Return the run to resume whose ledger was lost; end those that have other inputs, or nothing left.
 
@@ -173,6 +185,7 @@ def recover_or_end_unrecorded_runs(
         AlreadyRunning: when another computer has started workers for the same builds.
     """
     from kiln.fleet import run as fleet_run
+    from kiln.fleet.plan.run import priced_machine_types
 
     key, known = configs[0].inputs.shared, [run.id for run in ledger.fleet_runs()]
     for note in fleet_run.notes_of_unrecorded_runs(
@@ -198,7 +211,7 @@ def recover_or_end_unrecorded_runs(
 
 
 def require_no_run_of_same_build(
-    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
+    options: FleetOptions, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> None:
     """Refuse to detach a second run of the same recipe and build options, before it gets a machine.
 
@@ -227,9 +240,7 @@ def require_no_run_of_same_build(
         _require_no_workers_elsewhere(options, feedstock, shared, [run.id for run in runs])
 
 
-def _require_no_workers_elsewhere(
-    options: argparse.Namespace, feedstock: Feedstock, key: str, known: Sequence[str]
-) -> None:
+def _require_no_workers_elsewhere(options: FleetOptions, feedstock: Feedstock, key: str, known: Sequence[str]) -> None:
     """Refuse to start workers where another computer has some for the same builds."""
     from kiln.fleet import run as fleet_run
 

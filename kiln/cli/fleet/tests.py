@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
-import os
 import sys
 import time
 from dataclasses import dataclass
@@ -14,22 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kiln import __version__
 from kiln.base.errors import BuildFailed, FleetLimit, UsageError
-from kiln.base.text import count_text, duration, duration_seconds, table
+from kiln.base.text import count_text, duration, table
 from kiln.cli import options as cli_options
 from kiln.cli import output
-from kiln.cli.fleet import planning
-from kiln.cli.fleet.arguments import CAPACITY_TIMEOUT, worker_loss_limits
-from kiln.cli.fleet.detached import new_run_id
-from kiln.cli.fleet.planning import (
-    comma_separated_words,
-    config_resource_needs,
-    default_machine_types,
-    priced_machine_types,
-)
 from kiln.cli.fleet.site import (
     artifact_layout,
     playbook_site,
-    playbook_variable_text,
     record_region,
     run_folder,
     worker_build_variables,
@@ -43,6 +31,7 @@ if TYPE_CHECKING:
     from kiln.base.errors import KilnError
     from kiln.fleet.ansible.playbooks import PlaybookSite
     from kiln.fleet.model import MachineType
+    from kiln.fleet.options import FleetOptions
     from kiln.fleet.plan.plan import WorkerTestPlan
     from kiln.fleet.records import FleetLedger, RunRecorder
     from kiln.fleet.run_config import FleetRunConfig
@@ -58,8 +47,8 @@ if TYPE_CHECKING:
 PROGRAMS = ("ssh", "ssh-keygen", "rsync")  # that a run with workers needs here
 
 
-def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
-    """Test the packages of the selected configs on a worker; return the exit code of what failed."""
+def run_tests(options: FleetOptions, feedstock: Feedstock, names: Sequence[str]) -> int:
+    """Test the packages of configs on a worker; return the exit code of what failed."""
     from kiln.base import files, process, process_table
     from kiln.cli.output import run_view_of_configs
     from kiln.fleet import inventory
@@ -68,9 +57,9 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
 
     layout = artifact_layout(feedstock)
     with files.held_lock_file(layout.common_lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
-        tests = worker_test_inputs(options, feedstock, ledger)
+        tests = worker_test_inputs(options, feedstock, names, ledger)
         for program in PROGRAMS:
-            process.find_program(program, env=os.environ)
+            process.find_program(program, env=options.environment)
         view = run_view_of_configs(feedstock, tuple(tests.tested.packages))
         with process_table.termination_as_interrupt(), output.survive_hangup(), view:
             report, errors = fleet_tests.run_tests_on_worker(tests, ledger, output.terminal_loss_tolerant_view(view))
@@ -86,19 +75,21 @@ def run(options: argparse.Namespace, feedstock: Feedstock) -> int:
     return 0 if not codes else codes.pop() if len(codes) == 1 else BuildFailed.exit_code
 
 
-def worker_test_inputs(options: argparse.Namespace, feedstock: Feedstock, ledger: FleetLedger) -> WorkerTestInputs:
+def worker_test_inputs(
+    options: FleetOptions, feedstock: Feedstock, selected: Sequence[str], ledger: FleetLedger
+) -> WorkerTestInputs:
     """Return what is tested and where; nothing is requested yet. Tests that were killed are resumed.
 
     Raises:
         UsageError: when the packages of a config are not built, or no machine type has a GPU.
-        FleetLimit: when the plan exceeds the budget.
+        FleetLimit: when the plan exceeds the limit of its cost.
     """
     from kiln.fleet import tests as fleet_tests
     from kiln.fleet.tests import WorkerTestInputs
     from kiln.publish import release
 
     offers = worker_offers(options, worker_machine_types(options))
-    names = configs_to_test(feedstock, cli_options.selected_configs(feedstock, options), gpu=options.gpu)
+    names = configs_to_test(feedstock, selected, gpu=options.gpu)
     packages = release.latest_packages_of_configs(feedstock, names)
     if absent := [name for name in names if name not in packages]:
         raise UsageError(
@@ -108,10 +99,10 @@ def worker_test_inputs(options: argparse.Namespace, feedstock: Feedstock, ledger
             hint="kiln fleet run builds them; name the configs that are built, or narrow them with --filter",
         )
     plan = plan_of_tests(options, names, offers[0].machine_type)
-    if options.budget is not None and plan.cost > options.budget:
-        limit = f"{options.budget:.2f} {plan.machine_type.currency}"
+    if options.cost_limit is not None and plan.cost > options.cost_limit:
+        limit = f"{options.cost_limit:.2f} {plan.machine_type.currency}"
         raise FleetLimit(
-            f"the tests would cost {plan.cost:.2f}, more than the budget of {limit}", hint="raise --budget"
+            f"the tests would cost {plan.cost:.2f}, more than the limit of {limit}", hint="raise --cost-limit"
         )
     previous = interrupted_tests_to_resume(ledger.fleet_runs(), options.provider)
     tested = packages_to_test(feedstock, packages, gpu=options.gpu)
@@ -142,6 +133,7 @@ def interrupted_tests_to_resume(runs: Iterable[FleetRun], provider: str) -> Flee
 
 def packages_to_test(feedstock: Feedstock, packages: Mapping[str, Sequence[Path]], *, gpu: bool) -> PackagesToTest:
     """Return the packages to test, with the time that the tests of each config may take."""
+    from kiln.fleet.plan.limits import config_resource_needs
     from kiln.fleet.tests import PackagesToTest
 
     sizes = config_resource_needs(feedstock, tuple(packages))
@@ -154,7 +146,7 @@ def packages_to_test(feedstock: Feedstock, packages: Mapping[str, Sequence[Path]
 
 
 def run_config_of_tests(
-    options: argparse.Namespace,
+    options: FleetOptions,
     feedstock: Feedstock,
     *,
     offers: Sequence[Offer],
@@ -168,44 +160,32 @@ def run_config_of_tests(
 
     ``key`` is that of the run whose packages are tested; without one the tests are no part of a run.
     """
+    from kiln.fleet import run_config
     from kiln.fleet import tests as fleet_tests
     from kiln.fleet.plan.plan import Assumptions
-    from kiln.fleet.run_config import FleetRunConfig
 
     assumptions = Assumptions.read()
-    attempts, replacements = worker_loss_limits(options, workers=1, worker_seconds=plan.seconds)
-    run_id = new_run_id(os.environ) if previous is None else previous.id
-    time_limit = getattr(options, "time_limit", None)
-    return FleetRunConfig(
+    run_id = run_config.run_id(options, previous)
+    return run_config.compose_run_config(
+        options,
+        assumptions,
         id=run_id,
         command=cli_options.masked_command_line(),
+        logs=run_folder(feedstock, run_id) / "logs",
+        previous_run=previous,
+        losses=options.loss_limits(workers=1, worker_seconds=plan.seconds),
         machine_type=offers[0].machine_type,
         estimates=tuple(fleet_tests.jobs_for_tests(tested, seconds=assumptions.gpu_test, passed=passed)),
         max_workers=1,
         type_offers={offers[0].machine_type: tuple(offers)},
-        capacity_timeout=duration_seconds(getattr(options, "capacity_timeout", None) or CAPACITY_TIMEOUT),
-        controller=planning.own_controller_charge(os.environ),
-        spot=options.spot,
-        attempts=attempts,
-        replacements=replacements,
-        reclaims=replacements,
-        lease=duration_seconds(options.lease),
-        unreachable_timeout=duration_seconds(getattr(options, "unreachable_timeout", None) or "3min"),
-        budget=options.budget,
-        time_limit=None if time_limit is None else duration_seconds(time_limit),
-        startup=assumptions.startup,
-        teardown=assumptions.teardown,
         collect=0.0,
+        packages=0.0,
         key=key or fleet_tests.ALONE,
-        previous_run=previous,
-        logs=run_folder(feedstock, run_id) / "logs",
         prefix=fleet_tests.PREFIX,
     )
 
 
-def playbook_site_of_tests(
-    options: argparse.Namespace, feedstock: Feedstock, run_config: FleetRunConfig
-) -> PlaybookSite:
+def playbook_site_of_tests(options: FleetOptions, feedstock: Feedstock, run_config: FleetRunConfig) -> PlaybookSite:
     """Return the site of tests, whose workers need neither container engine nor images."""
     site = playbook_site(options, feedstock, run_config.id, options.provider)
     if run_config.previous_run is None:
@@ -213,11 +193,11 @@ def playbook_site_of_tests(
     variables = {
         "kiln_lease": int(run_config.lease),
         "kiln_lifetime": int(run_config.lifetime),
-        "kiln_environment": worker_build_variables(feedstock),
+        "kiln_environment": worker_build_variables(feedstock, options.environment),
     }
-    if hasattr(options, "poll"):
-        site = dataclasses.replace(site, poll=duration_seconds(options.poll))
-    return dataclasses.replace(site, variables={**site.variables, **variables}, options=("--container", "none"))
+    return dataclasses.replace(
+        site, variables={**site.variables, **variables}, options=("--container", "none"), poll=options.poll
+    )
 
 
 def configs_to_test(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) -> tuple[str, ...]:
@@ -245,7 +225,7 @@ def configs_to_test(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) ->
     return tuple(configs)
 
 
-def worker_machine_types(options: argparse.Namespace) -> list[MachineType]:
+def worker_machine_types(options: FleetOptions) -> list[MachineType]:
     """Return the machine types of the worker: the named ones in their order, or the cheapest with a GPU.
 
     A host of unknown sizes is accepted here: what it has is measured when it is claimed.
@@ -253,7 +233,9 @@ def worker_machine_types(options: argparse.Namespace) -> list[MachineType]:
     Raises:
         UsageError: when one of them, or each of the provider's, lacks a GPU.
     """
-    offers = priced_machine_types(options, options.types or [])
+    from kiln.fleet.plan.run import default_machine_types, priced_machine_types
+
+    offers = priced_machine_types(options, options.types)
     if not options.gpu:
         return offers if options.types else default_machine_types(offers, [])[:1]
     having = [kind for kind in offers if kind.gpus or (kind.provider == "static" and not kind.cores)]
@@ -264,65 +246,45 @@ def worker_machine_types(options: argparse.Namespace) -> list[MachineType]:
             'kiln_static_hosts gives a host\'s GPUs as "gpus": 1' if options.provider == "static" else "--provider aws"
         )
         raise UsageError(what, hint=hint)
-    if options.provider == "openstack" and options.action != "plan":
-        _require_gpu_image(options)
     if options.types:
         return having
     return [min(having, key=lambda kind: (not kind.gpus, not kind.is_priced, kind.hourly_price(spot=False)))]
 
 
-def _require_gpu_image(options: argparse.Namespace) -> None:
-    """Refuse to test on a GPU of an OpenStack without an image that has a driver, before anything is built for it.
-
-    Raises:
-        UsageError: with the variable that names one.
-    """
-    if not any(playbook_variable_text(f"kiln_openstack_{name}", options.vars) for name in ("gpu_image", "image")):
-        raise UsageError(
-            "tests on a GPU need an image with NVIDIA's driver, and none is named",
-            why="the images of OpenStack clouds have none, as a rule",
-            hint="write kiln_openstack_gpu_image with its name into a file for --vars",
-        )
-
-
-def worker_offers(options: argparse.Namespace, kinds: Sequence[MachineType]) -> tuple[Offer, ...]:
+def worker_offers(options: FleetOptions, kinds: Sequence[MachineType]) -> tuple[Offer, ...]:
     """Return the offers by which the worker is requested: the first type in all zones, then the others.
 
     Raises:
-        UsageError: when a price is unknown that --budget or --spot needs.
+        UsageError: when a price is unknown that --cost-limit or --spot needs.
     """
     from kiln.fleet import worker_policies
+    from kiln.fleet.plan.prices import price_row_hint
 
-    on_demand = (
-        [worker_policies.ON_DEMAND] if worker_policies.ON_DEMAND in comma_separated_words(options, "fallback") else []
-    )
+    on_demand = [word for word in options.fallbacks if word == worker_policies.ON_DEMAND][:1]
     offers = worker_policies.offers_in_request_order(
-        kinds[0], [*kinds[1:], *on_demand], zones=comma_separated_words(options, "zone"), spot=options.spot
+        kinds[0], [*kinds[1:], *on_demand], zones=options.zones, spot=options.spot
     )
     for offer in offers:
         kind = offer.machine_type
-        if options.budget is not None and not kind.is_priced:
+        if options.cost_limit is not None and not kind.is_priced:
             raise UsageError(
-                f"the price of {kind.name} is unknown, so --budget cannot be kept",
-                hint="write a table of prices for --prices, or leave the option out",
+                f"the price of {kind.name} is unknown, so --cost-limit cannot be kept",
+                hint=f"{price_row_hint(kind, 'on-demand')}; or leave the option out",
             )
         if offer.spot and kind.spot_hourly is None:
             raise UsageError(
                 f"no spot price of {kind.name} is known, so --spot cannot be planned",
-                hint="kiln fleet prices --from reads spot prices",
+                hint=price_row_hint(kind, "spot"),
             )
     return offers
 
 
-def gpu_worker_offers(options: argparse.Namespace) -> tuple[Offer, ...]:
+def gpu_worker_offers(options: FleetOptions) -> tuple[Offer, ...]:
     """Return the offers of the worker of ``--gpu-tests``: those of --gpu-type, or of the cheapest type with a GPU."""
-    types = comma_separated_words(options, "gpu_type")
-    return worker_offers(
-        options, worker_machine_types(argparse.Namespace(**{**vars(options), "gpu": True, "types": types}))
-    )
+    return worker_offers(options, worker_machine_types(dataclasses.replace(options, gpu=True, types=options.gpu_types)))
 
 
-def plan_of_tests(options: argparse.Namespace, names: Sequence[str], kind: MachineType) -> WorkerTestPlan:
+def plan_of_tests(options: FleetOptions, names: Sequence[str], kind: MachineType) -> WorkerTestPlan:
     """Return the plan of the tests of configs on a machine type."""
     from kiln.fleet.plan.plan import Assumptions, WorkerTestPlan
 
@@ -366,7 +328,7 @@ class GpuTestStage:
     ``passed`` are configs that have passed their tests before, each with the hash over what was tested.
     """
 
-    options: argparse.Namespace
+    options: FleetOptions
     feedstock: Feedstock
     configs: tuple[str, ...]
     offers: tuple[Offer, ...]
@@ -415,7 +377,7 @@ class GpuTestStage:
 
 
 def gpu_test_stage(
-    options: argparse.Namespace, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
+    options: FleetOptions, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> GpuTestStage | None:
     """Return the tests of a run of configs, None without ``--gpu-tests``.
 

@@ -10,10 +10,8 @@ import re
 import shlex
 from typing import IO, TYPE_CHECKING, Any
 
-from kiln.base import masking
 from kiln.base.errors import BrokenHandover, OutOfMemory
 from kiln.base.serialization import read_json_object
-from kiln.build.bazel import events
 from kiln.fleet.ansible.playbooks import NOT_ENDED, PlaybookResult
 from kiln.fleet.ansible.sessions import NO_CONNECTION, SSH_SECONDS, PlaybookSession
 
@@ -119,8 +117,6 @@ def job_state_and_result(job: Mapping[str, Any]) -> tuple[str, str, int | None]:
 
 
 NOTICE = "/run/kiln-notice"  # as kiln-notice has it
-POOL_SCHEME = "grpcs://"  # of the address of a pool's server; a cache's is HTTP
-GATED = ("local", "static")  # providers without security groups: the server itself admits each worker
 START_SECONDS = 600.0  # for the start of a build, which returns once it runs
 LOST_CONNECTION = NO_CONNECTION | {10, 12, 30, 35}  # of ssh, and of rsync
 QUERIES = 3  # of the jobs of a worker that may be reachable again
@@ -161,15 +157,14 @@ def _failed_command_event(command: PrepareWorker | QueryJobs | StartBuild, reaso
 
 
 def report_service_health(session: PlaybookSession, command: WatchService) -> None:
-    """Report whether a cache, or the part of a pool on a worker, runs, until the worker is terminated."""
+    """Report whether a cache runs, until the worker is terminated."""
     from kiln.build.job.messages import termination_time_in_notice
     from kiln.fleet.protocol import Heartbeat, WorkerUnreachable
-    from kiln.fleet.run_config import POOL
 
     worker = command.worker
-    unit = "kiln-pool" if POOL.fullmatch(worker) else "kiln-cache"
     while session.must_still_follow(worker):
-        result = session.ssh(worker, f"systemctl is-active --quiet {unit} || exit; cat {NOTICE} 2>/dev/null || true")
+        words = f"systemctl is-active --quiet kiln-cache || exit; cat {NOTICE} 2>/dev/null || true"
+        result = session.ssh(worker, words)
         session.events.put(Heartbeat(worker=worker) if result.ok else WorkerUnreachable(worker=worker))
         at = termination_time_in_notice(result.stdout) if result.ok else None
         if at is not None:
@@ -225,8 +220,6 @@ def start_build_on_worker(session: PlaybookSession, command: StartBuild) -> Even
         return _failed_command_event(
             command, _command_output_end(result), is_reached=result.exit_code not in LOST_CONNECTION
         )
-    if command.cache.startswith(POOL_SCHEME):
-        return _start_build_with_pool(session, command, options)
     if command.cache:
         return _start_build_with_cache(session, command, options)
     return _start_build_with_settings(session, command, options, session.site.job_secrets)
@@ -251,27 +244,6 @@ def job_settings(key: str, options: str = "", secrets: Mapping[str, str] | None 
     """Return the settings of one build's unit: the hash over the config's inputs, its own options, and secrets."""
     settings = {"KILN_FLEET_KEY": key, "KILN_JOB_OPTIONS": options, **(secrets or {})}
     return "".join(f"{name}={value}\n" for name, value in settings.items() if value)
-
-
-def _start_build_with_pool(session: PlaybookSession, command: StartBuild, options: str) -> Event:
-    """Start a build whose compile runs in the pool, with the certificate of the run's clients."""
-    from kiln.fleet.protocol import CommandUndelivered
-    from kiln.fleet.run_config import CACHE
-
-    variables, folder = session.site.variables, session.site.folder
-    if variables["kiln_provider"] in GATED:
-        hosts = read_json_object(folder / "inventory" / f"{command.worker}.json")["kiln_machines"]["hosts"]
-        address = shlex.quote(str(hosts[command.worker]["kiln_machine"]["private"]))
-        result = session.ssh(f"kiln-{variables['kiln_run']}-{CACHE}", f"sudo kiln-cache-gate let-in {address}")
-        if not result.ok:
-            reason = f"the pool's server does not answer: {result.tail[-REASON_LENGTH:]}"
-            return CommandUndelivered(command=command, reason=reason)
-    secrets = {
-        events.EXECUTOR: command.cache,
-        events.CREDENTIALS: events.encode_credentials_folder(folder / "keys" / "pool-client"),
-    }
-    masking.register_secrets(events.with_secrets_inside_credentials(secrets).values())
-    return _start_build_with_settings(session, command, options, secrets)
 
 
 def _start_build_with_settings(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base.errors import BrokenPackage, MachinesUnknown, WorkersLost
 from kiln.base.serialization import from_json_values
 from kiln.fleet import inventory
-from kiln.fleet.model import FleetRun
-from kiln.fleet.run_config import LEASE
+from kiln.fleet.model import LEASE, FleetRun
 from kiln.state.ledger.json_columns import record_from_json
 from kiln.state.results import ConfigRun, MatrixReport, RunCost
 from kiln.state.store import cache, deliveries

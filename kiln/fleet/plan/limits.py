@@ -23,6 +23,7 @@ from kiln.base import limits, yaml
 from kiln.base.errors import MalformedYaml, UsageError
 from kiln.base.position import Place
 from kiln.base.text import duration_seconds
+from kiln.feedstock import config_file
 from kiln.recipe import render
 from kiln.state.results import JobSize
 
@@ -178,3 +179,11 @@ def config_size(
         gpus=int(values.get("gpus", 0)),
         time_limit=values.get("time_limit"),
     )
+
+
+def config_resource_needs(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSize]:
+    """Return what each config needs of a worker; the recipe is rendered only if it may say so."""
+    entries = read_size_file(feedstock.root)
+    variants = {entry.name: entry for entry in config_file.read_configs(feedstock, names)}
+    recipe = recipe_sizes(feedstock, tuple(variants.values()))
+    return {name: config_size(entries, entry.variant, recipe.get(name)) for name, entry in variants.items()}

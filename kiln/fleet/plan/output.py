@@ -13,7 +13,7 @@ from kiln.fleet.model import FleetRun, JobState, MachineType, WorkerRecord
 from kiln.fleet.plan import plan as plan_plan
 from kiln.fleet.plan.choice import EXISTING_HOSTS
 from kiln.fleet.plan.plan import Assumptions
-from kiln.fleet.plan.prices import FREE
+from kiln.fleet.plan.prices import FREE, price_row_hint
 from kiln.fleet.records import config_of_job
 from kiln.fleet.run_config import greatest_cost_text
 from kiln.run.report.page import cost_as_json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.model import Offer
-    from kiln.fleet.plan.plan import FleetPlan, PoolShape, WorkerArrangement, WorkerTestPlan
+    from kiln.fleet.plan.plan import FleetPlan, WorkerArrangement, WorkerTestPlan
     from kiln.run.simulation import Placement
     from kiln.state.results import RunCost
 
@@ -80,7 +80,7 @@ def run_terms_lines(terms: RunTerms, way: WorkerArrangement) -> Iterator[str]:
         joint = f"{terms.joint_replacements} that are lost together"
         yield (
             f"losses  {terms.replacements} lost workers are replaced{notice}, and {joint}, which costs"
-            f" {terms.losses:.2f} {currency} more at most (--replacements, --budget)"
+            f" {terms.losses:.2f} {currency} more at most (--replacements, --cost-limit)"
         )
     if terms.controller is not None:
         yield f"control {_controller_cost_text(terms.controller, way.seconds, terms.keep)}"
@@ -136,7 +136,6 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
         "chosen": optional_arrangement_as_json(plan.selection),
         "cheapest": optional_arrangement_as_json(plan.cheapest),
         "fastest": optional_arrangement_as_json(plan.fastest),
-        "without_pool": optional_arrangement_as_json(plan.without_pool),
         "without_cache": optional_arrangement_as_json(plan.without_cache),
         "without_quotas": optional_arrangement_as_json(plan.without_quotas),
         "quotas": [
@@ -201,9 +200,7 @@ def _timeline_bar(placement: Placement, whole: float) -> str:
 def _arrangement_table(plan: FleetPlan) -> Iterator[str]:
     ways = [("selected", plan.selection), ("cheapest", plan.cheapest), ("fastest", plan.fastest)]
     ways += [] if plan.without_cache is None else [("no cache", plan.without_cache)]
-    ways += [] if plan.without_pool is None else [("no pool", plan.without_pool)]
-    last = "cache" if plan.without_pool is None else "pool"
-    header = ("", "workers", "type", last, "time", "worker time", "cost")
+    header = ("", "workers", "type", "cache", "time", "worker time", "cost")
     yield table(header, [_arrangement_row(name, way) for name, way in ways], right=(1, 4, 5, 6))
 
 
@@ -213,9 +210,7 @@ def _arrangement_row(name: str, way: WorkerArrangement) -> tuple[str, ...]:
         _machine_type_text(kind, way.worker_types.count(kind) if len(kinds) > 1 else 0, spot=way.spot) for kind in kinds
     ]
     cache = "" if way.cache is None else way.cache.name
-    if way.pool is not None:
-        cache = f"{way.pool.workers} + server, {_machine_type_text(way.pool.machine_type, 0, spot=way.spot)}"
-    worker_time = duration(sum(way.worker_seconds) if way.pool is None else way.total_machine_seconds)
+    worker_time = duration(sum(way.worker_seconds))
     return (name, str(way.worker_count), " + ".join(texts), cache, duration(way.seconds), worker_time, way.cost_text)
 
 
@@ -241,8 +236,6 @@ def _plan_notes(plan: FleetPlan) -> Iterator[str]:
         verb = "was" if assumed == 1 else "were"
         count = f"{assumed} of {count_text(len(plan.estimates), 'config')}"
         yield f"times   {count} {verb} never built: times with '?' are assumed (kiln/fleet/plan/assumed.yml)"
-    if way.pool is not None:
-        yield from _pool_notes(way.pool, plan.without_pool)
     if tests is not None:
         yield from _test_notes(tests, way)
     yield from _exceeded_time_limits(plan)
@@ -252,19 +245,6 @@ def _plan_notes(plan: FleetPlan) -> Iterator[str]:
 
 def _quota_warnings(plan: FleetPlan, terms: RunTerms | None) -> Iterator[str]:
     return plan_plan.quota_warnings(plan, () if terms is None else (terms.offers, *terms.other_offers))
-
-
-def _pool_notes(pool: PoolShape, without: WorkerArrangement | None) -> Iterator[str]:
-    """Yield what the times of a plan with a pool assume, and what it is compared with."""
-    cores = pool.cores
-    yield f"price   {_price_text(pool.machine_type, spot=False)} (the pool; its server is on demand)"
-    yield (
-        f"pool    assumed: {cores.parallel:.0%} of a build's work runs on the pool's {cores.cores:g} cores, shared"
-        f" equally, {cores.transfer:.0%} slower for transfers; the rest on the build's own worker"
-        " (kiln/fleet/plan/assumed.yml)"
-    )
-    if without is not None:
-        yield f"no pool: up to {pool.workers} machines of the pool's type, each of which builds one config at a time"
 
 
 def _test_notes(tests: WorkerTestPlan, way: WorkerArrangement) -> Iterator[str]:
@@ -287,8 +267,7 @@ def _price_text(kind: MachineType, *, spot: bool) -> str:
     if kind.provider in FREE and not kind.hourly_price(spot=spot):
         return f"nothing: {kind.source}"
     if not kind.is_priced:
-        hint = "'kiln fleet prices' lists those that are known, and with --from FILE reads a provider's list"
-        return f"unknown for {kind.name}{where}: {hint}"
+        return f"unknown for {kind.name}{where}: {price_row_hint(kind, 'on-demand')}"
     source = ", ".join(filter(None, origin))
     return f"{hourly:g} {kind.currency} an hour for {kind.name}{where}{' (spot)' if spot else ''}: {source}"
 

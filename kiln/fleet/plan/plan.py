@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from kiln.base.errors import FleetLimit, UsageError
 from kiln.fleet.model import MachineType, Offer
 from kiln.fleet.plan import choice
-from kiln.run import simulation
+from kiln.fleet.plan.prices import price_row_hint
 from kiln.run.queue import BuildQueue
-from kiln.run.simulation import CompileAssumptions, Placement, PoolCores, simulate_queue
+from kiln.run.simulation import CompileAssumptions, Placement, simulate_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,6 @@ ASSUMED = Path(__file__).with_name("assumed.yml")
 class Assumptions(CompileAssumptions):
     """The assumptions of a plan; assumed.yml has the meaning and the source of each row."""
 
-    transfer: float
     startup: float
     collect: float
     packages: float
@@ -44,10 +43,6 @@ class Assumptions(CompileAssumptions):
 
         rows = yaml.load(ASSUMED.read_text(encoding="utf-8"))
         return cls(**{row["name"]: float(row["value"]) for row in rows})
-
-    def pool_cores_with_assumptions(self, cores: float) -> PoolCores:
-        """Return a pool of so many cores."""
-        return PoolCores(cores=cores, parallel=self.parallel, transfer=self.transfer)
 
 
 UNITS = {"cores": "vCPUs", "memory": "GB of memory", "disk": "GB of disk", "machines": "machines"}
@@ -171,19 +166,8 @@ MOST_TRIED = 16  # numbers of workers that are compared, besides the maximum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolShape:
-    """The workers of a pool, which all compiles share, and the ``cores`` of all of them as the plan counts them."""
-
-    machine_type: MachineType
-    workers: int
-    cores: PoolCores
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerArrangement:
     """One way to build all configs: ``cache`` is the type of the worker that holds the shared cache, if any.
-
-    With a ``pool`` that worker is its server; its workers exist for all of the ``seconds``.
 
     ``worker_types`` are the machine types of the workers, in their order; ``machine_type`` is that of most of them.
     ``seconds`` is from the first request to the last worker's end; each worker is charged for its ``worker_seconds``.
@@ -199,7 +183,6 @@ class WorkerArrangement:
     worker_seconds: tuple[float, ...]
     seconds: float
     cost: float
-    pool: PoolShape | None = None
 
     @property
     def worker_count(self) -> int:
@@ -216,18 +199,12 @@ class WorkerArrangement:
         """All machines at once, those that build first, and whether each is spot."""
         machines = [(kind, self.spot) for kind in self.worker_types]
         machines += [] if self.cache is None else [(self.cache, False)]
-        machines += [] if self.pool is None else [(self.pool.machine_type, self.spot)] * self.pool.workers
         return machines
 
     @property
     def is_priced(self) -> bool:
         """True when the prices of all machine types are known."""
         return all(kind.is_priced for kind, _ in self.machines)
-
-    @property
-    def total_machine_seconds(self) -> float:
-        """The time of all machines together, those that do not build included."""
-        return sum(self.worker_seconds) + (len(self.machines) - self.worker_count) * self.seconds
 
     @property
     def cost_text(self) -> str:
@@ -276,8 +253,7 @@ class FleetLimits:
 class FleetPlan:
     """The arrangements to choose from, and the selection, with the estimates of its configs.
 
-    ``without_cache`` is the best arrangement without the cache that was requested, ``without_pool`` that on as many
-    machines as the pool has workers, each of which builds one config at a time.
+    ``without_cache`` is the best arrangement without the cache that was requested.
     """
 
     estimates: tuple[JobEstimate, ...]
@@ -286,7 +262,6 @@ class FleetPlan:
     selection: WorkerArrangement
     bounds: FleetLimits
     without_cache: WorkerArrangement | None = None
-    without_pool: WorkerArrangement | None = None
     without_quotas: WorkerArrangement | None = None
 
 
@@ -299,23 +274,15 @@ def schedule_builds(
     wait_for_cold: bool = True,
     spot: bool = False,
     dependent: bool = False,
-    pool: PoolShape | None = None,
 ) -> WorkerArrangement:
     """Return the schedule of configs on workers of some machine types, if every build takes its estimated time.
 
     A worker is provisioned when there is a config for it, and terminated after its last. With ``dependent`` a scheduler
-    has warm builds wait for the cold one. With a ``pool``, whose server is the ``cache``, compiles run on the workers
-    of the pool.
+    has warm builds wait for the cold one.
     """
     queue = BuildQueue(estimates, cache=cache is not None, wait_for_cold=wait_for_cold, dependent=dependent)
     names = [kind.type for kind in types]
-    if pool is None:
-        placements = tuple(simulate_queue(queue, names, startup=assumptions.startup))
-    else:
-        cores = [kind.cores for kind in types]
-        placements = simulation.simulate_builds_in_pool(
-            queue, cores, pool.cores, startup=assumptions.startup, types=names
-        )
+    placements = tuple(simulate_queue(queue, names, startup=assumptions.startup))
     first: dict[int, float] = {}
     last: dict[int, float] = {}
     for config in placements:
@@ -332,9 +299,6 @@ def schedule_builds(
     cost += sum(types[config.worker].egress * assumptions.packages for config in placements)
     if cache is not None:
         cost += worker_cost(cache.hourly_price(spot=False), seconds, billed=cache.billed)
-    if pool is not None:
-        kind = pool.machine_type
-        cost += pool.workers * worker_cost(kind.hourly_price(spot=spot), seconds, billed=kind.billed)
     numbers = {worker: number for number, worker in enumerate(used)}
     return WorkerArrangement(
         machine_type=max(kinds, key=kinds.count, default=types[0]),
@@ -346,7 +310,6 @@ def schedule_builds(
         worker_seconds=worker_seconds,
         seconds=seconds,
         cost=cost,
-        pool=pool,
     )
 
 
@@ -365,16 +328,12 @@ def plan_fleet(
     spot: bool = False,
     optimize: str = "cost",
     dependent: bool = False,
-    pool: PoolShape | None = None,
-    alone: Sequence[JobEstimate] = (),
 ) -> FleetPlan:
     """Return the cheapest and the fastest arrangement within the bounds, and the one to use (``time`` or ``cost``).
 
     ``estimates`` are those of the same configs on each machine type; a run uses one type for all, or one for each
     group of configs that share a compile. ``cache`` is the type of a worker that holds a shared cache, used wherever
-    more than one worker builds. With ``dependent`` a scheduler has warm builds wait for the cold one. All compiles
-    run in the ``pool``, if there is one, whose server is a machine of its workers' type; ``alone`` are the estimates
-    of the configs on such a machine without the pool.
+    more than one worker builds. With ``dependent`` a scheduler has warm builds wait for the cold one.
 
     Raises:
         FleetLimit: when no arrangement is within the bounds.
@@ -384,21 +343,18 @@ def plan_fleet(
     if not all(estimates.values()) or not estimates or bounds.workers < 1:
         raise UsageError("a fleet needs at least one config and one worker")
     kinds = [*estimates, *((bounds.tests.machine_type,) if bounds.tests else ())]
-    if pool is not None:
-        kinds.append(pool.machine_type)
-        cache = pool.machine_type
     _require_prices(kinds, bounds, spot=spot, optimize=optimize)
     if cache is not None:  # which is on demand
         _require_prices([cache], bounds, spot=False, optimize=optimize)
     assignments = choice.candidate_assignments(estimates, spot=spot)
-    caches = [(cache, True)] if pool else [(None, True), *([(cache, True), (cache, False)] if cache else [])]
-    arrange = functools.partial(schedule_builds, assumptions=assumptions, spot=spot, dependent=dependent, pool=pool)
+    caches = [(None, True), *([(cache, True), (cache, False)] if cache else [])]
+    arrange = functools.partial(schedule_builds, assumptions=assumptions, spot=spot, dependent=dependent)
     arrangements = [
         arrange(assignment.estimates, types=types, cache=kind, wait_for_cold=wait_for_cold)
         for assignment in assignments
         for kind, wait_for_cold in caches
         for workers in worker_counts_to_compare(len(assignment.estimates), bounds.workers)
-        if (kind is None or workers > 1 or pool is not None) and (types := assignment.worker_types(workers))
+        if (kind is None or workers > 1) and (types := assignment.worker_types(workers))
     ]
     if not arrangements:
         raise choice.too_few_workers_error(assignments[0], bounds.workers)
@@ -418,19 +374,7 @@ def plan_fleet(
         without_cache=min(uncached, key=_time_sort_key if optimize == "time" else _cost_sort_key)
         if cache and uncached
         else None,
-        without_pool=None if pool is None else _arrangement_without_pool(pool, alone, assumptions, spot=spot),
     )
-
-
-def _arrangement_without_pool(
-    pool: PoolShape, estimates: Sequence[JobEstimate], assumptions: Assumptions, *, spot: bool
-) -> WorkerArrangement:
-    """Return the fastest arrangement on the machines of a pool without it: each builds a config at a time."""
-    ways = (
-        schedule_builds(estimates, types=[pool.machine_type] * count, assumptions=assumptions, spot=spot)
-        for count in worker_counts_to_compare(len(estimates), pool.workers)
-    )
-    return min(ways, key=_time_sort_key)
 
 
 def _estimates_in_arrangement(
@@ -438,16 +382,10 @@ def _estimates_in_arrangement(
 ) -> tuple[JobEstimate, ...]:
     """Return the estimates of the configs on the machine types that an arrangement gives them."""
     types = {config.config: way.worker_types[config.worker].type for config in way.placements}
-    estimates = next(
+    return next(
         assignment.estimates
         for assignment in assignments
         if all(types[estimate.config] == estimate.type for estimate in assignment.estimates)
-    )
-    placed = {config.config: config for config in way.placements}
-    return (
-        estimates
-        if way.pool is None
-        else tuple(simulation.estimate_from_placement(job, placed[job.config]) for job in estimates)
     )
 
 
@@ -456,7 +394,7 @@ def _require_prices(kinds: Iterable[MachineType], bounds: FleetLimits, *, spot: 
     for kind in kinds:
         if spot and kind.spot_hourly is None:
             raise _unknown_spot_price_error(kind)
-        option = "--budget" if bounds.cost is not None else "--optimize cost" if optimize == "cost" else ""
+        option = "--cost-limit" if bounds.cost is not None else "--optimize cost" if optimize == "cost" else ""
         if option and not kind.is_priced:
             raise UsageError(
                 f"the price of {kind.name} is unknown, so {option} cannot be planned",
@@ -467,11 +405,10 @@ def _require_prices(kinds: Iterable[MachineType], bounds: FleetLimits, *, spot: 
 
 def _unknown_spot_price_error(machine_type: MachineType) -> UsageError:
     name, region = machine_type.name, machine_type.region
-    history = f"aws ec2 describe-spot-price-history --region {region} --instance-types {name} --output json"
     return UsageError(
         f"no spot price of {name} in {region or machine_type.provider} is known, so --spot cannot be planned",
         why="spot prices change by the hour, so kiln has none of its own",
-        hint=f"{history} > spot.json && kiln fleet prices --from spot.json"
+        hint=f"{price_row_hint(machine_type, 'spot')} (aws ec2 describe-spot-price-history --region {region} says it)"
         if machine_type.provider == "aws"
         else "leave out --spot: this provider has no spot workers",
     )
@@ -515,5 +452,5 @@ def _nothing_within_limits_error(arrangements: Sequence[WorkerArrangement], boun
         f"no arrangement builds these configs within {' and '.join(limits)}",
         why=f"the cheapest costs {cheapest.cost_text} and takes {cheapest.seconds / 3600:.1f} h,"
         f" the fastest {fastest.cost_text} and {fastest.seconds / 3600:.1f} h",
-        hint="raise --budget or --time-limit, or build fewer configs",
+        hint="raise --cost-limit or --time-limit, or build fewer configs",
     )

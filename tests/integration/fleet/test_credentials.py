@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -15,12 +14,9 @@ from moto.server import ThreadedMotoServer
 
 from kiln.base.errors import CredentialsRefused, UnsupportedPython
 from kiln.cli.fleet import detached
-from kiln.cli.fleet.arguments import add_arguments
-from kiln.cli.fleet.prices import price_region
 from kiln.fleet.model import WorkerState
-from kiln.fleet.plan import prices
-from kiln.fleet.plan.prices import Price
 from kiln.recipe.feedstock import load
+from tests.fleets import fleet_options
 from tests.integration.fleet.helpers import PLANTED, ROOT, assert_given_back, ledgered, words
 from tests.openstack_api import Cloud, serve
 
@@ -80,10 +76,6 @@ def test_a_wrong_password_of_openstack_is_told_as_such_and_leaves_nothing(
     small: Path, cloud: Cloud, tmp_path: Path
 ) -> None:
     environment = {**cloud.environment(PLANTED), "XDG_CONFIG_HOME": str(tmp_path)}
-    region = price_region(argparse.Namespace(provider="openstack", vars=[]), environment)
-    facts = {"unit": "hour", "currency": "EUR", "date": "2026-11-22", "source": "this test"}
-    price = Price(provider="openstack", region=region, kind="on-demand", name="c3-32", price=0.1, **facts)
-    prices.write_price_table(tmp_path / "kiln" / "prices.csv", [price])
     assert "HTTP 401" in refused_credentials(small, "openstack", {}, **environment)
     assert cloud.servers == {}
 
@@ -128,11 +120,8 @@ def test_a_detached_controller_gets_what_it_needs_of_a_vault_and_no_password(
     vault("encrypt", str(whole))
     inline = [vault("encrypt_string", "--stdin-name", name, text=f"planted-{name}") for name in ("kiln_pip", "token")]
     values.write_text("\n".join(["kiln_aws_tags: '{{ token }}'", "kiln_run_user: '{{ index_word }}'", *inline]))
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    options = parser.parse_args(
-        ["run", "--provider", "openstack", "--all", "--detach", "--vars", str(whole), "--vars", str(values)]
-    )
+    words = ("run", "--provider", "openstack", "--detach", "--vars", str(whole), "--vars", str(values))
+    options = fleet_options(*words, environment=os.environ)
     settings = detached.controller_settings(options, load(small), ["c"], run="0a1b2c3d", key="ssh-ed25519 A")
     assert json.loads(settings.files["vars/0.yml"]) == {"kiln_openstack_network": "inner"}
     assert json.loads(settings.files["vars/1.yml"]) == {"kiln_pip": "planted-kiln_pip"}

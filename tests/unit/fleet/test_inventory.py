@@ -200,9 +200,9 @@ def test_the_controller_of_a_detached_run_is_part_of_its_cost() -> None:
     assert "with 0.500 EUR an hour for the controller, a small, until" in output.status_as_text([run], {"r1": cost})
 
 
-def test_a_budget_pays_for_the_controller() -> None:
+def test_a_cost_limit_pays_for_the_controller() -> None:
     charge = ControllerCharge(hourly=0.5, billed=1.0, since=1_790_000_000.0, currency="EUR", name="small")
     configs = estimates(1, hours=3, groups=1)
     alone, _ = executed(configs)
     with pytest.raises(FleetLimit):
-        executed(configs, controller=charge, budget=alone.costs[-1].spent + 0.1)
+        executed(configs, controller=charge, cost_limit=alone.costs[-1].spent + 0.1)

@@ -225,7 +225,7 @@ def built(tmp_path: Path) -> tuple[MatrixReport, FleetRun]:
     return report, run
 
 
-def test_the_tests_of_a_run_are_part_of_its_report_its_cost_and_its_budget(tmp_path: Path) -> None:
+def test_the_tests_of_a_run_are_part_of_its_report_its_cost_and_its_limit(tmp_path: Path) -> None:
     report, run = built(tmp_path)
     tests = inputs(tmp_path, report=report, previous_run=run, key="inputs")
     executor = simulation(tests, codes={f"second{TESTS_SUFFIX}": TestsFailed.exit_code})
@@ -249,9 +249,9 @@ def test_the_tests_of_a_run_are_part_of_its_report_its_cost_and_its_budget(tmp_p
     assert result.cost.currency == "EUR"
     assert result.cost.spent == pytest.approx(0.8 + 2040 / HOUR, rel=0.1)
     report, run = built(tmp_path / "poor")
-    tests = inputs(tmp_path, report=report, previous_run=run, key="inputs", budget=1.0)
+    tests = inputs(tmp_path, report=report, previous_run=run, key="inputs", cost_limit=1.0)
     with FleetLedger(tmp_path / "poor" / "ledger.sqlite") as ledger:
-        with pytest.raises(FleetLimit, match=r"budget of 1\.00 EUR"):
+        with pytest.raises(FleetLimit, match=r"cost limit of 1\.00 EUR"):
             execute(tests, ledger, simulation(tests))
         stored = ledger.run_report(report.run)
     assert stored is not None

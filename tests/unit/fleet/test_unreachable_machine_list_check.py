@@ -141,10 +141,10 @@ def test_machines_of_other_owners_are_left(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_machines_that_are_being_requested_or_terminated_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache, the pool and workers with a request under way are known; so are those whose end was requested."""
+    """The cache and workers with a request under way are known; so are those whose end was requested."""
     small = dataclasses.replace(CLOUD, type="small")
     simulation = Simulation(FOUR, faults=Faults(doubled=frozenset({ONE})), up=900.0, down=700.0, cache=True)
-    run = supervisor(simulation, cache=small, pool=small, pool_workers=2, unreachable_timeout=1000.0)
+    run = supervisor(simulation, cache=small, unreachable_timeout=1000.0)
     run.silence.audit.schedule_listing()
     run.execute_run()
     ends = [command for command in simulation.commands if isinstance(command, TerminateWorker)]

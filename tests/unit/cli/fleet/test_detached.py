@@ -21,6 +21,7 @@ from kiln.fleet import run as fleet
 from kiln.fleet.detached import controller
 from kiln.fleet.detached.controller import RunKey
 from kiln.fleet.model import FleetRun, WorkerRecord, WorkerState
+from kiln.fleet.options import FleetOptions
 from kiln.recipe.feedstock import Feedstock
 from kiln.state.results import ControllerCharge, MatrixReport, RunCost
 from tests.unit.fleet.detached.test_follow_result_import import fetched
@@ -93,8 +94,7 @@ def tear_down(monkeypatch: pytest.MonkeyPatch, folder: Path, connection: Connect
     connect(monkeypatch, connection)
     feedstock, provider = Feedstock(root=folder), more.pop("controllers_provider", "aws")
     key_of(provider=provider).write_key_file(feedstock.artifacts / "fleet" / RUN / controller.NAME)
-    options: Any = SimpleNamespace(**{"provider": None, **more})
-    detached.tear_down_detached_run(options, feedstock, controller.key_of_run(feedstock, RUN))
+    detached.tear_down_detached_run(FleetOptions(**more), feedstock, controller.key_of_run(feedstock, RUN))
 
 
 def test_a_controller_that_is_gone_leaves_no_workers_behind(
@@ -139,9 +139,8 @@ def test_workers_that_a_stopped_run_could_not_terminate_are_terminated_from_here
 
     tear_down(monkeypatch, tmp_path, Ended("running", "ended"), controllers_provider="static")
     assert removed[1:] == ([f"workers of {RUN} at openstack"] if finished is None else [])
-    options: Any = SimpleNamespace(provider=None, key=tmp_path / "key.json")
     connect(monkeypatch, Ended("ended"))
-    detached.tear_down_detached_run(options, None, key_of())
+    detached.tear_down_detached_run(FleetOptions(key=tmp_path / "key.json"), None, key_of())
     assert (f"kiln fleet down {RUN} --provider PROVIDER" in capsys.readouterr().err) is (finished is None)
 
 
@@ -159,8 +158,8 @@ def collect(monkeypatch: pytest.MonkeyPatch, folder: Path, *, run: str = RUN, fi
         (target / "state.json").write_text(json.dumps(state))
 
     monkeypatch.setattr(connection, "fetch_exported_files", fetch_state)
-    options: Any = SimpleNamespace(to=folder / "to", vars=[], key=None)
-    return detached.collect_from_controller(cast("Any", connection), key_of(run), None, options, folder)
+    connected = cast("Any", connection)
+    return detached.collect_from_controller(connected, key_of(run), None, FleetOptions(), folder, folder / "to")
 
 
 def test_workers_that_a_run_may_have_left_are_named_when_it_is_collected(
@@ -182,8 +181,8 @@ def test_a_log_cannot_change_what_the_terminal_shows(
 ) -> None:
     connect(monkeypatch, Connection())
     key_of().write_key_file(tmp_path / "key.json")
-    options: Any = SimpleNamespace(key=tmp_path / "key.json", run="a", config=None)
-    assert detached.show_run_or_config_log(options, tmp_path) == 0
+    options = FleetOptions(key=tmp_path / "key.json", run="a")
+    assert detached.show_run_or_config_log(options, tmp_path, None) == 0
     output = capsys.readouterr().out
     assert "\x1b" not in output
     assert output == "a: \\x1b]0;title\\x07 it builds\n"
@@ -224,7 +223,7 @@ def test_the_status_of_a_detached_run_has_its_cost(monkeypatch: pytest.MonkeyPat
     fleet_run = to_json(dataclasses.replace(run, workers=(worker,)))
     state = {"process": "ended", "exit_code": 0, "report": to_json(report), "fleet": fleet_run}
     connect(monkeypatch, cast("Any", SimpleNamespace(run_state=lambda: state)))
-    options: Any = SimpleNamespace(json=False, key=None)
+    options = FleetOptions()
     monkeypatch.setattr(time, "time", lambda: 8200.0)
     text = detached.detached_run_status_text(key_of(), options)
     expected = "cost 2.00 EUR\nwith 0.500 EUR an hour for the controller, a small, until its packages are collected"
@@ -232,7 +231,7 @@ def test_the_status_of_a_detached_run_has_its_cost(monkeypatch: pytest.MonkeyPat
     state["until"] = 8200.0 + 10 * 3600
     text = detached.detached_run_status_text(key_of(), options)
     assert "(the wait costs 0.500 an hour, 5.00 EUR more at most)" in text
-    data = json.loads(detached.detached_run_status_text(key_of(), cast("Any", SimpleNamespace(json=True, key=None))))
+    data = json.loads(detached.detached_run_status_text(key_of(), FleetOptions(json=True)))
     assert data["fleet"]["cost"] == data["report"]["cost"]
     assert (data["fleet"]["cost"]["spent"], data["process"]) == (pytest.approx(2.0), "ended")
 
@@ -303,8 +302,8 @@ class ContendedController(Connection):
 def collected_here(folder: Path, connection: Connection) -> int:
     feedstock = Feedstock(root=folder)
     key_of().write_key_file(feedstock.artifacts / "fleet" / RUN / controller.NAME)
-    options: Any = SimpleNamespace(to=folder / "to", vars=[], key=None)
-    return detached.collect_from_controller(cast("Any", connection), key_of(run=RUN), feedstock, options, folder)
+    connected = cast("Any", connection)
+    return detached.collect_from_controller(connected, key_of(), feedstock, FleetOptions(), folder, folder / "to")
 
 
 def test_of_two_collections_into_one_folder_the_second_names_the_first(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import time
-from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import pytest
@@ -14,54 +14,17 @@ import yaml
 from kiln.base import bootstrap, files, process
 from kiln.base.errors import AlreadyRunning, MachinesUnknown, UsageError
 from kiln.cli import main
-from kiln.cli.fleet import detached, planning, teardown
-from kiln.cli.fleet.arguments import add_arguments
+from kiln.cli.fleet import detached, teardown
+from kiln.cli.fleet.options import controller_charge
 from kiln.cli.fleet.site import artifact_layout
 from kiln.fleet import run
 from kiln.fleet.detached import controller
 from kiln.fleet.detached.controller import RunKey
+from kiln.fleet.plan import run as fleet_plan
 from kiln.recipe.feedstock import Feedstock, load
+from tests.fleets import fleet_options
 
 ROOT = Path(__file__).parents[4]
-
-
-def options_of(*words: str) -> Namespace:
-    parser = ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(("run", *words))
-
-
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        (("--provider", "slurm", "--detach"), "--detach requires --provider aws, openstack or static"),
-        (("--provider", "local", "--detach"), "--detach requires --provider"),
-        (("--provider", "static", "--detach"), "requires --controller HOST"),
-        (("--provider", "aws", "--controller", "h"), "--controller requires --detach"),
-        (("--provider", "aws", "--controller-type", "t"), "--controller-type requires --detach"),
-        (("--provider", "aws", "--keep", "2h"), "--keep requires --detach"),
-        (("--provider", "aws", "--detach", "--image", "a=b"), "--image cannot be used"),
-        (("--provider", "aws", "--detach", "--poll", "soon"), "invalid time 'soon'"),
-        (("--provider", "aws", "--detach", "--capacity-timeout", "soon"), "invalid time 'soon'"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(words: tuple[str, ...], fault: str) -> None:
-    with pytest.raises(UsageError, match=fault):
-        detached.check_options(options_of(*words))
-
-
-def test_the_controllers_run_gets_the_options_of_this_one() -> None:
-    words = ("--provider", "aws", "--all", "--detach", "--type", "compute-48", "--spot", "--budget", "40", "--json")
-    more = ("--time-limit", "10h", "--vars", "x.json", "--keep", "2h", "--poll", "1s", "--type", "a")
-    assert detached.controller_run_options(options_of(*words, *more, "CONFIG")) == [
-        "--provider=aws",
-        "--type=compute-48",
-        "--type=a",
-        "--spot",
-        "--budget=40.0",
-        "--time-limit=10h",
-        "--poll=1s",
-    ]
 
 
 @pytest.mark.processes  # git, for the variables of builds
@@ -79,13 +42,14 @@ def test_the_settings_hold_no_token_and_no_files_of_the_home(tmp_path: Path, mon
     (tmp_path / "c" / "headers").write_text("authorization: Bearer t0ken\n")
     (tmp_path / "c" / "headers").chmod(0o600)
     executor = ("--remote-executor", "grpcs://e.example.org", "--remote-credentials", str(tmp_path / "c"))
-    options = options_of("--provider", "aws", "--all", "--detach", "--rebuild", *executor)
+    words = ("run", "--provider", "aws", "--all", "--detach", "--rebuild", *executor)
+    options = fleet_options(*words, environment=os.environ)
     settings = detached.controller_settings(options, load(tmp_path), ["a", "b"], run="0a1b2c3d", key="ssh-ed25519 A")
     text = settings.as_json()
     assert "value-of-AWS_SECRET_ACCESS_KEY" in json.loads(text)["environment"].values()
     assert not [word for word in ("BINSTAR", "ANACONDA", "AWS_PROFILE") if word in text]
     assert settings.environment["KILN_FLEET_ID"] == "0a1b2c3d"
-    charge = planning.own_controller_charge(settings.environment)
+    charge = controller_charge(settings.environment)
     assert charge is not None
     assert (charge.name, charge.currency, charge.hourly > 0.0416) == ("t3.medium", "USD", True), "with its disk"
     assert time.time() - charge.since < 60
@@ -160,14 +124,14 @@ def test_the_users_lifetime_of_workers_does_not_end_a_controller(
     mine = tmp_path / "mine.yml"
     mine.write_text("kiln_lifetime: 3600\nkiln_machine_types: []\nkiln_aws_region: eu-west-1\n")
     monkeypatch.setattr(bootstrap, "ensure_fleet_environment", lambda *_, **__: Path("/python"))
-    options = options_of("--provider", "aws", "--all", "--detach", "--time-limit", "10h", "--vars", str(mine))
+    options = fleet_options("run", "--provider", "aws", "--detach", "--time-limit", "10h", "--vars", str(mine))
     site, kind = detached.controller_site_and_type(options, Feedstock(root=tmp_path), "0a1b2c3d")
     values: dict[str, object] = {**site.variables}
     for path in site.variable_files:
         values |= yaml.safe_load(path.read_text())
     assert values["kiln_lifetime"] == (10 + 24 + 72) * 3600
-    assert values["kiln_machine_types"] == [planning.controller_type_row("aws")]
-    assert (kind, values["kiln_aws_region"]) == (planning.CONTROLLER_TYPE, "eu-west-1")
+    assert values["kiln_machine_types"] == [fleet_plan.controller_type_row("aws")]
+    assert (kind, values["kiln_aws_region"]) == (fleet_plan.CONTROLLER_TYPE, "eu-west-1")
 
 
 @pytest.mark.parametrize(("begins", "removed"), [(False, ["controller"]), (True, ["controller", "workers at aws"])])
@@ -192,16 +156,10 @@ def test_a_start_that_fails_leaves_nothing_behind(
     monkeypatch.setattr(run, "tear_down_run", lambda site, _: calls.append(f"workers at {site}"))
     with pytest.raises(MachinesUnknown):
         detached.start_controller_run(
-            options_of("--provider", "aws", "--all", "--detach"), Feedstock(root=tmp_path), ()
+            fleet_options("run", "--provider", "aws", "--detach"), Feedstock(root=tmp_path), ()
         )
     assert calls == removed
     assert not list(tmp_path.rglob("key.json"))
-
-
-def test_a_controller_names_its_run_as_it_was_told() -> None:
-    assert detached.new_run_id({"KILN_FLEET_ID": "0a1b2c3d"}) == "0a1b2c3d"
-    for name in ("", "../x", "0A1B2C3D"):
-        assert detached.new_run_id({"KILN_FLEET_ID": name}) != name
 
 
 @pytest.mark.parametrize("action", ["attach", "collect", "logs"])
@@ -215,7 +173,7 @@ def test_a_key_that_does_not_exist_is_named(action: str, tmp_path: Path, capsys:
 def test_a_small_controller_is_a_row_as_those_of_the_playbooks_table(provider: str) -> None:
     path = ROOT / "ansible" / "group_vars" / "all" / "machine_types.yml"
     rows = yaml.safe_load(path.read_text())["kiln_machine_types"]
-    assert set(planning.controller_type_row(provider)) == set(rows[0])
-    assert planning.controller_type_row(provider)["provider"] == provider
+    assert set(fleet_plan.controller_type_row(provider)) == set(rows[0])
+    assert fleet_plan.controller_type_row(provider)["provider"] == provider
     billed = {row["billed"] for row in rows if row["provider"] == provider}
-    assert billed == {planning.controller_type_row(provider)["billed"]}
+    assert billed == {fleet_plan.controller_type_row(provider)["billed"]}

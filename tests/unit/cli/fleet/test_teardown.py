@@ -13,6 +13,7 @@ from kiln.cli.fleet import teardown
 from kiln.fleet import run as fleet_run
 from kiln.fleet.detached.controller import ConfigInputHashes, RunKey
 from kiln.fleet.model import FleetRun, WorkerRecord, WorkerState
+from kiln.fleet.options import FleetOptions
 from kiln.fleet.records import FleetLedger
 from kiln.recipe.feedstock import Feedstock
 
@@ -41,13 +42,9 @@ def recover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fl
     """Recover with a provider that has machines of r1, as far as a folder names that run."""
     monkeypatch.setattr(teardown, "playbook_site", lambda *words, **_: words[2])
     monkeypatch.setattr(fleet_run, "recover_run", lambda *_, **__: RUN)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.delenv("AWS_REGION", raising=False)
 
-    def call(ledger: FleetLedger, **more: object) -> FleetRun | None:
-        options: Any = SimpleNamespace(
-            **{"provider": "aws", "spot": False, "additional": False, "prices": None, "vars": [], **more}
-        )
+    def call(ledger: FleetLedger, **more: Any) -> FleetRun | None:
+        options = FleetOptions(**{"provider": "aws", **more})
         return teardown.recover_or_end_unrecorded_runs(options, Feedstock(root=tmp_path), CONFIGS, ledger)
 
     return call
@@ -115,7 +112,7 @@ def test_a_run_is_not_detached_beside_another_one_of_the_same_builds(
 
     def require(additional: bool = False, provider: str = "aws") -> None:
         with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
-            options: Any = SimpleNamespace(provider=provider, additional=additional)
+            options = FleetOptions(provider=provider, additional=additional)
             teardown.require_no_run_of_same_build(options, feedstock, CONFIGS, ledger)
 
     require()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from argparse import ArgumentParser, Namespace
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,12 +17,12 @@ from kiln.base.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageErr
 from kiln.build.job.collected import ResultsCollected
 from kiln.cli import main
 from kiln.cli.fleet import tests as fleet_tests
-from kiln.cli.fleet.arguments import add_arguments
-from kiln.cli.fleet.planning import priced_machine_types
 from kiln.fleet import inventory
 from kiln.fleet import run as fleet
 from kiln.fleet import tests as worker_tests
 from kiln.fleet.ansible.playbooks import PlaybookSite
+from kiln.fleet.options import FleetOptions
+from kiln.fleet.plan.run import priced_machine_types
 from kiln.fleet.protocol import Event, StartBuild
 from kiln.fleet.records import PENDING, TESTS_SUFFIX, FleetLedger, RunRecorder
 from kiln.fleet.run_config import FleetRunConfig
@@ -38,7 +39,7 @@ from kiln.state.results import (
     TestVerdict,
 )
 from kiln.state.store.layout import ArtifactLayout
-from tests.fleets import HOUR, MACHINE, Faults, Killed, NullObserver, Simulation
+from tests.fleets import HOUR, MACHINE, Faults, Killed, NullObserver, Simulation, fleet_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,9 +109,7 @@ class Run:
         self.tests: Simulation | None = None
         self.changed: Sequence[str] = ()
         self.shown = Shown()
-        parser = ArgumentParser()
-        add_arguments(parser)
-        self.options = parser.parse_args(["run", "--provider", "aws", "--all", "--gpu-tests"])
+        self.options = fleet_options("run", "--provider", "aws", "--all", "--gpu-tests")
         monkeypatch.setattr(fleet_tests, "playbook_site_of_tests", lambda *_: self.site)
         monkeypatch.setattr(worker_tests, "WorkerTestExecutor", self._executor)
 
@@ -124,7 +123,7 @@ class Run:
         return self.tests
 
     def stage(self, ledger: FleetLedger) -> GpuTestStage:
-        configs: Any = [Namespace(config=name) for name in CONFIGS]
+        configs: Any = [SimpleNamespace(config=name) for name in CONFIGS]
         stage = fleet_tests.gpu_test_stage(self.options, self.feedstock, configs, ledger)
         assert stage is not None
         return stage
@@ -134,7 +133,7 @@ class Run:
         estimates = tuple(JobEstimate(config=name, group=name, cold=HOUR, warm=HOUR) for name in CONFIGS)
         executor = Building(estimates, faults=Faults(**faults))
         executor.channel, executor.changed = self.feedstock.root / "build_artifacts", self.changed
-        configs: Any = [Namespace(config=name) for name in CONFIGS]
+        configs: Any = [SimpleNamespace(config=name) for name in CONFIGS]
         run_config = FleetRunConfig(
             id=run,
             command="kiln fleet run",
@@ -143,7 +142,7 @@ class Run:
             max_workers=2,
             key="inputs",
             previous_run=previous,
-            budget=self.options.budget,
+            cost_limit=self.options.cost_limit,
             tests=fleet_tests.gpu_test_plan(self.stage(ledger), (), configs),
         )
         return functools.partial(fleet.execute_fleet_run, run_config, self.site, executor=executor)
@@ -194,18 +193,18 @@ def test_what_is_built_is_done_when_its_tests_have_passed(run: Run) -> None:
     assert config.packages
 
 
-def test_the_price_of_the_tests_is_in_the_cost_in_the_end_and_in_the_budget(run: Run) -> None:
+def test_the_price_of_the_tests_is_in_the_cost_in_the_end_and_in_the_limit(run: Run) -> None:
     costs_shown: list[Any] = []
     run.shown.run_cost_changed = costs_shown.append  # type: ignore[assignment, method-assign]
     with ledger_of(run) as ledger:
-        plan = fleet_tests.gpu_test_plan(run.stage(ledger), (), [Namespace(config=name) for name in CONFIGS])  # type: ignore[misc]
+        plan = fleet_tests.gpu_test_plan(run.stage(ledger), (), [SimpleNamespace(config=name) for name in CONFIGS])  # type: ignore[misc]
         assert plan is not None
         run.execute(ledger, run.build(ledger))
     first = costs_shown[0]
     without = 4 * 0.8
     assert first.expected == pytest.approx(without + plan.cost, rel=0.1)
     assert first.end - run.shown.began[0].started > 2 * HOUR + plan.seconds
-    run.options.budget = without + plan.cost / 2
+    run.options = dataclasses.replace(run.options, cost_limit=without + plan.cost / 2)
     with ledger_of(run) as ledger, pytest.raises(FleetLimit) as error:
         run.execute(ledger, run.build(ledger))
     assert f"the tests that follow need {plan.cost:.2f}" in error.value.why
@@ -341,19 +340,16 @@ def test_a_refused_worker_leaves_the_packages_untested(run: Run) -> None:
 
 
 def test_the_other_types_of_gpu_type_are_taken_where_the_first_is_refused(run: Run) -> None:
-    run.options.gpu_type, run.options.zone = "gpu-l4,gpu-t4", ["us-east-1a,us-east-1b"]
-    texts = [str(offer) for offer in fleet_tests.gpu_worker_offers(run.options)]
+    words = ("run", "--provider", "aws", "--gpu-tests")
+    options = fleet_options(*words, "--gpu-type", "gpu-l4,gpu-t4", "--zone", "us-east-1a,us-east-1b")
+    texts = [str(offer) for offer in fleet_tests.gpu_worker_offers(options)]
     assert texts == [
         f"{kind} in us-east-1{zone}" for kind in ("gpu-l4 (g6.xlarge)", "gpu-t4 (g4dn.xlarge)") for zone in "ab"
     ]
-    run.options.gpu_type = "gpu-l4,compute-16"
     with pytest.raises(UsageError, match="compute-16 has no GPU"):
-        fleet_tests.gpu_worker_offers(run.options)
-    run.options.gpu_type, run.options.spot = None, True
+        fleet_tests.gpu_worker_offers(fleet_options(*words, "--gpu-type", "gpu-l4,compute-16"))
     with pytest.raises(UsageError, match=r"no spot price of g4dn\.xlarge"):
-        fleet_tests.gpu_worker_offers(run.options)
-    run.options.spot = False
-    run.options.zone = []
+        fleet_tests.gpu_worker_offers(fleet_options(*words, "--spot"))
     (offer,) = fleet_tests.gpu_worker_offers(run.options)
     assert offer.machine_type in priced_machine_types(run.options, [])
 
@@ -362,13 +358,9 @@ def test_openstack_tests_on_its_own_types_with_an_image_that_has_a_driver(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OS_AUTH_URL", "https://auth.cloud.ovh.net/v3")
-    run.options.provider = "openstack"
-    with pytest.raises(UsageError, match="an image with NVIDIA's driver") as error:
-        fleet_tests.gpu_worker_offers(run.options)
-    assert "kiln_openstack_gpu_image" in error.value.hint
     (tmp_path / "gpu.json").write_text('{"kiln_openstack_gpu_image": "with a driver"}')
-    run.options.vars = [tmp_path / "gpu.json"]
-    (offer,) = fleet_tests.gpu_worker_offers(run.options)
+    words = ("run", "--provider", "openstack", "--gpu-tests", "--vars", str(tmp_path / "gpu.json"))
+    (offer,) = fleet_tests.gpu_worker_offers(fleet_options(*words, environment=os.environ))
     assert (str(offer), offer.hourly_price, offer.machine_type.currency) == ("gpu-l4 (l4-90)", 0.75, "EUR")
     own = tmp_path / "types.yml"
     sizes = "memory: 90, disk: 400, billed: 3600"
@@ -393,15 +385,15 @@ def test_openstack_tests_on_its_own_types_with_an_image_that_has_a_driver(
     text = capsys.readouterr().out
     assert "on 1 gpu-l40s (l40s-90)" in text
     assert "price unknown, after the builds" in text
-    assert main.run([*plan, "--gpu-type", "gpu-l40s", "--budget", "100"]) == UsageError.exit_code
+    assert main.run([*plan, "--gpu-type", "gpu-l40s", "--cost-limit", "100"]) == UsageError.exit_code
 
 
 def test_hosts_that_test_need_no_container_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run on the machine itself, and a host that reaches no network could not install Docker."""
     monkeypatch.setattr(bootstrap, "ensure_fleet_environment", lambda *_, **__: Path("/bin/python3"))
-    monkeypatch.setattr(fleet_tests, "worker_build_variables", lambda _: {})  # those of git
-    options: Any = Namespace(provider="static", vars=[])
-    run_config: Any = Namespace(id="r1", previous_run=None, lease=60.0, lifetime=90.0)
+    monkeypatch.setattr(fleet_tests, "worker_build_variables", lambda *_: {})  # those of git
+    options = FleetOptions(provider="static")
+    run_config: Any = SimpleNamespace(id="r1", previous_run=None, lease=60.0, lifetime=90.0)
     site = fleet_tests.playbook_site_of_tests(options, Feedstock(root=tmp_path), run_config)
     assert site.options == ("--container", "none")
     assert (site.variables["kiln_lease"], site.variables["kiln_lifetime"]) == (60, 90)

@@ -24,7 +24,6 @@ from kiln.fleet.ansible.sessions import PlaybookSession
 from kiln.fleet.protocol import (
     BuildFinished,
     BuildStarted,
-    CommandUndelivered,
     FollowBuild,
     Heartbeat,
     ReclaimNotice,
@@ -63,49 +62,6 @@ def test_secrets_of_a_build_are_sent_on_standard_input_and_are_no_argument() -> 
     assert sent["words"] == ("f-1", "sudo kiln-job start c")
     assert sent["stdin"] == "KILN_FLEET_KEY=a1\nBAZEL_REMOTE_EXECUTOR=grpcs://e.example.org\n"
     assert started == BuildStarted(worker="f-1", config="c")
-
-
-def test_a_build_in_a_pool_is_admitted_there_and_gets_the_certificate_of_the_runs_clients(tmp_path: Path) -> None:
-    asked: list[tuple[object, object, object]] = []
-
-    class Listener(Answers):
-        codes: ClassVar = [1, 0, 0]
-
-        def ssh(self, *words: object, **more: object) -> Any:
-            asked.append((*words[:2], more.get("stdin")))  # type: ignore[arg-type]
-            code = self.codes.pop(0)
-            return SimpleNamespace(ok=code == 0, exit_code=code, tail="")
-
-    keys = tmp_path / "keys" / "pool-client"
-    keys.mkdir(parents=True)
-    for name in ("ca.pem", "client.pem", "client.key"):
-        (keys / name).write_text(f"-----BEGIN CERTIFICATE-----\ntext of {name}\n-----END CERTIFICATE-----\n")
-        (keys / name).chmod(0o600)
-    (tmp_path / "inventory").mkdir()
-    hosts = {"kiln-r-1": {"kiln_machine": {"private": "192.0.2.4"}}}
-    (tmp_path / "inventory" / "kiln-r-1.json").write_text(json.dumps({"kiln_machines": {"hosts": hosts}}))
-    session = Listener()
-    site = cast("Any", session.site)
-    site.folder, site.variables = tmp_path, {"kiln_provider": "local", "kiln_run": "r"}
-    order = StartBuild(worker="kiln-r-1", config="c", key="a1", cache="grpcs://192.0.2.9:8080")
-    answers = [start_build_on_worker(session, order), start_build_on_worker(session, order)]
-    gate = ("kiln-r-cache", "sudo kiln-cache-gate let-in 192.0.2.4", None)
-    assert [(worker, words) for worker, words, _ in asked] == [
-        gate[:2],
-        gate[:2],
-        ("kiln-r-1", "sudo kiln-job start c"),
-    ]
-    settings = dict(line.split("=", 1) for line in str(asked[-1][2]).splitlines())
-    assert settings["BAZEL_REMOTE_EXECUTOR"] == "grpcs://192.0.2.9:8080"
-    credentials = json.loads(base64.b64decode(settings["BAZEL_REMOTE_CREDENTIALS"]))
-    assert {name: text.splitlines()[1] for name, text in credentials.items()} == {
-        "ca": "text of ca.pem",
-        "certificate": "text of client.pem",
-        "key": "text of client.key",
-    }
-    assert [type(event) for event in answers] == [CommandUndelivered, BuildStarted], (
-        "a server that does not answer is asked again"
-    )
 
 
 class Answers(PlaybookSession):
@@ -153,7 +109,7 @@ def test_the_notice_to_a_worker_is_reported_once() -> None:
     assert [event for event in events if isinstance(event, ReclaimNotice)] == [ReclaimNotice(worker="f-1", at=at)]
 
 
-def test_the_notice_to_a_worker_of_a_pool_is_reported_once() -> None:
+def test_the_notice_to_the_worker_of_a_cache_is_reported_once() -> None:
     """Such a worker has no build that is followed."""
     questions: list[object] = []
 
@@ -169,11 +125,11 @@ def test_the_notice_to_a_worker_of_a_pool_is_reported_once() -> None:
             return SimpleNamespace(ok=True, stdout=self.records.pop(0), exit_code=0, tail="")
 
         def must_still_follow(self, worker: str) -> bool:
-            return worker == "kiln-r-pool-1" and bool(self.records)
+            return worker == "kiln-r-cache" and bool(self.records)
 
     session = Noticed()
-    report_service_health(session, WatchService(worker="kiln-r-pool-1"))
-    assert "is-active --quiet kiln-pool" in str(questions[0])
+    report_service_health(session, WatchService(worker="kiln-r-cache"))
+    assert "is-active --quiet kiln-cache" in str(questions[0])
     events = [session.events.get_nowait() for _ in range(session.events.qsize())]
-    beat = Heartbeat(worker="kiln-r-pool-1")
-    assert events == [beat, beat, ReclaimNotice(worker="kiln-r-pool-1", at=1_790_000_120.0), beat]
+    beat = Heartbeat(worker="kiln-r-cache")
+    assert events == [beat, beat, ReclaimNotice(worker="kiln-r-cache", at=1_790_000_120.0), beat]

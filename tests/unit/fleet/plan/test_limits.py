@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.base.errors import MalformedYaml
-from kiln.cli.fleet.planning import config_resource_needs
 from kiln.feedstock import config_file
 from kiln.fleet.plan import limits
+from kiln.fleet.plan.limits import config_resource_needs
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.state.results import JobSize
 

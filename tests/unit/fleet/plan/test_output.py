@@ -13,8 +13,8 @@ import pytest
 
 from kiln.fleet.model import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.fleet.plan import output
-from kiln.fleet.plan.plan import FleetLimits, PoolShape, WorkerTestPlan, plan_fleet
-from kiln.run.simulation import DEFAULT, PoolCores
+from kiln.fleet.plan.plan import FleetLimits, WorkerTestPlan, plan_fleet
+from kiln.run.simulation import DEFAULT
 from kiln.state.results import JobEstimate, JobSize, RunCost
 from tests.fleets import HOUR, MACHINE, assumed_overheads, estimates
 
@@ -118,20 +118,6 @@ def test_the_end_and_the_cost_of_a_plan_have_its_tests_in_them() -> None:
     assert tested["end"] == pytest.approx(without["end"] + 10 * HOUR, abs=60)
     assert first != second
     assert (unpriced["currency"], unpriced["expected"]) == (None, None)
-
-
-def test_a_plan_with_a_pool_says_what_it_assumes_and_compares() -> None:
-    pool = PoolShape(machine_type=MACHINE, workers=3, cores=PoolCores(cores=48, parallel=0.99, transfer=0.1))
-    jobs = estimates(4, warm=0.2, groups=2)
-    both = plan_fleet({MACHINE: jobs}, assumptions=OVERHEADS, bounds=FleetLimits(workers=2), pool=pool, alone=jobs)
-    lines = output.plan_as_text(both).splitlines()
-    assert sum("3 + server, compute-16 (made-up.16)" in line for line in lines) == 3, "all but that without the pool"
-    assert [line.split()[2] for line in lines if line.startswith("no pool  ")] == ["2"], "a third one saves no time"
-    (note,) = [line for line in lines if line.startswith("pool ")]
-    assert "99% of a build's work runs on the pool's 48 cores" in note
-    assert "10% slower for transfers" in note
-    data = json.loads(json.dumps(output.plan_as_json(both)))
-    assert (data["chosen"]["pool"]["workers"], data["without_pool"]["pool"]) == (3, None)
 
 
 def test_the_status_of_a_killed_run_names_the_commands_that_resume_and_end_it() -> None:

@@ -31,5 +31,5 @@ def test_the_plan_says_that_the_replacements_of_reclaimed_workers_have_a_limit()
     (losses, _) = output.run_terms_lines(of_run, WAY)
     assert losses == (
         "losses  10 lost workers are replaced, as many spot workers that are taken back after a notice, and 12 that are"
-        " lost together, which costs 18.00 EUR more at most (--replacements, --budget)"
+        " lost together, which costs 18.00 EUR more at most (--replacements, --cost-limit)"
     )

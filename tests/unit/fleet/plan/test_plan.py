@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from kiln.base.errors import FleetLimit, UsageError
 from kiln.fleet.plan.plan import (
     FleetLimits,
-    PoolShape,
     plan_fleet,
     schedule_builds,
     worker_cost,
     worker_counts_to_compare,
 )
-from kiln.run.simulation import Placement, PoolCores
+from kiln.run.simulation import Placement
 from kiln.state.results import JobEstimate, JobSize
 from tests.fleets import HOUR, MACHINE, assumed_overheads, estimates
 
@@ -47,38 +46,6 @@ def test_leaders_come_first_then_followers_on_the_machine_that_compiled() -> Non
 
 
 SMALL = dataclasses.replace(MACHINE, type="compute-8", name="made-up.8", cores=8, hourly=0.4, spot_hourly=None)
-POOL = PoolShape(machine_type=MACHINE, workers=4, cores=PoolCores(cores=64, parallel=0.99, transfer=0.1))
-
-
-def test_a_pool_is_planned_beside_the_same_machines_without_it() -> None:
-    clients, alone = estimates(6, hours=6, warm=0.2, groups=2), estimates(6, hours=3, warm=0.2, groups=2)
-    bounds = FleetLimits(workers=6)
-    both = plan_fleet({SMALL: clients}, assumptions=SOME, bounds=bounds, optimize="time", pool=POOL, alone=alone)
-    way, without = both.selection, both.without_pool
-    assert without is not None
-    assert (way.pool, way.cache, way.machine_type) == (POOL, MACHINE, SMALL)
-    assert (without.pool, without.cache, without.machine_type, without.worker_count) == (None, None, MACHINE, 4)
-    work, local = POOL.cores.split_work(6 * HOUR, 8)
-    cold = 2 * work / 64 + local
-    assert way.placements[0].seconds == pytest.approx(cold)
-    assert cold < without.placements[0].seconds == 3 * HOUR
-    builders = sum(worker_cost(0.4, seconds, billed=1) for seconds in way.worker_seconds)
-    assert way.cost == pytest.approx(builders + 5 * worker_cost(0.8, way.seconds, billed=1)), (
-        "its workers and its server"
-    )
-    assert way.total_machine_seconds == pytest.approx(sum(way.worker_seconds) + 5 * way.seconds)
-    first = next(job for job in both.estimates if job.config == way.placements[0].config)
-    assert (first.cold, first.warm) == pytest.approx((cold, cold * 0.2)), "as the run expects them"
-    assert both.without_cache is None
-
-
-def test_the_cost_of_a_pool_is_within_the_budget_and_needs_prices() -> None:
-    jobs, bounds = estimates(2), FleetLimits(workers=2, cost=5.0)
-    with pytest.raises(FleetLimit, match=r"within 5\.00 EUR"):
-        plan_fleet({SMALL: jobs}, assumptions=SOME, bounds=bounds, pool=POOL, alone=jobs)
-    unknown = dataclasses.replace(POOL, machine_type=dataclasses.replace(MACHINE, is_priced=False))
-    with pytest.raises(UsageError, match="--budget cannot be planned"):
-        plan_fleet({SMALL: jobs}, assumptions=SOME, bounds=bounds, pool=unknown, alone=jobs)
 
 
 def test_configs_that_share_nothing_go_the_longest_first() -> None:
@@ -240,7 +207,7 @@ def test_a_cache_without_a_price_is_not_planned_within_a_budget() -> None:
     """It would count as free, however long it runs."""
     configs = {MACHINE: estimates(4, hours=1, warm=0.5, groups=1)}
     unpriced = dataclasses.replace(MACHINE, type="small", name="small", hourly=0.0, is_priced=False)
-    with pytest.raises(UsageError, match="the price of small is unknown, so --budget cannot be planned"):
+    with pytest.raises(UsageError, match="the price of small is unknown, so --cost-limit cannot be planned"):
         plan_fleet(configs, assumptions=FREE, bounds=FleetLimits(workers=2, cost=5.0), cache=unpriced, optimize="time")
     way = plan_fleet(
         configs, assumptions=FREE, bounds=FleetLimits(workers=2), cache=unpriced, optimize="time"

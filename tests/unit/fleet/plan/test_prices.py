@@ -1,268 +1,143 @@
-"""Price lists of providers, in the shape in which they publish them."""
+"""Tables of prices, and the machine types with their prices."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
-import json
-import os
-import tracemalloc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.base.errors import MalformedYaml
-from kiln.fleet.plan import choice
-from kiln.fleet.plan import prices as plan_prices
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kiln.fleet.plan.prices import Price
+from kiln.fleet.model import MachineType
+from kiln.fleet.plan import choice, prices
+from kiln.fleet.plan.prices import Price, merged_price_table, with_regional_prices
 
 TYPES = Path(__file__).parents[4] / "ansible" / "group_vars" / "all" / "machine_types.yml"
-PUBLISHED = "2026-08-17T20:36:27Z"
-LINUX = {
-    "servicecode": "AmazonEC2",
-    "instanceType": "c7i.4xlarge",
-    "tenancy": "Shared",
-    "operatingSystem": "Linux",
-    "licenseModel": "No License required",
-    "usagetype": "BoxUsage:c7i.4xlarge",
-    "operation": "RunInstances",
-    "capacitystatus": "Used",
-    "marketoption": "OnDemand",
-    "preInstalledSw": "NA",
-    "regionCode": "us-east-1",
-}
-GP3 = {"usagetype": "EBS:VolumeUsage.gp3", "volumeApiName": "gp3", "regionCode": "us-east-1"}
-ADDRESS = {"usagetype": "USE1-PublicIPv4:InUseAddress", "regionCode": "us-east-1"}
-TRAFFIC = {
-    "usagetype": "DataTransfer-Out-Bytes",
-    "transferType": "AWS Outbound",
-    "fromRegionCode": "us-east-1",
-    "toLocation": "External",
-}
-# Attributes, unit and price of products, some of which are not those that a fleet uses.
-PRODUCTS: dict[str, tuple[dict[str, str], str, list[str]]] = {
-    "LINUX": (LINUX, "Hrs", ["0.7140000000"]),
-    "DEDICATED": ({**LINUX, "tenancy": "Dedicated"}, "Hrs", ["9.0"]),
-    "WINDOWS": ({**LINUX, "operatingSystem": "Windows"}, "Hrs", ["9.0"]),
-    "SQL": ({**LINUX, "preInstalledSw": "SQL Std"}, "Hrs", ["9.0"]),
-    "RESERVED": ({**LINUX, "capacitystatus": "AllocatedCapacityReservation"}, "Hrs", ["9.0"]),
-    "BLOCK": ({**LINUX, "marketoption": "CapacityBlock"}, "Hrs", ["9.0"]),
-    "UNUSED": ({**LINUX, "instanceType": "c6a.8xlarge", "regionCode": "eu-west-1"}, "Hrs", ["0.0000000000", "1.3"]),
-    "JG3KUJMBRGHV3N8G": (GP3, "GB-Mo", ["0.0800000000"]),
-    "IOPS": ({**GP3, "usagetype": "EBS:VolumeP-IOPS.gp3"}, "IOPS-Mo", ["0.005"]),
-    "ADDRESS": (ADDRESS, "Hrs", ["0.0050000000"]),
-    "TRAFFIC": (TRAFFIC, "GB", ["0.0000000000", "0.0900000000", "0.0850000000"]),
-    "INSIDE": ({**TRAFFIC, "transferType": "InterRegion Outbound"}, "GB", ["9.0"]),
-}
-EXPECTED = {
-    ("aws", "us-east-1", "on-demand", "c7i.4xlarge", 0.714),
-    ("aws", "eu-west-1", "on-demand", "c6a.8xlarge", 1.3),
-    ("aws", "us-east-1", "disk", "gp3", 0.08),
-    ("aws", "us-east-1", "address", "ipv4", 0.005),
-    ("aws", "us-east-1", "egress", "internet", 0.09),
-}
+PRICE = Price(
+    provider="aws",
+    region="eu-west-1",
+    kind="on-demand",
+    name="c7i.4xlarge",
+    price=0.765,
+    unit="hour",
+    currency="USD",
+    date="2026-11-20",
+    source="a list, with a comma",
+)
+TYPE = MachineType(provider="aws", type="compute-16", name="c7i.4xlarge", cores=16, memory=32, disk=150)
 
 
-def offer_file() -> dict[str, Any]:
-    return {
-        "formatVersion": "v1.0",
-        "disclaimer": "for information only",
-        "offerCode": "AmazonEC2",
-        "version": "20260817203627",
-        "publicationDate": PUBLISHED,
-        "products": {
-            sku: {"sku": sku, "productFamily": "Compute Instance", "attributes": attributes}
-            for sku, (attributes, _, _) in PRODUCTS.items()
-        },
-        "terms": {
-            "OnDemand": {sku: term(sku, unit, prices) for sku, (_, unit, prices) in PRODUCTS.items()},
-            "Reserved": {"LINUX": {"x": {"priceDimensions": {}}}},
-        },
-        "attributesList": {},
-    }
+def row(**changes: object) -> Price:
+    return dataclasses.replace(PRICE, **changes)  # type: ignore[arg-type] # fields by name
 
 
-def term(sku: str, unit: str, prices: Iterable[str]) -> dict[str, Any]:
-    dimensions = {
-        f"{sku}.JRTCKXETXF.{number}": {"unit": unit, "beginRange": "0", "pricePerUnit": {"USD": price}}
-        for number, price in enumerate(prices)
-    }
-    return {f"{sku}.JRTCKXETXF": {"offerTermCode": "JRTCKXETXF", "sku": sku, "priceDimensions": dimensions}}
-
-
-def offer_table() -> str:
-    """Return the same offers as CSV."""
+def table_of(*rows: Price) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, quoting=csv.QUOTE_ALL)
-    writer.writerows([["FormatVersion", "v1.0"], ["Disclaimer", "for information, and no more"]])
-    writer.writerows([["Publication Date", PUBLISHED], ["Version", "1"], ["OfferCode", "AmazonEC2"]])
-    titles = {**{name: title.title() for name, title in plan_prices.COLUMNS.items()}, "usagetype": "usageType"}
-    writer.writerow(["SKU", "TermType", "Unit", "PricePerUnit", "Currency", *titles.values()])
-    for sku, (attributes, unit, prices) in PRODUCTS.items():
-        columns = [attributes.get(name, "") for name in titles]
-        writer.writerows([sku, "OnDemand", unit, price, "USD", *columns] for price in prices)
-        writer.writerow([sku, "Reserved", unit, "77", "USD", *columns])
+    writer = csv.DictWriter(text, [field.name for field in dataclasses.fields(Price)])
+    writer.writeheader()
+    writer.writerows(map(dataclasses.asdict, rows))
     return text.getvalue()
 
 
-def summary(prices: Iterable[Price]) -> set[tuple[str, str, str, str, float]]:
-    return {(*price.offer_key, price.price) for price in prices}
+def test_every_machine_type_has_a_price_with_its_source_and_date() -> None:
+    table = merged_price_table(None)
+    regions = {"aws": "us-east-1", "openstack": "OVH", "local": "here", "static": "here"}
+    for machine_type in choice.read_machine_types(TYPES):
+        priced = with_regional_prices(machine_type, table, region=regions[machine_type.provider])
+        assert priced.source, machine_type
+        assert bool(priced.hourly and priced.date) == (machine_type.provider not in prices.FREE)
 
 
-@pytest.mark.parametrize("kind", ["json", "csv"])
-def test_an_offer_file_has_the_prices_of_machines_disks_addresses_and_traffic(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"AmazonEC2-us-east-1.{kind}"
-    path.write_text(json.dumps(offer_file(), indent=1) if kind == "json" else offer_table())
-    prices = plan_prices.read_price_list(path)
-    assert summary(prices) == EXPECTED
-    assert {(price.date, price.currency) for price in prices} == {("2026-08-17", "USD")}
-    assert prices[0].source == f"AWS's price list AmazonEC2: {path.name}"
+def test_the_table_has_the_current_families_and_no_p3() -> None:
+    families = {machine_type.name.partition(".")[0] for machine_type in choice.read_machine_types(TYPES)}
+    assert {"c6a", "c6i", "c7a", "c7i", "c8a", "c8i", "g4dn", "g5", "g6"} <= families
+    assert not families & {"p3", "c5"}
+    sizes = {item.name: (item.cores, item.memory, item.disk) for item in choice.read_machine_types(TYPES)}
+    assert (sizes["c3-32"], sizes["c3-64"]) == ((16, 32, 400), (32, 64, 400))
 
 
-def test_a_large_offer_file_is_read_in_little_memory(tmp_path: Path) -> None:
-    path, padding = tmp_path / "index.json", "x" * 2000
-    data = offer_file()
-    other = {"sku": "OTHER", "attributes": {"operatingSystem": "Windows", "text": padding}}
-    data["products"] |= {f"OTHER{number}": other for number in range(10_000)}
-    data["terms"]["OnDemand"] |= {f"OTHER{number}": term("OTHER", "Hrs", [padding]) for number in range(2_000)}
-    path.write_text(json.dumps(data))
-    del data
-    assert path.stat().st_size > 20 << 20
-    tracemalloc.start()
-    try:
-        assert summary(plan_prices.read_price_list(path)) == EXPECTED
-        assert tracemalloc.get_traced_memory()[1] < 12 << 20
-    finally:
-        tracemalloc.stop()
+def test_an_hour_of_a_worker_has_its_disk_and_its_address() -> None:
+    priced = with_regional_prices(TYPE, merged_price_table(None), region="us-east-1")
+    assert (priced.hourly, priced.address_hourly, priced.egress) == (0.714, 0.005, 0.09)
+    assert priced.disk_hourly == pytest.approx(150 * 0.08 / 720)
+    assert priced.hourly_price(spot=False) == pytest.approx(0.714 + 150 * 0.08 / 720 + 0.005)
+    spot = dataclasses.replace(priced, spot_hourly=0.3)
+    assert spot.hourly_price(spot=True) == pytest.approx(0.3 + 150 * 0.08 / 720 + 0.005)
+    assert priced.not_counted == ()
 
 
-def test_of_the_spot_prices_of_a_region_the_dearest_zone_counts(tmp_path: Path) -> None:
-    entry = {
-        "AvailabilityZone": "us-east-1a",
-        "InstanceType": "c7i.4xlarge",
-        "ProductDescription": "Linux/UNIX",
-        "SpotPrice": "0.281500",
-        "Timestamp": "2026-11-20T10:04:33+00:00",
-    }
-    others = [
-        {**entry, "AvailabilityZone": "us-east-1b", "SpotPrice": "0.301"},
-        {**entry, "AvailabilityZone": "us-east-1-bos-1a", "SpotPrice": "0.9"},
-        {**entry, "ProductDescription": "Windows", "SpotPrice": "0.9"},
-    ]
-    path = tmp_path / "spot.json"
-    path.write_text(json.dumps({"SpotPriceHistory": [entry, *others]}))
-    (price,) = plan_prices.read_price_list(path)
-    assert (*price.offer_key, price.price, price.date) == (
-        "aws",
-        "us-east-1",
-        "spot",
-        "c7i.4xlarge",
-        0.301,
-        "2026-11-20",
+def test_a_region_without_prices_has_not_those_of_another_and_the_user_s_table_adds_them(tmp_path: Path) -> None:
+    unpriced = with_regional_prices(TYPE, merged_price_table(None), region="eu-west-1")
+    assert (unpriced.is_priced, unpriced.hourly_price(spot=False), unpriced.currency, unpriced.source) == (
+        False,
+        0.0,
+        "",
+        "",
     )
+    path = tmp_path / "prices.csv"
+    path.write_text(table_of(PRICE))
+    priced = with_regional_prices(TYPE, merged_price_table(path), region="eu-west-1")
+    assert (priced.hourly, priced.region, priced.source) == (0.765, "eu-west-1", "a list, with a comma")
+    assert priced.not_counted == ("disk", "address", "egress")
+    other = dataclasses.replace(TYPE, name="c6a.4xlarge")
+    assert not with_regional_prices(other, merged_price_table(path), region="eu-west-1").is_priced
+    assert priced.is_priced
 
 
-def test_the_prices_of_a_list_with_any_name_can_be_read_again(tmp_path: Path) -> None:
-    path = tmp_path / f"Preisübersicht{'x' * 200}.json"
-    path.write_text(json.dumps(offer_file()))
-    table = tmp_path / "prices.csv"
-    plan_prices.write_price_table(table, plan_prices.read_price_list(path))
-    assert summary(plan_prices.read_price_table(table)) == EXPECTED
+def test_a_price_of_the_user_s_table_replaces_kiln_s(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_text(table_of(row(region="us-east-1", price=0.7), row(region="us-east-1", kind="spot", price=0.25)))
+    priced = with_regional_prices(TYPE, merged_price_table(path), region="us-east-1")
+    assert (priced.hourly, priced.spot_hourly, priced.address_hourly) == (0.7, 0.25, 0.005)
 
 
-def addon(
-    plan: str, price: int, *, unit: str = "hour", product: str = "publiccloud-instance", regions: Iterable[str] = ()
-) -> dict[str, Any]:
-    pricing = {"price": price, "intervalUnit": unit, "capacities": ["consumption"], "mode": "default"}
-    region = {"name": "region", "isCustom": False, "isMandatory": True, "values": [*regions]}
-    return {
-        "planCode": plan,
-        "invoiceName": "x",
-        "product": product,
-        "pricings": [pricing],
-        "configurations": [region] if regions else [],
-    }
+def test_a_spot_price_has_the_source_and_date_of_its_own_row() -> None:
+    spot = row(kind="spot", price=0.25, source="my spot history", date="2026-11-22")
+    priced = with_regional_prices(TYPE, [PRICE, spot], region="eu-west-1")
+    assert (priced.source, priced.date) == (PRICE.source, PRICE.date)
+    assert (priced.spot_source, priced.spot_date) == ("my spot history", "2026-11-22")
+    foreign = [PRICE, row(kind="spot", price=0.25, currency="EUR", source="elsewhere")]
+    assert with_regional_prices(TYPE, foreign, region="eu-west-1").spot_source == "", "as its price is not used"
 
 
-def test_each_machine_type_of_the_table_is_priced_by_a_list_that_has_it(tmp_path: Path) -> None:
-    kinds = [kind for kind in choice.read_machine_types(TYPES) if kind.provider in {"aws", "openstack"}]
-    aws = [kind.name for kind in kinds if kind.provider == "aws"]
-    data = offer_file()
-    data["products"] = {name: {"sku": name, "attributes": {**LINUX, "instanceType": name}} for name in aws}
-    data["terms"]["OnDemand"] = {name: term(name, "Hrs", ["1.5"]) for name in aws}
-    ovh = [addon(f"{kind.name}.consumption", 150000000) for kind in kinds if kind.provider == "openstack"]
-    lists = {"aws": data, "openstack": {"locale": {"currencyCode": "EUR"}, "addons": ovh}}
-    paths = [tmp_path / f"{name}.json" for name in lists]
-    for path, content in zip(paths, lists.values(), strict=True):
-        path.write_text(json.dumps(content))
-    prices = plan_prices.merge_price_tables(*map(plan_prices.read_price_list, paths))
-    regions = {"aws": "us-east-1", "openstack": "OVH"}
-    assert {plan_prices.with_regional_prices(kind, prices, region=regions[kind.provider]).hourly for kind in kinds} == {
-        1.5
-    }
-
-
-def test_ovh_s_local_zones_have_the_price_of_their_group_as_far_as_the_catalog_lists_them(tmp_path: Path) -> None:
-    addons = [
-        addon("c3-32.consumption", 33200000, regions=["GRA11", "BHS5"]),
-        addon("c3-32.consumption.LZ.AF", 61000000, regions=["AF-NORTH-LZ-RBA-A"]),
-        addon("c3-32.consumption.LZ.EUROZONE", 35000000, regions=["EU-WEST-LZ-MRS-A", "EU-WEST-LZ-BRU-A"]),
-        addon("c3-32.consumption.LZ", 40000000),
-    ]
-    path = tmp_path / "cloud.json"
-    path.write_text(json.dumps({"locale": {"currencyCode": "EUR"}, "addons": addons}))
-    prices = {price.region: price.price for price in plan_prices.read_price_list(path)}
-    assert prices == {
-        "OVH": 0.332,
-        "OVH AF-NORTH-LZ-RBA-A": 0.61,
-        "OVH EU-WEST-LZ-MRS-A": 0.35,
-        "OVH EU-WEST-LZ-BRU-A": 0.35,
-        "OVH LZ": 0.4,
-    }
-
-
-def test_ovh_s_catalog_has_prices_by_the_hour_for_each_kind_of_region(tmp_path: Path) -> None:
-    addons = [
-        addon("c3-32.consumption", 33200000),
-        addon("c3-32.consumption.3AZ", 36500000),
-        addon("c3-32.monthly.postpaid", 9900000000, unit="month"),
-        addon("volume.classic.consumption", 5600, product="publiccloud-volume"),
-    ]
-    path = tmp_path / "cloud.json"
-    path.write_text(json.dumps({"catalogId": 1, "locale": {"currencyCode": "EUR"}, "plans": [], "addons": addons}))
-    os.utime(path, (1_790_000_000, 1_790_000_000))
-    prices = plan_prices.read_price_list(path)
-    assert summary(prices) == {
-        ("openstack", "OVH", "on-demand", "c3-32", 0.332),
-        ("openstack", "OVH 3AZ", "on-demand", "c3-32", 0.365),
-    }
-    assert {(price.currency, price.date) for price in prices} == {("EUR", "2026-09-21")}
+def test_prices_in_another_currency_are_not_added_up() -> None:
+    table = [PRICE, row(kind="disk", name="gp3", unit="GB-month", currency="EUR")]
+    assert with_regional_prices(TYPE, table, region="eu-west-1").not_counted == ("disk", "address", "egress")
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("old", "new", "message"),
     [
-        "",
-        "{}",
-        "not a list",
-        '"SKU","TermType"\n',
-        '{"terms": {"OnDemand": {"A": {}}}, "products": {}}',
-        json.dumps({**offer_file(), "publicationDate": "yesterday"}),
-        '{"SpotPriceHistory": [{"AvailabilityZone": 7}]}',
-        '{"addons": [{"planCode": "c3-32.consumption", "product": "publiccloud-instance", "pricings": 7}]}',
-        json.dumps(offer_file())[:3000],
+        ("provider,", "vendor,", "invalid columns"),
+        ("0.765", "nan", "invalid price 'nan'"),
+        ("0.765", "-1", "invalid price '-1'"),
+        ("0.765", "cheap", "invalid price 'cheap'"),
+        (",hour,", ",GB,", "invalid kind or unit of a price: on-demand per GB"),
+        ("on-demand", "leased", "invalid kind or unit"),
+        ("2026-11-20", "yesterday", "invalid date 'yesterday'"),
+        (",USD", ",", "invalid currency"),
+        (",USD", "", "invalid source"),
+        ("USD", "USD,more", "invalid number of fields"),
+        ("c7i.4xlarge", "c7i\x1b[31m", "invalid name"),
     ],
 )
-def test_a_file_that_is_no_price_list_is_refused_by_name(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "list"
-    path.write_text(text)
-    with pytest.raises(MalformedYaml, match="price") as refused:
-        plan_prices.read_price_list(path)
-    assert str(path) in str(refused.value)
-    with pytest.raises(MalformedYaml):
-        plan_prices.read_price_list(tmp_path / "missing")
+def test_an_invalid_table_is_refused_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_text(table_of(PRICE).replace(old, new, 1))
+    with pytest.raises(MalformedYaml) as refused:
+        prices.read_price_table(path)
+    assert message in str(refused.value)
+    assert f"{path}:{1 if 'columns' in message else 2}" in str(refused.value)
+
+
+def test_a_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(MalformedYaml, match="is not a table of prices"):
+        prices.read_price_table(path)
+    with path.open("wb") as file:
+        file.truncate(prices.LARGEST_TABLE + 1)
+    with pytest.raises(MalformedYaml, match="bytes"):
+        prices.read_price_table(path)
