@@ -32,7 +32,7 @@ HTTP = re.compile(r"https?:")
 
 
 def refuse_ineffective_remote_options(
-    feedstock: Feedstock, configs: Iterable[BuildConfig], options: RunOptions
+    feedstock: Feedstock, renderings: Iterable[RenderedConfig], options: RunOptions
 ) -> None:
     """Refuse options of a remote executor that have no effect.
 
@@ -63,7 +63,7 @@ def refuse_ineffective_remote_options(
             "Bazel does not combine a remote executor with a cache over HTTP",
             hint="leave the cache out: the executor has its own; or name one with grpc:// or grpcs://",
         )
-    if not any(render.render(feedstock, config).stagings for config in configs):
+    if not any(rendered.stagings for rendered in renderings):
         raise UsageError("--remote-executor: the recipe has no compile step that its outputs share")
     if not _recipe_reads_executor_variable(feedstock.recipe):
         raise UsageError(

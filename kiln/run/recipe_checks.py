@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 
 
 def check_keys_and_find_stagings(feedstock: Feedstock) -> dict[str, Place]:
-    """Return the places of a recipe's staging outputs, by name; refuse the recipe if no build honors its keys.
+    """Return the places of a recipe.yaml's staging outputs, by name; refuse the recipe if no build honors its keys.
 
     Raises:
         RecipeFault: it has such keys, with the line of each.
     """
+    if not is_v1(feedstock):
+        return {}
     recipe = RecipeV1.read(feedstock.recipe_v1)
     raise_all(_unsupported_key_errors(recipe.root))
     entries = recipe.root.get("outputs", ())
@@ -85,39 +87,51 @@ def _nested_value(node: Any, *keys: str) -> Any:
 LATE = "${{"  # of folders that only the build knows
 
 
-def require_supported_recipe(feedstock: Feedstock, configs: Iterable[str], *, engine: str = OWN_ENGINE) -> None:
-    """Refuse a feedstock whose recipe asks for what no build does.
+def require_engine_of_recipe(feedstock: Feedstock, engine: str) -> None:
+    """Refuse an engine that cannot read the recipe.
 
     Raises:
-        RecipeFault: with the file and the line.
-        UsageError: the engine cannot read the recipe.
+        UsageError: it reads meta.yaml alone.
     """
-    if not is_v1(feedstock):
-        return
-    if engine != OWN_ENGINE:
+    if engine != OWN_ENGINE and is_v1(feedstock):
         raise UsageError(
             f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {OWN_ENGINE}"
         )
 
-    places = limits.run_bounded(lambda: check_keys_and_find_stagings(feedstock))
-    for config in configs if places else ():
-        _require_independent_stagings(render.render(feedstock, config_file.read_config(feedstock, config)), places)
+
+def require_supported_recipe(feedstock: Feedstock, configs: Iterable[str]) -> None:
+    """Refuse a feedstock whose recipe asks for what no build does, as a plan does, before there is one.
+
+    Raises:
+        RecipeFault: with the file and the line.
+    """
+    stagings = limits.run_bounded(lambda: check_keys_and_find_stagings(feedstock))
+    if stagings:
+        renderings = (render.render(feedstock, config_file.read_config(feedstock, config)) for config in configs)
+        require_independent_stagings(renderings, stagings)
 
 
-def _require_independent_stagings(rendered: RenderedConfig, places: Mapping[str, Place]) -> None:
-    """Refuse staging outputs that require packages of the same recipe, since they are built before all of these."""
-    names = {output.name for output in rendered.outputs}
-    for staging in rendered.stagings:
-        needs = staging.requirements
-        if own := sorted(names & {package_name(spec) for spec in (*needs.build, *needs.host)}):
-            raise RecipeFault(
-                f"the staging output {staging.name} requires {own[0]}, a package of this recipe",
-                at=next(
-                    (at for name, at in places.items() if staging.name.startswith(name)), Place(file=rendered.file)
-                ),
-                why="staging outputs are built before all packages",
-                hint=f"build {own[0]} in a feedstock of its own, or in the staging output",
-            )
+def require_independent_stagings(renderings: Iterable[RenderedConfig], places: Mapping[str, Place]) -> None:
+    """Refuse staging outputs that require packages of the same recipe, since they are built before all of these.
+
+    ``places`` are those of a recipe.yaml's staging outputs; a meta.yaml has none that are checked.
+
+    Raises:
+        RecipeFault: at the staging output.
+    """
+    for rendered in renderings if places else ():
+        names = {output.name for output in rendered.outputs}
+        for staging in rendered.stagings:
+            needs = staging.requirements
+            if own := sorted(names & {package_name(spec) for spec in (*needs.build, *needs.host)}):
+                raise RecipeFault(
+                    f"the staging output {staging.name} requires {own[0]}, a package of this recipe",
+                    at=next(
+                        (at for name, at in places.items() if staging.name.startswith(name)), Place(file=rendered.file)
+                    ),
+                    why="staging outputs are built before all packages",
+                    hint=f"build {own[0]} in a feedstock of its own, or in the staging output",
+                )
 
 
 def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:

@@ -102,6 +102,7 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
         UsageError: when the option would have no effect.
     """
     from kiln.feedstock import config_file
+    from kiln.recipe import render
     from kiln.run import checks
 
     if not hasattr(options, "remote_executor"):
@@ -111,7 +112,9 @@ def require_recipe_support(feedstock: Feedstock, configs: Iterable[str], options
     if options.pool or has_remote_executor(options, os.environ):
         names = tuple(configs)
         checks.refuse_ineffective_remote_options(
-            feedstock, config_file.read_configs(feedstock, names), _executor_run_options(options, os.environ, names)
+            feedstock,
+            (render.render(feedstock, config) for config in config_file.read_configs(feedstock, names)),
+            _executor_run_options(options, os.environ, names),
         )
 
 

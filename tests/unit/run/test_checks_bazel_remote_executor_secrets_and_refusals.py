@@ -12,7 +12,7 @@ from kiln.base.errors import UsageError
 from kiln.build.job import job
 from kiln.build.job.job import BuildOptions, RunOptions
 from kiln.feedstock import matrix
-from kiln.recipe import feedstock
+from kiln.recipe import feedstock, render
 from kiln.run import checks
 from tests import small_tensorflow
 
@@ -26,7 +26,7 @@ def options(*, build: BuildOptions | None = None, **more: Any) -> RunOptions:
 
 def require(root: Path, chosen: RunOptions) -> None:
     found = feedstock.load(root)
-    checks.refuse_ineffective_remote_options(found, matrix.configs(found)[:1], chosen)
+    checks.refuse_ineffective_remote_options(found, [render.render(found, matrix.configs(found)[0])], chosen)
 
 
 def test_the_small_tensorflow_uses_it(tmp_path: Path) -> None:

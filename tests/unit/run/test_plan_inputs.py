@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.base.errors import RecipeFault
-from kiln.build.job.job import RunOptions
+from kiln.build.job.job import BuildOptions, RunOptions
 from kiln.feedstock import config_file, matrix, rerender
 from kiln.recipe import render
-from kiln.run.plan import _preflight_check_notes, _require_supported_recipe_keys
+from kiln.run.plan import check_recipe
 from tests import builders
 from tests.builders import LINUX_ONLY
 from tests.unit.recipe.v1.test_rendering_v1 import feedstock as feedstock_v1
@@ -26,8 +26,7 @@ META = "package:\n  name: a\n  version: 1\n"
 
 
 def require_keys(feedstock: Feedstock, configs: Iterable[BuildConfig], *, engine: str) -> None:
-    """Check the keys of configs as they are rendered."""
-    _require_supported_recipe_keys(feedstock, [render.render(feedstock, config) for config in configs], engine=engine)
+    check_recipe(feedstock, tuple(configs), RunOptions(configs=(), command="", build=BuildOptions(engine=engine)))
 
 
 def test_the_checks_share_one_rendering_of_each_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,10 +41,11 @@ def test_the_checks_share_one_rendering_of_each_config(tmp_path: Path, monkeypat
     monkeypatch.setattr(render, "render", render_once)
     feedstock = builders.feedstock(tmp_path, f"{META}build:\n  string: a{{{{ letter }}}}\n", "letter: [a, b]  # all\n")
     configs = matrix.configs(feedstock)
-    (note,) = _preflight_check_notes(feedstock, configs, RunOptions(configs=(), command=""))
+    (note,), first = check_recipe(feedstock, configs, RunOptions(configs=(), command=""))
     assert note.startswith(".ci_support is not up to date"), "it was never rendered here"
     assert rendered == [config.name for config in configs]
     assert len(rendered) == 2
+    assert first.outputs[0].build_string == "aa"
 
 
 def test_a_key_of_another_engine_is_refused_with_the_own_alone(tmp_path: Path) -> None:
@@ -155,5 +155,5 @@ def test_a_variable_that_scripts_get_and_the_caller_lacks_is_noted(tmp_path: Pat
     feedstock = builders.feedstock(tmp_path, meta)
     configs = matrix.configs(feedstock)
     rerender.write_ci_support(feedstock, configs)
-    (note,) = _preflight_check_notes(feedstock, configs, RunOptions(configs=(), command="", client={"BAZ": ""}))
+    (note,), _ = check_recipe(feedstock, configs, RunOptions(configs=(), command="", client={"BAZ": ""}))
     assert note == "FOO is not set: the scripts to which the recipe gives it go without"

@@ -74,7 +74,7 @@ def test_a_staging_output_without_a_name_is_an_error_of_the_recipe(tmp_path: Pat
 
 def test_other_engines_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="mambabuild cannot build a recipe"):
-        recipe_checks.require_supported_recipe(feedstock(tmp_path, HEAD), CONFIGS, engine="mambabuild")
+        recipe_checks.require_engine_of_recipe(feedstock(tmp_path, HEAD), "mambabuild")
 
 
 def test_a_recipe_with_a_key_that_no_build_honors_is_refused(tmp_path: Path) -> None:
