@@ -199,8 +199,12 @@ class RunState:
         Configs without an estimate count as the mean of the finished and the estimated ones.
         """
         lengths = [
-            length for config in self.configs.values() if (length := _actual_or_estimated_seconds(config)) is not None
+            config.finished - config.started
+            if config.state in GOOD and config.started and config.finished
+            else config.estimate
+            for config in self.configs.values()
         ]
+        lengths = [length for length in lengths if length is not None]
         open_configs = [config for config in self.configs.values() if config.state in OPEN]
         if self.cost is not None and open_configs:
             return max(0.0, self.cost.end - now)
@@ -213,9 +217,3 @@ class RunState:
             first = slots.index(min(slots))
             slots[first] += max(0.0, whole - (now - config.started if config.started else 0.0))
         return max(slots)
-
-
-def _actual_or_estimated_seconds(config: ConfigRun) -> float | None:
-    if config.state in GOOD and config.started and config.finished:
-        return config.finished - config.started
-    return config.estimate

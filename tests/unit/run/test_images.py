@@ -19,7 +19,6 @@ from kiln.recipe.feedstock import BuildConfig
 from kiln.run import images
 from kiln.run.images import (
     BuildLocation,
-    _platform_by_image,
     choose_build_locations,
     choose_container_engine,
     image_names_for_report,
@@ -68,13 +67,6 @@ def test_a_rehearsal_runs_on_the_host_and_with_rattler_build_alone() -> None:
         choose_container_engine(dataclasses.replace(options, build=BuildOptions(rehearsal=True, engine="conda-build")))
 
 
-def test_an_image_is_needed_for_one_platform_at_a_time() -> None:
-    images = [("anvil:1", "linux/amd64"), ("anvil:2", "linux/arm64"), ("anvil:1", "linux/amd64")]
-    assert _platform_by_image(images) == {"anvil:1": "linux/amd64", "anvil:2": "linux/arm64"}
-    with pytest.raises(UsageError, match="anvil:2 is needed for linux/arm64 and for linux/amd64"):
-        _platform_by_image([*images, ("anvil:2", "linux/amd64")])
-
-
 class EngineWithImages(Engine):
     """An engine that has images of this machine's platform, by name."""
 
@@ -110,6 +102,9 @@ def test_a_config_without_an_image_is_refused_in_a_container_alone() -> None:
     assert choose_build_locations([(config, OWN_PLATFORM)], options, None, None) == ({"c": BuildLocation()}, ())
     with pytest.raises(UsageError, match="c names no image to build in"):
         choose_build_locations([(config, OWN_PLATFORM)], options, ENGINE, None)
+    two = [(CONFIG, "linux/arm64"), (dataclasses.replace(CONFIG, name="d"), "linux/amd64")]
+    with pytest.raises(UsageError, match="here:1 is needed for linux/arm64 and for linux/amd64"):
+        choose_build_locations(two, options, ENGINE, None)
 
 
 META = "package:\n  name: a\n  version: 1\n"
@@ -135,10 +130,6 @@ def feedstock(folder: Path, text: str) -> Feedstock:
 )
 def test_names_are_read_by_line(tmp_path: Path, text: str, names: list[str]) -> None:
     assert list(images.read_yum_package_positions(feedstock(tmp_path, text))) == names
-
-
-def test_a_recipe_without_the_file_needs_no_packages(tmp_path: Path) -> None:
-    assert images.read_yum_package_positions(builders.feedstock(tmp_path, META)) == {}
 
 
 @pytest.mark.parametrize(
