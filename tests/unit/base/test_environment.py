@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -44,48 +45,53 @@ def marker_of(root: Path) -> Path:
     return root / ".venv" / MARKER
 
 
-def test_an_environment_that_fits_is_used_as_it_is(root: Path) -> None:
-    assert examine_environment(root / ".venv", (RUN,)) == CURRENT
+def rewrite(root: Path, **changes: object) -> None:
+    marker_of(root).write_text(json.dumps({**json.loads(marker_of(root).read_text()), **changes}))
 
 
-def test_a_clone_without_one_is_on_its_first_run(root: Path) -> None:
+def kill_set_up(root: Path) -> None:
     marker_of(root).unlink()
-    assert examine_environment(root / ".venv", (RUN,)) == EnvironmentState("first run", completable=False)
+    (root / ".venv" / LOCK).touch()
+
+
+OTHER_PYTHON = ["/elsewhere/python", 1, 1]
+DAMAGED = ("", "{", "[]", "{}", '{"folder": 1}', "null", '{"folder": "", "locks": 3}', "\x00")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("change", "locks", "reason"),
+    [
+        (lambda _: None, (RUN,), ""),
+        (lambda root: marker_of(root).unlink(), (RUN,), "first run"),
+        (kill_set_up, (RUN,), "the last set-up did not end"),
+        (lambda root: (root / "requirements" / RUN).write_text("another\n"), (RUN,), "the list of packages changed"),
+        (lambda _: None, (RUN, TEST), "the packages of the tests are missing"),
+        (lambda root: rewrite(root, interpreter=OTHER_PYTHON), (RUN,), ""),  # a patch release, of the same ABI
+        (
+            lambda root: rewrite(root, interpreter=OTHER_PYTHON, abi="cpython-39-x86_64-linux-gnu"),
+            (RUN,),
+            "its Python is missing or another one",
+        ),
+        (lambda root: (root / ".venv" / "bin" / "python").unlink(), (RUN,), "its Python is missing or another one"),
+        *(
+            (lambda root, text=text: marker_of(root).write_text(text), (RUN,), "its marker file is damaged")
+            for text in DAMAGED
+        ),
+    ],
+)
+def test_an_environment_is_current_or_made_anew_for_a_reason(
+    root: Path, change: Callable[[Path], object], locks: tuple[str, ...], reason: str
+) -> None:
+    change(root)
+    completable = reason in {"", "the packages of the tests are missing"}
+    assert examine_environment(root / ".venv", locks) == EnvironmentState(reason, completable=completable)
 
 
 def test_what_failed_and_was_cleared_is_a_first_run_again(tmp_path: Path) -> None:
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / LOCK).touch()
     assert examine_environment(tmp_path / ".venv", (RUN,)) == EnvironmentState("first run", completable=False)
-
-
-def test_a_lock_without_marker_is_what_a_killed_set_up_leaves(root: Path) -> None:
-    marker_of(root).unlink()
-    (root / ".venv" / LOCK).touch()
-    assert examine_environment(root / ".venv", (RUN,)) == EnvironmentState(
-        "the last set-up did not end", completable=False
-    )
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"folder": 1}', "null", '{"folder": "", "locks": 3}', "\x00"])
-def test_damaged_marker_is_reported(root: Path, text: str) -> None:
-    marker_of(root).write_text(text)
-    assert examine_environment(root / ".venv", (RUN,)) == EnvironmentState(
-        "its marker file is damaged", completable=False
-    )
-
-
-def test_a_lock_that_changed_asks_for_a_new_environment(root: Path) -> None:
-    (root / "requirements" / RUN).write_text("another\n")
-    assert examine_environment(root / ".venv", (RUN,)) == EnvironmentState(
-        "the list of packages changed", completable=False
-    )
-
-
-def test_the_tests_packages_are_added_to_an_environment_made_for_a_run(root: Path) -> None:
-    assert examine_environment(root / ".venv", (RUN, TEST)) == EnvironmentState(
-        "the packages of the tests are missing", completable=True
-    )
 
 
 def test_a_run_does_not_care_what_became_of_the_tests_lock(root: Path) -> None:
@@ -98,32 +104,6 @@ def test_a_run_does_not_care_what_became_of_the_tests_lock(root: Path) -> None:
 def test_a_clone_that_was_moved_makes_a_new_one(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     moved = root.rename(tmp_path_factory.mktemp("elsewhere") / "clone")
     assert examine_environment(moved / ".venv", (RUN,)) == EnvironmentState("the folder was moved", completable=False)
-
-
-def test_an_interpreter_that_is_gone_asks_for_a_new_environment(root: Path) -> None:
-    python = root / ".venv" / "bin" / "python"
-    python.unlink()
-    python.symlink_to(root / "no-python")
-    assert examine_environment(root / ".venv", (RUN,)) == EnvironmentState(
-        "its Python is missing or another one", completable=False
-    )
-
-
-@pytest.mark.processes
-def test_a_patch_release_of_the_interpreter_changes_nothing(root: Path) -> None:
-    rewrite(root, interpreter=["/elsewhere/python", 1, 1])
-    assert examine_environment(root / ".venv", (RUN,)) == CURRENT
-
-
-@pytest.mark.processes
-def test_an_interpreter_that_cannot_use_the_packages_asks_for_a_new_environment(root: Path) -> None:
-    rewrite(root, interpreter=["/elsewhere/python", 1, 1], abi="cpython-39-x86_64-linux-gnu")
-    assert examine_environment(root / ".venv", (RUN,)).reason == "its Python is missing or another one"
-
-
-def rewrite(root: Path, **changes: object) -> None:
-    marker = json.loads(marker_of(root).read_text())
-    marker_of(root).write_text(json.dumps({**marker, **changes}))
 
 
 NO_ROUTE = """WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(...)': /simple/jinja2/
@@ -189,18 +169,6 @@ def test_an_error_of_the_operating_system_keeps_its_meaning(
         raise_os_error(OSError(number, os.strerror(number), "/clone/.venv"), Path("/clone/.venv"))
 
 
-def test_a_message_gives_the_last_lines_of_pip_and_a_way_out(tmp_path: Path) -> None:
-    with pytest.raises(DownloadFailed) as caught:
-        raise_pip_error(NO_WHEEL, tmp_path)
-    assert str(caught.value) == (
-        "pip could not fetch the packages that kiln runs on\n"
-        "  why: ERROR: Could not find a version that satisfies the requirement py-rattler==0.28.0"
-        " (from versions: 0.27.0)\n"
-        "       ERROR: No matching distribution found for py-rattler==0.28.0\n"
-        "  try: check that the index has these versions, and use a Python from 3.10 to 3.14"
-    )
-
-
 def test_of_many_attempts_on_a_dead_network_one_is_shown(tmp_path: Path) -> None:
     retries = "\n".join(f"WARNING: Retrying (total={left}) {'x' * 400}" for left in (4, 3, 2, 1, 0))
     with pytest.raises(DownloadFailed) as caught:
@@ -208,6 +176,9 @@ def test_of_many_attempts_on_a_dead_network_one_is_shown(tmp_path: Path) -> None
     assert caught.value.why.count("WARNING: Retrying") == 1
     assert max(map(len, caught.value.why.splitlines())) < 320
 
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[3]
 

@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 from kiln.base import serialization
 from kiln.base.serialization import from_json_values, to_json
-from kiln.state.ledger import json_columns
-from kiln.state.results import Artifact, CompileReport, PackageReport, StepReport, TestReport, TestVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,17 +93,6 @@ def test_defaults_fill_missing_fields_and_whole_numbers_are_floats() -> None:
     value = from_json_values(Outer, {"inner": {"name": "n"}, "color": "red", "path": None, "seconds": 2}, NAMES)
     assert value == Outer(inner=Inner(name="n"), color=Color.RED, path=None, seconds=2.0)
     assert isinstance(value.seconds, float)
-
-
-def test_reports_are_the_same_after_a_round_trip() -> None:
-    artifact = Artifact(
-        path=Path("a.conda"), sha256="0", size=1, config="c", name="a", version="1", build_string="h", subdir="noarch"
-    )
-    tests = TestReport(package="a", verdict=TestVerdict.PASSED, notes=("n",), log=Path("/log"))
-    package = PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests)
-    assert json_columns.record_from_json(PackageReport, json.loads(json.dumps(to_json(package)))) == package
-    step = StepReport(title="t", seconds=1.0, compile=CompileReport(hits=1, misses=2, internal=3, seconds=4.0))
-    assert json_columns.record_from_json(StepReport, json.loads(json.dumps(to_json(step)))) == step
 
 
 VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5)

@@ -82,10 +82,6 @@ ROWS = [
 TITLES = ("package", "version", "build string", "size", "built", "tests", "tested")
 
 
-def test_a_table_that_fits_is_the_same_at_any_width() -> None:
-    assert table(TITLES, ROWS, right=(3,), width=200) == table(TITLES, ROWS, right=(3,))
-
-
 @pytest.mark.parametrize("width", range(70, 92))
 def test_a_table_keeps_to_the_terminals_width_and_loses_no_text(width: int) -> None:
     lines = table(TITLES, ROWS, right=(3,), width=width).splitlines()

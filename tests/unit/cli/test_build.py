@@ -13,9 +13,10 @@ from kiln.base.errors import AlreadyRunning, BuildFailed, DiskFull, KilnError, S
 from kiln.build.job.job import RunOptions
 from kiln.cli import build, main
 from kiln.recipe.feedstock import Feedstock
-from kiln.state.results import ConfigRun, ConfigState, MatrixReport
+from kiln.state.results import ConfigRun, ConfigState
 from tests import builders
 from tests.unit.run.test_plan import a_plan
+from tests.unit.run.view.run import a_run
 
 if TYPE_CHECKING:
     import argparse
@@ -24,18 +25,7 @@ if TYPE_CHECKING:
 
 
 def code(states: Mapping[str, ConfigState], errors: Mapping[str, KilnError]) -> int:
-    report = MatrixReport(
-        run=1,
-        command="",
-        started=0.0,
-        finished=1.0,
-        machine="m",
-        cores=1,
-        jobs=1,
-        engine="e",
-        container="none",
-        configs=tuple(ConfigRun(config=config, state=state, group="g") for config, state in states.items()),
-    )
+    report = a_run(*(ConfigRun(config=config, state=state, group="g") for config, state in states.items()))
     return build.print_advice_and_return_exit_code(report, errors)
 
 
@@ -140,17 +130,6 @@ def test_after_a_notice_no_more_is_handed_on_than_there_is_time_for(tmp_path: Pa
     options = parsed("--handover", str(tmp_path / "handover"), "--notice", str(notice))
     chain = build.requested_job_chain(builders.feedstock(tmp_path / "feedstock", META), options, ("a",))
     assert chain is not None
-    report = MatrixReport(
-        run=1,
-        command="",
-        started=0.0,
-        finished=1.0,
-        machine="m",
-        cores=2,
-        jobs=1,
-        engine="rattler-build",
-        container="none",
-        configs=(ConfigRun(config="a", state=ConfigState.FAILED, group="cpu"),),
-    )
+    report = a_run(ConfigRun(config="a", state=ConfigState.FAILED, group="cpu"))
     assert build.hand_over_to_next_job(chain, report, {}, options) is None
     assert 0.9 * most <= chain.bound <= most

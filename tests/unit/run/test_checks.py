@@ -68,10 +68,6 @@ def feedstock(tmp_path: Path) -> Feedstock:
     return result
 
 
-def test_the_machines_own_platform_and_cross_compiled_ones_of_its_system_are_built(feedstock: Feedstock) -> None:
-    checks.require_buildable_platforms(feedstock, config_file.read_configs(feedstock, HERE), rehearsal=False)
-
-
 def test_an_emulated_config_is_built_in_a_container_where_the_kernel_runs_its_programs(
     feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,12 +243,6 @@ def test_the_disk_of_a_first_build_follows_from_what_it_fetches_and_its_sources(
     feedstock = builders.feedstock(tmp_path, f"package:\n  name: a\n  version: '1'\n{recipe}", files=files)
     rendered = render.render(feedstock, *matrix.configs(feedstock))
     assert least_disk_of_config(feedstock, rendered) == needed
-
-
-def test_this_machine_has_something() -> None:
-    here = MachineResources.of_this_machine()
-    assert here.cores >= 1
-    assert here.memory > 10**8
 
 
 URL = "grpcs://executor.example.org"

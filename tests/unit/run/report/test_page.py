@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -125,9 +124,6 @@ def test_a_run_in_progress_has_a_banner(until: float | None, banner: str | None,
     page = page_of(runs.worked_through(VARIANTS, until=until), tmp_path)
     assert ("is in progress." in page) is (banner is not None)
     assert "was interrupted" not in page
-
-
-def test_a_killed_run_has_a_banner(tmp_path: Path) -> None:
     report = runs.worked_through(VARIANTS, until=2 * runs.HOUR)
     killed = replace(report, configs=tuple(replace(config, state=ConfigState.INTERRUPTED) for config in report.configs))
     assert "This run was interrupted" in page_of(killed, tmp_path)
@@ -328,12 +324,6 @@ def test_the_table_for_a_terminal_has_a_line_for_each_config() -> None:
     assert "▲ out of memory" in shown[3]
     assert "5, 516 MB" in shown[2]
     assert shown[-1].startswith("run 7: 1 out of memory, 3 done in ")
-
-
-def test_a_run_is_json() -> None:
-    told = json.loads(json.dumps(to_json(runs.worked_through(VARIANTS))))
-    assert told["configs"][0]["state"] == "done"
-    assert told["configs"][0]["packages"][0]["artifact"]["size"] == 240_000_000
 
 
 def test_the_cost_of_a_run_on_workers_is_shown_and_no_other(tmp_path: Path) -> None:
