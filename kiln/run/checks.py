@@ -235,9 +235,16 @@ def _config_platform_error(
             hint="build it without --rehearse",
         )
     if target.partition("-")[0] != here.partition("-")[0] or not here.startswith("linux-"):
-        why = f"it is for {target}, this machine is {machine_subdir()}"
+        hint = f"build it on {build}"
+        if not build.startswith("linux-"):
+            hint += " with another tool: kiln builds for Linux"
+        elif machine_subdir().startswith("osx-"):
+            hint = "start Docker, which builds it here"  # on macOS in containers alone
         return UnsupportedPlatform(
-            f"{config.name} cannot be built on this machine", at=at, why=why, hint=_other_machine_hint(build)
+            f"{config.name} cannot be built on this machine",
+            at=at,
+            why=f"it is for {target}, this machine is {machine_subdir()}",
+            hint=hint,
         )
     if machine_subdir() != here and emulation.can_run_platform(build, in_container=True):
         return None
@@ -253,13 +260,6 @@ def _config_platform_error(
             f"conda-forge.yml, then kiln rerender{_emulation_hint(target) if build == target else ''}",
         )
     return None
-
-
-def _other_machine_hint(build: str) -> str:
-    """Return where a config of another system is built: kiln builds for Linux, on macOS in containers alone."""
-    if not build.startswith("linux-"):
-        return f"build it on {build} with another tool: kiln builds for Linux"
-    return "start Docker, which builds it here" if machine_subdir().startswith("osx-") else f"build it on {build}"
 
 
 def _emulation_hint(target: str) -> str:

@@ -35,7 +35,7 @@ from kiln.state.store.compile_cache import compile_cache_name
 from kiln.state.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from kiln.build.job.job import HostMachine
     from kiln.build.rehearsal.inputs import RehearsalInputs
@@ -462,7 +462,11 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
 
 def plan_as_text(plan: RunPlan) -> str:
     """Return a plan as text: the order of builds, then the resources."""
-    lines = [f"{_planned_action(config, shared=plan.compiles)}  {config.config}" for config in plan.configs]
+    lines = []
+    for config in plan.configs:
+        took = "" if config.estimate is None else f" {duration(config.estimate)}"
+        action = f"build{took}{f' first of {config.group}' if config.cold and plan.compiles else ''}"
+        lines.append(f"{'done   ' if config.state is ConfigState.CACHED else action}  {config.config}")
     if plan.waiting:
         time = "unknown, no similar config was built here yet" if plan.seconds is None else duration(plan.seconds)
         where = "on the host" if plan.container == HOST else f"in {plan.container}"
@@ -475,23 +479,11 @@ def plan_as_text(plan: RunPlan) -> str:
             f"temporary disk: {disk}{', no similar config was built here yet' if unknown else ''}",
             f"time: {time}",
         ]
-    return "\n".join([*lines, *_rehearsal_lines(plan)])
-
-
-def _rehearsal_lines(plan: RunPlan) -> Iterator[str]:
-    """Yield what stands in for the packages of channels; configs with the same contents share the lines."""
+    # What stands in for the packages of channels; configs with the same contents share the lines.
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for config in plan.waiting:
         groups.setdefault(plan.rehearsals.get(config.config, ()), []).append(config.config)
     for summary, names in groups.items():
         if summary:
-            yield from ("", f"{', '.join(names)} from:")
-            yield from (f"    {title:<14}{text}" for title, text in summary)
-
-
-def _planned_action(config: ConfigRun, *, shared: bool) -> str:
-    """Return what will be done with a config; with a ``shared`` compile cache, whether it is the first of its group."""
-    if config.state is ConfigState.CACHED:
-        return "done   "
-    took = "" if config.estimate is None else f" {duration(config.estimate)}"
-    return f"build{took}{' first of ' + config.group if config.cold and shared else ''}"
+            lines += ["", f"{', '.join(names)} from:", *(f"    {title:<14}{text}" for title, text in summary)]
+    return "\n".join(lines)

@@ -52,19 +52,16 @@ def _unsupported_key_errors(root: Any) -> Iterator[RecipeFault]:
         if isinstance(entry, dict):
             yield from _script_errors(_nested_value(entry, "build", "script"))
             for test in items_of_all_branches(entry.get("tests")):
-                yield from _test_script_errors(_nested_value(test, "script"))
-
-
-def _test_script_errors(script: Any) -> Iterator[RecipeFault]:
-    yield from _script_errors(script)
-    for key in script if isinstance(script, dict) else ():
-        if key == "secrets":
-            yield node_error(
-                key,
-                "secrets of a test's script are not supported",
-                why="tests run again wherever the package is tested, without the variables of its build",
-                hint="remove them, or test with what a build script has written into the package",
-            )
+                script = _nested_value(test, "script")
+                yield from _script_errors(script)
+                for key in script if isinstance(script, dict) else ():
+                    if key == "secrets":
+                        yield node_error(
+                            key,
+                            "secrets of a test's script are not supported",
+                            why="tests run again wherever the package is tested, without the variables of its build",
+                            hint="remove them, or test with what a build script has written into the package",
+                        )
 
 
 def _script_errors(script: Any) -> Iterator[RecipeFault]:
@@ -143,8 +140,18 @@ def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConf
     names = dict.fromkeys(
         (rendered.file, *pair) for rendered in renderings for pair in _paths_named_in_recipe(rendered)
     )
-    missing = {(file, name): key for file, key, name in names if not _recipe_path_exists(feedstock.recipe, key, name)}
-    raise_all(_missing_file_errors(feedstock, missing))
+    present = sorted(path.name for path in feedstock.recipe.iterdir())
+    errors = {}
+    for file, key, name in names:
+        path = feedstock.recipe / name
+        if not (path.exists() if key == "source/path" else path.is_file()):  # a source may be a folder
+            errors[file, name] = RecipeFault(
+                f"{key}: {name!r} does not exist",
+                at=_path_position_in_recipe(feedstock.root, file, name),
+                why=f"paths are relative to the recipe's folder, {feedstock.recipe}",
+                hint=did_you_mean(name, present) or f"add recipe/{name}, or correct its name",
+            )
+    raise_all(list(errors.values()))
 
 
 def _paths_named_in_recipe(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
@@ -157,23 +164,6 @@ def _paths_named_in_recipe(rendered: RenderedConfig) -> Iterator[tuple[str, str]
         *(output.script for output in rendered.outputs if not output.skip),
     )
     yield from (("script", script.file) for script in scripts if script.file is not None)
-
-
-def _recipe_path_exists(recipe: Path, key: str, name: str) -> bool:
-    """Return whether a path exists: a source may be a folder."""
-    path = recipe / name
-    return path.exists() if key == "source/path" else path.is_file()
-
-
-def _missing_file_errors(feedstock: Feedstock, missing: Mapping[tuple[str, str], str]) -> Iterator[RecipeFault]:
-    files = sorted(path.name for path in feedstock.recipe.iterdir())
-    for (file, name), key in missing.items():
-        yield RecipeFault(
-            f"{key}: {name!r} does not exist",
-            at=_path_position_in_recipe(feedstock.root, file, name),
-            why=f"paths are relative to the recipe's folder, {feedstock.recipe}",
-            hint=did_you_mean(name, files) or f"add recipe/{name}, or correct its name",
-        )
 
 
 def _path_position_in_recipe(root: Path, file: str, name: str) -> Place:
@@ -276,16 +266,13 @@ def compiled_cuda_capabilities(recipe: Path, cuda: str) -> tuple[str, ...]:
     policy = (
         {int(name) for name in settings["architectures"] if name.isdecimal()} if "architectures" in settings else set()
     )
-    accepted = _cuda_and_compiler_architectures(settings, f"cuda {cuda}")
+    accepted = _architectures_in_section(settings, f"cuda {cuda}")
+    compiler = settings.get(f"cuda {cuda}", "compiler", fallback="")
+    by_compiler = _architectures_in_section(settings, f"compiler {compiler}")
+    if accepted is not None and by_compiler is not None:
+        accepted &= by_compiler
     numbers = sorted(policy & accepted) if accepted is not None else []
     return (*(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}") if numbers else ()
-
-
-def _cuda_and_compiler_architectures(settings: configparser.ConfigParser, section: str) -> set[int] | None:
-    numbers = _architectures_in_section(settings, section)
-    compiler = settings.get(section, "compiler", fallback="")
-    by_compiler = _architectures_in_section(settings, f"compiler {compiler}")
-    return numbers if numbers is None or by_compiler is None else numbers & by_compiler
 
 
 def _architectures_in_section(settings: configparser.ConfigParser, section: str) -> set[int] | None:

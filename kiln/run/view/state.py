@@ -198,13 +198,12 @@ class RunState:
 
         Configs without an estimate count as the mean of the finished and the estimated ones.
         """
-        lengths = [
-            config.finished - config.started
-            if config.state in GOOD and config.started and config.finished
-            else config.estimate
-            for config in self.configs.values()
-        ]
-        lengths = [length for length in lengths if length is not None]
+        lengths: list[float] = []
+        for config in self.configs.values():
+            if config.state in GOOD and config.started and config.finished:
+                lengths.append(config.finished - config.started)
+            elif config.estimate is not None:
+                lengths.append(config.estimate)
         open_configs = [config for config in self.configs.values() if config.state in OPEN]
         if self.cost is not None and open_configs:
             return max(0.0, self.cost.end - now)
