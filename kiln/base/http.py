@@ -20,6 +20,7 @@ from kiln.base.patterns import HEADER, kind_of_content, kind_of_name, lazy_patte
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from http.client import HTTPMessage, HTTPResponse
+    from urllib.parse import SplitResult
 
     from rattler.networking import Client
 
@@ -137,7 +138,8 @@ def rattler_http_client() -> Client | None:
 
     def header(host: str, path: str) -> dict[str, str] | None:
         users = (entry for entry in entries if entry.host == host and entry.user)
-        return _longest_channel_header(entry for entry in users if _is_path_in_channel(entry.bare, path)) or None
+        inside = (entry for entry in users if f"{path}/".startswith(f"{urlsplit(entry.bare).path.rstrip('/')}/"))
+        return _longest_channel_header(inside) or None
 
     tokens = {f"{entry.bare.rstrip('/')}/": [f"{entry.full.rstrip('/')}/"] for entry in entries if entry.token}
     return Client(
@@ -151,10 +153,6 @@ def rattler_http_client() -> Client | None:
             S3Middleware(),
         ]
     )
-
-
-def _is_path_in_channel(bare: str, path: str) -> bool:
-    return f"{path}/".startswith(f"{urlsplit(bare).path.rstrip('/')}/")
 
 
 def rattler_auth_file_content(channels: Iterable[str]) -> Mapping[str, Any]:
@@ -301,7 +299,7 @@ def _opened_source(url: str, folder: Path) -> contextlib.AbstractContextManager[
     """Open what is at an address; the size is None where a server does not announce it."""
     parts = urlsplit(url)
     if parts.scheme in {"http", "https"}:
-        return _opened_response(url, parts.hostname or url)
+        return _opened_response(url, parts)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
         return _opened_file(url, Path(unquote(parts.path)))
     if not parts.scheme:
@@ -310,24 +308,18 @@ def _opened_source(url: str, folder: Path) -> contextlib.AbstractContextManager[
 
 
 @contextlib.contextmanager
-def _opened_response(url: str, host: str) -> Iterator[tuple[IO[bytes], int | None]]:
-    bare, headers = _url_and_auth_headers(url)
+def _opened_response(url: str, parts: SplitResult) -> Iterator[tuple[IO[bytes], int | None]]:
+    bare, headers = url, request_headers(url)
+    if parts.username is not None:  # the user and the password are sent in a header instead
+        user, _, host = parts.netloc.rpartition("@")
+        bare, headers = parts._replace(netloc=host).geturl(), basic_auth_header(user)
     try:
         with send_request(bare, headers={"User-Agent": "kiln", **headers}) as response:
             yield response, content_length(response)
     except HttpError as error:
         match = _UNREACHED.fullmatch(str(error))
-        why = f"{host} cannot be reached: {match[1]}" if match else str(error)
+        why = f"{parts.hostname or url} cannot be reached: {match[1]}" if match else str(error)
         raise DownloadFailed(url, why=why) from error
-
-
-def _url_and_auth_headers(url: str) -> tuple[str, dict[str, str]]:
-    """Return an address without the user and the password in it, and the headers that have them instead."""
-    parts = urlsplit(url)
-    if parts.username is None:
-        return url, request_headers(url)
-    user, _, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=host).geturl(), basic_auth_header(user)
 
 
 @contextlib.contextmanager

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.base import files as base_files
+from kiln.base import files
 from kiln.base.errors import AlreadyRunning
-from kiln.base.system import files
+from kiln.base.system.files import NO_LINK, acquire_lock, open_folder_lock
 from kiln.base.system.processes import is_process_running
 
 if TYPE_CHECKING:
@@ -45,7 +45,11 @@ def exclusive_folder_lock(path: Path, *, wait: float = 0.0) -> Iterator[int]:
     descriptor, is_held = _acquire_lock_file(lock, wait)
     try:
         if is_held:
-            _remove_part_files(path)
+            # Parts of another user, or in a folder that cannot be listed, stay: they do no harm.
+            with contextlib.suppress(PermissionError):
+                for part in files.part_files_beside(path):
+                    with contextlib.suppress(OSError):
+                        files.remove(part)
         yield descriptor
     finally:
         if _is_same_file(descriptor, lock):
@@ -57,7 +61,7 @@ def exclusive_folder_lock(path: Path, *, wait: float = 0.0) -> Iterator[int]:
 def remove_leftovers_of_killed_processes(path: Path) -> None:
     """Remove what killed processes left of a folder that is finished, where that can be done and nobody is at work."""
     with contextlib.suppress(OSError, AlreadyRunning):
-        if os.path.lexists(_lock_path(path)) or base_files.part_files_beside(path):
+        if os.path.lexists(_lock_path(path)) or files.part_files_beside(path):
             with exclusive_folder_lock(path):
                 pass
 
@@ -69,16 +73,16 @@ def temporary_folder(store: Path, prefix: str) -> Iterator[Path]:
     Those of the same ``prefix`` that killed processes left are removed first.
     """
     store.mkdir(parents=True, exist_ok=True)
-    with base_files.held_folder_lock(store):
+    with files.held_folder_lock(store):
         for leftover in store.glob(f"{prefix}*"):
             _remove_unless_locked(leftover)
         folder = Path(tempfile.mkdtemp(dir=store, prefix=prefix))
-        descriptor = files.open_folder_lock(folder)
+        descriptor = open_folder_lock(folder)
         _try_acquire(descriptor)
     try:
         yield folder
     finally:
-        base_files.remove(folder)
+        files.remove(folder)
         os.close(descriptor)
 
 
@@ -87,10 +91,10 @@ def _remove_unless_locked(folder: Path) -> None:
     with contextlib.suppress(OSError):
         if folder.is_symlink() or not folder.is_dir():
             return
-        descriptor = files.open_folder_lock(folder)
+        descriptor = open_folder_lock(folder)
         try:
             if _try_acquire(descriptor):
-                base_files.remove(folder)
+                files.remove(folder)
         finally:
             os.close(descriptor)
 
@@ -98,7 +102,7 @@ def _remove_unless_locked(folder: Path) -> None:
 def _try_acquire(descriptor: int) -> bool:
     """Return whether a lock can be acquired at once, and hold it then."""
     try:
-        files.acquire_lock(descriptor, wait=False)
+        acquire_lock(descriptor, wait=False)
     except OSError:
         return False
     return True
@@ -108,21 +112,13 @@ def _lock_path(path: Path) -> Path:
     return path.with_name(f".{path.name}{_SUFFIX}")
 
 
-def _remove_part_files(path: Path) -> None:
-    """Remove half-written parts, but those of another user or in a folder that cannot be listed: they do no harm."""
-    with contextlib.suppress(PermissionError):
-        for part in base_files.part_files_beside(path):
-            with contextlib.suppress(OSError):
-                base_files.remove(part)
-
-
 def _acquire_lock_file(lock: Path, wait: float) -> tuple[int, bool]:
     """Return the descriptor of a lock file, and whether its file system has locks."""
     begun = time.monotonic()
     while True:
         descriptor = _open_lock_file(lock)
         try:
-            files.acquire_lock(descriptor, wait=False)
+            acquire_lock(descriptor, wait=False)
         except BlockingIOError:
             _pause_or_raise_already_running(lock, descriptor, wait, time.monotonic() - begun)
         except OSError as error:
@@ -132,7 +128,10 @@ def _acquire_lock_file(lock: Path, wait: float) -> tuple[int, bool]:
             raise OSError(error.errno, error.strerror, str(lock)) from error
         else:
             if _is_same_file(descriptor, lock):
-                _write_holder_pid(descriptor)
+                if os.fstat(descriptor).st_nlink == 1:  # a file with a second name belongs to somebody else
+                    with contextlib.suppress(OSError):  # opened to be read
+                        os.ftruncate(descriptor, 0)
+                        os.write(descriptor, f"{os.getpid()}\n".encode())
                 return descriptor, True
             os.close(descriptor)  # its holder removed it after it was opened here
 
@@ -140,11 +139,11 @@ def _acquire_lock_file(lock: Path, wait: float) -> tuple[int, bool]:
 def _open_lock_file(lock: Path) -> int:
     """Open a lock file, or create it; no link is followed, and a file without write permission is opened to be read."""
     try:
-        return os.open(lock, os.O_RDWR | os.O_CREAT | files.NO_LINK, 0o644)
+        return os.open(lock, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
     except PermissionError:
         if not lock.is_file():
             raise
-        return os.open(lock, os.O_RDONLY | files.NO_LINK)
+        return os.open(lock, os.O_RDONLY | NO_LINK)
 
 
 def _is_same_file(descriptor: int, lock: Path) -> bool:
@@ -154,18 +153,10 @@ def _is_same_file(descriptor: int, lock: Path) -> bool:
         return False
 
 
-def _write_holder_pid(descriptor: int) -> None:
-    """Write the holder's process number into the lock; a file with a second name belongs to somebody else."""
-    if os.fstat(descriptor).st_nlink == 1:
-        with contextlib.suppress(OSError):  # opened to be read
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()}\n".encode())
-
-
 def _pause_or_raise_already_running(lock: Path, descriptor: int, wait: float, waited: float) -> None:
     """Wait a moment for the holder, or for the processes of a killed one; raises AlreadyRunning after long enough."""
     holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
     os.close(descriptor)
     if waited >= (wait if holder.isdecimal() and is_process_running(int(holder)) else max(wait, ENDING)):
-        raise base_files.already_running_error(lock, holder)
+        raise files.already_running_error(lock, holder)
     time.sleep(PAUSE)

@@ -94,8 +94,10 @@ class Mask:
             start, word = run.span()[0], run[0]
             for at in range(len(word) - secret_forms.WINDOW + 1):
                 if word[at : at + secret_forms.WINDOW] in base64:
-                    first, last = start + at, start + at + secret_forms.WINDOW
-                    yield max(start, first - _PADDED), _end_of_padding(text, min(run.end(), last + _PADDED))
+                    first, end = start + at, min(run.end(), start + at + secret_forms.WINDOW + _PADDED)
+                    while text[end : end + 1] == "=":
+                        end += 1
+                    yield max(start, first - _PADDED), end
                 if word[at : at + secret_forms.HEX_WINDOW].lower() in hexadecimal:
                     yield start + at, start + at + secret_forms.HEX_WINDOW
 
@@ -147,12 +149,6 @@ def maskable_lines(secret: str) -> tuple[str, ...]:
     """Return the lines of a secret of several lines that are long enough to be masked on their own."""
     lines = secret.splitlines()
     return tuple(line.strip() for line in lines if len(line.strip()) >= secret_forms.ANYWHERE) if len(lines) > 1 else ()
-
-
-def _end_of_padding(text: str, at: int) -> int:
-    while text[at : at + 1] == "=":
-        at += 1
-    return at
 
 
 _NAME = lazy_pattern(

@@ -27,7 +27,6 @@ from kiln.base.system.processes import PipeReader, signal_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import FrameType
 
 
 TABLE = Path(__file__).with_name("system_packages.csv")
@@ -229,7 +228,8 @@ def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
     words = tuple(os.fspath(word) for word in argv)
     LOGGER.info("hand over to: %s", masking.masked(shlex.join(words)))
     program = _path_or_found_program(words[0], env)
-    before = signal.signal(signal.SIGINT, _ignore_interrupt)
+    # A function that does nothing: if the signal were ignored, the program would ignore it, too.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         with subprocess.Popen(words, executable=program, env=env, cwd=cwd) as process:
             try:
@@ -239,10 +239,6 @@ def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
                 raise
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _ignore_interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing; if the signal were ignored, the program would ignore it, too."""
 
 
 def find_program(program: str, *, env: Mapping[str, str]) -> Path:
@@ -438,12 +434,7 @@ def _read_output(
             if ended and not chunks:
                 return True  # a child in the background may keep the pipe open forever
             ended = process.poll() is not None
-    return _wait_for_exit(process, until)
-
-
-def _wait_for_exit(process: subprocess.Popen[bytes], until: float | None) -> bool:
-    """Wait for a process that has closed its output."""
-    try:
+    try:  # it has closed its output
         process.wait(timeout=None if until is None else max(0.0, until - time.monotonic()))
     except subprocess.TimeoutExpired:
         return False

@@ -124,12 +124,9 @@ def waits_for_lock(pid: int) -> bool:
 
 def process_tree_memory(root: int) -> int:
     """Return the anonymous memory of a process and its descendants, in bytes; cached files do not count."""
-    return sum(_anonymous_memory(process.pid) for process in processes_with_descendants(root))
-
-
-def _anonymous_memory(pid: int) -> int:
-    match = _ANONYMOUS.search(files.text_or_empty(Path(f"/proc/{pid}/status")))
-    return 1024 * int(match[1]) if match else 0
+    statuses = (Path(f"/proc/{process.pid}/status") for process in processes_with_descendants(root))
+    matches = (_ANONYMOUS.search(files.text_or_empty(status)) for status in statuses)
+    return sum(1024 * int(match[1]) for match in matches if match)
 
 
 def oom_kill_count() -> int:
@@ -170,21 +167,14 @@ def kill_orphans_in_folder(folder: Path) -> tuple[int, ...]:
     The caller holds the folder's lock. A process is an orphan when its working directory is there and its session's
     leader has ended; a user's shell in that folder still has its session's leader.
     """
-    return send_signal(
-        signal.SIGKILL, [pid for pid in all_pids() if _has_working_directory_in(pid, folder) and _is_orphan(pid)]
-    )
-
-
-def _has_working_directory_in(pid: int, folder: Path) -> bool:
-    try:
-        return Path(f"/proc/{pid}/cwd").readlink().is_relative_to(folder.resolve())
-    except OSError:
-        return False
-
-
-def _is_orphan(pid: int) -> bool:
-    process = read_process(pid)
-    return process is not None and not is_process_running(process.session)
+    top, orphans = folder.resolve(), []
+    for pid in all_pids():
+        with contextlib.suppress(OSError):  # another user's, or it has ended meanwhile
+            if Path(f"/proc/{pid}/cwd").readlink().is_relative_to(top):
+                process = read_process(pid)
+                if process is not None and not is_process_running(process.session):
+                    orphans.append(pid)
+    return send_signal(signal.SIGKILL, orphans)
 
 
 TOGETHER = 1.0  # seconds within which two signals count as one

@@ -121,13 +121,10 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: always.
         """
-        raise UsageError(message, hint=self.unknown_option_suggestion(message) or f"{self.prog} --help")
-
-    def unknown_option_suggestion(self, message: str) -> str:
-        """Return a suggestion for an unknown option."""
         _, _, unknown = message.partition("unrecognized arguments: ")
         word = unknown.partition(" ")[0].partition("=")[0]
-        return did_you_mean(word, self._option_string_actions) if word.startswith("--") else ""
+        similar = did_you_mean(word, self._option_string_actions) if word.startswith("--") else ""
+        raise UsageError(message, hint=similar or f"{self.prog} --help")
 
 
 class TopParser(Parser):
@@ -318,7 +315,10 @@ def failed_run_error(
             f"{total} locked by another process: {_first_config_names(locked)}", hint="wait for it, then repeat"
         )
     debugged = [] if options.rehearsal else [name for name, error in errors.items() if isinstance(error, BuildFailed)]
-    program, repeated = _command_prefix(sys.argv[1:]), _options_to_repeat(options)
+    program, repeated = _command_prefix(sys.argv[1:]), ["--rehearse"] if options.rehearsal else []
+    for name, (flag, default) in REPEATED.items():
+        value = getattr(options, name)
+        repeated += [] if value == default else [flag, value]
     commands = [
         (*program, "--failed", *repeated),
         *((*program, name, "--debug", *repeated) for name in debugged[:1]),
@@ -354,10 +354,3 @@ def kiln_command_words() -> tuple[str, ...]:
 def _relative_to_current_folder(path: Path) -> str:
     """Return a path, relative to the current folder if it is there."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _options_to_repeat(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the options that select where and how configs are built."""
-    values = ((flag, getattr(options, name), default) for name, (flag, default) in REPEATED.items())
-    words = [word for flag, value, default in values if value != default for word in (flag, value)]
-    return (*(["--rehearse"] if options.rehearsal else []), *words)

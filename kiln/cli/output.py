@@ -36,7 +36,11 @@ def survive_hangup() -> Iterator[None]:
     from kiln.base import process_table
 
     is_main = threading.current_thread() is threading.main_thread()
-    terminals = [descriptor for descriptor in (0, 1, 2) if _is_terminal(descriptor)]
+    terminals = []
+    for descriptor in (0, 1, 2):
+        with contextlib.suppress(OSError):  # it is closed
+            if os.isatty(descriptor):
+                terminals.append(descriptor)
     hangups = process_table.hangup_signals() if is_main else ()
     with process_table.temporary_signal_handler(hangups, lambda *_: redirect_to_dev_null(terminals)):
         yield
@@ -48,13 +52,6 @@ def redirect_to_dev_null(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.dup2(null, descriptor)
     os.close(null)
-
-
-def _is_terminal(descriptor: int) -> bool:
-    try:
-        return os.isatty(descriptor)
-    except OSError:  # it is closed
-        return False
 
 
 class _TerminalLossTolerantView:

@@ -32,7 +32,7 @@ HTTP = re.compile(r"https?:")
 
 
 def refuse_ineffective_remote_options(
-    feedstock: Feedstock, configs: Iterable[BuildConfig], options: RunOptions
+    feedstock: Feedstock, renderings: Iterable[RenderedConfig], options: RunOptions
 ) -> None:
     """Refuse options of a remote executor that have no effect.
 
@@ -63,7 +63,7 @@ def refuse_ineffective_remote_options(
             "Bazel does not combine a remote executor with a cache over HTTP",
             hint="leave the cache out: the executor has its own; or name one with grpc:// or grpcs://",
         )
-    if not any(render.render(feedstock, config).stagings for config in configs):
+    if not any(rendered.stagings for rendered in renderings):
         raise UsageError("--remote-executor: the recipe has no compile step that its outputs share")
     if not _recipe_reads_executor_variable(feedstock.recipe):
         raise UsageError(
@@ -235,9 +235,16 @@ def _config_platform_error(
             hint="build it without --rehearse",
         )
     if target.partition("-")[0] != here.partition("-")[0] or not here.startswith("linux-"):
-        why = f"it is for {target}, this machine is {machine_subdir()}"
+        hint = f"build it on {build}"
+        if not build.startswith("linux-"):
+            hint += " with another tool: kiln builds for Linux"
+        elif machine_subdir().startswith("osx-"):
+            hint = "start Docker, which builds it here"  # on macOS in containers alone
         return UnsupportedPlatform(
-            f"{config.name} cannot be built on this machine", at=at, why=why, hint=_other_machine_hint(build)
+            f"{config.name} cannot be built on this machine",
+            at=at,
+            why=f"it is for {target}, this machine is {machine_subdir()}",
+            hint=hint,
         )
     if machine_subdir() != here and emulation.can_run_platform(build, in_container=True):
         return None
@@ -253,13 +260,6 @@ def _config_platform_error(
             f"conda-forge.yml, then kiln rerender{_emulation_hint(target) if build == target else ''}",
         )
     return None
-
-
-def _other_machine_hint(build: str) -> str:
-    """Return where a config of another system is built: kiln builds for Linux, on macOS in containers alone."""
-    if not build.startswith("linux-"):
-        return f"build it on {build} with another tool: kiln builds for Linux"
-    return "start Docker, which builds it here" if machine_subdir().startswith("osx-") else f"build it on {build}"
 
 
 def _emulation_hint(target: str) -> str:

@@ -18,7 +18,7 @@ from kiln.state.store.compile_cache import cache_entries, cached_action_count
 from kiln.state.store.handover import ChainLink, ChainState, HandoverArchive, HandoverRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kiln.recipe.feedstock import Feedstock
@@ -174,25 +174,27 @@ class ContinuedBuild:
         with files.held_lock_file(self.layout.lock_file(self.config)):
             actions = cached_action_count(self._compile_cache_folder)
             if actions <= self.actions and set(steps) <= set(self.steps):
-                return self._no_progress_error(number, actions), ()
+                return NoProgress(
+                    f"job {number} of the chain of {self.config} has finished no action and no step",
+                    why=f"there were {count_text(actions, 'action')} before it and after; a single action, or a step "
+                    "that cannot be continued, takes longer than --budget",
+                    hint="give each job more time or more cores, or build on a machine without the limit",
+                ), ()
             entries, notes = self._files_to_hand_over(steps)
             archive, unreadable = handover.pack_archive(self.folder, entries)
             self._write_handover_record(ChainState.UNFINISHED, report, steps, archive=archive)
         amount = f"{count_text(archive.files, 'file')}, {files.human_readable_size(archive.size)}"
-        notes = (*notes, *_unreadable_files_note(unreadable), f"handed on in {self.folder}: {amount}")
+        if unreadable:
+            examples = ", ".join(f"{name} ({reason})" for name, reason in unreadable[:SHOWN])
+            more = f" and {len(unreadable) - SHOWN} more" if len(unreadable) > SHOWN else ""
+            what = f"{count_text(len(unreadable), 'file')} could not be read, and are not handed on"
+            notes = (*notes, f"{what}: {examples}{more}; a step that needs one runs again")
+        notes = (*notes, f"handed on in {self.folder}: {amount}")
         return BudgetSpent(
             f"{self.config} is not finished after job {number}: {count_text(actions - self.actions, 'action')} more, "
             f"{count_text(actions, 'action')} in all; finished steps: {', '.join(steps) or 'none'}",
             hint=f"run the same command in a next job, with {self.folder} as it is now",
         ), notes
-
-    def _no_progress_error(self, number: int, actions: int) -> NoProgress:
-        return NoProgress(
-            f"job {number} of the chain of {self.config} has finished no action and no step",
-            why=f"there were {count_text(actions, 'action')} before it and after; a single action, or a step that "
-            "cannot be continued, takes longer than --budget",
-            hint="give each job more time or more cores, or build on a machine without the limit",
-        )
 
     def _files_to_hand_over(self, steps: Iterable[str]) -> tuple[list[tuple[str, Path]], tuple[str, ...]]:
         """Return the files to hand on, by their names in the archive, and notes.
@@ -244,16 +246,6 @@ class ContinuedBuild:
             packages=packages,
         )
         handover.write_handover_record(self.folder, record)
-
-
-def _unreadable_files_note(entries: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return a note about files that could not be read, with the first ones; none without any."""
-    if not entries:
-        return ()
-    examples = ", ".join(f"{name} ({reason})" for name, reason in entries[:SHOWN])
-    more = f" and {len(entries) - SHOWN} more" if len(entries) > SHOWN else ""
-    what = f"{count_text(len(entries), 'file')} could not be read, and are not handed on"
-    return (f"{what}: {examples}{more}; a step that needs one runs again",)
 
 
 def recipe_uses_compile_cache(feedstock: Feedstock) -> bool:

@@ -173,7 +173,12 @@ class ConfigBuild:
         """Find the feedstock and open the ledger."""
         task = JobContext.from_job(job)
         task.mask_secrets()
-        return cls(task=task, executor=_choose_host_or_container_executor(task), ledger=Ledger(task.layout.ledger))
+        executor: Executor = HostExecutor(task=task)
+        if job.container != HOST:
+            from kiln.build.executor.container import ContainerExecutor  # a build on the host needs no engine
+
+            executor = ContainerExecutor(task=task)
+        return cls(task=task, executor=executor, ledger=Ledger(task.layout.ledger))
 
     def build_unless_finished(self) -> dict[str, Any]:
         """Build the config while holding its lock, unless another run has finished it."""
@@ -369,14 +374,6 @@ def config_build_error(result: Mapping[str, Any], outcome: ProcessOutcome, job: 
         why=error.what,
         hint="give it more with --memory, run fewer at once with -j, or lower CPU_COUNT",
     )
-
-
-def _choose_host_or_container_executor(task: JobContext) -> Executor:
-    if task.job.container == HOST:
-        return HostExecutor(task=task)
-    from kiln.build.executor.container import ContainerExecutor  # a build on the host needs no engine
-
-    return ContainerExecutor(task=task)
 
 
 # An interactive shell on a terminal; else one that reads its commands.

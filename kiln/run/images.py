@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kiln.base import process
-from kiln.base.errors import KilnError, RecipeFault, UsageError, combined_error, raise_all
+from kiln.base.errors import RecipeFault, UsageError, combined_error, raise_all
 from kiln.base.position import Place
 from kiln.base.yaml import read_text
 from kiln.build.job.job import HOST, RunOptions
@@ -85,10 +85,24 @@ def choose_build_locations(
     if engine is None:
         return {config.name: BuildLocation() for config, _ in configs}, ()
     options, notes = _options_with_base_image(options, engine)
-    images_of_configs = {config.name: (_image_of_config(config, options), platform) for config, platform in configs}
+    images_of_configs: dict[str, tuple[str, str]] = {}
+    platforms: dict[str, str] = {}
+    for config, platform in configs:
+        name = options.image or config.image
+        if name is None:
+            raise UsageError(
+                f"{config.name} names no image to build in",
+                hint="docker_image in recipe/conda_build_config.yaml, the variable DOCKER_IMAGE, or --container none",
+            )
+        if platforms.setdefault(name, platform) != platform:  # engines have an image of a name for one at a time
+            raise UsageError(
+                f"the image {name} is needed for {platforms[name]} and for {platform}",
+                hint="build the configs of each platform in a run of their own",
+            )
+        images_of_configs[config.name] = (name, platform)
     digests = {
         name: _digest_of_image_pulled_if_needed(name, platform, options, engine, on_line)
-        for name, platform in sorted(_platform_by_image(images_of_configs.values()).items())
+        for name, platform in sorted(platforms.items())
     }
     absent = (f"the image {name} is missing and would be fetched" for name in digests if digests[name] == "unknown")
     own = emulation.oci_platform(emulation.container_subdir())
@@ -96,18 +110,6 @@ def choose_build_locations(
         config: BuildLocation(image=name, digest=digests[name], platform=None if platform == own else platform)
         for config, (name, platform) in images_of_configs.items()
     }, (*notes, *absent)
-
-
-def _platform_by_image(images_of_configs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the platform of each image; engines have an image of a name for one platform at a time."""
-    platforms: dict[str, str] = {}
-    for name, platform in images_of_configs:
-        if platforms.setdefault(name, platform) != platform:
-            raise UsageError(
-                f"the image {name} is needed for {platforms[name]} and for {platform}",
-                hint="build the configs of each platform in a run of their own",
-            )
-    return platforms
 
 
 def _digest_of_image_pulled_if_needed(
@@ -134,16 +136,6 @@ def _options_with_base_image(options: RunOptions, engine: Engine) -> tuple[RunOp
         return options, ()
     note = f"rehearsing in {base}, which is present (DOCKER_IMAGE names another)"
     return dataclasses.replace(options, image=base), (note,)
-
-
-def _image_of_config(config: BuildConfig, options: RunOptions) -> str:
-    name = options.image or config.image
-    if name is None:
-        raise UsageError(
-            f"{config.name} names no image to build in",
-            hint="docker_image in recipe/conda_build_config.yaml, the variable DOCKER_IMAGE, or --container none",
-        )
-    return name
 
 
 def image_names_for_report(places: Mapping[str, BuildLocation]) -> str | None:
@@ -173,20 +165,20 @@ def read_yum_package_positions(feedstock: Feedstock) -> dict[str, Place]:
     for number, line in enumerate(read_text(path, FILE).splitlines(), 1):
         for match in re.finditer(r"\S+", line.partition("#")[0]):
             packages.setdefault(match[0], Place(file=FILE, line=number, column=match.start() + 1))
-    faults = [_invalid_name_error(name, at) for name, at in packages.items() if not _NAME.fullmatch(name)]
+    faults = [
+        RecipeFault(
+            f"invalid package name {name!r}",
+            at=at,
+            why="the package manager runs as root, and the file may name packages only: no options, files or patterns",
+            hint="one name for each line, such as mesa-libGL",
+        )
+        for name, at in packages.items()
+        if not _NAME.fullmatch(name)
+    ]
     if len(packages) > MOST:
         faults.append(RecipeFault(f"more than {MOST} packages", at=Place(file=FILE)))
     raise_all(faults)
     return packages
-
-
-def _invalid_name_error(name: str, at: Place) -> RecipeFault:
-    return RecipeFault(
-        f"invalid package name {name!r}",
-        at=at,
-        why="the package manager runs as root, and the file may name packages only: no options, files or patterns",
-        hint="one name for each line, such as mesa-libGL",
-    )
 
 
 def add_packages_to_images(
@@ -251,7 +243,15 @@ def _derive_image_with_packages(
     if refusal is None:
         return location, ""
     if refusal.unknown:
-        raise _unknown_packages_error(packages, refusal.unknown, place.image)
+        raise combined_error(
+            RecipeFault(
+                f"the image {place.image} has no package {name}",
+                at=packages.get(name, Place(file=FILE)),
+                why="no repository that is set up in the image has it",
+                hint="correct the name, or choose another image (docker_image, DOCKER_IMAGE)",
+            )
+            for name in refusal.unknown
+        )
     if options.image is None:
         raise UsageError(
             f"{FILE} cannot be installed into {place.image}",
@@ -259,16 +259,3 @@ def _derive_image_with_packages(
             hint=f"DOCKER_IMAGE={place.image} uses it as it is; it must have {', '.join(names)}",
         )
     return place, f"{FILE} is not installed: {place.image} has no yum or dnf; it must have {', '.join(names)}"
-
-
-def _unknown_packages_error(packages: Mapping[str, Place], unknown: tuple[str, ...], image: str) -> KilnError:
-    """Return the error of names that the image's repositories lack, at their places in the file."""
-    return combined_error(
-        RecipeFault(
-            f"the image {image} has no package {name}",
-            at=packages.get(name, Place(file=FILE)),
-            why="no repository that is set up in the image has it",
-            hint="correct the name, or choose another image (docker_image, DOCKER_IMAGE)",
-        )
-        for name in unknown
-    )

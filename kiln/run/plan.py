@@ -35,7 +35,7 @@ from kiln.state.store.compile_cache import compile_cache_name
 from kiln.state.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from kiln.build.job.job import HostMachine
     from kiln.build.rehearsal.inputs import RehearsalInputs
@@ -50,15 +50,13 @@ if TYPE_CHECKING:
 def require_memory_and_disk(
     configs: tuple[str, ...],
     run_inputs: RunInputs,
-    first: RenderedConfig | None,
     *,
     ledger: Ledger,
     layout: ArtifactLayout,
 ) -> int:
     """Require enough memory and disk for these configs; return the bytes of disk that the run takes.
 
-    ``first`` is the first of them, by which those without earlier builds are estimated; None for a rehearsal.
-
+    Those without earlier builds are estimated by the first config of the run.
     Compile caches that the run does not use are removed when the disk is full.
 
     Raises:
@@ -74,11 +72,10 @@ def require_memory_and_disk(
         return _require_rehearsal_disk(
             layout, {config: run_inputs.rehearsals[config] for config in configs}, options.jobs
         )
-    used = ledger.last_build_disk_use()
     least = LEAST_DISK
-    if first is not None and options.build.engine == OWN_ENGINE and run_inputs.engine is None:
-        least = least_disk_of_config(run_inputs.feedstock, first)
-    disk = estimated_disk_use(used, configs, jobs=options.jobs, least=least)
+    if options.build.engine == OWN_ENGINE and run_inputs.engine is None:
+        least = least_disk_of_config(run_inputs.feedstock, run_inputs.first)
+    disk = estimated_disk_use(ledger.last_build_disk_use(), configs, jobs=options.jobs, least=least)
     if options.fetch:
         layout.compile_caches.remove_caches_to_free_space(disk, keep=set(run_inputs.caches.values()))
     files.require_disk_space(layout.root, disk, for_what=f"building {options.jobs} at a time")
@@ -105,13 +102,14 @@ def _require_rehearsal_disk(layout: ArtifactLayout, rehearsals: Mapping[str, Reh
 class RunInputs:
     """The inputs of a run's plan: its configs, with the location, inputs and compile cache of each, and its share.
 
-    ``rehearsals`` is empty for a build.
+    ``first`` is the rendering of the first config, ``rehearsals`` is empty for a build.
     """
 
     feedstock: Feedstock
     options: RunOptions
     machine: HostMachine
     configs: tuple[BuildConfig, ...]
+    first: RenderedConfig
     engine: Engine | None
     places: Mapping[str, BuildLocation]
     rehearsals: Mapping[str, RehearsalInputs]
@@ -145,7 +143,7 @@ def look_up_run_inputs(
         require_known_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
     rehearsal = options.build.rehearsal
     checks.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST)
-    notes_on_recipe = limits.run_bounded(lambda: _preflight_check_notes(feedstock, configs, options))
+    notes_on_recipe, first = limits.run_bounded(lambda: check_recipe(feedstock, configs, options))
     choice = images.choose_container_engine(options)
     # The engine's scripts do not quote their folders, and the option for a mount separates its parts by commas.
     recipe_feedstock.require_usable_path(feedstock.root, " " if choice.engine is None else ",")
@@ -168,6 +166,7 @@ def look_up_run_inputs(
         options=options,
         machine=machine,
         configs=configs,
+        first=first,
         engine=choice.engine,
         places=places,
         rehearsals=rehearsals,
@@ -228,69 +227,49 @@ def _look_up_rehearsal_inputs(
     return rehearsal_inputs.require_rehearsal_inputs(configs, pythons, on_host=on_host, plan_of=planner.plan)
 
 
-def _preflight_check_notes(
+def check_recipe(
     feedstock: Feedstock, configs: tuple[BuildConfig, ...], options: RunOptions
-) -> tuple[str, ...]:
-    """Refuse what cannot be built before anything is, and return notes on a stale matrix and ineffective settings.
+) -> tuple[tuple[str, ...], RenderedConfig]:
+    """Refuse what cannot be built before anything is; return notes, and the rendering of the first config.
+
+    The notes are on a stale matrix, on variables that are not set, and on settings without effect.
 
     Raises:
-        KilnError: see `kiln.run.plan.make_run_plan`.
+        KilnError: see `make_run_plan`.
     """
-    if options.build.engine == OWN_ENGINE:
+    own_engine = options.build.engine == OWN_ENGINE
+    stagings = recipe_checks.check_keys_and_find_stagings(feedstock)
+    if own_engine:
         job_settings.package_settings(feedstock.conda_forge_yml)
         if not options.build.rehearsal:
             job_settings.require_supported_priority(feedstock.conda_forge_yml, map(channel_sources, configs))
     else:
         job_settings.conda_settings(feedstock.conda_forge_yml)
     renderings = [render.render(feedstock, config) for config in configs]
+    recipe_checks.require_independent_stagings(renderings, stagings)
     recipe_checks.require_compatible_versions(feedstock, renderings)
     for source in (source for rendered in renderings for source in rendered.sources):
         patches.require_safe_patches(feedstock.recipe / patch for patch in source.patches)
-    _require_supported_recipe_keys(feedstock, renderings, engine=options.build.engine)
-    checks.refuse_ineffective_remote_options(feedstock, configs, options)
-    warnings = dict.fromkeys(warning for rendered in renderings for warning in rendered.warnings)
-    return (
-        *warnings,
-        *_unset_variable_notes(renderings, options.client),
-        *_stale_matrix_note(feedstock),
-        *_ineffective_settings_notes(feedstock, options),
-    )
-
-
-def _unset_variable_notes(renderings: Iterable[RenderedConfig], given: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a note on each variable of the caller that a recipe passes to its scripts, and that the caller lacks."""
-    names = {name for rendered in renderings for name in engine_recipe.config_caller_variable_names(rendered)}
-    return tuple(
-        f"{name} is not set: the scripts to which the recipe gives it go without"
-        for name in sorted(names - given.keys())
-    )
-
-
-def _stale_matrix_note(feedstock: Feedstock) -> tuple[str, ...]:
-    changes = rerender.matrix_difference(feedstock)
-    text = f".ci_support is not up to date with the recipe and the variant files ({changes}): kiln rerender"
-    return (text,) if changes else ()
-
-
-def _ineffective_settings_notes(feedstock: Feedstock, options: RunOptions) -> tuple[str, ...]:
-    """Return notes on settings in conda-forge.yml that do not affect this build."""
-    lines = settings.no_effect_notes(feedstock.conda_forge_yml)
-    if options.build.engine == OWN_ENGINE:
-        lines += [
-            f"conda-forge.yml: {name} has an effect with --engine conda-build only"
-            for name in job_settings.conda_build_only_settings(feedstock.conda_forge_yml)
-        ]
-    return tuple(lines)
-
-
-def _require_supported_recipe_keys(
-    feedstock: Feedstock, renderings: Collection[RenderedConfig], *, engine: str
-) -> None:
-    """Refuse a recipe with keys or files that do not exist, or keys that the engine lacks, before anything is built."""
-    render.require_supported_keys(renderings, own_engine=engine == OWN_ENGINE)
-    if engine == OWN_ENGINE:
+    render.require_supported_keys(renderings, own_engine=own_engine)
+    if own_engine:
         recipe_checks.require_recipe_files(feedstock, renderings)
         _refuse_overlinking_patterns(feedstock, renderings)
+    checks.refuse_ineffective_remote_options(feedstock, renderings, options)
+    notes = list(dict.fromkeys(warning for rendered in renderings for warning in rendered.warnings))
+    passed = {name for rendered in renderings for name in engine_recipe.config_caller_variable_names(rendered)}
+    notes += (
+        f"{name} is not set: the scripts to which the recipe gives it go without"
+        for name in sorted(passed - options.client.keys())
+    )
+    if changes := rerender.matrix_difference(feedstock):
+        notes.append(f".ci_support is not up to date with the recipe and the variant files ({changes}): kiln rerender")
+    notes += settings.no_effect_notes(feedstock.conda_forge_yml)
+    if own_engine:
+        notes += (
+            f"conda-forge.yml: {name} has an effect with --engine conda-build only"
+            for name in job_settings.conda_build_only_settings(feedstock.conda_forge_yml)
+        )
+    return tuple(notes), renderings[0]
 
 
 def _refuse_overlinking_patterns(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
@@ -402,14 +381,11 @@ def make_run_plan(
     waiting = simulation.order_configs_for_build(
         groups, ledger.last_build_seconds(rehearsal=options.build.rehearsal), shared=not options.build.rehearsal
     )
-    first = None
-    if waiting and not options.build.rehearsal:
-        first = render.render(feedstock, run_inputs.configs[0])
-    compiles = first is not None and bool(first.stagings)
+    compiles = bool(waiting and not options.build.rehearsal and run_inputs.first.stagings)
     disk = 0
     if waiting:
         disk = require_memory_and_disk(
-            tuple(config.config for config in waiting), run_inputs, first, ledger=ledger, layout=layout
+            tuple(config.config for config in waiting), run_inputs, ledger=ledger, layout=layout
         )
     return RunPlan(
         options=options,
@@ -486,7 +462,11 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
 
 def plan_as_text(plan: RunPlan) -> str:
     """Return a plan as text: the order of builds, then the resources."""
-    lines = [f"{_planned_action(config, shared=plan.compiles)}  {config.config}" for config in plan.configs]
+    lines = []
+    for config in plan.configs:
+        took = "" if config.estimate is None else f" {duration(config.estimate)}"
+        action = f"build{took}{f' first of {config.group}' if config.cold and plan.compiles else ''}"
+        lines.append(f"{'done   ' if config.state is ConfigState.CACHED else action}  {config.config}")
     if plan.waiting:
         time = "unknown, no similar config was built here yet" if plan.seconds is None else duration(plan.seconds)
         where = "on the host" if plan.container == HOST else f"in {plan.container}"
@@ -499,23 +479,11 @@ def plan_as_text(plan: RunPlan) -> str:
             f"temporary disk: {disk}{', no similar config was built here yet' if unknown else ''}",
             f"time: {time}",
         ]
-    return "\n".join([*lines, *_rehearsal_lines(plan)])
-
-
-def _rehearsal_lines(plan: RunPlan) -> Iterator[str]:
-    """Yield what stands in for the packages of channels; configs with the same contents share the lines."""
+    # What stands in for the packages of channels; configs with the same contents share the lines.
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for config in plan.waiting:
         groups.setdefault(plan.rehearsals.get(config.config, ()), []).append(config.config)
     for summary, names in groups.items():
         if summary:
-            yield from ("", f"{', '.join(names)} from:")
-            yield from (f"    {title:<14}{text}" for title, text in summary)
-
-
-def _planned_action(config: ConfigRun, *, shared: bool) -> str:
-    """Return what will be done with a config; with a ``shared`` compile cache, whether it is the first of its group."""
-    if config.state is ConfigState.CACHED:
-        return "done   "
-    took = "" if config.estimate is None else f" {duration(config.estimate)}"
-    return f"build{took}{' first of ' + config.group if config.cold and shared else ''}"
+            lines += ["", f"{', '.join(names)} from:", *(f"    {title:<14}{text}" for title, text in summary)]
+    return "\n".join(lines)

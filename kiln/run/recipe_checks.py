@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 
 
 def check_keys_and_find_stagings(feedstock: Feedstock) -> dict[str, Place]:
-    """Return the places of a recipe's staging outputs, by name; refuse the recipe if no build honors its keys.
+    """Return the places of a recipe.yaml's staging outputs, by name; refuse the recipe if no build honors its keys.
 
     Raises:
         RecipeFault: it has such keys, with the line of each.
     """
+    if not is_v1(feedstock):
+        return {}
     recipe = RecipeV1.read(feedstock.recipe_v1)
     raise_all(_unsupported_key_errors(recipe.root))
     entries = recipe.root.get("outputs", ())
@@ -50,19 +52,16 @@ def _unsupported_key_errors(root: Any) -> Iterator[RecipeFault]:
         if isinstance(entry, dict):
             yield from _script_errors(_nested_value(entry, "build", "script"))
             for test in items_of_all_branches(entry.get("tests")):
-                yield from _test_script_errors(_nested_value(test, "script"))
-
-
-def _test_script_errors(script: Any) -> Iterator[RecipeFault]:
-    yield from _script_errors(script)
-    for key in script if isinstance(script, dict) else ():
-        if key == "secrets":
-            yield node_error(
-                key,
-                "secrets of a test's script are not supported",
-                why="tests run again wherever the package is tested, without the variables of its build",
-                hint="remove them, or test with what a build script has written into the package",
-            )
+                script = _nested_value(test, "script")
+                yield from _script_errors(script)
+                for key in script if isinstance(script, dict) else ():
+                    if key == "secrets":
+                        yield node_error(
+                            key,
+                            "secrets of a test's script are not supported",
+                            why="tests run again wherever the package is tested, without the variables of its build",
+                            hint="remove them, or test with what a build script has written into the package",
+                        )
 
 
 def _script_errors(script: Any) -> Iterator[RecipeFault]:
@@ -85,39 +84,51 @@ def _nested_value(node: Any, *keys: str) -> Any:
 LATE = "${{"  # of folders that only the build knows
 
 
-def require_supported_recipe(feedstock: Feedstock, configs: Iterable[str], *, engine: str = OWN_ENGINE) -> None:
-    """Refuse a feedstock whose recipe asks for what no build does.
+def require_engine_of_recipe(feedstock: Feedstock, engine: str) -> None:
+    """Refuse an engine that cannot read the recipe.
 
     Raises:
-        RecipeFault: with the file and the line.
-        UsageError: the engine cannot read the recipe.
+        UsageError: it reads meta.yaml alone.
     """
-    if not is_v1(feedstock):
-        return
-    if engine != OWN_ENGINE:
+    if engine != OWN_ENGINE and is_v1(feedstock):
         raise UsageError(
             f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {OWN_ENGINE}"
         )
 
-    places = limits.run_bounded(lambda: check_keys_and_find_stagings(feedstock))
-    for config in configs if places else ():
-        _require_independent_stagings(render.render(feedstock, config_file.read_config(feedstock, config)), places)
+
+def require_supported_recipe(feedstock: Feedstock, configs: Iterable[str]) -> None:
+    """Refuse a feedstock whose recipe asks for what no build does, as a plan does, before there is one.
+
+    Raises:
+        RecipeFault: with the file and the line.
+    """
+    stagings = limits.run_bounded(lambda: check_keys_and_find_stagings(feedstock))
+    if stagings:
+        renderings = (render.render(feedstock, config_file.read_config(feedstock, config)) for config in configs)
+        require_independent_stagings(renderings, stagings)
 
 
-def _require_independent_stagings(rendered: RenderedConfig, places: Mapping[str, Place]) -> None:
-    """Refuse staging outputs that require packages of the same recipe, since they are built before all of these."""
-    names = {output.name for output in rendered.outputs}
-    for staging in rendered.stagings:
-        needs = staging.requirements
-        if own := sorted(names & {package_name(spec) for spec in (*needs.build, *needs.host)}):
-            raise RecipeFault(
-                f"the staging output {staging.name} requires {own[0]}, a package of this recipe",
-                at=next(
-                    (at for name, at in places.items() if staging.name.startswith(name)), Place(file=rendered.file)
-                ),
-                why="staging outputs are built before all packages",
-                hint=f"build {own[0]} in a feedstock of its own, or in the staging output",
-            )
+def require_independent_stagings(renderings: Iterable[RenderedConfig], places: Mapping[str, Place]) -> None:
+    """Refuse staging outputs that require packages of the same recipe, since they are built before all of these.
+
+    ``places`` are those of a recipe.yaml's staging outputs; a meta.yaml has none that are checked.
+
+    Raises:
+        RecipeFault: at the staging output.
+    """
+    for rendered in renderings if places else ():
+        names = {output.name for output in rendered.outputs}
+        for staging in rendered.stagings:
+            needs = staging.requirements
+            if own := sorted(names & {package_name(spec) for spec in (*needs.build, *needs.host)}):
+                raise RecipeFault(
+                    f"the staging output {staging.name} requires {own[0]}, a package of this recipe",
+                    at=next(
+                        (at for name, at in places.items() if staging.name.startswith(name)), Place(file=rendered.file)
+                    ),
+                    why="staging outputs are built before all packages",
+                    hint=f"build {own[0]} in a feedstock of its own, or in the staging output",
+                )
 
 
 def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
@@ -129,8 +140,18 @@ def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConf
     names = dict.fromkeys(
         (rendered.file, *pair) for rendered in renderings for pair in _paths_named_in_recipe(rendered)
     )
-    missing = {(file, name): key for file, key, name in names if not _recipe_path_exists(feedstock.recipe, key, name)}
-    raise_all(_missing_file_errors(feedstock, missing))
+    present = sorted(path.name for path in feedstock.recipe.iterdir())
+    errors = {}
+    for file, key, name in names:
+        path = feedstock.recipe / name
+        if not (path.exists() if key == "source/path" else path.is_file()):  # a source may be a folder
+            errors[file, name] = RecipeFault(
+                f"{key}: {name!r} does not exist",
+                at=_path_position_in_recipe(feedstock.root, file, name),
+                why=f"paths are relative to the recipe's folder, {feedstock.recipe}",
+                hint=did_you_mean(name, present) or f"add recipe/{name}, or correct its name",
+            )
+    raise_all(list(errors.values()))
 
 
 def _paths_named_in_recipe(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
@@ -143,23 +164,6 @@ def _paths_named_in_recipe(rendered: RenderedConfig) -> Iterator[tuple[str, str]
         *(output.script for output in rendered.outputs if not output.skip),
     )
     yield from (("script", script.file) for script in scripts if script.file is not None)
-
-
-def _recipe_path_exists(recipe: Path, key: str, name: str) -> bool:
-    """Return whether a path exists: a source may be a folder."""
-    path = recipe / name
-    return path.exists() if key == "source/path" else path.is_file()
-
-
-def _missing_file_errors(feedstock: Feedstock, missing: Mapping[tuple[str, str], str]) -> Iterator[RecipeFault]:
-    files = sorted(path.name for path in feedstock.recipe.iterdir())
-    for (file, name), key in missing.items():
-        yield RecipeFault(
-            f"{key}: {name!r} does not exist",
-            at=_path_position_in_recipe(feedstock.root, file, name),
-            why=f"paths are relative to the recipe's folder, {feedstock.recipe}",
-            hint=did_you_mean(name, files) or f"add recipe/{name}, or correct its name",
-        )
 
 
 def _path_position_in_recipe(root: Path, file: str, name: str) -> Place:
@@ -262,16 +266,13 @@ def compiled_cuda_capabilities(recipe: Path, cuda: str) -> tuple[str, ...]:
     policy = (
         {int(name) for name in settings["architectures"] if name.isdecimal()} if "architectures" in settings else set()
     )
-    accepted = _cuda_and_compiler_architectures(settings, f"cuda {cuda}")
+    accepted = _architectures_in_section(settings, f"cuda {cuda}")
+    compiler = settings.get(f"cuda {cuda}", "compiler", fallback="")
+    by_compiler = _architectures_in_section(settings, f"compiler {compiler}")
+    if accepted is not None and by_compiler is not None:
+        accepted &= by_compiler
     numbers = sorted(policy & accepted) if accepted is not None else []
     return (*(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}") if numbers else ()
-
-
-def _cuda_and_compiler_architectures(settings: configparser.ConfigParser, section: str) -> set[int] | None:
-    numbers = _architectures_in_section(settings, section)
-    compiler = settings.get(section, "compiler", fallback="")
-    by_compiler = _architectures_in_section(settings, f"compiler {compiler}")
-    return numbers if numbers is None or by_compiler is None else numbers & by_compiler
 
 
 def _architectures_in_section(settings: configparser.ConfigParser, section: str) -> set[int] | None:

@@ -43,7 +43,7 @@ def plan_run(
     from kiln.run.plan import make_run_plan
     from kiln.state.store.layout import ArtifactLayout
 
-    recipe_checks.require_supported_recipe(feedstock, options.configs, engine=options.build.engine)
+    recipe_checks.require_engine_of_recipe(feedstock, options.build.engine)
     build_options = options.build
     layout = ArtifactLayout.for_feedstock(
         feedstock, rehearsal=build_options.rehearsal, compile_cache=build_options.compile_cache

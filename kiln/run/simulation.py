@@ -93,14 +93,10 @@ class CompileAssumptions:
 
         0 stands for an unknown number of cores, and leaves the duration as it is.
         """
-        return (
-            1.0
-            if 0 in {cores, reference}
-            else self._compile_time_relative_to_one_core(cores) / self._compile_time_relative_to_one_core(reference)
-        )
-
-    def _compile_time_relative_to_one_core(self, cores: float) -> float:
-        return 1.0 - self.parallel + self.parallel / cores
+        if 0 in {cores, reference}:
+            return 1.0
+        here, there = (1.0 - self.parallel + self.parallel / count for count in (cores, reference))  # of one core's
+        return here / there
 
 
 def estimate_jobs(
@@ -120,8 +116,8 @@ def estimate_jobs(
         (cold if build.cold else warm)[build.config] = build.seconds * assumptions.slowdown(cores, build.cores)
     default = assumptions.compile * assumptions.slowdown(cores, assumptions.cores)
     groups = {job.config: job.group for job in jobs}
-
-    def estimate_job(job: JobEstimate) -> JobEstimate:
+    estimated = []
+    for job in jobs:
         cold_seconds, source = expected_build_seconds(job.config, groups, cold)
         warm_seconds, warm_source = expected_build_seconds(job.config, groups, warm)
         if cold_seconds is None:
@@ -129,9 +125,9 @@ def estimate_jobs(
             if warm_seconds is not None:
                 cold_seconds, source = (max(default, warm_seconds), warm_source)
         warm_seconds = cold_seconds * assumptions.warm if warm_seconds is None else warm_seconds
-        return dataclasses.replace(job, cold=cold_seconds, warm=min(cold_seconds, warm_seconds), source=source)
-
-    return tuple(map(estimate_job, jobs))
+        warm_seconds = min(cold_seconds, warm_seconds)
+        estimated.append(dataclasses.replace(job, cold=cold_seconds, warm=warm_seconds, source=source))
+    return tuple(estimated)
 
 
 def expected_build_seconds(

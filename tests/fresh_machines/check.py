@@ -41,11 +41,7 @@ USERS = {ORDINARY: "an ordinary user", NAMELESS: "a user without a line in /etc/
 # What depends on the machine and on who runs it: the set-up, processes, users and programs that are missing.
 ON_USER = (
     "tests/unit/base/test_bootstrap.py",
-    "tests/unit/base/test_bootstrap_fleet.py",
-    "tests/unit/base/test_bootstrap_setup_process.py",
     "tests/unit/base/test_environment.py",
-    "tests/unit/base/test_environment_clone_check_and_requirement_lists.py",
-    "tests/unit/base/test_environment_setup_errors.py",
     "tests/unit/base/test_files.py",
     "tests/unit/base/test_process.py",
     "tests/unit/build/bazel/test_events.py",

@@ -56,12 +56,12 @@ def require_recipe_support(feedstock: Feedstock, configs: tuple[str, ...], optio
         UsageError: when the option would have no effect.
     """
     from kiln.feedstock import config_file
+    from kiln.recipe import render
     from kiln.run import checks
 
     if options.remote_executor is not None:
-        checks.refuse_ineffective_remote_options(
-            feedstock, config_file.read_configs(feedstock, configs), _executor_run_options(options, configs)
-        )
+        renderings = (render.render(feedstock, config) for config in config_file.read_configs(feedstock, configs))
+        checks.refuse_ineffective_remote_options(feedstock, renderings, _executor_run_options(options, configs))
 
 
 def _executor_run_options(options: FleetOptions, configs: tuple[str, ...]) -> RunOptions:

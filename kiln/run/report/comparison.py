@@ -68,17 +68,16 @@ def end_or_last_recorded_time(report: MatrixReport, now: float) -> float:
         return report.finished
     if is_running(report):
         return now
-    return max([report.started, *(moment for config in report.configs for moment in _recorded_times(config))])
-
-
-def _recorded_times(config: ConfigRun) -> Iterable[float]:
-    if config.started is not None:
-        yield config.started + sum(step.seconds for step in config.steps)
-        if config.finished is None and config.log is not None:
-            with contextlib.suppress(OSError):
-                yield config.log.stat().st_mtime  # a killed config wrote to its log until then
-    if config.finished is not None:
-        yield config.finished
+    moments = [report.started]
+    for config in report.configs:
+        if config.started is not None:
+            moments.append(config.started + sum(step.seconds for step in config.steps))
+            if config.finished is None and config.log is not None:
+                with contextlib.suppress(OSError):
+                    moments.append(config.log.stat().st_mtime)  # a killed config wrote to its log until then
+        if config.finished is not None:
+            moments.append(config.finished)
+    return max(moments)
 
 
 def elapsed_seconds(config: ConfigRun, end: float) -> float | None:
@@ -153,7 +152,10 @@ def lay_out_timeline(report: MatrixReport, now: float) -> TimelineChart:
     configs = _assign_lanes(report, end)
     lanes = tuple(tuple(_config_bar(config, report, end, length) for config in lane) for lane in configs)
     workers = tuple(lane[0].worker for lane in configs)
-    return TimelineChart(lanes=lanes, workers=workers if any(workers) else (), ticks=_axis_ticks(length))
+    step = next((step for step in _STEPS if length / step <= _TICKS), _STEPS[-1])
+    marks = range(0, int(length) + 1, step)
+    ticks = tuple(AxisTick(at=round(100 * mark / length, 3), label=_tick_label(mark)) for mark in marks)
+    return TimelineChart(lanes=lanes, workers=workers if any(workers) else (), ticks=ticks)
 
 
 def step_bars(config: ConfigRun, seconds: float | None) -> tuple[tuple[float, float], ...]:
@@ -202,12 +204,6 @@ def _is_running(config: ConfigRun) -> bool:
     return config.state is ConfigState.RUNNING
 
 
-def _axis_ticks(length: float) -> tuple[AxisTick, ...]:
-    step = next((step for step in _STEPS if length / step <= _TICKS), _STEPS[-1])
-    marks = range(0, int(length) + 1, step)
-    return tuple(AxisTick(at=round(100 * mark / length, 3), label=_tick_label(mark)) for mark in marks)
-
-
 def _tick_label(seconds: int) -> str:
     """Return a round time in its largest units: ``30 s``, ``5 min``, ``1 h 30``, ``2 d``."""
     for unit, name, below, digits in ((86400, "d", 3600, ""), (3600, "h", 60, "02"), (60, "min", 1, "02")):
@@ -254,7 +250,8 @@ class RunComparison:
     def summary(self) -> str:
         """The number of changes of each kind: ``1 new failure, 2 fixed``; empty without changes."""
         counts = Counter(change.kind for change in self.changes)  # changes are in the order of KINDS
-        return ", ".join(f"{count} {_pluralized_change_kind(kind, count)}" for kind, count in counts.items())
+        plurals = {"new failure": "new failures", "still fails": "still fail"}
+        return ", ".join(f"{count} {kind if count == 1 else plurals.get(kind, kind)}" for kind, count in counts.items())
 
 
 KINDS = ("new failure", "fixed", "still fails", "slower", "faster")
@@ -278,12 +275,16 @@ def compare_with_earlier_runs(report: MatrixReport, earlier: Iterable[MatrixRepo
         _config_change(config, records.get(config.config, ()), _machine_cores_and_jobs(report))
         for config in report.configs
     )
-    cached = (config for config in report.configs if config.state is ConfigState.CACHED)
-    origins = ((config.config, _original_build(config, records.get(config.config, ()))) for config in cached)
+    built_in = {}
+    for config in report.configs:  # a cached config was built where its packages were, by their hashes
+        hashes = _package_hashes(config) if config.state is ConfigState.CACHED else []
+        builds = [record for record in records.get(config.config, ()) if record.config.state is ConfigState.DONE]
+        if origin := next((record for record in builds if hashes and _package_hashes(record.config) == hashes), None):
+            built_in[config.config] = origin
     return RunComparison(
         runs=tuple(sorted(compared, reverse=True)),
         changes=tuple(sorted(filter(None, changes), key=lambda change: KINDS.index(change.kind))),
-        built_in={name: origin for name, origin in origins if origin is not None},
+        built_in=built_in,
     )
 
 
@@ -319,18 +320,5 @@ def _full_build_seconds(config: ConfigRun) -> float | None:
     return None if config.started is None or config.finished is None else config.finished - config.started
 
 
-def _original_build(config: ConfigRun, records: Sequence[EarlierConfigRecord]) -> EarlierConfigRecord | None:
-    """Return the build that made a cached config's packages: with the same hashes."""
-    hashes = _package_hashes(config)
-    builds = (record for record in records if record.config.state is ConfigState.DONE)
-    return next((record for record in builds if hashes and _package_hashes(record.config) == hashes), None)
-
-
 def _package_hashes(config: ConfigRun) -> list[str]:
     return sorted(package.artifact.sha256 for package in config.packages)
-
-
-def _pluralized_change_kind(kind: str, count: int) -> str:
-    if kind == "still fails":
-        return kind if count == 1 else "still fail"
-    return "new failures" if kind == "new failure" and count != 1 else kind

@@ -101,7 +101,10 @@ def _jinja_environment() -> Environment:
         "moment": lambda seconds: time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)),
         "kind": lambda state: state.name.lower().replace("_", "-"),
         "tail": end_of_log,
-        "href": jinja2.pass_context(lambda page, path: _relative_link(path, page["folder"])),
+        # relative to the page; a name cannot be mistaken for a scheme or a host
+        "href": jinja2.pass_context(
+            lambda page, path: re.sub(r"^(?!\.)", "./", quote(os.path.relpath(path, page["folder"])))
+        ),
         "there": lambda path: path is not None and path.is_file(),
         "is_web": is_web_url,
     }
@@ -144,11 +147,6 @@ def _reason_text(text: str) -> str:
     return cut_to_width("\n".join(lines), LONGEST)
 
 
-def _relative_link(path: Path, folder: Path) -> str:
-    """Return a relative link from the page; a name cannot be mistaken for a scheme or a host."""
-    return re.sub(r"^(?!\.)", "./", quote(os.path.relpath(path, folder)))
-
-
 TAILS = 24  # number of failed configs with the end of their log; the others have a link
 CHANGES = 60  # number of changes that are shown
 INDEX = "index.html"
@@ -176,6 +174,13 @@ def run_page_html(
     for a page in the same folder as an index of runs.
     """
     moment = time.time() if now is None else now
+    rehearsal = ""
+    if report.rehearsal:
+        packages = {package.artifact.name for config in report.configs for package in config.packages}
+        parts = (
+            "have upstream's compiled parts" if SPEC in packages else "are made on this machine's programs and wheels"
+        )
+        rehearsal = f"A rehearsal: its packages {parts}. They cannot be published."
     return render_page(
         "page.html.j2",
         folder,
@@ -198,7 +203,7 @@ def run_page_html(
         index=INDEX if has_index else "",
         is_running=comparison.is_running(report),
         expected=_expected_config_periods(report, moment),
-        rehearsal=_rehearsal_notice(report) if report.rehearsal else "",
+        rehearsal=rehearsal,
         end=comparison.end_or_last_recorded_time(report, moment),
         written=moment,
     )
@@ -233,12 +238,6 @@ def run_index_html(
     )
 
 
-def _rehearsal_notice(report: MatrixReport) -> str:
-    names = {package.artifact.name for config in report.configs for package in config.packages}
-    parts = "have upstream's compiled parts" if SPEC in names else "are made on this machine's programs and wheels"
-    return f"A rehearsal: its packages {parts}. They cannot be published."
-
-
 def _headline_figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
     """Return the figures at the top of the page: title, value and remark."""
     end = comparison.end_or_last_recorded_time(report, now)
@@ -247,12 +246,10 @@ def _headline_figures(report: MatrixReport, now: float) -> list[tuple[str, str, 
     packages = [package for config in report.configs for package in config.packages]
     peak = max((config.peak_memory or 0 for config in report.configs), default=0)
     slots = f"{report.jobs} in parallel" if report.jobs > 1 else "one at a time"
-    return [
-        (
-            "configs",
-            str(len(report.configs)),
-            _counts_with_nonbreaking_spaces(state_count_text(report.configs)),
-        ),
+    counts = state_count_text(report.configs).split(", ")
+    figures = [
+        # wrapped only after a comma
+        ("configs", str(len(report.configs)), ", ".join(count.replace(" ", "\N{NO-BREAK SPACE}") for count in counts)),
         ("so far" if comparison.is_running(report) else "took", short_duration(elapsed), slots),
         (
             "work",
@@ -262,9 +259,17 @@ def _headline_figures(report: MatrixReport, now: float) -> list[tuple[str, str, 
         ("peak memory", files.human_readable_size(peak) if peak else "?", "of one config" if peak else "not measured"),
         ("packages", str(len(packages)), files.human_readable_size(comparison.total_package_size(packages))),
         ("tests", *_passed_tests_figure(report)),
-        *_expected_end_figures(report, now),
-        *([_cost_figure(report.cost)] if report.cost and report.cost.is_charged else []),
     ]
+    cost = report.cost
+    if cost is not None and _expected_config_periods(report, now):
+        left = short_duration(max(60.0, cost.end - now))
+        figures.append(("end", time_of_day_text(cost.end, now, utc=True), f"UTC, expected in about {left}"))
+    if cost is not None and cost.is_charged:
+        whole = (
+            "in total" if cost.spent == cost.expected else f"of about {cost.expected:.2f} {cost.currency} in the end"
+        )
+        figures.append(("cost", f"{cost.spent:.2f} {cost.currency}", whole))
+    return figures
 
 
 def _expected_config_periods(report: MatrixReport, now: float) -> dict[str, str]:
@@ -277,20 +282,6 @@ def _expected_config_periods(report: MatrixReport, now: float) -> dict[str, str]
     return {config: period for config, period in periods.items() if period}
 
 
-def _expected_end_figures(report: MatrixReport, now: float) -> list[tuple[str, str, str]]:
-    """Return the expected end of a run on workers that is in progress."""
-    if report.cost is None or not _expected_config_periods(report, now):
-        return []
-    left = short_duration(max(60.0, report.cost.end - now))
-    return [("end", time_of_day_text(report.cost.end, now, utc=True), f"UTC, expected in about {left}")]
-
-
-def _cost_figure(cost: RunCost) -> tuple[str, str, str]:
-    """Return the cost of a run on workers so far, and in the end."""
-    remark = "in total" if cost.spent == cost.expected else f"of about {cost.expected:.2f} {cost.currency} in the end"
-    return "cost", f"{cost.spent:.2f} {cost.currency}", remark
-
-
 def _passed_tests_figure(report: MatrixReport) -> tuple[str, str]:
     """Return the number of passed tests and a remark, which says of how many configs where not all have results."""
     results = [(config, comparison.config_test_totals(config)) for config in report.configs]
@@ -301,8 +292,3 @@ def _passed_tests_figure(report: MatrixReport) -> tuple[str, str]:
     untested = any(config.state in BAD and not tests.run for config, tests in results)
     note = f"; {tested} of {len(results)} configs have results" if untested else ""
     return str(passed), f"of {run} tested packages pass{note}"
-
-
-def _counts_with_nonbreaking_spaces(counts: str) -> str:
-    """Return counts that wrap only after a comma."""
-    return ", ".join(count.replace(" ", "\N{NO-BREAK SPACE}") for count in counts.split(", "))

@@ -72,18 +72,13 @@ def end_of_log(log: Path) -> str:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _BYTES))
             lines = file.read(_BYTES).decode(errors="replace").split("\n")
-        texts = [
-            cut_to_width(text)
-            for line in lines
-            if (text := line_as_terminal_shows(line)) and _is_informative_line(text)
-        ]
+        texts = []
+        for text in map(line_as_terminal_shows, lines):
+            content = _TIME.sub("", text, count=1)
+            if content.strip() and not TRACED_VARIABLE.match(content):
+                texts.append(cut_to_width(text))
         return "\n".join(texts[-LINES:])
     return ""
-
-
-def _is_informative_line(line: str) -> bool:
-    content = _TIME.sub("", line, count=1)
-    return bool(content.strip()) and not TRACED_VARIABLE.match(content)
 
 
 def cut_to_width(text: str, width: int = WIDTH) -> str:

@@ -56,23 +56,22 @@ def frame_lines(run: RunState, *, now: float, width: int, height: int | None) ->
 
     If there are too many configs, failed and running ones come first, and the rest is counted.
     """
-    configs, others = _split_visible_configs(run, None if height is None else max(1, height - 3))
-    steps, times = [_step_or_state(run, config) for config in configs], _config_time_texts(run, configs, now, width)
+    configs, others = list(run.configs.values()), []  # type: list[ConfigRun], list[ConfigRun]
+    rows = len(configs) if height is None else max(1, height - 3)
+    if len(configs) > rows:
+        starts = {} if run.cost is None else run.cost.config_starts
+        ordered = sorted(configs, key=lambda config: (ORDER.index(config.state), starts.get(config.config, 0.0)))
+        configs, others = ordered[: rows - 1], ordered[rows - 1 :]
+    steps = [_step_or_state(run, config) for config in configs]
+    times = [_config_time_text(config, now, expected_config_period_text(run.cost, config, now)) for config in configs]
+    if max(map(len, times), default=0) >= width // _TIMES:  # too narrow for the times of day that are expected
+        times = [_config_time_text(config, now) for config in configs]
     widths = _fit_column_widths([run.config_label(config.config) for config in configs], times, steps, width)
     lines = [_progress_heading(run, now, width), _state_bar(run, width)]
     lines += [_config_row(run, config, time, widths) for config, time in zip(configs, times, strict=True)]
     if others:
         lines.append(((fit_to_width(f"… and {state_count_text(others)}", width).rstrip(), DIM),))
     return lines
-
-
-def _split_visible_configs(run: RunState, height: int | None) -> tuple[list[ConfigRun], list[ConfigRun]]:
-    configs = list(run.configs.values())
-    if height is None or len(configs) <= height:
-        return configs, []
-    starts = {} if run.cost is None else run.cost.config_starts
-    ordered = sorted(configs, key=lambda config: (ORDER.index(config.state), starts.get(config.config, 0.0)))
-    return ordered[: height - 1], ordered[height - 1 :]
 
 
 def _fit_column_widths(labels: Sequence[str], times: Sequence[str], steps: Sequence[str], width: int) -> ColumnWidths:
@@ -151,14 +150,6 @@ def _config_row(run: RunState, config: ConfigRun, times: str, widths: ColumnWidt
 def _step_or_state(run: RunState, config: ConfigRun) -> str:
     """Return the step of a running config, else the config's state."""
     return (run.latest_step(config.config) if config.state is ConfigState.RUNNING else "") or config.state.value
-
-
-def _config_time_texts(run: RunState, configs: Sequence[ConfigRun], now: float, width: int) -> list[str]:
-    """Return the times of configs; on a narrow terminal without the times of day that are expected."""
-    times = [_config_time_text(config, now, expected_config_period_text(run.cost, config, now)) for config in configs]
-    if max(map(len, times), default=0) < width // _TIMES:
-        return times
-    return [_config_time_text(config, now) for config in configs]
 
 
 def _config_time_text(config: ConfigRun, now: float, period: str = "") -> str:
@@ -251,12 +242,20 @@ class LiveView(AbstractContextManager["LiveView"]):
         with self._lock:
             lines = frame_lines(self._state, now=self._now(), width=width, height=None if whole else height)
         if lines != self._frame:
-            rows = sum(_wrapped_row_count(line, columns) for line in self._frame)
+            from rich.cells import cell_len
+
+            # The rows that the lines take now: the terminal may have become narrower since they were drawn.
+            lengths = (sum(cell_len(text) for text, _ in line) for line in self._frame)
+            rows = sum(max(1, -(-length // max(1, columns))) for length in lengths)
             up = f"\x1b[{rows}A" if rows else ""
-            body = "".join(f"{_ansi_styled(line, color=self._color)}\x1b[K\n" for line in lines)
+            body = "".join(f"{self._styled(line)}\x1b[K\n" for line in lines)
             self._stream.write(f"{_BEGIN}\r{up}{body}\x1b[J{_END}")
             self._stream.flush()
             self._frame = lines
+
+    def _styled(self, line: Line) -> str:
+        styled = (f"\x1b[{style}m{text}\x1b[0m" if style and self._color else text for text, style in line)
+        return "".join(styled).rstrip()
 
     def _draw_frames_until_stopped(self) -> None:
         with contextlib.suppress(OSError):  # the terminal is gone; the run continues
@@ -278,14 +277,3 @@ def _terminal_size(stream: IO[str]) -> tuple[int, int]:
     except OSError:
         return 100, 30
     return columns or 100, lines or 30
-
-
-def _wrapped_row_count(line: Line, columns: int) -> int:
-    """Return the rows that a line takes now; the terminal may have become narrower since it was drawn."""
-    from rich.cells import cell_len
-
-    return max(1, -(-sum(cell_len(text) for text, _ in line) // max(1, columns)))
-
-
-def _ansi_styled(line: Sequence[tuple[str, str]], *, color: bool) -> str:
-    return "".join(f"\x1b[{style}m{text}\x1b[0m" if style and color else text for text, style in line).rstrip()

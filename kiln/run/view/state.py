@@ -198,9 +198,12 @@ class RunState:
 
         Configs without an estimate count as the mean of the finished and the estimated ones.
         """
-        lengths = [
-            length for config in self.configs.values() if (length := _actual_or_estimated_seconds(config)) is not None
-        ]
+        lengths: list[float] = []
+        for config in self.configs.values():
+            if config.state in GOOD and config.started and config.finished:
+                lengths.append(config.finished - config.started)
+            elif config.estimate is not None:
+                lengths.append(config.estimate)
         open_configs = [config for config in self.configs.values() if config.state in OPEN]
         if self.cost is not None and open_configs:
             return max(0.0, self.cost.end - now)
@@ -213,9 +216,3 @@ class RunState:
             first = slots.index(min(slots))
             slots[first] += max(0.0, whole - (now - config.started if config.started else 0.0))
         return max(slots)
-
-
-def _actual_or_estimated_seconds(config: ConfigRun) -> float | None:
-    if config.state in GOOD and config.started and config.finished:
-        return config.finished - config.started
-    return config.estimate

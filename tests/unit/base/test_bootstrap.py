@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from kiln.base import bootstrap
-from kiln.base.environment import LOCK, MARKER, RUN, TEST
-from kiln.base.errors import NotWritable
+from kiln.base.environment import COLLECTIONS, FLEET, LOCK, MARKER, RUN, TEST
+from kiln.base.errors import NotWritable, UnsupportedPython
 
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping, Sequence
+
+ENV = {"PATH": "/usr/bin:/bin"}
 ROOT = Path(__file__).parents[3]
 
 
@@ -99,3 +110,86 @@ def test_the_two_locks_agree() -> None:
     assert {name for name in run.keys() & test.keys() if run[name] != test[name]} == set()
     assert {"jinja2", "py-rattler"} <= run.keys()
     assert {"pytest", "ruff"} <= test.keys()
+
+
+def test_a_python_too_old_for_ansible_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 14, "final", 0))
+    with pytest.raises(UnsupportedPython, match=r"needs Python 3\.11 or newer") as caught:
+        bootstrap.ensure_fleet_environment(tmp_path)
+    assert "python3.11" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_wanted_collections_are_unpacked(tmp_path: Path) -> None:
+    wheel = tmp_path / "all.whl"
+    names = ("amazon/aws/plugins/a.py", "amazon/aws/tests/t.py", "amazon/awsome/b.py", "cisco/ios/c.py")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in names:
+            archive.writestr(f"ansible_collections/{name}", "")
+        archive.writestr("ansible-12.dist-info/METADATA", "")
+    bootstrap.unpack_collections(wheel, tmp_path / "site")
+    result = [str(file.relative_to(tmp_path / "site")) for file in (tmp_path / "site").rglob("*") if file.is_file()]
+    assert result == ["ansible_collections/amazon/aws/plugins/a.py"]
+
+
+def test_the_collections_are_one_wheel_with_its_hash() -> None:
+    text = (ROOT / "requirements" / COLLECTIONS).read_text()
+    assert text.count("--hash=sha256:") == text.count("==") == 1
+
+
+def test_who_brings_an_ansible_of_his_own_gets_the_same_collections() -> None:
+    expected = yaml.safe_load((ROOT / "ansible" / "requirements.yml").read_text())["collections"]
+    assert tuple(sorted(item["name"] for item in expected)) == bootstrap.NEEDED_COLLECTIONS
+
+
+def test_the_fleets_packages_are_those_of_a_run_and_more() -> None:
+    run, fleet = (bootstrap._unconditional_requirements(ROOT, name) for name in (RUN, FLEET))
+    assert run <= fleet
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> int:
+    return os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+
+
+@pytest.mark.processes
+def test_output_and_exit_code_are_returned(lock: int) -> None:
+    assert bootstrap.run_step_process(["sh", "-c", "echo one; echo two >&2; exit 3"], env=ENV, lock=lock) == (
+        3,
+        "one\ntwo",
+    )
+
+
+@pytest.mark.processes
+def test_of_an_interrupted_step_nothing_is_left(lock: int) -> None:
+    children: list[int] = []
+
+    def interrupt(line: str) -> None:
+        children.append(int(line))
+        raise KeyboardInterrupt
+
+    script = "sleep 600 >/dev/null 2>&1 & echo $!; wait"
+    with pytest.raises(KeyboardInterrupt):
+        bootstrap.run_step_process(["sh", "-c", script], env=ENV, lock=lock, on_line=interrupt)
+    assert not Path(f"/proc/{children[0]}").exists()
+
+
+@pytest.mark.processes
+def test_an_interrupt_while_a_step_is_started_ends_it(lock: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes between the start of a process and the knowledge of it must not leave it behind."""
+    started: list[subprocess.Popen[str]] = []
+    start = bootstrap._start_step_process
+
+    def interrupted(arguments: Sequence[str], env: Mapping[str, str], lock: int) -> subprocess.Popen[str]:
+        started.append(start(arguments, env, lock))
+        os.kill(os.getpid(), signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr(bootstrap, "_start_step_process", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            bootstrap.run_step_process(["sleep", "600"], env=ENV, lock=lock)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not Path(f"/proc/{started[0].pid}").exists()

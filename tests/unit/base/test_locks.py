@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOCK = ".prefix.part.lock"
+
 PART = ".prefix.1-0123abcd.part"
+
 HOLD = """
 import os, signal, sys
 from pathlib import Path

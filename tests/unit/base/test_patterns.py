@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.base import patterns
+from kiln.base.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,3 +88,39 @@ def test_a_file_with_an_invalid_name_is_not_a_config(name: str) -> None:
 
 def test_hidden_characters_are_shown_as_escapes() -> None:
     assert patterns.escaped_for_terminal("a\x1b[31m\u202eb\r\udc80\n\tä") == "a\\x1b[31m\\u202eb\\r\\udc80\n\tä"
+
+
+def test_an_expression_compiles_at_its_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    compile_now = re.compile
+
+    def counted(text: str, flags: int = 0) -> re.Pattern[str]:
+        compiled.append(text)
+        return compile_now(text, flags)
+
+    monkeypatch.setattr(re, "compile", counted)
+    pattern = lazy_pattern(r"(\d+)-x")
+    assert not compiled
+    assert pattern.sub(r"\1", "12-x 3-x") == "12 3"
+    assert pattern.sub(r"\1", "4-x") == "4"
+    assert compiled == [r"(\d+)-x"]
+
+
+def test_flags_and_attributes_are_those_of_the_expression() -> None:
+    pattern, expected = lazy_pattern("(?P<a>A)b", re.IGNORECASE), re.compile("(?P<a>A)b", re.IGNORECASE)
+    assert pattern.fullmatch("aB") is not None
+    assert (pattern.pattern, pattern.flags, pattern.groupindex) == (
+        expected.pattern,
+        expected.flags,
+        expected.groupindex,
+    )
+
+
+def test_a_copy_is_the_same_expression() -> None:
+    assert copy.copy(lazy_pattern("a+")).findall("aab") == ["aa"]
+
+
+def test_an_invalid_expression_fails_at_its_first_use() -> None:
+    pattern = lazy_pattern("(")
+    with pytest.raises(re.error):
+        pattern.search("a")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kiln.base import serialization
 from kiln.base.serialization import from_json_values, to_json
-from kiln.state.ledger import json_columns
-from kiln.state.results import Artifact, CompileReport, PackageReport, StepReport, TestReport, TestVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +44,7 @@ class Outer:
 
 
 NAMES = (Inner, Color)
+
 VALUE = Outer(
     inner=Inner(name="n", size=3),
     color=Color.RED,
@@ -91,12 +95,25 @@ def test_defaults_fill_missing_fields_and_whole_numbers_are_floats() -> None:
     assert isinstance(value.seconds, float)
 
 
-def test_reports_are_the_same_after_a_round_trip() -> None:
-    artifact = Artifact(
-        path=Path("a.conda"), sha256="0", size=1, config="c", name="a", version="1", build_string="h", subdir="noarch"
-    )
-    tests = TestReport(package="a", verdict=TestVerdict.PASSED, notes=("n",), log=Path("/log"))
-    package = PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests)
-    assert json_columns.record_from_json(PackageReport, json.loads(json.dumps(to_json(package)))) == package
-    step = StepReport(title="t", seconds=1.0, compile=CompileReport(hits=1, misses=2, internal=3, seconds=4.0))
-    assert json_columns.record_from_json(StepReport, json.loads(json.dumps(to_json(step)))) == step
+VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5)
+
+
+@given(st.dictionaries(st.text(), VALUES))
+def test_a_message_is_one_line_and_is_decoded_as_it_was(message: dict[str, Any]) -> None:
+    line = serialization.encode(message)
+    assert line.splitlines() == [line]
+    assert serialization.decode(line) == message
+    assert serialization.decode(line.encode()) == message
+
+
+@pytest.mark.parametrize("line", ["", "gcc -c a.c", "[1]", '"text"', "{", "null", b"\xff"])
+def test_other_lines_are_not_messages(line: str | bytes) -> None:
+    assert serialization.decode(line) is None
+
+
+def test_lines_of_several_threads_are_whole() -> None:
+    stream = io.StringIO()
+    lines = [f"{number:03d} " + "x" * 500 for number in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda line: serialization.write_line(stream, line), lines))
+    assert sorted(stream.getvalue().splitlines()) == lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from kiln.base.text import (
+    CommandStepsView,
     count_text,
     elapsed_text,
     fit_to_width,
@@ -76,11 +78,8 @@ ROWS = [
     ("libtensorflow_framework", "2.21.0", "cpu_py311h1e30c0c_0", "196 MB", "48.5 s", "11 passed", "34.5 s"),
     ("a", "1", "0", "3 kB", "cached", "", ""),
 ]
+
 TITLES = ("package", "version", "build string", "size", "built", "tests", "tested")
-
-
-def test_a_table_that_fits_is_the_same_at_any_width() -> None:
-    assert table(TITLES, ROWS, right=(3,), width=200) == table(TITLES, ROWS, right=(3,))
 
 
 @pytest.mark.parametrize("width", range(70, 92))
@@ -120,3 +119,36 @@ def test_a_line_is_folded_under_its_own_indentation() -> None:
     ]
     assert hanging_indent_lines(line, None) == hanging_indent_lines(line, 200) == [line]
     assert hanging_indent_lines("        x " * 3, 12) == ["        x " * 3]  # there is no room
+
+
+def test_a_step_is_printed_before_it_runs_and_timed_after() -> None:
+    stream = io.StringIO()
+    steps = CommandStepsView(stream, animated=False)
+    with steps.step("pack it") as step:
+        assert stream.getvalue() == "- pack it\n"
+        step.note("two files")
+    lines = stream.getvalue().splitlines()
+    assert lines[1].split()[0] == "done"
+    assert lines[2].strip() == "two files"
+
+
+def test_a_failed_step_is_printed_and_raises() -> None:
+    steps = CommandStepsView(stream := io.StringIO(), animated=False)
+    with pytest.raises(RuntimeError, match="no"), steps.step("pack it"):
+        raise RuntimeError("no")
+    assert "failed" in stream.getvalue()
+
+
+def test_a_terminal_sees_no_markup_of_untrusted_output() -> None:
+    steps = CommandStepsView(stream := io.StringIO(), animated=True)
+    with steps.step("pack it [bold]") as step:
+        step.show_output_line("[/nonsense] \x1b[31m")
+    assert "pack it [bold]" in stream.getvalue()
+
+
+def test_without_color_a_terminal_sees_signs_alone() -> None:
+    steps = CommandStepsView(stream := io.StringIO(), animated=True, color=False)
+    with steps.step("pack it"):
+        pass
+    assert "✓ pack it" in stream.getvalue()
+    assert "[32m" not in stream.getvalue()

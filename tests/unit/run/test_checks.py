@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.base.errors import UnsupportedPlatform
+from kiln.base.errors import OutOfMemory, UnsupportedPlatform, UsageError
+from kiln.base.system.machine import MachineResources
+from kiln.build.job import job
+from kiln.build.job.job import BuildOptions, RunOptions
 from kiln.container import emulation
 from kiln.feedstock import config_file, matrix, rerender
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import render
 from kiln.run import checks
+from kiln.run.checks import (
+    COPIES,
+    LEAST_DISK,
+    SMALL_DISK,
+    divide_resources_among_jobs,
+    estimated_disk_use,
+    least_disk_of_config,
+    require_memory_of_earlier_builds,
+)
 from kiln.run.images import BuildLocation
 from kiln.run.plan import _input_hashes_of_configs
-from tests import builders
+from tests import builders, small_tensorflow
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kiln.recipe.feedstock import Feedstock
 
 META = "package:\n  name: a\n  version: 1\nrequirements:\n  build:\n    - {{ compiler('c') }}\n"
+
 FORGE = """\
 provider:
   linux_64: default
@@ -32,7 +47,9 @@ build_platform:
   linux_aarch64: linux_64
   osx_64: linux_64
 """
+
 HERE = ("linux_64_", "linux_aarch64_")
+
 ELSEWHERE = ("linux_ppc64le_", "osx_64_", "win_64_")
 
 
@@ -49,10 +66,6 @@ def feedstock(tmp_path: Path) -> Feedstock:
     rerender.write_ci_support(result, matrix.configs(result))
     assert result.config_names == tuple(sorted((*HERE, *ELSEWHERE)))
     return result
-
-
-def test_the_machines_own_platform_and_cross_compiled_ones_of_its_system_are_built(feedstock: Feedstock) -> None:
-    checks.require_buildable_platforms(feedstock, config_file.read_configs(feedstock, HERE), rehearsal=False)
 
 
 def test_an_emulated_config_is_built_in_a_container_where_the_kernel_runs_its_programs(
@@ -164,3 +177,131 @@ def test_a_cross_compiled_config_is_built_again_once_its_tests_can_run(
     assert keys("linux-aarch64", in_container=False) == keys("linux-ppc64le") == without
     other = keys("linux-aarch64", engine="conda-build"), keys("", engine="conda-build")
     assert other[0] == other[1], "its tests are skipped in any case"
+
+
+GB = 10**9
+
+MACHINE = MachineResources(cores=8, memory=20 * GB)
+
+
+def test_jobs_share_cores_and_memory_and_the_system_keeps_some() -> None:
+    assert divide_resources_among_jobs(MACHINE, jobs=2, cores=None, memory=None) == MachineResources(
+        cores=4, memory=9 * GB
+    )
+    assert divide_resources_among_jobs(MACHINE, jobs=3, cores=2, memory=GB) == MachineResources(cores=2, memory=GB)
+
+
+def test_more_jobs_than_cores_are_refused() -> None:
+    with pytest.raises(UsageError, match="9 jobs of 1 core each: 9 needed, this machine has 8") as caught:
+        divide_resources_among_jobs(MACHINE, jobs=9, cores=None, memory=None)
+    assert caught.value.hint == "-j 8"
+    with pytest.raises(UsageError, match="10 needed"):
+        divide_resources_among_jobs(MACHINE, jobs=2, cores=5, memory=None)
+    with pytest.raises(UsageError, match="invalid number of jobs: -j 0"):
+        divide_resources_among_jobs(MACHINE, jobs=0, cores=None, memory=None)
+    with pytest.raises(UsageError, match="invalid number of cores: --cores 0"):
+        divide_resources_among_jobs(MACHINE, jobs=2, cores=0, memory=None)
+    with pytest.raises(UsageError, match="invalid amount of memory: --memory 0"):
+        divide_resources_among_jobs(MACHINE, jobs=2, cores=None, memory=0)
+
+
+def test_more_memory_than_there_is_is_refused() -> None:
+    with pytest.raises(OutOfMemory, match=r"3 jobs of 8\.0 GB each: 24 GB needed") as caught:
+        divide_resources_among_jobs(MACHINE, jobs=3, cores=None, memory=8 * GB)
+    assert (caught.value.why, caught.value.hint) == ("this machine has 20 GB", "-j 2")
+
+
+def test_a_config_that_used_more_memory_before_is_refused() -> None:
+    item = MachineResources(cores=1, memory=4 * GB)
+    require_memory_of_earlier_builds({"a": 4 * GB}, item, jobs=2)
+    require_memory_of_earlier_builds({}, item, jobs=2)
+    with pytest.raises(OutOfMemory, match=r"b used 5\.0 GB of memory"):
+        require_memory_of_earlier_builds({"a": GB, "b": 5 * GB}, item, jobs=2)
+
+
+def test_the_disk_of_a_run_is_that_of_its_largest_configs_at_once() -> None:
+    used = {"a": 4 * GB, "b": 8 * GB, "c": 2 * GB}
+    assert estimated_disk_use(used, ("a", "b", "c"), jobs=2) == 15 * GB
+    assert estimated_disk_use({}, ("a", "b", "c"), jobs=2) == 2 * LEAST_DISK
+    assert estimated_disk_use(used, ("c",), jobs=2) == int(2.5 * GB)
+    assert estimated_disk_use({"a": 3000}, ("a",), jobs=2) == SMALL_DISK
+
+
+@pytest.mark.parametrize(
+    ("recipe", "needed"),
+    [
+        ("", SMALL_DISK),
+        ("source:\n  path: src\n", SMALL_DISK + COPIES * 8192),
+        ("source:\n  url: https://host/a.tar.gz\n  sha256: abc\n", LEAST_DISK),
+        ("requirements:\n  host:\n    - zlib\n", LEAST_DISK),
+    ],
+)
+def test_the_disk_of_a_first_build_follows_from_what_it_fetches_and_its_sources(
+    recipe: str, needed: int, tmp_path: Path
+) -> None:
+    files = {"recipe/src/a.c": "x" * 8192}
+    feedstock = builders.feedstock(tmp_path, f"package:\n  name: a\n  version: '1'\n{recipe}", files=files)
+    rendered = render.render(feedstock, *matrix.configs(feedstock))
+    assert least_disk_of_config(feedstock, rendered) == needed
+
+
+URL = "grpcs://executor.example.org"
+
+SERVING = Path(__file__).parents[3] / "serving"
+
+
+def options(*, build: BuildOptions | None = None, **more: Any) -> RunOptions:
+    return RunOptions(configs=(), command="", **{"remote_executor": URL, **more}, build=build or BuildOptions())
+
+
+def require(root: Path, chosen: RunOptions) -> None:
+    found = recipe_feedstock.load(root)
+    checks.refuse_ineffective_remote_options(found, [render.render(found, matrix.configs(found)[0])], chosen)
+
+
+def test_the_small_tensorflow_uses_it(tmp_path: Path) -> None:
+    require(small_tensorflow.FIXTURE, options())
+    require(small_tensorflow.FIXTURE, options(remote_cache="grpcs://cache.example.org"))
+    (tmp_path / "headers").write_text("authorization: x")
+    (tmp_path / "headers").chmod(0o600)
+    secrets = job.remote_secret_variables(options(remote_credentials=tmp_path))
+    assert secrets.keys() == {"BAZEL_REMOTE_EXECUTOR", "BAZEL_REMOTE_CREDENTIALS"}
+    assert job.remote_secret_variables(options(remote_executor=None)) == {}
+    assert URL not in repr(options())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        (options(build=BuildOptions(engine="conda-build")), "requires --engine rattler-build"),
+        (options(build=BuildOptions(rehearsal=True)), "no effect with --rehearse"),
+        (options(remote_cache="http://cache.example.org"), "cache over HTTP"),
+        (options(remote_executor=None, remote_credentials=Path("/c")), "--remote-credentials requires"),
+        (options(remote_executor=None, build=BuildOptions(remote_jobs=2)), "--remote-jobs requires"),
+        (options(remote_executor=None, build=BuildOptions(remote_fallback=True)), "--remote-fallback requires"),
+    ],
+)
+def test_other_builds_are_refused(chosen: RunOptions, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        require(small_tensorflow.FIXTURE, chosen)
+
+
+def test_a_recipe_whose_scripts_do_not_read_the_variable_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(small_tensorflow.FIXTURE, tmp_path / "f")
+    for name in ("remote_execution.py", "build.sh", "compile_plan.py"):
+        path = tmp_path / "f" / "recipe" / name
+        path.write_text(path.read_text().replace("BAZEL_REMOTE_EXECUTOR", "OTHER"))
+    with pytest.raises(UsageError, match="no file of the recipe reads BAZEL_REMOTE_EXECUTOR"):
+        require(tmp_path / "f", options())
+
+
+def test_a_recipe_without_a_compile_step_is_refused(tmp_path: Path) -> None:
+    recipe = tmp_path / "f" / "recipe"
+    recipe.mkdir(parents=True)
+    (recipe / "meta.yaml").write_text(
+        "package: {name: a, version: 1}\nbuild: {noarch: python, script: BAZEL_REMOTE_EXECUTOR}\n"
+    )
+    (tmp_path / "f" / ".ci_support").mkdir()
+    (tmp_path / "f" / ".ci_support" / "linux_64_.yaml").write_text("channel_sources:\n- conda-forge\n")
+    with pytest.raises(UsageError, match="no compile step"):
+        require(tmp_path / "f", options())

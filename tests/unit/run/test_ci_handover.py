@@ -17,7 +17,6 @@ from kiln.state.results import (
     Artifact,
     ConfigRun,
     ConfigState,
-    MatrixReport,
     PackageReport,
     StepReport,
     TestReport,
@@ -27,6 +26,7 @@ from kiln.state.store import handover
 from kiln.state.store.handover import ChainState
 from kiln.state.store.layout import ArtifactLayout
 from tests.unit.run.test_plan import a_plan
+from tests.unit.run.view.run import a_run
 
 if TYPE_CHECKING:
     from kiln.base.errors import KilnError
@@ -81,18 +81,7 @@ class Machine:
         packages = (PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests),)
         done = state in {ConfigState.DONE, ConfigState.CACHED}
         config = ConfigRun(config="a", state=state, group="cpu", steps=steps, packages=packages if done else ())
-        report = MatrixReport(
-            run=1,
-            command="kiln build a",
-            started=0.0,
-            finished=1.0,
-            machine="m",
-            cores=2,
-            jobs=1,
-            engine="rattler-build",
-            container="docker",
-            configs=(config,),
-        )
+        report = a_run(config)
         return self.chain.hand_over_to_next_job(report, {} if error is None else {"a": error})
 
 

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kiln.base.errors import RecipeFault
 from kiln.base.system.machine import MachineResources
 from kiln.build.job.job import BuildOptions, RunOptions
 from kiln.build.rehearsal.wheels import LockedWheel, RehearsalPlan, StandIn
+from kiln.feedstock import config_file, matrix, rerender
 from kiln.feedstock.sources import SourceFile
-from kiln.run.plan import RunPlan, plan_as_text
+from kiln.recipe import render
+from kiln.run.plan import RunPlan, check_recipe, plan_as_text
 from kiln.state.results import ConfigRun, ConfigState
 from kiln.state.store.layout import ArtifactLayout
+from tests import builders
+from tests.builders import LINUX_ONLY
+from tests.unit.recipe.v1.test_rendering_v1 import feedstock as feedstock_v1
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kiln.recipe.feedstock import BuildConfig, Feedstock
+    from kiln.recipe.rendered import RenderedConfig
 
 
 def a_plan(*, estimate: float | None, **more: Any) -> RunPlan:
@@ -70,3 +82,140 @@ def test_a_rehearsal_says_what_it_is_made_from_once_for_configs_that_share_it() 
         "c from:",
         "    python        3.12",
     ]
+
+
+META = "package:\n  name: a\n  version: 1\n"
+
+
+def require_keys(feedstock: Feedstock, configs: Iterable[BuildConfig], *, engine: str) -> None:
+    check_recipe(feedstock, tuple(configs), RunOptions(configs=(), command="", build=BuildOptions(engine=engine)))
+
+
+def test_the_checks_share_one_rendering_of_each_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # they are all within one limit of time, which a large matrix that is rendered twice would exceed
+    rendered = []
+
+    def render_once(feedstock: Feedstock, config: BuildConfig) -> RenderedConfig:
+        rendered.append(config.name)
+        return original(feedstock, config)
+
+    original = render.render
+    monkeypatch.setattr(render, "render", render_once)
+    feedstock = builders.feedstock(tmp_path, f"{META}build:\n  string: a{{{{ letter }}}}\n", "letter: [a, b]  # all\n")
+    configs = matrix.configs(feedstock)
+    (note,), first = check_recipe(feedstock, configs, RunOptions(configs=(), command=""))
+    assert note.startswith(".ci_support is not up to date"), "it was never rendered here"
+    assert rendered == [config.name for config in configs]
+    assert len(rendered) == 2
+    assert first.outputs[0].build_string == "aa"
+
+
+def test_a_key_of_another_engine_is_refused_with_the_own_alone(tmp_path: Path) -> None:
+    feedstock = builders.feedstock(tmp_path, f"{META}build:\n  pin_depends: strict\n")
+    configs = matrix.configs(feedstock)
+    with pytest.raises(RecipeFault, match="build/pin_depends"):
+        require_keys(feedstock, configs, engine="rattler-build")
+    require_keys(feedstock, configs, engine="conda-build")
+
+
+def test_patterns_of_overlinking_are_refused_with_the_setting_of_conda_forge_yml(tmp_path: Path) -> None:
+    recipe = f"{META}build:\n  overlinking_ignore_patterns:\n    - lib/a.so\n"
+    feedstock = builders.feedstock(tmp_path, recipe, forge=f"{LINUX_ONLY}conda_build:\n  error_overlinking: true\n")
+    configs = matrix.configs(feedstock)
+    with pytest.raises(RecipeFault, match="no build/overlinking_ignore_patterns where overlinking is an error"):
+        require_keys(feedstock, configs, engine="rattler-build")
+    require_keys(feedstock, configs, engine="conda-build")
+    feedstock.meta.write_text(f"{recipe}  error_overlinking: false\n")
+    require_keys(feedstock, configs, engine="rattler-build")
+
+
+def test_an_unknown_key_is_refused_with_every_engine(tmp_path: Path) -> None:
+    feedstock = builders.feedstock(tmp_path, f"{META}  vrsion: 2\n")
+    configs = matrix.configs(feedstock)
+    for engine in ("rattler-build", "conda-build", "mambabuild"):
+        with pytest.raises(RecipeFault, match="unknown key 'package/vrsion'"):
+            require_keys(feedstock, configs, engine=engine)
+
+
+FILES = """package:
+  name: a
+  version: 1
+source:
+  path: "../nowhere"
+  patches:
+    - fix.patch
+outputs:
+  - name: b
+    script: instal.sh  # install.sh
+  - name: c
+    script: there.py
+"""
+
+
+def test_scripts_patches_and_sources_that_do_not_exist_are_refused_with_their_places(tmp_path: Path) -> None:
+    feedstock = builders.feedstock(tmp_path, FILES, files={"recipe/there.py": "", "recipe/install.sh": ""})
+    configs = matrix.configs(feedstock)
+    with pytest.raises(RecipeFault) as refusal:
+        require_keys(feedstock, configs, engine="rattler-build")
+    assert [line for line in str(refusal.value).splitlines() if "why" not in line] == [
+        "recipe/meta.yaml:5:10: source/path: '../nowhere' does not exist",
+        "  try: add recipe/../nowhere, or correct its name",
+        "recipe/meta.yaml:7:7: source/patches: 'fix.patch' does not exist",
+        "  try: add recipe/fix.patch, or correct its name",
+        "recipe/meta.yaml:10:13: script: 'instal.sh' does not exist",
+        "  try: did you mean 'install.sh'?",
+    ]
+    require_keys(feedstock, configs, engine="conda-build")  # its own rules
+
+
+def test_files_of_the_recipe_that_exist_are_accepted(tmp_path: Path) -> None:
+    files = {"recipe/there.py": "", "recipe/instal.sh": "", "nowhere/a.c": "", "recipe/fix.patch": ""}
+    feedstock = builders.feedstock(tmp_path, FILES, files=files)
+    require_keys(feedstock, matrix.configs(feedstock), engine="rattler-build")
+
+
+FILES_V1 = """recipe:
+  name: a
+  version: 1
+outputs:
+  - staging:
+      name: s
+    source:
+      path: ../nowhere
+      patches:
+        - fix.patch
+        - ${{ RECIPE_DIR }}/late.patch
+    build:
+      script:
+        file: compile.sh
+  - package:
+      name: b
+    inherit: s
+    build:
+      script: install
+"""
+
+
+def test_files_of_a_recipe_yaml_are_refused_in_the_same_way(tmp_path: Path) -> None:
+    feedstock = feedstock_v1(tmp_path, FILES_V1)
+    configs = [config_file.read_config(feedstock, "linux_64_")]
+    with pytest.raises(RecipeFault) as refusal:
+        require_keys(feedstock, configs, engine="rattler-build")
+    assert [line for line in str(refusal.value).splitlines() if line.startswith("recipe/")] == [
+        "recipe/recipe.yaml:8:13: source/path: '../nowhere' does not exist",
+        "recipe/recipe.yaml:10:11: source/patches: 'fix.patch' does not exist",
+        "recipe/recipe.yaml:14:15: script: 'compile.sh' does not exist",
+    ]
+    for name in ("nowhere/a", "recipe/fix.patch", "recipe/compile.sh"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    require_keys(feedstock, configs, engine="rattler-build")
+
+
+def test_a_variable_that_scripts_get_and_the_caller_lacks_is_noted(tmp_path: Path) -> None:
+    meta = "package:\n  name: a\n  version: 1\nbuild:\n  script_env:\n    - FOO\n    - BAR=1\n    - BAZ\n"
+    feedstock = builders.feedstock(tmp_path, meta)
+    configs = matrix.configs(feedstock)
+    rerender.write_ci_support(feedstock, configs)
+    (note,), _ = check_recipe(feedstock, configs, RunOptions(configs=(), command="", client={"BAZ": ""}))
+    assert note == "FOO is not set: the scripts to which the recipe gives it go without"

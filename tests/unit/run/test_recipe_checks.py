@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.base.errors import RecipeFault, UsageError
+from kiln.compat import tables
 from kiln.run import recipe_checks
 from kiln.run.recipe_checks import check_keys_and_find_stagings
 from tests.unit.recipe.v1.test_rendering_v1 import HEAD, feedstock
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 STAGED = """\
 recipe: {name: whole, version: '1'}
@@ -27,7 +31,9 @@ outputs:
       name: app
     inherit: compiled
 """
+
 CONFIGS = ("linux_64_",)
+
 RECIPE = """\
 schema_version: 1
 recipe:
@@ -74,7 +80,7 @@ def test_a_staging_output_without_a_name_is_an_error_of_the_recipe(tmp_path: Pat
 
 def test_other_engines_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="mambabuild cannot build a recipe"):
-        recipe_checks.require_supported_recipe(feedstock(tmp_path, HEAD), CONFIGS, engine="mambabuild")
+        recipe_checks.require_engine_of_recipe(feedstock(tmp_path, HEAD), "mambabuild")
 
 
 def test_a_recipe_with_a_key_that_no_build_honors_is_refused(tmp_path: Path) -> None:
@@ -106,3 +112,80 @@ def test_all_other_kinds_of_tests_and_scripts_are_built(tmp_path: Path) -> None:
         .replace("powershell", "bash")
     )
     check_keys_and_find_stagings(feedstock(tmp_path, f"{text}      - downstream: other\n"))
+
+
+OWN_RECIPE = Path(__file__).parents[3] / "recipe"
+
+
+@pytest.fixture
+def compile_plan() -> Iterator[Any]:
+    """The recipe's own script as a module."""
+    keep, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    sys.path.insert(0, str(OWN_RECIPE))
+    yield importlib.import_module("compile_plan")
+    sys.path.remove(str(OWN_RECIPE))
+    sys.dont_write_bytecode = keep
+    for name in ("compile_plan", "machine_limits"):
+        sys.modules.pop(name, None)
+
+
+def cudas(compile_plan: Any) -> list[str]:
+    names = (
+        name.split(" ")[1]
+        for name in compile_plan.read(OWN_RECIPE / recipe_checks.SETTINGS)
+        if name.startswith("cuda ")
+    )
+    return [name for name in names if name != "None"]
+
+
+def test_the_doctor_reads_the_capabilities_that_the_recipe_compiles_for(compile_plan: Any) -> None:
+    settings = compile_plan.read(OWN_RECIPE / recipe_checks.SETTINGS)
+    for cuda in cudas(compile_plan):
+        assert recipe_checks.compiled_cuda_capabilities(OWN_RECIPE, cuda) == compile_plan.capabilities_for(
+            settings, f"cuda {cuda}", ""
+        )
+
+
+def test_the_recipe_and_the_table_know_the_same_architectures(compile_plan: Any) -> None:
+    settings = compile_plan.read(OWN_RECIPE / recipe_checks.SETTINGS)
+    for cuda in cudas(compile_plan):
+        row = tables.cuda_compiler_row(cuda)
+        assert row is not None
+        assert settings[f"cuda {cuda}"]["architectures"] == row["capabilities"]
+
+
+def test_the_recipes_bazel_is_the_one_of_the_table(compile_plan: Any) -> None:
+    meta = (OWN_RECIPE / "meta.yaml").read_text()
+    version = meta.partition('set version = "')[2].partition('"')[0]
+    row = tables.tensorflow_row(version)
+    assert row is not None
+    assert compile_plan.read(OWN_RECIPE / recipe_checks.SETTINGS)["bazel"]["version"] == row["bazel"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no settings",
+        "[cuda 12.5]\nversion = 12.5.1",
+        "[architectures]\n70 = Volta",
+        "[cuda 12.5]\narchitectures = x y\n[architectures]\n70=V",
+    ],
+)
+def test_a_recipe_that_does_not_say_is_left_alone(tmp_path: Path, text: str) -> None:
+    assert recipe_checks.compiled_cuda_capabilities(tmp_path, "12.5") == ()
+    (tmp_path / recipe_checks.SETTINGS).write_text(text)
+    assert recipe_checks.compiled_cuda_capabilities(tmp_path, "12.5") == ()
+
+
+def test_a_list_is_the_policy_as_far_as_cuda_and_compiler_accept_it(tmp_path: Path) -> None:
+    (tmp_path / recipe_checks.SETTINGS).write_text(
+        "[cuda 1.0]\ncompiler = c\narchitectures = 70 80 90\n"
+        "[compiler c]\narchitectures = 60 80 90\n"
+        "[architectures]\n60 =\n80 =\n90 =\n"
+    )
+    assert recipe_checks.compiled_cuda_capabilities(tmp_path, "1.0") == (
+        "sm_80",
+        "sm_90",
+        "compute_90",
+    )

@@ -94,12 +94,3 @@ def test_a_link_and_a_pipe_are_not_opened(tmp_path: Path) -> None:
     for name in ("link", "pipe", "missing"):
         with pytest.raises(OSError, match=name):
             system_files.open_regular_file(tmp_path / name)
-
-
-def test_a_lock_is_held_until_its_file_is_closed(tmp_path: Path) -> None:
-    with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open("w") as other:
-        system_files.acquire_lock(one.fileno(), wait=False)
-        with pytest.raises(BlockingIOError):
-            system_files.acquire_lock(other.fileno(), wait=False)
-        one.close()
-        system_files.acquire_lock(other.fileno(), wait=False)

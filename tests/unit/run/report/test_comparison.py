@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.run.report.comparison import compare_with_earlier_runs
-from kiln.state.results import ConfigRun, ConfigState, MatrixReport
+from kiln.run.report.comparison import compare_with_earlier_runs, lay_out_timeline
+from kiln.state.results import ConfigRun, ConfigState, MatrixReport, RunCost
 from tests import runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 NAMES = ("a", "b", "c", "d")
 
@@ -112,3 +115,87 @@ def test_a_cached_config_was_built_by_the_run_with_its_packages() -> None:
     assert compare_with_earlier_runs(now, [other]).built_in == {}
     empty = with_config(now, 1, lambda config: replace(config, packages=()))
     assert compare_with_earlier_runs(empty, [run_of(5, bad=dict.fromkeys(range(4), ConfigState.FAILED))]).built_in == {}
+
+
+VARIANTS = runs.variants(("None", "12.5", "12.9"), ("3.10", "3.11", "3.12", "3.13"))
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, 5])
+def test_there_is_a_lane_for_each_job_and_no_bar_covers_another(jobs: int) -> None:
+    lanes = lay_out_timeline(runs.worked_through(VARIANTS, jobs=jobs), runs.BEGAN).lanes
+    assert len(lanes) == jobs
+    assert sum(map(len, lanes)) == len(VARIANTS)
+    for lane in lanes:
+        for before, after in itertools.pairwise(lane):
+            assert before.start + before.width <= after.start + 0.002
+
+
+def test_configs_of_a_fleet_lie_in_the_lanes_of_their_machines() -> None:
+    report = runs.worked_through(runs.variants(["None", "12.9"], ["3.11", "3.12"]), jobs=4)
+    named = tuple(
+        replace(config, worker=machine)
+        for config, machine in zip(report.configs, ("m-2", "m-1", "m-2", "m-1"), strict=True)
+    )
+    drawn = lay_out_timeline(replace(report, configs=named), now=0.0)
+    assert drawn.workers == ("m-1", "m-1", "m-2", "m-2")
+    assert [{bar.config.worker for bar in lane} for lane in drawn.lanes] == [{"m-1"}, {"m-1"}, {"m-2"}, {"m-2"}]
+    assert lay_out_timeline(report, now=0.0).workers == ()
+
+
+def test_what_a_running_config_is_expected_to_take_lies_within_the_picture() -> None:
+    report = runs.worked_through(VARIANTS, jobs=2, until=4 * runs.HOUR)
+    bars = [bar for lane in lay_out_timeline(report, runs.BEGAN + 4 * runs.HOUR).lanes for bar in lane]
+    running = [bar for bar in bars if bar.config.state is ConfigState.RUNNING]
+    assert len(running) == 2
+    assert all(bar.open and bar.ghost > 0 for bar in running)
+    assert max(bar.start + bar.width + bar.ghost for bar in bars) == pytest.approx(100, abs=0.01)
+
+
+def test_a_running_config_of_a_fleet_ends_where_its_forecast_does() -> None:
+    now = runs.BEGAN + 4 * runs.HOUR
+    report = runs.worked_through(VARIANTS, jobs=2, until=4 * runs.HOUR)
+    ends = {config.config: now + 9 * runs.HOUR for config in report.configs if config.state is ConfigState.RUNNING}
+    cost = RunCost(spent=0.0, expected=0.0, currency="", end=now, config_ends=ends)
+    bars = [bar for lane in lay_out_timeline(replace(report, cost=cost), now).lanes for bar in lane if bar.ghost]
+    assert [bar.ghost for bar in bars] == pytest.approx([100 * 9 / 13] * 2, abs=0.01)
+
+
+def test_configs_that_wait_or_were_found_are_not_in_the_picture() -> None:
+    report = runs.worked_through(VARIANTS, jobs=2, until=1 * runs.HOUR)
+    bars = [bar for lane in lay_out_timeline(report, runs.BEGAN + runs.HOUR).lanes for bar in lane]
+    assert len(bars) == sum(config.started is not None for config in report.configs) < 12
+
+
+def test_a_killed_run_ends_at_the_last_moment_that_is_known(tmp_path: Path) -> None:
+    report = runs.worked_through(VARIANTS, jobs=1, until=4 * runs.HOUR)
+    stopped = {ConfigState.RUNNING, ConfigState.WAITING}
+    killed = replace(
+        report,
+        configs=tuple(
+            replace(config, state=ConfigState.INTERRUPTED) if config.state in stopped else config
+            for config in report.configs
+        ),
+    )
+    a_week_later = lay_out_timeline(killed, runs.BEGAN + 7 * 24 * runs.HOUR)
+    assert a_week_later.ticks[-1].label == "3 h 30"
+
+    log = tmp_path / "build.log"
+    log.touch()
+    os.utime(log, times=(runs.BEGAN + 6 * runs.HOUR,) * 2)
+    until_then = replace(killed, configs=tuple(replace(config, log=log) for config in killed.configs))
+    assert lay_out_timeline(until_then, runs.BEGAN + 7 * 24 * runs.HOUR).ticks[-1].label == "6 h"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "labels"),
+    [
+        (0.2, ["0", "1 s"]),
+        (25, ["0", "5 s", "10 s", "15 s", "20 s", "25 s"]),
+        (100, ["0", "10 s", "20 s", "30 s", "40 s", "50 s", "1 min", "1 min 10", "1 min 20", "1 min 30", "1 min 40"]),
+        (3 * 3600, ["0", "30 min", "1 h", "1 h 30", "2 h", "2 h 30", "3 h"]),
+        (50 * 3600, ["0", "6 h", "12 h", "18 h", "1 d", "1 d 6", "1 d 12", "1 d 18", "2 d"]),
+    ],
+)
+def test_ticks_stand_at_round_times(seconds: float, labels: list[str]) -> None:
+    report = replace(runs.worked_through({}), finished=runs.BEGAN + seconds)
+    assert [tick.label for tick in lay_out_timeline(report, runs.BEGAN).ticks] == labels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,7 +11,7 @@ import pytest
 
 from kiln.base.serialization import to_json
 from kiln.run.report.comparison import step_bars
-from kiln.run.report.page import run_page_html
+from kiln.run.report.page import run_index_html, run_page_html
 from kiln.run.report.text import LINES, WIDTH, end_of_log, run_table_markdown, run_table_text
 from kiln.run.view.state import expected_period_text
 from kiln.state.results import ConfigRun, ConfigState, MatrixReport, RunCost
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VARIANTS = runs.variants(("None", "12.5"), ("3.10", "3.11"))
+
 EVIL = (
     "</pre></style><script>alert(1)</script><img src=https://evil.example/x onerror=alert(2)>"
     "\"'&{{ 6*7 }}\x1b[31m\u202e"
@@ -124,9 +124,6 @@ def test_a_run_in_progress_has_a_banner(until: float | None, banner: str | None,
     page = page_of(runs.worked_through(VARIANTS, until=until), tmp_path)
     assert ("is in progress." in page) is (banner is not None)
     assert "was interrupted" not in page
-
-
-def test_a_killed_run_has_a_banner(tmp_path: Path) -> None:
     report = runs.worked_through(VARIANTS, until=2 * runs.HOUR)
     killed = replace(report, configs=tuple(replace(config, state=ConfigState.INTERRUPTED) for config in report.configs))
     assert "This run was interrupted" in page_of(killed, tmp_path)
@@ -329,12 +326,6 @@ def test_the_table_for_a_terminal_has_a_line_for_each_config() -> None:
     assert shown[-1].startswith("run 7: 1 out of memory, 3 done in ")
 
 
-def test_a_run_is_json() -> None:
-    told = json.loads(json.dumps(to_json(runs.worked_through(VARIANTS))))
-    assert told["configs"][0]["state"] == "done"
-    assert told["configs"][0]["packages"][0]["artifact"]["size"] == 240_000_000
-
-
 def test_the_cost_of_a_run_on_workers_is_shown_and_no_other(tmp_path: Path) -> None:
     run = runs.worked_through(VARIANTS)
     assert "<dt>cost</dt>" not in page_of(run, tmp_path)
@@ -368,3 +359,37 @@ def test_the_page_of_a_run_on_workers_says_when_open_configs_are_expected(tmp_pa
     assert "expected" not in run_table_text(run, VARIANTS).splitlines()[0]
     ended = replace(report, finished=now)
     assert "expected (UTC)" not in run_page_html(ended, VARIANTS, name="f", folder=tmp_path, now=now)
+
+
+RUN = runs.worked_through(("a", "b"))
+
+
+def test_each_run_has_its_verdict_and_a_link_if_its_page_exists(tmp_path: Path) -> None:
+    (tmp_path / "0007.html").write_text("a page\n")
+    failed = replace(runs.worked_through(("a", "b"), bad={0: ConfigState.FAILED}), run=6, rehearsal=True)
+    page = run_index_html([RUN, failed], name="x", folder=tmp_path, omitted=3)
+    elements = Elements(page)
+    links = [attributes["href"] for tag, attributes in elements.found if tag == "a"]
+    assert links == ["./0007.html"]
+    assert elements.text.index("2 of 2 built") < elements.text.index("1 of 2 failed")
+    assert "rehearsal" in elements.text
+    assert "3 earlier runs" in elements.text
+
+
+def test_a_run_in_progress_has_its_time_so_far(tmp_path: Path) -> None:
+    run = runs.worked_through(("a", "b"), until=600.0)
+    page = run_index_html([run], name="x", folder=tmp_path, now=runs.BEGAN + 600)
+    assert "running: 0 of 2 built" in page
+    assert "10 min 00 s" in page
+    assert "earlier runs" not in page
+
+
+def test_nothing_of_a_run_becomes_part_of_the_index(tmp_path: Path) -> None:
+    run = replace(RUN, command=EVIL, commit=EVIL, remote_url=EVIL)
+    page = run_index_html([run], name=EVIL, folder=tmp_path)
+    elements = Elements(page)
+    assert not {"script", "img", "iframe", "base", "form", "a"} & {tag for tag, _ in elements.found}
+    assert not any(name.startswith("on") or name == "style" for _, attributes in elements.found for name in attributes)
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "default-src 'none'" in page

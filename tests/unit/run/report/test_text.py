@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
-from kiln.run.report.text import built_packages_text
+import pytest
+
+from kiln.run.report.text import as_junit, built_packages_text, lay_out_grid
 from kiln.state.results import Artifact, ConfigState, PackageReport, StepReport, TestReport, TestVerdict
+from tests import runs
 from tests.unit.run.view.run import a_config, a_run
+
+if TYPE_CHECKING:
+    from kiln.state.results import MatrixReport
 
 CHANNEL = Path("/feedstock/build_artifacts")
 
@@ -77,3 +86,112 @@ def test_on_a_narrow_terminal_tables_and_notes_are_folded_but_the_command_is_not
     assert command.startswith("install  conda create -n NAME -c file:///feedstock/build_artifacts lib-of-a-long-name")
     assert len(command) > 80
     assert max(map(len, built_packages_text(a_run(config)).splitlines()[:-1])) > 80
+
+
+PYTHONS = ("3.9", "3.10")
+
+
+def test_the_grid_has_pythons_across_in_the_order_of_versions() -> None:
+    variants = runs.variants(("12.9", "None", "12.10"), ("3.10", "3.9"))
+    result = lay_out_grid(list(variants), variants)
+    assert result.columns == ("Python 3.9", "Python 3.10")
+    assert [row.heads for row in result.rows] == [(("none", 1),), (("12.9", 1),), (("12.10", 1),)]
+    assert result.rows[1].places[0] == ("linux_64_cuda_compiler_version12.9python3.9.____cpython",)
+
+
+def test_a_head_spans_the_rows_that_it_is_for() -> None:
+    variants = runs.variants(("None", "12.9"), PYTHONS, levels=("1", "3"))
+    assert [row.heads for row in lay_out_grid(list(variants), variants).rows] == [
+        (("none", 2), ("1", 1)),
+        (("none", 0), ("3", 1)),
+        (("12.9", 2), ("1", 1)),
+        (("12.9", 0), ("3", 1)),
+    ]
+
+
+def test_a_place_without_a_config_is_empty() -> None:
+    variants = runs.variants(("None", "12.9"), PYTHONS)
+    missing = variants.pop("linux_64_cuda_compiler_version12.9python3.9.____cpython")
+    assert missing
+    assert lay_out_grid(list(variants), variants).rows[1].places[0] == ()
+
+
+def test_where_it_is_not_known_what_varies_each_config_has_a_row() -> None:
+    configs = [*runs.variants(("None",), PYTHONS), "linux_64_gone"]
+    assert [row.places for row in lay_out_grid(configs, {}).rows] == [((config,),) for config in configs]
+
+
+@pytest.mark.parametrize("count", [1, 4, 12, 192])
+def test_every_config_has_one_place(count: int) -> None:
+    cudas, levels = {1: (1, 1), 4: (1, 1), 12: (3, 1), 192: (8, 6)}[count]
+    pythons = tuple(f"3.{minor}" for minor in range(10, 10 + min(count, 4)))
+    variants = runs.variants([f"12.{n}" for n in range(cudas)], pythons, [str(n) for n in range(levels)])
+    assert len(variants) == count
+    result = lay_out_grid(list(variants), variants)
+    assert sorted(config for row in result.rows for place in row.places for config in place) == sorted(variants)
+
+
+def parsed(report: MatrixReport) -> ET.Element:
+    return ET.fromstring(as_junit(report, runs.BEGAN + 10 * runs.HOUR))
+
+
+def counts(element: ET.Element) -> dict[str, int]:
+    return {name: int(element.get(name, "-1")) for name in ("tests", "failures", "errors", "skipped")}
+
+
+def test_each_config_is_a_suite_with_its_steps_and_tests() -> None:
+    root = parsed(runs.worked_through(["a", "b"]))
+    assert [suite.get("name") for suite in root] == ["a", "b"]
+    assert counts(root) == {"tests": 18, "failures": 0, "errors": 0, "skipped": 0}
+    names = [case.get("name", "") for case in root[0]]
+    assert names[:3] == ["fetch the source", "compile", "test tensorflow"]
+    assert names[3] == "tests of libtensorflow_framework 2.21.0 cuda129py310h1234abc_0"
+    assert names[-1] == "build"
+    assert root[0].get("time") == f"{3.1 * runs.HOUR:.3f}"
+    assert root[0].get("timestamp") == "2026-09-21T14:13:20"
+    assert all(case.get("classname") == "a" for case in root[0])
+
+
+def test_a_failure_has_its_reason_and_the_end_of_the_log_without_control_characters(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"first\n\x1b[31mred & <bold>\x00\x08\n\xff]]>last\n")
+    suite = parsed(runs.worked_through(["a"], bad={0: ConfigState.FAILED}, log=log))[0]
+    assert counts(suite) == {"tests": 4, "failures": 1, "errors": 0, "skipped": 0}
+    failure = suite[-1][0]
+    assert failure.get("type") == "failed"
+    assert failure.get("message") == "the compile step ended with exit code 1"
+    text = failure.text or ""
+    assert "cannot find -lcudart_static" in text
+    assert text.endswith("red & <bold>\n\N{REPLACEMENT CHARACTER}]]>last")
+    assert suite[-1][1].text == f"log: {log}"
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [(ConfigState.INTERRUPTED, "error"), (ConfigState.LOCKED, "skipped"), (ConfigState.OUT_OF_MEMORY, "failure")],
+)
+def test_other_ends_are_cases_of_their_kinds(state: ConfigState, kind: str) -> None:
+    suite = parsed(runs.worked_through(["a"], bad={0: state}))[0]
+    assert [item.tag for item in suite[-1]] == [kind]
+
+
+def test_a_config_that_waits_is_skipped_and_a_cached_one_passes() -> None:
+    running = parsed(runs.worked_through(["a", "b"], jobs=1, until=10.0))
+    assert [len(list(suite.iter("skipped"))) for suite in running] == [1, 1]
+    cached = parsed(runs.worked_through(["a"], bad={0: ConfigState.CACHED}))
+    assert counts(cached) == {"tests": 6, "failures": 0, "errors": 0, "skipped": 0}
+
+
+def test_failed_and_missing_tests_of_a_package_are_told() -> None:
+    report = runs.worked_through(["a"])
+    config = report.configs[0]
+    verdicts = (TestVerdict.FAILED, TestVerdict.NONE, TestVerdict.SKIPPED)
+    packages = [
+        dataclasses.replace(package, tests=dataclasses.replace(package.tests, verdict=verdict, notes=("import fails",)))
+        for package, verdict in zip(config.packages, verdicts, strict=False)
+    ]
+    report = dataclasses.replace(report, configs=(dataclasses.replace(config, packages=tuple(packages)),))
+    suite = parsed(report)[0]
+    assert counts(suite) == {"tests": 7, "failures": 1, "errors": 0, "skipped": 2}
+    assert [item.text for item in suite.iter("failure")] == ["import fails"]
+    assert [item.get("message") for item in suite.iter("skipped")] == ["the package has no tests", "import fails"]
