@@ -266,12 +266,7 @@ def varying_keys(configs: Sequence[BuildConfig]) -> list[str]:
 
 @contextmanager
 def extracted_git_revision(root: Path, revision: str) -> Iterator[Path]:
-    """Provide a temporary tree of the files that define the matrix at a git revision.
-
-    Raises:
-        UsageError: if git does not know the revision.
-        UnsupportedPython: if it lacks PEP 706, and would unpack links and paths that lead out of the folder.
-    """
+    """Provide a temporary tree of the files that define the matrix at a git revision."""
     import tarfile
     import tempfile
 

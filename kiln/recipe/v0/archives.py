@@ -32,9 +32,6 @@ def archived_text(archive: Path, name: str, title: str, *, hoists: bool) -> str 
     """Return the text of a file in an archive; None where it has none.
 
     ``title`` is the archive's name. With ``hoists``, a single folder at the top does not count, as in conda-build.
-
-    Raises:
-        TemplateFault: the archive cannot be read, or exceeds a limit.
     """
     members = _members_of_zip if title.lower().endswith(_ZIP) else _members_of_tar
     if members is _members_of_tar and not title.lower().endswith(_TAR):

@@ -191,12 +191,7 @@ class _FileReadingFunctions:
 
 
 def read_recipe_file(folder: Path, name: str) -> str:
-    """Return the text of a file of a recipe in a folder.
-
-    Raises:
-        UnsafeTemplate: it is outside the feedstock.
-        TemplateFault: it cannot be read.
-    """
+    """Return the text of a file of a recipe in a folder."""
     path = (folder / str(name)).resolve()
     if not path.is_relative_to(folder.resolve().parent):
         raise UnsafeTemplate(f"the template reads {str(name)!r}", why="it is outside the feedstock")
@@ -206,11 +201,7 @@ def read_recipe_file(folder: Path, name: str) -> str:
 
 
 def first_regex_match(pattern: str, text: str) -> re.Match[str] | None:
-    """Return the first match of a recipe's own pattern.
-
-    Raises:
-        TemplateFault: the pattern is invalid.
-    """
+    """Return the first match of a recipe's own pattern."""
     try:
         return re.search(pattern, text)
     except re.error as error:
@@ -218,11 +209,7 @@ def first_regex_match(pattern: str, text: str) -> re.Match[str] | None:
 
 
 def parse_data_text(string: str, fmt: str, *_: Any, **__: Any) -> Any:
-    """Data from JSON, YAML or TOML text.
-
-    Raises:
-        TemplateFault: the format is unknown, or the text is malformed.
-    """
+    """Data from JSON, YAML or TOML text."""
     readers: dict[str, Callable[[str], Any]] = {
         "json": json.loads,
         "yaml": lambda text: parse_document(text, "data", ScalarInterpretation.WORDS).value,

@@ -39,13 +39,7 @@ _PEP440 = lazy_pattern(r"[-_`azA-Z]*([a-zA-Z0-9.]+)-(\d+)-g([0-9a-f]{7,})")  # t
 
 @lru_cache(maxsize=64)
 def revision_variables(repository: Path, revision: str, feedstock: Path) -> Mapping[str, str]:
-    """Return conda-build's names for a revision of a repository; without a tag, those of tags are left out.
-
-    Raises:
-        RecipeFault: the repository does not have the revision.
-        UnsafeTemplate: a part of the repository is outside the feedstock.
-        MissingTool: git is missing.
-    """
+    """Return conda-build's names for a revision of a repository; without a tag, those of tags are left out."""
     folder = _safe_git_folder(repository, feedstock)
     commit = _git_output(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if commit is None:
@@ -61,12 +55,7 @@ def revision_variables(repository: Path, revision: str, feedstock: Path) -> Mapp
 
 
 def file_text_at_revision(repository: Path, revision: str, name: str, feedstock: Path) -> str | None:
-    """Return the text of a file at a revision; None where it has no such file.
-
-    Raises:
-        RecipeFault: the file exceeds the size limit.
-        UnsafeTemplate: a part of the repository is outside the feedstock.
-    """
+    """Return the text of a file at a revision; None where it has no such file."""
     folder = _safe_git_folder(repository, feedstock)
     blob = f"{revision}:{name}"
     size = _git_output(folder, "cat-file", "-s", "--end-of-options", blob)
@@ -91,12 +80,7 @@ def _git_output(folder: Path, *arguments: str) -> str | None:
 
 
 def _safe_git_folder(repository: Path, feedstock: Path) -> Path:
-    """Return the folder that git reads of a repository: all of it is in the feedstock, and no link leads out of it.
-
-    Raises:
-        RecipeFault: the repository is not complete.
-        UnsafeTemplate: a part of it is outside the feedstock.
-    """
+    """Return the folder that git reads of a repository: all of it is in the feedstock, and no link leads out of it."""
     what = f"the template reads the git repository {repository.name!r}"
     place = repository / ".git"
     folder = (place if place.exists() else repository).resolve()
@@ -154,12 +138,7 @@ class SourceFiles:
         return cls(recipe, entries, final)
 
     def source_file_text(self, name: str) -> str | None:
-        """Return the text of a file of the sources; None where it is missing so far.
-
-        Raises:
-            TemplateFault: no source has the file, a patch changes it, or its source would have to be fetched.
-            UnsafeTemplate: a source is outside the feedstock.
-        """
+        """Return the text of a file of the sources; None where it is missing so far."""
         try:
             text = self._find_file_text(name)
         except KilnError:
@@ -261,7 +240,6 @@ class SourceFiles:
         return place
 
     def _repository_path_if_local(self, address: str) -> Path | None:
-        """Return the local repository of an address; None for that of a server."""
         if "://" in address or not (address.startswith((".", "/")) or (self.recipe / address).is_dir()):
             return None
         return self._existing_local_path(address)

@@ -173,11 +173,7 @@ def _require_allowed_characters(package: Metadata, text: str, kind: str, forbidd
 
 
 def require_valid_package(package: Metadata, values: Mapping[str, Any]) -> None:
-    """Refuse a package that conda-build refuses; ``values`` are those of the whole recipe at its variant.
-
-    Raises:
-        RecipeFault: with the section of the recipe that is at fault.
-    """
+    """Refuse a package that conda-build refuses; ``values`` are those of the whole recipe at its variant."""
     require_valid_identity(package)
     _require_valid_build_string(package)
     if not package.name:
@@ -261,11 +257,7 @@ def ignored_test_warnings(packages: Sequence[Metadata]) -> Iterator[str]:
 
 
 def require_acyclic_outputs(packages: Sequence[Metadata]) -> None:
-    """Refuse outputs that require each other; a cross-compiled recipe may require its outputs of another platform.
-
-    Raises:
-        RecipeFault: with their names.
-    """
+    """Refuse outputs that require each other; a cross-compiled recipe may require its outputs of another platform."""
     needs = {
         package.name: {
             spec_package_name(spec)

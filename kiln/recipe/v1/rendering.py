@@ -245,11 +245,7 @@ _SHARED: dict[tuple[object, ...], RecipeV1] = {}
 
 
 def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> RenderedConfig:
-    """Return every output of a config, in the order in which they can be built.
-
-    Raises:
-        KilnError: the recipe or a variant file is at fault.
-    """
+    """Return every output of a config, in the order in which they can be built."""
     recipe = cached_recipe_v1(feedstock)
     space = variant_space_of_config(feedstock, config)
     rendering = RecipePackages(recipe, space, config.platform, build_platform)
