@@ -179,7 +179,6 @@ def test_a_hash_that_two_different_files_share_is_refused(tmp_path: Path) -> Non
             "recipe/meta.yaml:5:1: no source depends on the version",
         ),
     ],
-    ids=["computed", "unreached", "unversioned"],
 )
 def test_what_has_no_answer_is_refused_by_its_line(source: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeFault, match=re.escape(message)):
@@ -233,20 +232,6 @@ META = "package:\n  name: a\n  version: {}\nbuild:\n  number: 0\n"
             {1: '{% set version = "2.0" %}  # [unix]', 2: '{% set version = "2.0" %}  # [win]'},
         ),
     ],
-    ids=[
-        "literal",
-        "quoted",
-        "set",
-        "number",
-        "trimmed",
-        "comments",
-        "replaced",
-        "underscored",
-        "default",
-        "parts",
-        "table",
-        "selectors",
-    ],
 )
 def test_a_meta_yaml_gets_another_version_and_nothing_else(
     text: str, version: str, changes: dict[int, str], tmp_path: Path
@@ -270,7 +255,6 @@ V1 = "context:\n{}\npackage:\n  name: a\n  version: {}\nbuild:\n  number: 0\n"
         ),
         (V1.format("  name: '1.2.3'\n  v: 1.2.3", "${{ v }}"), "2.0", {3: "v: 2.0"}),
     ],
-    ids=["context", "plain", "literal", "parts", "other"],
 )
 def test_a_recipe_yaml_gets_another_version_and_nothing_else(
     text: str, version: str, changes: dict[int, str], tmp_path: Path
@@ -373,7 +357,6 @@ GPU = {f"linux_64_cuda{cuda}": f"cuda:\n- '{cuda}'\ntarget_platform:\n- linux-64
             {2: "{% set n = 8 %}  # [not win]", 3: '{% set n = "8" %}  # [win]'},
         ),
     ],
-    ids=["literal", "large", "set", "offset", "selectors", "overridden"],
 )
 def test_numbers_of_a_meta_yaml(text: str, reset: dict[int, str], next_build: dict[int, str], tmp_path: Path) -> None:
     case = feedstock(tmp_path, text, configs=GPU)
@@ -411,7 +394,6 @@ def test_numbers_of_a_recipe_yaml(tmp_path: Path) -> None:
             "unclear which are offsets\n  why: lines 5, 6 have 3, 112 for variants of one package",
         ),
     ],
-    ids=["sum", "expression", "environment", "offsets"],
 )
 def test_a_number_without_one_answer_is_refused_by_its_lines(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeFault, match=re.escape(message)):

@@ -201,23 +201,7 @@ def test_a_device_and_other_schemes_are_refused(tmp_path: Path) -> None:
         digests(tmp_path, "b.tar", "s3://example/a.tar")
 
 
-@pytest.mark.processes
-@pytest.mark.needs("git")
-def test_a_tag_is_looked_up_with_its_commit(tmp_path: Path) -> None:
-    repository = tmp_path / "up"
-    repository.mkdir()
-    git(repository, "init", "-q")
-    git(repository, "commit", "-q", "--allow-empty", "-m", "one")
-    git(repository, "tag", "-a", "v2.0", "-m", "annotated")
-    commit = git(repository, "rev-parse", "HEAD")
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    entry = Literal(start=0, end=40, text="0" * 40, key="expected_commit")
-    tag = SourceDownload(source=SourceView(git="../up", revision="v2.0"), hashes=((entry, "commit"),))
-    (tmp_path / "recipe").mkdir()
-    assert upstream.hashes_of_downloads([tag], tmp_path / "recipe", env=env, on_file=ignored) == ({entry: commit}, ())
-    missing = SourceDownload(source=SourceView(git=repository.as_uri(), revision="v3.0"))
-    with pytest.raises(DownloadFailed, match=r"at v3\.0 does not exist\n  why: the repository has no such tag"):
-        upstream.hashes_of_downloads([missing], tmp_path, env=env, on_file=ignored)
+def test_a_repository_cannot_name_a_program(tmp_path: Path) -> None:
     program = SourceDownload(source=SourceView(git="ext::sh -c true", revision="v1"))
     with pytest.raises(DownloadFailed, match="cannot be reached"):
-        upstream.hashes_of_downloads([program], tmp_path, env=env, on_file=ignored)
+        upstream.hashes_of_downloads([program], tmp_path, env=env(tmp_path), on_file=ignored)

@@ -38,13 +38,6 @@ def output(folder: Path, recipe: str, **files: str) -> Output:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(None, ()), ("a", ("a",)), (["a", None, 1], ("a", "1")), ([], ()), (0, ("0",))]
-)
-def test_items_are_texts(value: Any, expected: tuple[str, ...]) -> None:
-    assert rendering.item_texts(value) == expected
-
-
-@pytest.mark.parametrize(
     ("value", "expected"),
     [
         (None, True),
@@ -75,13 +68,6 @@ def test_binaries_are_relocated_unless_the_recipe_says_otherwise(value: Any, exp
 def test_run_exports_are_weak_unless_named(value: Any, expected: dict[str, tuple[str, ...]]) -> None:
     """A kind without lines stays: conda-build writes it into run_exports.json, too."""
     assert rendering.run_exports(value) == expected
-
-
-def test_requirements_are_those_of_the_four_sections() -> None:
-    result = rendering.requirements_from_sections(
-        {"build": ["make"], "run": ["b"], "run_constrained": ["c <2"], "other": ["d"]}
-    )
-    assert result == Requirements(build=("make",), host=(), run=("b",), run_constrained=("c <2",))
 
 
 @pytest.mark.parametrize("section", ["about", "test"])

@@ -82,38 +82,6 @@ def test_very_long_lines_are_refused_soon(line: str) -> None:
     assert time.process_time() - begin < SECONDS
 
 
-RECIPE = """\
-package:
-  name: a
-build:
-  string: py_h{{ PKG_HASH }}_0
-requirements:
-  host:
-    - numpy x.x
-outputs:
-  - name: one
-    requirements:
-      host:
-        - x
-  - name: two
-    build:
-      string: fixed
-test:
-  commands:
-    - run
-"""
-
-
-def test_a_recipes_regions() -> None:
-    result = text_regions(RECIPE)
-    assert [block.strip().split("\n")[0] for block in result.output_blocks] == ["- name: one", "- name: two"]
-    assert "one" not in result.text_without_outputs
-    assert "run" in result.text_without_outputs
-    assert result.has_hash_in_build_string
-    assert result.has_numpy_in_build_string
-    assert not text_regions(result.output_blocks[1]).has_hash_in_build_string
-
-
 @pytest.mark.parametrize(
     ("spec", "wanted"),
     [

@@ -468,9 +468,3 @@ def test_the_engine_gets_the_keys_of_the_build_section_again(tmp_path: Path) -> 
     assert (requirements["build"], requirements["host"]) == (["make"], [])
     assert step.recipe["about"] == {"homepage": "https://example.org/", "summary": "s"}
     assert "about" not in step.edits
-
-
-def test_an_unknown_behavior_is_refused(tmp_path: Path) -> None:
-    recipe = f"{HEAD}build:\n  dynamic_linking: {{overlinking_behavior: warn}}\n"
-    with pytest.raises(RecipeFault, match="dynamic_linking/overlinking_behavior is 'warn'"):
-        one(tmp_path, recipe)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiln.base.errors import RecipeFault, did_you_mean
+from kiln.base.errors import RecipeFault
 from kiln.base.yaml import ScalarInterpretation, parse_document
 from kiln.recipe.rendered import Pin
 from kiln.recipe.v1.recipe import RecipeV1
@@ -112,11 +112,6 @@ def test_unknown_keys_are_found(text: str, expected: list[tuple[str, str]]) -> N
 @pytest.mark.parametrize("text", VALID)
 def test_known_keys_are_not(text: str) -> None:
     assert list(unknown_keys(parse_document(text, "recipe.yaml", ScalarInterpretation.PLACED).value)) == []
-
-
-def test_a_near_miss_is_suggested() -> None:
-    (unknown,) = unknown_keys({"about": {"licence": "MIT"}})
-    assert did_you_mean(str(unknown.key), unknown.known).startswith("did you mean 'license'")
 
 
 def test_a_recipe_is_refused_with_all_its_unknown_keys_and_sections() -> None:

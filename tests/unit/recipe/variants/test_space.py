@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.base.errors import VariantFault
-from kiln.recipe.variants.space import Dimension, Space, config_labels, distinguishing_axes, space_narrowed_to_sources
+from kiln.recipe.variants.space import Space, config_labels, distinguishing_axes, space_narrowed_to_sources
 from tests import runs
 
 VALUES = st.lists(st.sampled_from(["1", "10", "2", "a", "b"]), min_size=1, max_size=3)
@@ -104,14 +104,6 @@ def test_every_part_of_a_text_counts_and_none_is_kept_in_memory(text: str) -> No
         tracemalloc.stop()
     assert [value for (value,) in dimension.rows] == [value for value in given if value in text]
     assert most < 1_000_000
-
-
-def test_the_lengths_of_many_values_are_measured_once() -> None:
-    dimension = Dimension(keys=("alpha",), rows=(("a1",), ("a22",)))
-    lengths = dimension._value_lengths
-    assert lengths == {"alpha": {2, 3}}
-    assert dimension.where("alpha", "a22").rows == (("a22",),)
-    assert dimension._value_lengths is lengths
 
 
 PYTHONS = ("3.9", "3.10")
