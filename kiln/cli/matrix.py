@@ -154,9 +154,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the configs, or the differences, as JSON")
     parser.add_argument("--diff", metavar="REV", help="show the changes of the matrix since a git revision")
     parser.add_argument(
-        "--was",
-        metavar="PINNING",
-        help="with --diff: use this pinning for the earlier matrix (default: the one of -e)",
+        "--was", metavar="PINNING", help="with --diff: use this pinning for the earlier matrix (default: the one of -e)"
     )
     cli_pinning.add_arguments(parser)
 

@@ -230,10 +230,7 @@ def _generator_error(name: str, version: str | None, text: str) -> DownloadFaile
 
 
 def project_from_generated_recipe(
-    generated: str,
-    *,
-    mapped: bool,
-    source_facts: Callable[[PythonProject], SdistFacts | None] = lambda _: None,
+    generated: str, *, mapped: bool, source_facts: Callable[[PythonProject], SdistFacts | None] = lambda _: None
 ) -> PythonProject:
     """Return the facts in a generated recipe; ``mapped`` says that its requirements have conda's names.
 

@@ -344,10 +344,7 @@ def _write_into_folder(folder: Path, planned: PlannedFiles) -> None:
 
 
 def _build_script_files(requirement: KilnRequirement) -> dict[str, str]:
-    return {
-        SCRIPT: SCRIPT_FILE.read_text(encoding="utf-8"),
-        REQUIREMENTS: f"{_REQUIREMENTS_HEAD}{requirement.line}\n",
-    }
+    return {SCRIPT: SCRIPT_FILE.read_text(encoding="utf-8"), REQUIREMENTS: f"{_REQUIREMENTS_HEAD}{requirement.line}\n"}
 
 
 NAME = "kiln"

@@ -105,10 +105,7 @@ def pin_functions(mark: Callable[..., str]) -> dict[str, Callable[..., str]]:
     """Return the pinning functions; ``mark`` makes the text that they return of their arguments."""
 
     def pin_subpackage(
-        subpackage_name: str,
-        min_pin: object = "x.x.x.x.x.x",
-        max_pin: object = "x",
-        exact: object = False,
+        subpackage_name: str, min_pin: object = "x.x.x.x.x.x", max_pin: object = "x", exact: object = False
     ) -> str:
         return mark("subpackage", str(subpackage_name), min_pin=min_pin, max_pin=max_pin, exact=exact)
 

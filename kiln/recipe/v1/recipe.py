@@ -260,10 +260,7 @@ class RecipeV1:
 
     def _check_keys(self) -> None:
         """Refuse all unknown keys at once, also in branches that no variant takes, as rattler-build does."""
-        known = (
-            *(v1_sections.SEVERAL if self.has_outputs else v1_sections.SINGLE),
-            "$schema",
-        )
+        known = (*(v1_sections.SEVERAL if self.has_outputs else v1_sections.SINGLE), "$schema")
         faults = [
             *unknown_key_errors(self.root, known, "a recipe"),
             *(unknown_key_error(unknown.key, unknown.known, unknown.section) for unknown in unknown_keys(self.root)),
@@ -343,10 +340,7 @@ class RecipeV1:
         package = v1_sections.PACKAGE(entry["package"], scope)
         if "version" not in package:
             package |= v1_sections.PACKAGE(self.root.get("recipe"), scope) | package
-        whole, own = (
-            v1_sections.BUILD(self.root.get("build"), scope),
-            v1_sections.BUILD(entry.get("build"), scope),
-        )
+        whole, own = (v1_sections.BUILD(self.root.get("build"), scope), v1_sections.BUILD(entry.get("build"), scope))
         sections: dict[str, Any] = {"build": _merged_build_section(whole, own, with_script=top)}
         if not sections["build"].get("skip"):
             sections |= self._evaluated_sections(entry, scope, top=top)

@@ -34,13 +34,7 @@ from kiln.recipe.v1.recipe import (
     malformed_skip_warnings,
     requirement_versions_from_variant,
 )
-from kiln.recipe.v1.variants import (
-    BuildIdentities,
-    BuildIdentity,
-    RecipePackages,
-    VariantFileV1,
-    require_valid_names,
-)
+from kiln.recipe.v1.variants import BuildIdentities, BuildIdentity, RecipePackages, VariantFileV1, require_valid_names
 from kiln.recipe.variants.files import Platform, VariantSource, load_variant_file
 from kiln.recipe.variants.space import Space
 

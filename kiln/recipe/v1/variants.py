@@ -172,8 +172,7 @@ class BuildIdentities:
         written = json.dumps(data, sort_keys=True, ensure_ascii=False)
         digest = hashlib.sha1(written.encode(), usedforsecurity=False).hexdigest()[:7]
         return BuildIdentity(
-            build_string=_build_string(package, data, digest),
-            hash_input={key: values[key] for key in sorted(values)},
+            build_string=_build_string(package, data, digest), hash_input={key: values[key] for key in sorted(values)}
         )
 
     def _version_and_build_of_pin(self, package: PackageAtVariant, name: str) -> str:

@@ -15,7 +15,7 @@ from kiln.base.system.files import file_content_stamp
 from kiln.base.yaml import Document, ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kiln.conda.solve import VirtualPackages

@@ -142,8 +142,7 @@ def test_without_its_pinning_a_matrix_that_cannot_be_expanded_is_the_one_of_ci_s
 
 
 @pytest.mark.parametrize(
-    ("line", "error"),
-    [("about: [\n", MalformedYaml), ("    - a  # [''.__class__]\n", UnsafeTemplate)],
+    ("line", "error"), [("about: [\n", MalformedYaml), ("    - a  # [''.__class__]\n", UnsafeTemplate)]
 )
 def test_without_its_pinning_a_broken_recipe_is_an_error(
     tmp_path: Path, line: str, error: type[KilnError], capsys: pytest.CaptureFixture[str]

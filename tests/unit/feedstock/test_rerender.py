@@ -133,10 +133,7 @@ def test_one_value_holds_for_all_jobs(feedstock: Feedstock) -> None:
 
 
 def test_secrets_branch_depth_and_options_of_containers_reach_the_build(feedstock: Feedstock) -> None:
-    settings(
-        feedstock,
-        "secrets: [MY_TOKEN]\nupload_on_branch: main\nclone_depth: 0\ndocker: {run_args: --gpus all}\n",
-    )
+    settings(feedstock, "secrets: [MY_TOKEN]\nupload_on_branch: main\nclone_depth: 0\ndocker: {run_args: --gpus all}\n")
     whole, job = parsed(feedstock), parsed(feedstock)["jobs"]["build"]
     assert steps(feedstock)["Build"]["env"] == {"MY_TOKEN": "${{ secrets.MY_TOKEN }}"}
     assert steps(feedstock)["Check out"]["with"] == {"persist-credentials": False, "fetch-depth": 0}

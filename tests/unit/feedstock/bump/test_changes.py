@@ -174,10 +174,7 @@ def test_a_hash_that_two_different_files_share_is_refused(tmp_path: Path) -> Non
             f"  url: file:///a-{{{{ version }}}}.tar\n  sha256: {OLD}\n  sha256: {OTHER}  # [False]\n",
             f"recipe/meta.yaml:8:11: the hash {OTHER[:16]}... belongs to no source",
         ),
-        (
-            f"  url: file:///a.tar\n  sha256: {OLD}\n",
-            "recipe/meta.yaml:5:1: no source depends on the version",
-        ),
+        (f"  url: file:///a.tar\n  sha256: {OLD}\n", "recipe/meta.yaml:5:1: no source depends on the version"),
     ],
 )
 def test_what_has_no_answer_is_refused_by_its_line(source: str, message: str, tmp_path: Path) -> None:
@@ -248,11 +245,7 @@ V1 = "context:\n{}\npackage:\n  name: a\n  version: {}\nbuild:\n  number: 0\n"
         (V1.format('  version: "1.2.3"', "${{ version }}"), "2.0", {2: 'version: "2.0"'}),
         (V1.format("  version: 1.2.3  # 1.2.3", "${{ version }}"), "2", {2: 'version: "2"  # 1.2.3'}),
         (V1.format("  unused: 1", "'1.2.3'"), "2.0", {5: "version: '2.0'"}),
-        (
-            V1.format("  major: 1\n  minor: '2'", '"${{ major }}.${{ minor }}"'),
-            "4.5",
-            {2: "major: 4", 3: "minor: '5'"},
-        ),
+        (V1.format("  major: 1\n  minor: '2'", '"${{ major }}.${{ minor }}"'), "4.5", {2: "major: 4", 3: "minor: '5'"}),
         (V1.format("  name: '1.2.3'\n  v: 1.2.3", "${{ v }}"), "2.0", {3: "v: 2.0"}),
     ],
 )

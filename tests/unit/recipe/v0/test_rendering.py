@@ -79,11 +79,7 @@ def test_a_section_that_is_not_a_mapping_is_refused_at_its_line(tmp_path: Path, 
 
 def test_about_has_texts_and_lists_of_texts_without_empty_values(tmp_path: Path) -> None:
     about = "about:\n  home: https://a.example\n  license_file:\n    - A\n    - B\n  summary:\n  version: 1.10\n"
-    assert output(tmp_path, about).about == {
-        "home": "https://a.example",
-        "license_file": ("A", "B"),
-        "version": "1.10",
-    }
+    assert output(tmp_path, about).about == {"home": "https://a.example", "license_file": ("A", "B"), "version": "1.10"}
 
 
 @pytest.mark.parametrize(

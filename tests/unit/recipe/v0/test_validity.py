@@ -320,10 +320,7 @@ def test_own_sections_may_have_any_key() -> None:
             "build/overlinking_ignore_patterns",
         ),
         ("build:\n  activate_in_script: false\n", "build/activate_in_script"),
-        (
-            "build:\n  merge_build_host: true\nrequirements:\n  build: [a]\n  host: [b]\n",
-            "build/merge_build_host",
-        ),
+        ("build:\n  merge_build_host: true\nrequirements:\n  build: [a]\n  host: [b]\n", "build/merge_build_host"),
         (
             "outputs:\n  - build:\n      merge_build_host: yes\n    requirements:\n      build: [a]\n      host: [b]\n",
             "outputs/build/merge_build_host",

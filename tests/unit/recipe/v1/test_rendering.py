@@ -188,11 +188,7 @@ outputs:
         (HEAD + "requirements:\n  run:\n    - numpy 2\n", "'numpy 2' is not a requirement", 6),
         (HEAD + "requirements:\n  run:\n    - a b c d\n", "'a b c d' is not a requirement", 6),
         (HEAD + "requirements:\n  run:\n    - ${{ pin_subpackage('q', exact=True) }}\n", "pins 'q'", 2),
-        (
-            CIRCLE,
-            "outputs pin each other exactly",
-            4,
-        ),
+        (CIRCLE, "outputs pin each other exactly", 4),
     ],
 )
 def test_what_cannot_be_rendered_names_its_line(recipe: str, what: str, line: int, tmp_path: Path) -> None:
@@ -301,10 +297,7 @@ def test_staging_outputs_are_shared_by_all_variants_for_which_they_are_the_same(
     assert library.requirements.specs_to_solve("host") == ("zlib 1.*", "exporter")
     assert library.settings.ignore_run_exports_from == ("zlib",)
     assert [staging.name for staging in bindings] == ["bindings-python3.11", "bindings-python3.12"]
-    assert [staging.variant for staging in bindings] == [
-        {"python": "3.11.* *_cpython"},
-        {"python": "3.12.* *_cpython"},
-    ]
+    assert [staging.variant for staging in bindings] == [{"python": "3.11.* *_cpython"}, {"python": "3.12.* *_cpython"}]
     assert [staging.script.names for staging in bindings] == [
         {"label": "for 3.11.* *_cpython"},
         {"label": "for 3.12.* *_cpython"},
