@@ -33,17 +33,10 @@ if TYPE_CHECKING:
 # Keys whose values conda-smithy computes from several files, or that are not values.
 _COMPUTED = frozenset(
     [
-        "docker_image",
-        "zip_keys",
-        "pin_run_as_build",
-        "extend_keys",
-        "MACOSX_DEPLOYMENT_TARGET",
-        "MACOSX_SDK_VERSION",
-        "c_stdlib_version",
-        "target_platform",
-        "cdt_name",
+        "docker_image", "zip_keys", "pin_run_as_build", "extend_keys", "MACOSX_DEPLOYMENT_TARGET",
+        "MACOSX_SDK_VERSION", "c_stdlib_version", "target_platform", "cdt_name",
     ]
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,26 +29,11 @@ DATETIME = SimpleNamespace(datetime=dt.datetime, date=dt.date, timedelta=dt.time
 
 NAMES = frozenset(
     [
-        "compiler",
-        "stdlib",
-        "cdt",
-        "ccache",
-        "pin_compatible",
-        "pin_subpackage",
-        "resolved_packages",
-        "installed",
-        "time",
-        "datetime",
-        "environ",
-        "os",
-        "load_setup_py_data",
-        "load_setuptools",
-        "load_npm",
-        "load_file_regex",
-        "load_file_data",
-        "load_str_data",
+        "compiler", "stdlib", "cdt", "ccache", "pin_compatible", "pin_subpackage", "resolved_packages",
+        "installed", "time", "datetime", "environ", "os", "load_setup_py_data", "load_setuptools", "load_npm",
+        "load_file_regex", "load_file_data", "load_str_data",
     ]
-)
+)  # fmt: skip
 # The functions whose result depends on the variant.
 VARYING = frozenset({"compiler", "stdlib", "cdt"})
 

@@ -554,25 +554,15 @@ def test_a_spec_has_a_name_in_lower_case() -> None:
 
 
 VALID = [
-    "azure: {force: true, settings_linux: {pool: {vmImage: x}, timeoutInMinutes: 3, other: 1}}",
-    "azure: null",
-    "bot: {anything: [1]}",
-    "build_platform: {osx_arm64: osx_64}",
-    "clone_depth: 3",
-    "clone_depth: 3.0",
-    "conda_build: {pkg_format: 2, other: x}",
-    "conda_build: {pkg_format: '2'}",
-    "github_actions: {triggers: [1, a], free_disk_space: null}",
-    "linter: {skip: [lint_stdlib]}",
-    "noarch_platforms: linux_64",
-    "noarch_platforms: [linux_64, win_64]",
-    "provider: {linux_64: [azure, github_actions], win: true, other: 3}",
-    "test: native",
-    "templates: {a: b}",
+    "azure: {force: true, settings_linux: {pool: {vmImage: x}, timeoutInMinutes: 3, other: 1}}", "azure: null",
+    "bot: {anything: [1]}", "build_platform: {osx_arm64: osx_64}", "clone_depth: 3", "clone_depth: 3.0",
+    "conda_build: {pkg_format: 2, other: x}", "conda_build: {pkg_format: '2'}",
+    "github_actions: {triggers: [1, a], free_disk_space: null}", "linter: {skip: [lint_stdlib]}",
+    "noarch_platforms: linux_64", "noarch_platforms: [linux_64, win_64]",
+    "provider: {linux_64: [azure, github_actions], win: true, other: 3}", "test: native", "templates: {a: b}",
     "workflow_settings: {free_disk_space: max}",
-    "workflow_settings: {free_disk_space: [{os: linux, value: max}, {platform: [osx_64], value: skip}]}",
-    "",
-]
+    "workflow_settings: {free_disk_space: [{os: linux, value: max}, {platform: [osx_64], value: skip}]}", "",
+]  # fmt: skip
 # A file, and the place and text of its only lint.
 INVALID = [
     ("githb: {}", "conf:1:1", "unknown setting 'githb'"),

@@ -19,16 +19,9 @@ from kiln.recipe.v0.used_keys import (
 )
 
 KEYS = (
-    "python",
-    "libfoo",
-    "c_compiler",
-    "c_compiler_version",
-    "c_stdlib",
-    "r_base",
-    "mpi",
-    "cdt_name",
+    "python", "libfoo", "c_compiler", "c_compiler_version", "c_stdlib", "r_base", "mpi", "cdt_name",
     "CONDA_BUILD_SYSROOT",
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
