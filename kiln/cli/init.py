@@ -159,11 +159,7 @@ def _new_recipe(options: argparse.Namespace, maintainers: list[str], variables: 
 
 
 def maintainers_and_note(given: list[str] | None, root: Path, variables: dict[str, str]) -> tuple[list[str], str]:
-    """Return the maintainers, and a note if they are not given.
-
-    Raises:
-        UsageError: one of them is not a name of a GitHub user or team.
-    """
+    """Return the maintainers, and a note if they are not given."""
     if given:
         if invalid := [name for name in given if not _MAINTAINER.fullmatch(name)]:
             raise UsageError(f"{invalid[0]!r} is not a GitHub user or team", hint="--maintainer USER")

@@ -154,9 +154,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the configs, or the differences, as JSON")
     parser.add_argument("--diff", metavar="REV", help="show the changes of the matrix since a git revision")
     parser.add_argument(
-        "--was",
-        metavar="PINNING",
-        help="with --diff: use this pinning for the earlier matrix (default: the one of -e)",
+        "--was", metavar="PINNING", help="with --diff: use this pinning for the earlier matrix (default: the one of -e)"
     )
     cli_pinning.add_arguments(parser)
 
@@ -266,12 +264,7 @@ def varying_keys(configs: Sequence[BuildConfig]) -> list[str]:
 
 @contextmanager
 def extracted_git_revision(root: Path, revision: str) -> Iterator[Path]:
-    """Provide a temporary tree of the files that define the matrix at a git revision.
-
-    Raises:
-        UsageError: if git does not know the revision.
-        UnsupportedPython: if it lacks PEP 706, and would unpack links and paths that lead out of the folder.
-    """
+    """Provide a temporary tree of the files that define the matrix at a git revision."""
     import tarfile
     import tempfile
 

@@ -200,9 +200,6 @@ def commit_rerendered_files(feedstock: Feedstock, pinning: str, how: str) -> str
     """Commit the files that a rerender writes, and no others; return a line for the terminal.
 
     ``how`` is AUTO, or EDIT to open git's editor with the message.
-
-    Raises:
-        UsageError: the folder is not in a git repository, or git refuses the commit.
     """
     from kiln.feedstock import rerender as feedstock_rerender
 

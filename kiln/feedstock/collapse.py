@@ -31,18 +31,10 @@ if TYPE_CHECKING:
 _MPI = ("mpich", "openmpi", "msmpi", "mpi_serial", "impi")
 ALWAYS = frozenset(
     [
-        "zip_keys",
-        "pin_run_as_build",
-        "MACOSX_DEPLOYMENT_TARGET",
-        "MACOSX_SDK_VERSION",
-        "macos_min_version",
-        "macos_machine",
-        "channel_sources",
-        "channel_targets",
-        "docker_image",
-        "build_number_decrement",
+        "zip_keys", "pin_run_as_build", "MACOSX_DEPLOYMENT_TARGET", "MACOSX_SDK_VERSION", "macos_min_version",
+        "macos_machine", "channel_sources", "channel_targets", "docker_image", "build_number_decrement",
     ]
-)
+)  # fmt: skip
 _STDLIB, _TARGET, _SDK = "c_stdlib_version", "MACOSX_DEPLOYMENT_TARGET", "MACOSX_SDK_VERSION"
 PYTHON_MIN = lazy_pattern(r".*\{\{ python_min \}\}")
 

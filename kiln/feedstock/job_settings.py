@@ -337,11 +337,7 @@ def _cached_settings(path: Path, _stamp: tuple[int, ...]) -> TypedSettings:
 
 
 def _harmless_run_arguments(settings: TypedSettings, text: str) -> tuple[str, ...]:
-    """Return the words of ``docker.run_args``.
-
-    Raises:
-        RecipeFault: they contain an option that is not harmless.
-    """
+    """Return the words of ``docker.run_args``."""
     import shlex
 
     try:

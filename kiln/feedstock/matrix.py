@@ -71,11 +71,7 @@ def _expand_configs(feedstock: Feedstock, pinning: Path | None) -> tuple[tuple[B
 
 
 def variant_file_values_getter(feedstock: Feedstock) -> Callable[[str], Mapping[str, Any]]:
-    """Return a function that returns the values of the feedstock's own variant files on a platform, ``linux-64``.
-
-    Raises:
-        KilnError: a file is invalid.
-    """
+    """Return a function that returns the values of the feedstock's own variant files on a platform, ``linux-64``."""
     expansion = _MatrixExpansion(feedstock, None, {})
     jobs = {f"{job.system}-{job.arch}": job for job in expansion.forge.jobs}
     return lambda platform: expansion.values_of_variant_files(jobs[platform]) if platform in jobs else {}

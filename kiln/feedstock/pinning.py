@@ -335,7 +335,6 @@ def has_only_known_names(text: str, always: frozenset[str], defined: frozenset[s
 
 
 def _names_defined_without_variant_file(feedstock: Feedstock) -> frozenset[str]:
-    """Return the names that have a value without any variant file."""
     environ = job_settings.read_matrix_settings(feedstock.conda_forge_yml).environ
     platforms = [Platform(system=system, arch="64", environ=environ) for system in SYSTEMS]
     defaults = (platform.default_variant().keys() for platform in platforms)

@@ -33,17 +33,10 @@ if TYPE_CHECKING:
 # Keys whose values conda-smithy computes from several files, or that are not values.
 _COMPUTED = frozenset(
     [
-        "docker_image",
-        "zip_keys",
-        "pin_run_as_build",
-        "extend_keys",
-        "MACOSX_DEPLOYMENT_TARGET",
-        "MACOSX_SDK_VERSION",
-        "c_stdlib_version",
-        "target_platform",
-        "cdt_name",
+        "docker_image", "zip_keys", "pin_run_as_build", "extend_keys", "MACOSX_DEPLOYMENT_TARGET",
+        "MACOSX_SDK_VERSION", "c_stdlib_version", "target_platform", "cdt_name",
     ]
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +169,6 @@ def workflow_texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, ot
 
     The first one calls the others, so that all are one run, in which one job can wait for all builds. ``others`` are
     the configs that other services build.
-
-    Raises:
-        RecipeFault: a value contains an expression, or a workflow exceeds a limit of the service.
     """
     others = tuple(others)
     _require_no_expression(jobs, settings, others)
@@ -222,7 +212,6 @@ def workflow_texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, ot
 
 
 def _job_template_values(jobs: Sequence[WorkflowJob]) -> dict[str, object]:
-    """Return the values of the jobs of one file."""
     builds = _build_job_names(jobs)
     return {
         "single": [job for job in jobs if job.links == 1],
@@ -270,11 +259,7 @@ def _check_run_count(job: WorkflowJob, links: int) -> int:
 
 
 def _require_within_limit(name: str, count: int, what: str) -> None:
-    """Refuse more of something than a limit of the service.
-
-    Raises:
-        RecipeFault: there are too many.
-    """
+    """Refuse more of something than a limit of the service."""
     most = workflow_settings.limit_of_service(GITHUB, name)
     if count > most.value:
         raise RecipeFault(
@@ -285,11 +270,7 @@ def _require_within_limit(name: str, count: int, what: str) -> None:
 
 
 def _require_allowed_workflow_sizes(written: Mapping[str, str]) -> None:
-    """Refuse a workflow that the service would not start.
-
-    Raises:
-        RecipeFault: a file is too large, which a chain of many jobs can be.
-    """
+    """Refuse a workflow that the service would not start."""
     most = workflow_settings.limit_of_service(GITHUB, "workflow size")
     for name, text in written.items():
         if (size := math.ceil(len(text.encode()) / 1000)) > most.value:

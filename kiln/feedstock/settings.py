@@ -263,11 +263,7 @@ _CHECK = SchemaCheck(strict=True, numerals=True)
 
 
 def read_document(path: Path) -> Document:
-    """Return the file as a mapping with places; empty without the file.
-
-    Raises:
-        KilnError: the file is malformed, a setting is misspelled, or one that kiln uses has an invalid value.
-    """
+    """Return the file as a mapping with places; empty without the file."""
     document, refused = _checked_settings(_text_or_empty_without_file(path), path.name)
     raise_all(_fault_errors(path, refused))
     return document
@@ -413,7 +409,6 @@ def _may_repeat_key(key: str) -> bool:
 
 @cache
 def _package_deciding_keys() -> frozenset[str]:
-    """Return the keys that decide packages, of any mapping."""
     return frozenset(
         name.rpartition(".")[2]
         for name, setting in rows_of_settings_table().items()

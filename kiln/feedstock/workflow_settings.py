@@ -75,11 +75,7 @@ _OWN = frozenset(name.upper() for name in WORKFLOW)
 
 
 def secret_names(settings: TypedSettings) -> tuple[str, ...]:
-    """Return the names of secrets in settings.
-
-    Raises:
-        RecipeFault: a name cannot be a variable's.
-    """
+    """Return the names of secrets in settings."""
     names = settings.get_list("secrets", [])
     for name in names:
         if not _SECRET.fullmatch(name):
@@ -92,11 +88,7 @@ def secret_names(settings: TypedSettings) -> tuple[str, ...]:
 
 
 def require_unreserved_names(names: Iterable[str], setting: str, at: Place | None = None) -> None:
-    """Refuse names of secrets that are other variables of a job; GitHub's secrets are the same in either case.
-
-    Raises:
-        RecipeFault: with the first such name.
-    """
+    """Refuse names of secrets that are other variables of a job; GitHub's secrets are the same in either case."""
     for name in names:
         is_setting = _SETTING.fullmatch(name) and not _OF_SECRET.fullmatch(name)
         if name.upper() in _OWN or _SYSTEM.fullmatch(name) or is_setting:
@@ -252,11 +244,7 @@ class ActionsSettings:
         return PublicationSettings.read(self._own)
 
     def _require_uploads_allowed(self, channel: str) -> None:
-        """Refuse a job that `kiln publish` would refuse after all builds.
-
-        Raises:
-            RecipeFault: another setting forbids its uploads.
-        """
+        """Refuse a job that `kiln publish` would refuse after all builds."""
         if not self._github.get_flag("upload_packages", default=True):
             raise RecipeFault(
                 f"{GITHUB}.upload_packages is false, and kiln: publish_to names a channel",
@@ -288,11 +276,7 @@ class ActionsSettings:
         return size
 
     def chain_job_count(self, group: str) -> int:
-        """Return how many jobs of a chain a config of a group may take, by its estimated hours; 1 for a single job.
-
-        Raises:
-            RecipeFault: jobs of a chain would have no time to compile, or the chain is longer than a run may be.
-        """
+        """Return how many jobs of a chain a config of a group may take, by its estimated hours; 1 for a single job."""
         hours = self._value_of_first_matching_key("build_hours", _setting_keys_of_group(group))
         if not hours:
             return 1

@@ -25,14 +25,11 @@ from kiln.recipe.v0.rendering import (
 )
 from kiln.recipe.v0.used_keys import SECTIONS
 from kiln.recipe.v0.validity import (
-    ignored_test_interpreters,
-    ignored_tests_of_outputs,
+    ignored_test_warnings,
     key_faults,
-    provisional_build_strings,
     require_acyclic_outputs,
     require_valid_package,
-    undefined_git_names,
-    undefined_versions,
+    value_faults,
 )
 from kiln.recipe.variants.files import Platform, VariantSource, combine_sources, load_variant_file
 from kiln.recipe.variants.space import space_narrowed_to_sources
@@ -117,17 +114,8 @@ def _render_unbounded(feedstock: Feedstock, config: BuildConfig) -> RenderedConf
     documents = [recipe.top_level_metadata(package.variant).values for package in packages]
     return replace(
         _rendered_config(config, recipe, packages, open_ends),
-        key_faults=(
-            *_key_faults(recipe, documents),
-            *undefined_git_names(recipe),
-            *undefined_versions(packages),
-            *provisional_build_strings(packages),
-        ),
-        warnings=(
-            *map(str, recipe.source.text.lists_as_selectors.values()),
-            *ignored_tests_of_outputs(packages),
-            *ignored_test_interpreters(packages),
-        ),
+        key_faults=(*_key_faults(recipe, documents), *value_faults(recipe, packages)),
+        warnings=(*map(str, recipe.source.text.lists_as_selectors.values()), *ignored_test_warnings(packages)),
     )
 
 

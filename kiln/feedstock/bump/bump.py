@@ -39,11 +39,7 @@ def recipe_text_for_format(feedstock: Feedstock, text: str) -> RecipeText:
 
 
 def plan_build_bump(feedstock: Feedstock, text: str) -> BumpPlan:
-    """Return the plan for another build number of the same version.
-
-    Raises:
-        KilnError: the recipe is invalid, or a build number is computed.
-    """
+    """Return the plan for another build number of the same version."""
     recipe = recipe_text_for_format(feedstock, text)
     views = _valid_recipe_views(feedstock, recipe)
     edits = changes.new_build_numbers(recipe, views, None)
@@ -53,12 +49,7 @@ def plan_build_bump(feedstock: Feedstock, text: str) -> BumpPlan:
 
 
 def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
-    """Return the plan for another version.
-
-    Raises:
-        UsageError: the version is invalid, or the recipe's.
-        KilnError: the recipe is invalid, or a value that has to change is not written out in it.
-    """
+    """Return the plan for another version."""
     changes.require_valid_version(target)
     recipe = recipe_text_for_format(feedstock, text)
     views = _valid_recipe_views(feedstock, recipe)
@@ -89,11 +80,7 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
 
 
 def verify_changed_text(feedstock: Feedstock, plan: BumpPlan) -> None:
-    """Check that the changed text says what was planned.
-
-    Raises:
-        RecipeFault: a version, a build number or a hash is another one.
-    """
+    """Check that the changed text says what was planned."""
     recipe = recipe_text_for_format(feedstock, plan.text)
     before = views_with_values(recipe, plan.edits)
     after = recipe.views_at_variants(plan.changed_text)
@@ -111,11 +98,7 @@ def verify_changed_text(feedstock: Feedstock, plan: BumpPlan) -> None:
 
 
 def _valid_recipe_views(feedstock: Feedstock, recipe: RecipeText) -> Views:
-    """Return what the recipe says at each variant.
-
-    Raises:
-        KilnError: it is valid at none.
-    """
+    """Return what the recipe says at each variant."""
     views = recipe.views_at_variants(recipe.text)
     if any(views):
         return views

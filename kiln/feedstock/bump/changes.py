@@ -39,9 +39,6 @@ def new_build_numbers(recipe: RecipeText, views: Views, positions: frozenset[Pos
     """Return the literals of build numbers with their new values.
 
     The packages at some positions begin again at 0, offsets of variants aside; without positions, all increase by 1.
-
-    Raises:
-        RecipeFault: a build number is not written out, or several literals make it up.
     """
     numbers = {
         (index, position): package.number
@@ -115,11 +112,7 @@ def _base_build_number_literal(recipe: RecipeText, literals: list[Literal], numb
 
 
 def _require_offsets_of_hundreds(recipe: RecipeText, literals: set[Literal]) -> None:
-    """Refuse numbers of one package that differ by other offsets than hundreds.
-
-    Raises:
-        RecipeFault: they do.
-    """
+    """Refuse numbers of one package that differ by other offsets than hundreds."""
     if len({int(literal.text) % _OFFSET for literal in literals}) > 1:
         first = min(literals, key=lambda literal: literal.start)
         numbers = ", ".join(sorted({literal.text for literal in literals}, key=int))
@@ -156,9 +149,6 @@ def source_changes(
     """Return the effect of a version's edits on the sources: the downloads, the names of unchanged sources, the pins.
 
     Pins are unchanged sources at a commit: the tags of their repositories show whether that is one of the version.
-
-    Raises:
-        RecipeFault: a hash is not written out, or belongs to no source at any config or platform.
     """
     marks = {literal: _placeholder_hash(index, literal) for index, literal in enumerate(_hash_literals(recipe, before))}
     by_mark = {mark: literal for literal, mark in marks.items()}
@@ -225,11 +215,7 @@ def _hash_literals_of_source(
 
 
 def _require_used_hashes(recipe: RecipeText, marks: Mapping[Literal, str], views: Views) -> None:
-    """Refuse hashes that come out nowhere: they would stay those of the old version.
-
-    Raises:
-        RecipeFault: there are some.
-    """
+    """Refuse hashes that come out nowhere: they would stay those of the old version."""
     values = {value for source in sources_of_views(views) for value in _hash_values(source)}
     faults = [
         RecipeFault(
@@ -261,11 +247,7 @@ def require_valid_version(text: str) -> None:
 
 
 def recipe_version(recipe: RecipeText, views: Views) -> str:
-    """Return the version of a recipe.
-
-    Raises:
-        RecipeFault: it has none, or several.
-    """
+    """Return the version of a recipe."""
     versions = sorted({view.version for view in views if view is not None})
     if not versions:
         raise recipe.fault or RecipeFault(
@@ -283,11 +265,7 @@ def recipe_version(recipe: RecipeText, views: Views) -> str:
 
 
 def new_version_values(recipe: RecipeText, views: Views, version: str) -> Mapping[Literal, str]:
-    """Return the literals that make up the version, with their values for another one.
-
-    Raises:
-        RecipeFault: the version is computed from something that is not written out, or in no way that can be inverted.
-    """
+    """Return the literals that make up the version, with their values for another one."""
     old = recipe_version(recipe, views)
     same = [literal for literal in recipe.literals if literal.text == old]
     values = {literal: version for literal in same if _changes_version(recipe, views, {literal: version})}
@@ -300,11 +278,7 @@ def new_version_values(recipe: RecipeText, views: Views, version: str) -> Mappin
 
 
 def require_valid_recipe(recipe: RecipeText, before: Views, values: Mapping[Literal, str], version: str) -> None:
-    """Refuse values with which the recipe is invalid at a variant where it was valid.
-
-    Raises:
-        KilnError: the recipe's fault there.
-    """
+    """Refuse values with which the recipe is invalid at a variant where it was valid."""
     after = views_with_values(recipe, values)
     fault = recipe.fault
     if fault is not None and any(old is not None and new is None for old, new in zip(before, after, strict=True)):
@@ -375,11 +349,7 @@ def _is_same_version(one: str, other: str) -> bool:
 
 
 def downgrade_note(old: str, new: str) -> str:
-    """Return a note if a version is not newer than the recipe's.
-
-    Raises:
-        UsageError: they are the same, or the new one is invalid in conda's order.
-    """
+    """Return a note if a version is not newer than the recipe's."""
     if fault := patterns.invalid_name_reason(new, "version"):
         raise UsageError(f"invalid version {new!r}", why=fault)
     try:

@@ -149,7 +149,6 @@ def _newest_release(source: SourceView, index: str, versions: Iterable[str]) -> 
 
 
 def _release_version(text: str) -> Version | None:
-    """Return a version, None for a pre-release."""
     try:
         return None if _PRERELEASE.search(text.lower()) else Version(re.sub("[_-]", ".", text))
     except ValueError:
@@ -162,10 +161,6 @@ def list_git_references(
     """Return a repository's references with these names, or patterns of names, each with its commit.
 
     ``folder`` is the recipe's, which a path is relative to; ``env`` is git's environment.
-
-    Raises:
-        MissingTool: git is missing.
-        DownloadFailed: the repository cannot be reached.
     """
     place = address if ":" in address else str((folder / address).resolve())
     with tempfile.TemporaryDirectory(prefix="kiln-git-") as outside:  # of any repository with settings
@@ -185,11 +180,6 @@ def new_pinned_commits(
     """Return the commits of a new version by their literals, and the names of sources that stay at theirs.
 
     ``folder`` is the recipe's, which paths are relative to; ``env`` is git's environment.
-
-    Raises:
-        MissingTool: git is missing.
-        DownloadFailed: a repository cannot be reached, or has no tag of the new version.
-        RecipeFault: there is no other source, and no tag of the old version is at the commit.
     """
     values: dict[Literal, str] = {}
     unchanged = []
@@ -232,10 +222,6 @@ def hashes_of_downloads(
 
     ``folder`` is the recipe's, which local paths are relative to; ``on_file`` gets the name of each download, and is a
     context whose value gets its progress.
-
-    Raises:
-        DownloadFailed: sources cannot be downloaded; all of them are named.
-        HashMismatch: two files share a hash in the recipe, and differ.
     """
     values: dict[Literal, str] = {}
     notes: list[str] = []

@@ -194,11 +194,7 @@ def conditional_list_or_text(parts: list[RecipePart]) -> ListPart | ScalarPart |
 
 
 def conditional_text(parts: list[RecipePart]) -> ScalarPart | None:
-    """Return a key's text: of several with conditions, the last one whose condition holds, as in conda-build.
-
-    Raises:
-        UnconvertiblePart: a list or a mapping stands in its place.
-    """
+    """Return a key's text: of several with conditions, the last one whose condition holds, as in conda-build."""
     value: ConditionalValue | None = None
     texts = []
     for part in parts:
@@ -219,11 +215,7 @@ def conditional_text(parts: list[RecipePart]) -> ScalarPart | None:
 
 
 def require_unconditional(part: RecipePart) -> None:
-    """Refuse a part that has conditions.
-
-    Raises:
-        UnconvertiblePart: it has.
-    """
+    """Refuse a part that has conditions."""
     if part.guards:
         raise UnconvertiblePart(
             part.number, f"the condition {part.guards[0].text!r} is on something that has to stay whole"
@@ -231,11 +223,7 @@ def require_unconditional(part: RecipePart) -> None:
 
 
 def unconditional_section(parent: DictPart, key: str) -> DictPart:
-    """Return a section, empty where it is missing.
-
-    Raises:
-        UnconvertiblePart: it is not a mapping, stands twice, or has conditions.
-    """
+    """Return a section, empty where it is missing."""
     parts = [part for part in parent.values_of_key(key) if not (isinstance(part, ScalarPart) and not part.pieces)]
     if not parts:
         return DictPart()

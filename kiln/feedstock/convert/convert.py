@@ -46,11 +46,7 @@ _STEP = "  "
 
 
 def recipe_yaml_text(meta: str, given: FeedstockFacts) -> str:
-    """Return the text of the recipe.yaml.
-
-    Raises:
-        ConversionRefused: parts of the recipe have no equivalent; each is named with its line.
-    """
+    """Return the text of the recipe.yaml."""
     lines = expand_statements(meta, given.always, given.values)
     faults = [UnconvertiblePart(number, why) for number, why in lines.faults]
     try:

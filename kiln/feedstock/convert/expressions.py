@@ -93,11 +93,7 @@ class NameScope:
 
 
 def parse_selector(text: str) -> nodes.Expr:
-    """Return the syntax tree of a selector.
-
-    Raises:
-        UnsupportedExpression: it is not an expression.
-    """
+    """Return the syntax tree of a selector."""
     try:
         body = _ENVIRONMENT.parse(f"{{{{ ({text}) }}}}").body
     except jinja2.TemplateSyntaxError as error:

@@ -151,11 +151,7 @@ _APART = frozenset({"script", "string", "number", "skip", "noarch", "files", "va
 
 
 def packages_of_recipe_yaml(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> list[ComparablePackage]:
-    """Return the packages that are not skipped.
-
-    Raises:
-        KilnError: the recipe or a variant file is invalid.
-    """
+    """Return the packages that are not skipped."""
     recipe = cached_recipe_v1(feedstock)
     rendering = RecipePackages(recipe, variant_space_of_config(feedstock, config), config.platform, build_platform)
     identities = BuildIdentities(rendering.pinned_package)
@@ -301,11 +297,7 @@ _COMPILE_NAMES = ("PKG_NAME", "PKG_VERSION", "PKG_BUILDNUM")
 
 
 def packages_of_meta_yaml(feedstock: Feedstock, config: BuildConfig) -> list[ComparablePackage]:
-    """Return the packages that are not skipped.
-
-    Raises:
-        KilnError: the recipe or a variant file is invalid.
-    """
+    """Return the packages that are not skipped."""
     recipe, packages = evaluated_recipe(feedstock, config)
     rendered = render(feedstock, config)
     system = recipe.platform.system

@@ -176,9 +176,7 @@ def _keys_splitting_builds_within_config(old: PackagesByConfig, new: PackagesByC
     return HashKeysToUseOrIgnore(ignore=ignore)
 
 
-def _keys_splitting_or_merging_builds(
-    group: Sequence[PackagePair],
-) -> tuple[frozenset[str], frozenset[str]]:
+def _keys_splitting_or_merging_builds(group: Sequence[PackagePair]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the keys that split builds which were one, and those whose lack merges builds which were several."""
     split: set[str] = set()
     merged: set[str] = set()

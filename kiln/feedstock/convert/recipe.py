@@ -29,16 +29,8 @@ if TYPE_CHECKING:
 
 _SECTIONS = frozenset({"package", "source", "build", "requirements", "test", "about", "extra", "outputs"})
 _OUTPUT = composition.OUTPUT_BUILD | {
-    "name",
-    "version",
-    "type",
-    "script",
-    "files",
-    "build",
-    "requirements",
-    "test",
-    "about",
-}
+    "name", "version", "type", "script", "files", "build", "requirements", "test", "about",
+}  # fmt: skip
 _FILES = frozenset({"script", "files"})
 _NOT_INHERITED = frozenset({"number", "skip", "entry_points", "run_exports", "script", "noarch", "noarch_python"})
 _ABOVE_STAGING = "# The compile that the outputs share."

@@ -208,11 +208,7 @@ class SectionConverter:
     # -- build ----------------------------------------------------------------------------------------------
 
     def convert_build(self, given: DictPart, package: DictPart, script: RecipePart | None) -> None:
-        """Convert a build section; ``script`` is the script's part, which may come from elsewhere.
-
-        Raises:
-            UnconvertiblePart: a key has no equivalent.
-        """
+        """Convert a build section; ``script`` is the script's part, which may come from elsewhere."""
         names = given.names
         for name in sorted(names, key=lambda each: _ORDER.index(each) if each in _ORDER else len(_ORDER)):
             if name not in {"script", "script_env"}:

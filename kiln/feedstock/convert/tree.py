@@ -118,11 +118,7 @@ class DictPart(RecipePart):
 
 
 def recipe_tree(expanded: ExpandedRecipe) -> DictPart:
-    """Return the tree of a recipe.
-
-    Raises:
-        UnconvertiblePart: it is not YAML, or a condition covers a part of something that has to stay whole.
-    """
+    """Return the tree of a recipe."""
     lines = expanded.lines
     text = "\n".join(line.text for line in lines) + "\n"
     try:

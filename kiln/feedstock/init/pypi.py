@@ -203,11 +203,7 @@ def fetch_project(name: str, version: str | None, *, env: Mapping[str, str]) -> 
 
 
 def _fetch_source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts | None:
-    """Return the facts in a project's source archive, which is fetched by its hash; None where it cannot be had.
-
-    Raises:
-        HashMismatch: the index has another file.
-    """
+    """Return the facts in a project's source archive, which is fetched by its hash; None where it cannot be had."""
     with tempfile.TemporaryDirectory(prefix="kiln-init-") as folder:
         source = Source(url=(project.url.replace("{version}", project.version),), sha256=project.sha256)
         search = SourceSearch(store=Path(folder), folder=None, mirror=None, projects=(project.name,), env=env)
@@ -234,17 +230,11 @@ def _generator_error(name: str, version: str | None, text: str) -> DownloadFaile
 
 
 def project_from_generated_recipe(
-    generated: str,
-    *,
-    mapped: bool,
-    source_facts: Callable[[PythonProject], SdistFacts | None] = lambda _: None,
+    generated: str, *, mapped: bool, source_facts: Callable[[PythonProject], SdistFacts | None] = lambda _: None
 ) -> PythonProject:
     """Return the facts in a generated recipe; ``mapped`` says that its requirements have conda's names.
 
     ``source_facts`` reads the source archive for facts that the generator leaves out.
-
-    Raises:
-        KilnError: it is malformed, or lacks a fact.
     """
     root = parse_document(generated, _FILE, ScalarInterpretation.TEXT).value
     name, version = str(root["package"]["name"]).lower(), str(root["context"]["version"])

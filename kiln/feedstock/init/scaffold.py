@@ -170,7 +170,6 @@ def _source_and_build_lines(project: PythonProject, braces: str) -> Iterator[str
 
 
 def _requirement_lines(project: PythonProject, braces: str) -> Iterator[str]:
-    """Yield the lines of the requirements; ``braces`` as above."""
     minimum = braces % "python_min"
     if not project.noarch:
         yield from ("  build:", *(f"    - {braces % function}" for function in ("stdlib('c')", "compiler('c')")))
@@ -290,7 +289,6 @@ def new_feedstock_files(folder: Path, recipe: NewRecipe, requirement: KilnRequir
 
 
 def _has_text(path: Path, text: str | None) -> bool:
-    """Return whether a file has exactly this text."""
     data = (text or "").encode()
     with contextlib.suppress(OSError, ValueError):
         return text is not None and base_files.read_regular_file(path, len(data)) == data
@@ -346,10 +344,7 @@ def _write_into_folder(folder: Path, planned: PlannedFiles) -> None:
 
 
 def _build_script_files(requirement: KilnRequirement) -> dict[str, str]:
-    return {
-        SCRIPT: SCRIPT_FILE.read_text(encoding="utf-8"),
-        REQUIREMENTS: f"{_REQUIREMENTS_HEAD}{requirement.line}\n",
-    }
+    return {SCRIPT: SCRIPT_FILE.read_text(encoding="utf-8"), REQUIREMENTS: f"{_REQUIREMENTS_HEAD}{requirement.line}\n"}
 
 
 NAME = "kiln"
@@ -395,11 +390,7 @@ def parse_given_requirement(text: str) -> KilnRequirement:
 
 
 def _existing_file_url(text: str) -> str:
-    """Return the URL of a file or a folder from its path or URL.
-
-    Raises:
-        UsageError: it is not a URL, or does not exist on this computer.
-    """
+    """Return the URL of a file or a folder from its path or URL."""
     try:
         parts = urlsplit(text if text.startswith("file:") else Path(text).absolute().as_uri())
     except ValueError as error:
@@ -411,11 +402,7 @@ def _existing_file_url(text: str) -> str:
 
 
 def _requirement_of_url(url: str) -> KilnRequirement:
-    """Return the requirement of an address, which names a wheel or a commit.
-
-    Raises:
-        UsageError: it names a repository without a commit or a tag.
-    """
+    """Return the requirement of an address, which names a wheel or a commit."""
     path = urlsplit(url).path
     if "+" in url.partition("://")[0] and not _COMMIT.fullmatch(path.rpartition("/")[2]):
         hint = _HINT if "@" in path else f"--kiln 'kiln @ {_url_without_password(url)}@COMMIT'"

@@ -294,7 +294,6 @@ def _with_final_line_break(lines: list[str]) -> list[str]:
 
 
 def _line_break_style(lines: Sequence[str]) -> str:
-    """Return the line break of the first line."""
     first = lines[0] if lines else ""
     return first[len(first.rstrip(_BREAKS)) :] or "\n"
 

@@ -241,11 +241,7 @@ class LintedRecipe:
 
 
 def _rendered_meta_yaml(text: str, file: str) -> SelectedText:
-    """Return a meta.yaml without Jinja.
-
-    Raises:
-        TemplateFault, UnsafeTemplate: the template needs a variant, or is malformed.
-    """
+    """Return a meta.yaml without Jinja."""
     try:
         return reading.render_meta_yaml(text, file)
     except (TemplateFault, UnsafeTemplate) as error:
@@ -317,11 +313,7 @@ def recipe_files(feedstock: Feedstock) -> list[str]:
 
 
 def read_settings(feedstock: Feedstock) -> Mapping[str, Any]:
-    """Return the settings in conda-forge.yml; empty without the file.
-
-    Raises:
-        MalformedYaml: the file is not a mapping.
-    """
+    """Return the settings in conda-forge.yml; empty without the file."""
     path = next((path for path in (feedstock.recipe / SETTINGS, feedstock.root / SETTINGS) if path.is_file()), None)
     if path is None:
         return {}

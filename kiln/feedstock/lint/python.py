@@ -127,24 +127,11 @@ MACOS_RULES = (
 
 BACKENDS = frozenset(
     [
-        "setuptools",
-        "flit",
-        "flit-core",
-        "hatchling",
-        "poetry",
-        "poetry-core",
-        "pdm-backend",
-        "pdm-pep517",
-        "pymsbuild",
-        "meson-python",
-        "scikit-build-core",
-        "sphinx-theme-builder",
-        "maturin",
-        "jupyter-packaging",
-        "whey",
-        "uv-build",
+        "setuptools", "flit", "flit-core", "hatchling", "poetry", "poetry-core", "pdm-backend", "pdm-pep517",
+        "pymsbuild", "meson-python", "scikit-build-core", "sphinx-theme-builder", "maturin",
+        "jupyter-packaging", "whey", "uv-build",
     ]
-)
+)  # fmt: skip
 _SELF_BUILT = frozenset({"hatchling", "pdm-backend", "setuptools"})
 _CROSS_PYTHON = lazy_pattern(r"cross-python(?:_|\s|$)")
 

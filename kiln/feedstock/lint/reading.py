@@ -34,28 +34,17 @@ def read_values(text: str, file: str, line_of: Callable[[int], int] | None = Non
     """Return the values of a YAML document: keys and texts are PlacedText, other scalars have their YAML 1.2 types.
 
     Of a repeated key the first value counts.
-
-    Raises:
-        MalformedYaml, UnsafeTemplate: as for `kiln.base.yaml.parse_document`.
     """
     return _typed_values(parse_document(text, file, ScalarInterpretation.PLACED, line_of, first_counts=True).value)
 
 
 def outermost_keys_of_file(path: Path, file: str) -> set[str]:
-    """Return the outermost keys of a YAML file; ``file`` is its name in errors.
-
-    Raises:
-        MalformedYaml, UnsafeTemplate: as for `kiln.base.yaml.parse_document`.
-    """
+    """Return the outermost keys of a YAML file; ``file`` is its name in errors."""
     return {str(key) for key in mapping_or_empty(read_values(read_text(path, file), file))}
 
 
 def repeated_keys(text: str, file: str, line_of: Callable[[int], int] | None = None) -> tuple[PlacedText, ...]:
-    """Return the keys of a YAML document that stand in their mapping for a second time.
-
-    Raises:
-        MalformedYaml, UnsafeTemplate: as for `kiln.base.yaml.parse_document`.
-    """
+    """Return the keys of a YAML document that stand in their mapping for a second time."""
     return parse_document(text, file, ScalarInterpretation.PLACED, line_of, first_counts=True).repeated
 
 
@@ -188,12 +177,7 @@ _NAMES_OF_BOTH_FORMATS = {
 
 
 def render_meta_yaml(text: str, file: str) -> SelectedText:
-    """Return a meta.yaml without Jinja, with the line of the file for each line.
-
-    Raises:
-        TemplateFault: the template is malformed, or fails without a variant.
-        UnsafeTemplate: it does what the sandbox does not allow.
-    """
+    """Return a meta.yaml without Jinja, with the line of the file for each line."""
     lines = [
         f"{{% set python_min = '{PYTHON_MIN}' %}}" if _SETS_PYTHON_MIN.match(line) else line
         for line in text.split("\n")

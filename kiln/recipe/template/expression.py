@@ -33,23 +33,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 _METHODS = frozenset(
     [
-        "endswith",
-        "index",
-        "lower",
-        "rsplit",
-        "split",
-        "startswith",
-        "strip",
-        "upper",
-        "join",
-        "replace",
-        "get",
-        "items",
-        "keys",
-        "values",
-        "getenv",
+        "endswith", "index", "lower", "rsplit", "split", "startswith", "strip", "upper", "join", "replace",
+        "get", "items", "keys", "values", "getenv",
     ]
-)
+)  # fmt: skip
 _ATTRIBUTES = _METHODS | {"environ", "pathsep", "sep"}
 
 

@@ -43,11 +43,7 @@ class StepBudget:
         self._steps = _MAX_STEPS
 
     def spend_step(self) -> None:
-        """Spend one step on a loop iteration or a call.
-
-        Raises:
-            StepBudgetExhausted: the budget is spent.
-        """
+        """Spend one step on a loop iteration or a call."""
         self._steps -= 1
         if self._steps < 0:
             raise StepBudgetExhausted(f"more than {_MAX_STEPS:,} loop steps and calls")

@@ -40,9 +40,6 @@ def cut_into_pieces(text: str) -> list[tuple[int, str, bool]]:
     """Return the pieces of a template: for each its first line (from 0), its text, and whether it needs compiling.
 
     The pieces' texts, joined by line breaks, are the template.
-
-    Raises:
-        NotSeparable: it uses constructs that affect the text around them, such as macros or trimmed white space.
     """
     if _NOT_SEPARABLE.search(text):
         raise NotSeparable
@@ -81,11 +78,7 @@ def _add_plain_line(pieces: list[tuple[int, str, bool]], number: int, line: str)
 
 @lru_cache(maxsize=8192)
 def _block_level_change(text: str) -> int | None:
-    """Return by how many levels a text opens (or closes) blocks; None when it ends inside a construct.
-
-    Raises:
-        NotSeparable: a ``set`` has a block instead of a value.
-    """
+    """Return by how many levels a text opens (or closes) blocks; None when it ends inside a construct."""
     change = at = 0
     while opening := _MARK.search(text, at):
         end = (
@@ -184,11 +177,7 @@ class Namespace:
         raise MissingName(name)
 
     def fixed_value(self, name: str) -> Any:
-        """Return the value of a name that is not the variant's.
-
-        Raises:
-            KeyError: it has no value.
-        """
+        """Return the value of a name that is not the variant's."""
         return self._fixed[name]
 
     def cache_key_values(self, names: Iterable[str]) -> tuple[object, ...]:
@@ -245,11 +234,7 @@ def platform_names(subdir: str) -> dict[str, Any]:
 
 
 def language_version_names(python: str, numpy: str, perl: str, lua: str) -> dict[str, Any]:
-    """Return the legacy names of the languages' versions: ``py``, ``py3k``, ``np``, ``pl``, ``lua`` and so on.
-
-    Raises:
-        ValueError: a version does not begin with the numbers that these names need.
-    """
+    """Return the legacy names of the languages' versions: ``py``, ``py3k``, ``np``, ``pl``, ``lua`` and so on."""
     major, minor = [*python.split(" ", maxsplit=1)[0].split("."), "0"][:2]
     number = int(f"{major}{minor}")
     names: dict[str, Any] = {

@@ -205,11 +205,7 @@ def lines_with_selectors(text: str) -> tuple[SelectorLine, ...]:
 
 
 def apply_selectors_again(text: str, names: Namespace, file: str) -> str:
-    """Return a rendered text with selectors applied again, as conda-build does.
-
-    Raises:
-        SelectorFault, UnsafeTemplate: as for Selectable.select.
-    """
+    """Return a rendered text with selectors applied again, as conda-build does."""
     unselected = _text_if_without_selectors(text)
     if unselected is not None:
         return unselected

@@ -234,7 +234,6 @@ class RecipeTemplate:
 
 
 def _keys_in_jinja_blocks(text: str) -> frozenset[str]:
-    """Return the keys inside Jinja blocks."""
     depth, keys = 0, set()
     for line in text.splitlines():
         depth += len(_BLOCK.findall(line)) - len(_BLOCK_END.findall(line))
@@ -257,11 +256,7 @@ def _with_line_mark(number: int, line: str) -> str:
 
 
 def language_version_variable(name: str, variant: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Return the value of one of conda-build's names for a language's version, such as ``PY_VER``.
-
-    Raises:
-        KeyError: it is not one of them.
-    """
+    """Return the value of one of conda-build's names for a language's version, such as ``PY_VER``."""
     language = _LANGUAGE[name]
     version = str(variant.get(language) or defaults[language])
     parts = version.split(".")

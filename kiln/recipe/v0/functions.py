@@ -29,26 +29,11 @@ DATETIME = SimpleNamespace(datetime=dt.datetime, date=dt.date, timedelta=dt.time
 
 NAMES = frozenset(
     [
-        "compiler",
-        "stdlib",
-        "cdt",
-        "ccache",
-        "pin_compatible",
-        "pin_subpackage",
-        "resolved_packages",
-        "installed",
-        "time",
-        "datetime",
-        "environ",
-        "os",
-        "load_setup_py_data",
-        "load_setuptools",
-        "load_npm",
-        "load_file_regex",
-        "load_file_data",
-        "load_str_data",
+        "compiler", "stdlib", "cdt", "ccache", "pin_compatible", "pin_subpackage", "resolved_packages",
+        "installed", "time", "datetime", "environ", "os", "load_setup_py_data", "load_setuptools", "load_npm",
+        "load_file_regex", "load_file_data", "load_str_data",
     ]
-)
+)  # fmt: skip
 # The functions whose result depends on the variant.
 VARYING = frozenset({"compiler", "stdlib", "cdt"})
 
@@ -105,10 +90,7 @@ def pin_functions(mark: Callable[..., str]) -> dict[str, Callable[..., str]]:
     """Return the pinning functions; ``mark`` makes the text that they return of their arguments."""
 
     def pin_subpackage(
-        subpackage_name: str,
-        min_pin: object = "x.x.x.x.x.x",
-        max_pin: object = "x",
-        exact: object = False,
+        subpackage_name: str, min_pin: object = "x.x.x.x.x.x", max_pin: object = "x", exact: object = False
     ) -> str:
         return mark("subpackage", str(subpackage_name), min_pin=min_pin, max_pin=max_pin, exact=exact)
 
@@ -191,12 +173,7 @@ class _FileReadingFunctions:
 
 
 def read_recipe_file(folder: Path, name: str) -> str:
-    """Return the text of a file of a recipe in a folder.
-
-    Raises:
-        UnsafeTemplate: it is outside the feedstock.
-        TemplateFault: it cannot be read.
-    """
+    """Return the text of a file of a recipe in a folder."""
     path = (folder / str(name)).resolve()
     if not path.is_relative_to(folder.resolve().parent):
         raise UnsafeTemplate(f"the template reads {str(name)!r}", why="it is outside the feedstock")
@@ -206,11 +183,7 @@ def read_recipe_file(folder: Path, name: str) -> str:
 
 
 def first_regex_match(pattern: str, text: str) -> re.Match[str] | None:
-    """Return the first match of a recipe's own pattern.
-
-    Raises:
-        TemplateFault: the pattern is invalid.
-    """
+    """Return the first match of a recipe's own pattern."""
     try:
         return re.search(pattern, text)
     except re.error as error:
@@ -218,11 +191,7 @@ def first_regex_match(pattern: str, text: str) -> re.Match[str] | None:
 
 
 def parse_data_text(string: str, fmt: str, *_: Any, **__: Any) -> Any:
-    """Data from JSON, YAML or TOML text.
-
-    Raises:
-        TemplateFault: the format is unknown, or the text is malformed.
-    """
+    """Data from JSON, YAML or TOML text."""
     readers: dict[str, Callable[[str], Any]] = {
         "json": json.loads,
         "yaml": lambda text: parse_document(text, "data", ScalarInterpretation.WORDS).value,

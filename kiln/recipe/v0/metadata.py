@@ -40,11 +40,7 @@ Values = dict[str, "Any"]
 
 
 def output_entries_with_values(top: Metadata) -> list[tuple[Values, Values]]:
-    """Return every output entry with the values of its package, in the recipe's order.
-
-    Raises:
-        RecipeFault: an entry is malformed.
-    """
+    """Return every output entry with the values of its package, in the recipe's order."""
     values: Values = dict(top.values)
     entries = [dict(entry) for entry in top.recipe.output_entries(top.values)]
     if not entries:
@@ -343,7 +339,6 @@ class Metadata:
         )
 
     def _text_searched_for_keys(self, *, top: bool, selected: bool) -> str:
-        """Return the text that is searched for used keys."""
         if self.is_output and not top:
             return self._output_text_block(selected=selected)
         return self._recipe_text(selected=selected).text_without_outputs + self._output_text_block(selected=selected)

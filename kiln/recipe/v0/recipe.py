@@ -191,11 +191,7 @@ class Recipe:
         return value_of_name
 
     def _value_of_build_name(self, name: str, package: Metadata) -> Any:
-        """Return the value of one of the names that conda-build adds to those of selectors.
-
-        Raises:
-            KeyError: it has no value on this platform.
-        """
+        """Return the value of one of the names that conda-build adds to those of selectors."""
         if name in _PACKAGE:
             return {
                 "PKG_NAME": package.name,

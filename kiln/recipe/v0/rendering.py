@@ -116,9 +116,6 @@ def test_script_files(package: Metadata) -> dict[str, str]:
 
     A recipe's own package takes ``run_test.*``, another output what its ``test/script`` names (conda-build's
     create_test.py).
-
-    Raises:
-        RecipeFault: when the file that ``test/script`` names is not there, or is of no known kind.
     """
     folder = package.recipe.source.path.parent
     if not package.is_output:
@@ -138,11 +135,7 @@ def test_script_files(package: Metadata) -> dict[str, str]:
 
 
 def _link_script_files(package: Metadata) -> dict[str, str]:
-    """Return the link scripts of a package by kind: those that ``build`` names, else those of the usual names.
-
-    Raises:
-        RecipeFault: when a named script is not there.
-    """
+    """Return the link scripts of a package by kind: those that ``build`` names, else those of the usual names."""
     scripts = {}
     for kind in LINK_SCRIPTS:
         named = package.section_value("build", kind)
@@ -199,11 +192,7 @@ _LANGUAGES = {"r": "r", "perl": "perl", "lua": "lua"}
 
 
 def mapping_section(package: Metadata, section: str) -> Mapping[str, Any]:
-    """Return a section that must be a mapping.
-
-    Raises:
-        RecipeFault: it is not a mapping.
-    """
+    """Return a section that must be a mapping."""
     value = package.values.get(section) or {}
     if not isinstance(value, dict):
         what = f"{package.name}: the section {section!r} is not a mapping"
@@ -267,11 +256,7 @@ def about_field_value(value: Any) -> str | tuple[str, ...]:
 
 
 def _package_subdir(package: Metadata) -> str:
-    """Return the channel folder of a package: its ``target``, if any.
-
-    Raises:
-        RecipeFault: when the target is not a subdir.
-    """
+    """Return the channel folder of a package: its ``target``, if any."""
     target = package.output_entry.get("target")
     if target and not is_channel_subdir(str(target)):
         what = f"{package.name}: target is {str(target)[:40]!r}, which is not a subdir of conda's"
@@ -341,7 +326,6 @@ def _import_language(package: str) -> str:
 
 
 def _modules_by_language(imports: Sequence[Any]) -> dict[str, tuple[str, ...]]:
-    """Return the imports of entries that name their language, by language."""
     modules: dict[str, tuple[str, ...]] = {}
     for item in imports:
         if isinstance(item, dict):

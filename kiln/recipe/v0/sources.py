@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from kiln.base.errors import KilnError, RecipeFault, TemplateFault, UnsafeTemplate
-from kiln.base.patterns import file_name_of_url, is_archive, lazy_pattern
+from kiln.base.patterns import lazy_pattern
 from kiln.base.position import Place
 from kiln.base.yaml import read_text
 from kiln.recipe.v0.used_keys import REVISIONS
@@ -39,13 +38,7 @@ _PEP440 = lazy_pattern(r"[-_`azA-Z]*([a-zA-Z0-9.]+)-(\d+)-g([0-9a-f]{7,})")  # t
 
 @lru_cache(maxsize=64)
 def revision_variables(repository: Path, revision: str, feedstock: Path) -> Mapping[str, str]:
-    """Return conda-build's names for a revision of a repository; without a tag, those of tags are left out.
-
-    Raises:
-        RecipeFault: the repository does not have the revision.
-        UnsafeTemplate: a part of the repository is outside the feedstock.
-        MissingTool: git is missing.
-    """
+    """Return conda-build's names for a revision of a repository; without a tag, those of tags are left out."""
     folder = _safe_git_folder(repository, feedstock)
     commit = _git_output(folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if commit is None:
@@ -61,12 +54,7 @@ def revision_variables(repository: Path, revision: str, feedstock: Path) -> Mapp
 
 
 def file_text_at_revision(repository: Path, revision: str, name: str, feedstock: Path) -> str | None:
-    """Return the text of a file at a revision; None where it has no such file.
-
-    Raises:
-        RecipeFault: the file exceeds the size limit.
-        UnsafeTemplate: a part of the repository is outside the feedstock.
-    """
+    """Return the text of a file at a revision; None where it has no such file."""
     folder = _safe_git_folder(repository, feedstock)
     blob = f"{revision}:{name}"
     size = _git_output(folder, "cat-file", "-s", "--end-of-options", blob)
@@ -91,12 +79,7 @@ def _git_output(folder: Path, *arguments: str) -> str | None:
 
 
 def _safe_git_folder(repository: Path, feedstock: Path) -> Path:
-    """Return the folder that git reads of a repository: all of it is in the feedstock, and no link leads out of it.
-
-    Raises:
-        RecipeFault: the repository is not complete.
-        UnsafeTemplate: a part of it is outside the feedstock.
-    """
+    """Return the folder that git reads of a repository: all of it is in the feedstock, and no link leads out of it."""
     what = f"the template reads the git repository {repository.name!r}"
     place = repository / ".git"
     folder = (place if place.exists() else repository).resolve()
@@ -154,12 +137,7 @@ class SourceFiles:
         return cls(recipe, entries, final)
 
     def source_file_text(self, name: str) -> str | None:
-        """Return the text of a file of the sources; None where it is missing so far.
-
-        Raises:
-            TemplateFault: no source has the file, a patch changes it, or its source would have to be fetched.
-            UnsafeTemplate: a source is outside the feedstock.
-        """
+        """Return the text of a file of the sources; None where it is missing so far."""
         try:
             text = self._find_file_text(name)
         except KilnError:
@@ -204,24 +182,17 @@ class SourceFiles:
         return revision_variables(repository, revision, self.recipe.parent)
 
     def _text_in_source(self, entry: Mapping[str, Any], name: str) -> str | None:
-        if entry.get("url"):
-            return self._text_in_url_source(entry, name)
-        if entry.get("git_url"):
+        if entry.get("git_url") and not entry.get("url"):
             repository = self._repository_path_if_local(str(entry["git_url"]))
             if repository is not None:
                 revision = _source_revision(entry)
                 return file_text_at_revision(repository, revision, name, self.recipe.parent)
-        elif entry.get("path") is not None:
+        elif entry.get("path") is not None and not entry.get("url"):
             return self._text_in_local_path(self._existing_local_path(str(entry["path"])), name)
-        return self._refuse_remote_source(entry, name)
-
-    def _refuse_remote_source(self, entry: Mapping[str, Any], name: str) -> str | None:
-        """Refuse a file that would have to be fetched; an entry without an address has none."""
-        address = _source_address(entry)
-        if address:
+        if address := _source_address(entry):
             what = f"the template reads {name[:80]!r} of a source that kiln does not fetch for a rendering"
             raise TemplateFault(what, why=f"its address is {address[:200]}", hint="write the value into the recipe")
-        return None
+        return None  # an entry without an address has no files
 
     def _text_in_local_path(self, path: Path, name: str) -> str | None:
         file = (path / name).resolve() if path.is_dir() else path if path.name == name else None
@@ -229,28 +200,6 @@ class SourceFiles:
             return None
         self._require_inside_feedstock(file, name)
         return read_text(file, name)
-
-    def _text_in_url_source(self, entry: Mapping[str, Any], name: str) -> str | None:
-        places = [self._local_path_of_url(str(url)) for url in as_list(entry["url"])]
-        archive = next((place for place in places if place is not None and place.is_file()), None)
-        if archive is None:
-            return self._refuse_remote_source(entry, name)
-        self._require_inside_feedstock(archive.resolve(), _source_address(entry))
-        title = str(entry.get("fn") or file_name_of_url(_source_address(entry)))
-        if is_archive(title):
-            from kiln.recipe.v0.archives import archived_text
-
-            return archived_text(archive, name, title, hoists="no_hoist" not in entry)
-        return read_text(archive, name) if name == title else None
-
-    def _local_path_of_url(self, url: str) -> Path | None:
-        """Return the local file of an address; None for that of a server."""
-        parts = urlsplit(url)
-        if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
-            from kiln.base import files
-
-            return files.path_of_file_url(parts.path)
-        return None if "://" in url else self.recipe / url
 
     def _existing_local_path(self, path: str) -> Path:
         """Return a folder or file of the feedstock."""
@@ -261,7 +210,6 @@ class SourceFiles:
         return place
 
     def _repository_path_if_local(self, address: str) -> Path | None:
-        """Return the local repository of an address; None for that of a server."""
         if "://" in address or not (address.startswith((".", "/")) or (self.recipe / address).is_dir()):
             return None
         return self._existing_local_path(address)

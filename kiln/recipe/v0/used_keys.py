@@ -31,11 +31,7 @@ def spec_package_name(spec: str) -> str:
 
 
 def requirement_texts(value: Any, where: str) -> list[str]:
-    """Return a section's requirements as texts.
-
-    Raises:
-        RecipeFault: an entry is not text.
-    """
+    """Return a section's requirements as texts."""
     items = value if isinstance(value, list) else [] if value is None else [value]
     for item in items:
         if isinstance(item, (dict, list)):
@@ -283,11 +279,7 @@ class UsedKeySearch:
 
 
 def check_line_length(line: str) -> None:
-    """Check that a line is not longer than in any real recipe.
-
-    Raises:
-        MalformedYaml: the line is too long.
-    """
+    """Check that a line is not longer than in any real recipe."""
     if len(line) > (_MAX_STATEMENT_LENGTH if "{%" in line else _MAX_LENGTH):
         raise MalformedYaml(f"a line of {len(line):,} characters", hint="break the line, or move the text into a file")
 

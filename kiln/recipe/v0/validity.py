@@ -173,11 +173,7 @@ def _require_allowed_characters(package: Metadata, text: str, kind: str, forbidd
 
 
 def require_valid_package(package: Metadata, values: Mapping[str, Any]) -> None:
-    """Refuse a package that conda-build refuses; ``values`` are those of the whole recipe at its variant.
-
-    Raises:
-        RecipeFault: with the section of the recipe that is at fault.
-    """
+    """Refuse a package that conda-build refuses; ``values`` are those of the whole recipe at its variant."""
     require_valid_identity(package)
     _require_valid_build_string(package)
     if not package.name:
@@ -210,62 +206,9 @@ def _written_requirements(package: Metadata, values: Mapping[str, Any], section:
     return items if isinstance(items, list) else []
 
 
-def undefined_versions(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
-    """Return the versions to which the template gives no value: they are the text None."""
-    return tuple(
-        _fault(
-            key="package/version",
-            known=True,
-            what=f"{package.name} has the version 'None'",
-            at=package.place_of_section("package"),
-            why="the template gives it no value",
-            hint="write the version into the recipe",
-        )
-        for package in packages
-        if package.version == "None"
-    )
-
-
-def provisional_build_strings(packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
-    """Return the build strings that hold a bound: conda-build writes a version there, once the host is solved."""
-    return tuple(
-        _fault(
-            key="requirements/host",
-            known=True,
-            what=f"{package.name} has the build string {package.build_string!r}",
-            at=package.place_of_section("requirements"),
-            why="a requirement bounds the version that the build string names, which a solver chooses",
-            hint="require the package once, without a bound beside the variant's version",
-        )
-        for package in packages
-        if _BOUND.search(package.build_string)
-    )
-
-
-def ignored_tests_of_outputs(packages: Sequence[Metadata]) -> tuple[str, ...]:
-    """Return a warning for each output named like its recipe that has tests: conda-build takes the recipe's instead."""
-    named = (package for package in packages if package.parent and not package.is_output)
-    return tuple(
-        f"{package.recipe.place_of_section('outputs')}: the tests of the output {package.name} are ignored: it has the "
-        "recipe's name, so it has the recipe's own section test, if any"
-        for package in named
-        if package.output_entry.get("test")
-    )
-
-
-def ignored_test_interpreters(packages: Sequence[Metadata]) -> tuple[str, ...]:
-    """Return a warning for each output whose test names an interpreter, which conda-build ignores."""
-    return tuple(
-        f"{package.recipe.place_of_section('outputs')}: the test of the output {package.name} has a "
-        f"{_WITHOUT_EFFECT[-1]}, which is ignored: the ending of its script decides"
-        for package in packages
-        if _WITHOUT_EFFECT[-1] in mapping_or_empty(package.output_entry.get("test"))
-    )
-
-
-def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
-    """Return the names of a source's revision, such as ``GIT_BUILD_STR``, that the template writes without a value."""
-    return tuple(
+def value_faults(recipe: Recipe, packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
+    """Return what has no final value: names of a source's revision, versions, and build strings with a bound."""
+    faults = [
         _fault(
             key=name,
             known=False,
@@ -275,15 +218,46 @@ def undefined_git_names(recipe: Recipe) -> tuple[KeyFault, ...]:
             hint="write the value into the recipe",
         )
         for name in sorted(recipe.undefined)
-    )
+    ]
+    for package in packages:
+        if package.version == "None":
+            faults.append(
+                _fault(
+                    key="package/version",
+                    known=True,
+                    what=f"{package.name} has the version 'None'",
+                    at=package.place_of_section("package"),
+                    why="the template gives it no value",
+                    hint="write the version into the recipe",
+                )
+            )
+        if _BOUND.search(package.build_string):  # conda-build writes a version there, once the host is solved
+            faults.append(
+                _fault(
+                    key="requirements/host",
+                    known=True,
+                    what=f"{package.name} has the build string {package.build_string!r}",
+                    at=package.place_of_section("requirements"),
+                    why="a requirement bounds the version that the build string names, which a solver chooses",
+                    hint="require the package once, without a bound beside the variant's version",
+                )
+            )
+    return tuple(faults)
+
+
+def ignored_test_warnings(packages: Sequence[Metadata]) -> Iterator[str]:
+    """Yield a warning for what conda-build ignores: tests of an output named like its recipe, and interpreters."""
+    for package in packages:
+        test, of = package.output_entry.get("test"), f"of the output {package.name}"
+        at = f"{package.recipe.place_of_section('outputs')}: the test"
+        if test and package.parent and not package.is_output:
+            yield f"{at}s {of} are ignored: it has the recipe's name, so it has the recipe's own section test, if any"
+        if _WITHOUT_EFFECT[-1] in mapping_or_empty(test):
+            yield f"{at} {of} has a {_WITHOUT_EFFECT[-1]}, which is ignored: the ending of its script decides"
 
 
 def require_acyclic_outputs(packages: Sequence[Metadata]) -> None:
-    """Refuse outputs that require each other; a cross-compiled recipe may require its outputs of another platform.
-
-    Raises:
-        RecipeFault: with their names.
-    """
+    """Refuse outputs that require each other; a cross-compiled recipe may require its outputs of another platform."""
     needs = {
         package.name: {
             spec_package_name(spec)

@@ -44,11 +44,7 @@ class MalformedExpression(Exception):
 
 
 def node_evaluator(node: nodes.Node) -> Step:
-    """Return the function that evaluates a node in a scope.
-
-    Raises:
-        MalformedExpression: rattler-build has no such operation.
-    """
+    """Return the function that evaluates a node in a scope."""
     maker = _EVALUATOR_BY_NODE_TYPE.get(type(node))
     if maker is None:
         raise MalformedExpression(f"{type(node).__name__} is not supported", node.lineno - 1)
@@ -293,9 +289,6 @@ def names_in_script_line(source: str) -> frozenset[str]:
     """Return the names that a line of a script asks for: it is rendered by the build, where statements may stand, too.
 
     As rattler-build does, expressions count with and without a dollar sign, and what macros hold does not.
-
-    Raises:
-        MalformedExpression: it is malformed.
     """
     try:
         return frozenset(_names_in_statements(_parse_template(_OF_SCRIPTS, source)))
@@ -382,11 +375,7 @@ def _names_in_node(node: nodes.Node) -> Iterator[str]:
 
 
 def required_names(source: str) -> frozenset[str]:
-    """Return the names without whose values a template cannot be rendered: no default, and not only compared.
-
-    Raises:
-        MalformedExpression: it is malformed.
-    """
+    """Return the names without whose values a template cannot be rendered: no default, and not only compared."""
     try:
         return frozenset(name for node in _parsed_template_nodes(source) for name in _required_names_in_node(node))
     except RecursionError as error:

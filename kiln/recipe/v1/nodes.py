@@ -51,11 +51,7 @@ def is_empty_node(node: Any) -> bool:
 
 
 def compile_scalar(node: PlacedText, compile_: Callable[[str], Result]) -> Result:
-    """Return what a scalar's expression, template or script is compiled to.
-
-    Raises:
-        TemplateFault: it is malformed.
-    """
+    """Return what a scalar's expression, template or script is compiled to."""
     try:
         return compile_(str(node))
     except MalformedExpression as error:
@@ -66,11 +62,7 @@ def compile_scalar(node: PlacedText, compile_: Callable[[str], Result]) -> Resul
 def evaluate_scalar(
     node: PlacedText, what: CompiledExpression, scope: VariantScope, as_type: Callable[[Any], Result]
 ) -> Result:
-    """Return the value of a scalar's expression or template, as ``as_type`` converts it.
-
-    Raises:
-        TemplateFault: it has none, with the scalar's place.
-    """
+    """Return the value of a scalar's expression or template, as ``as_type`` converts it."""
     errors.record_place(RECIPE, node.line)  # for the error of a process that is ended while it is at it
     try:
         return as_type(what.steps(scope))
@@ -88,11 +80,7 @@ def _misspelling_hint(what: CompiledExpression, scope: VariantScope) -> str:
 
 
 def require_scalar(node: Any) -> PlacedText:
-    """Return a node that is a scalar.
-
-    Raises:
-        RecipeFault: it is a list or a mapping.
-    """
+    """Return a node that is a scalar."""
     if isinstance(node, PlacedText):
         return node
     raise node_error(
@@ -198,11 +186,7 @@ def require_mapping(node: Any, what: str) -> Mapping[str, Any]:
 
 
 def require_known_keys(node: Mapping[str, Any], known: Iterable[str], what: str) -> None:
-    """Refuse keys that a mapping may not have, all at once.
-
-    Raises:
-        RecipeFault: there are some.
-    """
+    """Refuse keys that a mapping may not have, all at once."""
     raise_all(unknown_key_errors(node, known, what))
 
 

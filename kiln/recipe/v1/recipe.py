@@ -76,7 +76,6 @@ def _names_independent_of_variant(recipe: RecipeV1) -> set[str]:
 
 
 def _names_with_scalars(node: Any, key: str) -> Iterator[tuple[str, PlacedText]]:
-    """Yield each name with the scalar in which it stands."""
     if isinstance(node, dict):
         for inner, value in node.items():
             yield from _names_with_scalars(value, key if inner in {"then", "else"} else str(inner))
@@ -241,11 +240,7 @@ class RecipeV1:
         return require_mapping(self.root.get("context"), "context")
 
     def require_valid(self) -> None:
-        """Refuse what no recipe may say, whatever the variant.
-
-        Raises:
-            RecipeFault: a section is not known, the schema is another version, or outputs are not a list.
-        """
+        """Refuse what no recipe may say, whatever the variant."""
         if self.has_outputs and "requirements" in self.root:
             what = "a recipe with outputs has no requirements of its own"
             raise node_error(_key_node(self.root, "requirements"), what, hint="write them into each output")
@@ -265,10 +260,7 @@ class RecipeV1:
 
     def _check_keys(self) -> None:
         """Refuse all unknown keys at once, also in branches that no variant takes, as rattler-build does."""
-        known = (
-            *(v1_sections.SEVERAL if self.has_outputs else v1_sections.SINGLE),
-            "$schema",
-        )
+        known = (*(v1_sections.SEVERAL if self.has_outputs else v1_sections.SINGLE), "$schema")
         faults = [
             *unknown_key_errors(self.root, known, "a recipe"),
             *(unknown_key_error(unknown.key, unknown.known, unknown.section) for unknown in unknown_keys(self.root)),
@@ -311,11 +303,7 @@ class RecipeV1:
     # -- evaluation -----------------------------------------------------------------------------------------
 
     def package_at_variant(self, index: int, scope: VariantScope) -> PackageAtVariant:
-        """Return one package at a variant, of its scope; of a skipped one, only ``build`` is evaluated.
-
-        Raises:
-            KilnError: the recipe cannot be evaluated there, with the line.
-        """
+        """Return one package at a variant, of its scope; of a skipped one, only ``build`` is evaluated."""
         if self.has_outputs:
             return self._evaluate_output(self.entries[index], scope)
         return self._evaluate_single_package(scope)
@@ -352,10 +340,7 @@ class RecipeV1:
         package = v1_sections.PACKAGE(entry["package"], scope)
         if "version" not in package:
             package |= v1_sections.PACKAGE(self.root.get("recipe"), scope) | package
-        whole, own = (
-            v1_sections.BUILD(self.root.get("build"), scope),
-            v1_sections.BUILD(entry.get("build"), scope),
-        )
+        whole, own = (v1_sections.BUILD(self.root.get("build"), scope), v1_sections.BUILD(entry.get("build"), scope))
         sections: dict[str, Any] = {"build": _merged_build_section(whole, own, with_script=top)}
         if not sections["build"].get("skip"):
             sections |= self._evaluated_sections(entry, scope, top=top)
@@ -411,7 +396,6 @@ class RecipeV1:
     # -- staging --------------------------------------------------------------------------------------------
 
     def _inherited_staging(self, entry: Mapping[str, Any], scope: VariantScope) -> StagingAtVariant | None:
-        """Return the staging output that an output inherits, if it names one."""
         node = entry.get("inherit")
         if is_empty_node(node):
             return None

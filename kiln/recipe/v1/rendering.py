@@ -34,13 +34,7 @@ from kiln.recipe.v1.recipe import (
     malformed_skip_warnings,
     requirement_versions_from_variant,
 )
-from kiln.recipe.v1.variants import (
-    BuildIdentities,
-    BuildIdentity,
-    RecipePackages,
-    VariantFileV1,
-    require_valid_names,
-)
+from kiln.recipe.v1.variants import BuildIdentities, BuildIdentity, RecipePackages, VariantFileV1, require_valid_names
 from kiln.recipe.variants.files import Platform, VariantSource, load_variant_file
 from kiln.recipe.variants.space import Space
 
@@ -245,11 +239,7 @@ _SHARED: dict[tuple[object, ...], RecipeV1] = {}
 
 
 def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) -> RenderedConfig:
-    """Return every output of a config, in the order in which they can be built.
-
-    Raises:
-        KilnError: the recipe or a variant file is at fault.
-    """
+    """Return every output of a config, in the order in which they can be built."""
     recipe = cached_recipe_v1(feedstock)
     space = variant_space_of_config(feedstock, config)
     rendering = RecipePackages(recipe, space, config.platform, build_platform)

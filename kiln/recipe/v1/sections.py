@@ -41,11 +41,7 @@ Requirement = str | Pin
 
 
 def parse_requirement(given: str) -> Requirement:
-    """Return a requirement from its text.
-
-    Raises:
-        ValueError: it is neither a match spec nor a pin.
-    """
+    """Return a requirement from its text."""
     return _parse_pin(given) if given.lstrip().startswith("{") else canonical_spec(given)
 
 

@@ -32,31 +32,19 @@ NOTHING = Undefined(silent=True)
 
 
 def require_defined(value: Any) -> Any:
-    """Return a value that is defined.
-
-    Raises:
-        InvalidOperation: it is not.
-    """
+    """Return a value that is defined."""
     if isinstance(value, Undefined) and not value.silent:
         raise InvalidOperation(f"{value.name} is not defined" if value.name else "the value is not defined")
     return value
 
 
 def is_true(value: Any) -> bool:
-    """Return whether a value counts as true.
-
-    Raises:
-        InvalidOperation: it is not defined.
-    """
+    """Return whether a value counts as true."""
     return False if require_defined(value) is NOTHING else bool(value)
 
 
 def printed_text(value: Any) -> str:
-    """Return a value as it is printed.
-
-    Raises:
-        InvalidOperation: it is not defined.
-    """
+    """Return a value as it is printed."""
     if isinstance(value, str):
         return str(value)
     if require_defined(value) is NOTHING:
@@ -134,11 +122,7 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def are_equal(left: Any, right: Any) -> bool:
-    """Return whether two values are equal.
-
-    Raises:
-        InvalidOperation: one of them is not defined.
-    """
+    """Return whether two values are equal."""
     return bool(require_defined(left) == require_defined(right))
 
 

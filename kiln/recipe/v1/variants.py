@@ -172,8 +172,7 @@ class BuildIdentities:
         written = json.dumps(data, sort_keys=True, ensure_ascii=False)
         digest = hashlib.sha1(written.encode(), usedforsecurity=False).hexdigest()[:7]
         return BuildIdentity(
-            build_string=_build_string(package, data, digest),
-            hash_input={key: values[key] for key in sorted(values)},
+            build_string=_build_string(package, data, digest), hash_input={key: values[key] for key in sorted(values)}
         )
 
     def _version_and_build_of_pin(self, package: PackageAtVariant, name: str) -> str:
@@ -289,11 +288,7 @@ class RecipePackages:
         return sum(one.scope.variant.get(key) == other.scope.variant.get(key) for key in self._loops)
 
     def _cached_package(self, index: int, variant: Mapping[str, Any]) -> PackageAtVariant:
-        """Return a package at a variant, evaluated once.
-
-        Raises:
-            RecipeFault: no evaluation is left.
-        """
+        """Return a package at a variant, evaluated once."""
         key = (index, tuple(variant.get(loop) for loop in self._loops))
         result = self._evaluated.get(key)
         if result is None:
@@ -330,11 +325,7 @@ class RecipePackages:
 
 
 def require_valid_names(package: PackageAtVariant, identity: BuildIdentity) -> None:
-    """Refuse names that are not conda's, or that lead out of a folder: they become parts of paths.
-
-    Raises:
-        RecipeFault: with the name.
-    """
+    """Refuse names that are not conda's, or that lead out of a folder: they become parts of paths."""
     if package.staging and (why := invalid_name_reason(package.staging.name, "package name")):
         raise package.placed_error(f"the name {package.staging.name[:80]!r} of the staging output is invalid", why)
     given = {"package name": package.name.lower(), "version": package.version, "build string": identity.build_string}
@@ -370,12 +361,10 @@ def packages_with_variant_subspaces(
 
 
 def _read_and_hashed_keys(package: PackageAtVariant) -> frozenset[str]:
-    """Return the keys that a package reads and hashes itself."""
     return package.hashed | package.scope.reads
 
 
 def _subspaces_by_value(space: Space, key: str) -> Iterator[Space]:
-    """Yield the parts of a space in which a key has one value."""
     dimension = space.dimension(key)
     for value in dimension.values(key) if dimension else ():
         yield space.where(key, [value])

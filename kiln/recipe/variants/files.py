@@ -15,7 +15,7 @@ from kiln.base.system.files import file_content_stamp
 from kiln.base.yaml import Document, ScalarInterpretation, parse_document, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kiln.conda.solve import VirtualPackages
@@ -289,104 +289,57 @@ def check_variant_source(source: VariantSource) -> None:
         groups = zip_groups(source.values.get("zip_keys"))
     except ValueError as error:
         raise VariantFault("malformed zip_keys", at=source.place_of_key("zip_keys"), why=str(error)) from error
-    faults = [
-        *_hidden_character_faults(source),
-        *_target_platform_faults(source),
-        *_nested_value_faults(source),
-        *_pin_run_as_build_faults(source),
-        *_dash_in_key_faults(source),
-        *_missing_zipped_key_faults(source, groups),
-        *_repeated_zipped_key_faults(source, groups),
-        *_zip_length_faults(source, groups),
-    ]
-    raise_all(faults)
+    raise_all([*_value_faults(source), *_zip_faults(source, groups)])
 
 
-def _hidden_character_faults(source: VariantSource) -> list[VariantFault]:
-    """Return the faults of keys and values with hidden characters, because they become parts of names."""
-    return [
-        VariantFault(
-            f"{str(key)!r} has a control character or one that reorders text",
-            at=source.place_of_key(key),
-            why=", ".join(repr(text) for text in texts if HIDDEN.search(text))[:200],
-            hint="remove the character",
-        )
-        for key, value in source.values.items()
-        if HIDDEN.search(" ".join(texts := [str(key), *map(str, () if isinstance(value, dict) else as_list(value))]))
-    ]
-
-
-def _target_platform_faults(source: VariantSource) -> list[VariantFault]:
-    return [
-        VariantFault(
-            f"target_platform is {str(value)!r}, which is not a subdir of conda's",
-            at=source.place_of_key("target_platform"),
-            why="packages for it are in a channel folder of that name",
-            hint=did_you_mean(str(value), PLATFORMS) or f"one of {', '.join(sorted(PLATFORMS))}",
-        )
-        for value in as_list(source.values.get("target_platform"))
-        if not is_subdir(str(value))
-    ]
-
-
-def _nested_value_faults(source: VariantSource) -> list[VariantFault]:
-    return [
-        VariantFault(
-            f"{key} has a value that is neither text nor number", at=source.place_of_key(key), why=str(value)[:80]
-        )
-        for key, value in source.values.items()
-        if isinstance(value, list) and key != "zip_keys" and any(isinstance(item, (dict, list)) for item in value)
-    ]
-
-
-def _pin_run_as_build_faults(source: VariantSource) -> list[VariantFault]:
+def _value_faults(source: VariantSource) -> Iterator[VariantFault]:
+    place = source.place_of_key
+    for key, value in source.values.items():  # keys and values become parts of names
+        texts = [str(key), *map(str, () if isinstance(value, dict) else as_list(value))]
+        if HIDDEN.search(" ".join(texts)):
+            what = f"{str(key)!r} has a control character or one that reorders text"
+            why = ", ".join(repr(text) for text in texts if HIDDEN.search(text))[:200]
+            yield VariantFault(what, at=place(key), why=why, hint="remove the character")
+    for value in as_list(source.values.get("target_platform")):
+        if not is_subdir(str(value)):
+            what = f"target_platform is {str(value)!r}, which is not a subdir of conda's"
+            hint = did_you_mean(str(value), PLATFORMS) or f"one of {', '.join(sorted(PLATFORMS))}"
+            why = "packages for it are in a channel folder of that name"
+            yield VariantFault(what, at=place("target_platform"), why=why, hint=hint)
+    for key, value in source.values.items():
+        if isinstance(value, list) and key != "zip_keys" and any(isinstance(item, (dict, list)) for item in value):
+            what = f"{key} has a value that is neither text nor number"
+            yield VariantFault(what, at=place(key), why=str(value)[:80])
     pins = source.values.get("pin_run_as_build") or {}
-    if isinstance(pins, dict) and all(isinstance(pin, dict) or _PIN.fullmatch(str(pin)) for pin in pins.values()):
-        return []
-    what = "pin_run_as_build is not a mapping of packages to their pins"
-    hint = "python: {min_pin: x.x, max_pin: x.x}, or python: x.x"
-    return [VariantFault(what, at=source.place_of_key("pin_run_as_build"), hint=hint)]
+    if not isinstance(pins, dict) or not all(
+        isinstance(pin, dict) or _PIN.fullmatch(str(pin)) for pin in pins.values()
+    ):
+        what = "pin_run_as_build is not a mapping of packages to their pins"
+        hint = "python: {min_pin: x.x, max_pin: x.x}, or python: x.x"
+        yield VariantFault(what, at=place("pin_run_as_build"), hint=hint)
+    for key in source.values:
+        if "-" in str(key):
+            yield VariantFault(f"the key {key!r} has a dash", at=place(key), hint=f"write {key.replace('-', '_')!r}")
 
 
-def _dash_in_key_faults(source: VariantSource) -> list[VariantFault]:
-    return [
-        VariantFault(
-            f"the key {key!r} has a dash", at=source.place_of_key(key), hint=f"write {key.replace('-', '_')!r}"
-        )
-        for key in source.values
-        if "-" in str(key)
-    ]
-
-
-def _missing_zipped_key_faults(source: VariantSource, groups: list[tuple[str, ...]]) -> list[VariantFault]:
-    return [
-        VariantFault(f"the zipped key {key!r} has no values in {source.name}", at=source.place_of_key("zip_keys"))
-        for group in groups
-        for key in group
-        if key not in source.values
-    ]
-
-
-def _repeated_zipped_key_faults(source: VariantSource, groups: list[tuple[str, ...]]) -> list[VariantFault]:
+def _zip_faults(source: VariantSource, groups: list[tuple[str, ...]]) -> Iterator[VariantFault]:
+    at = source.place_of_key("zip_keys")
+    for key in (key for group in groups for key in group if key not in source.values):
+        yield VariantFault(f"the zipped key {key!r} has no values in {source.name}", at=at)
     distinct = [key for group in {frozenset(group) for group in groups} for key in group]
-    return [
-        VariantFault(f"the key {key!r} is in more than one group of zip_keys", at=source.place_of_key("zip_keys"))
-        for key in sorted({key for key in distinct if distinct.count(key) > 1})
-    ]
-
-
-def _zip_length_faults(source: VariantSource, groups: list[tuple[str, ...]]) -> list[VariantFault]:
-    faults = []
+    for key in sorted({key for key in distinct if distinct.count(key) > 1}):
+        yield VariantFault(f"the key {key!r} is in more than one group of zip_keys", at=at)
     for group in groups:
         lengths = {key: len(as_list(source.values[key])) for key in group if key in source.values}
         if len(set(lengths.values())) > 1:
-            why = ", ".join(f"{key} has {count}" for key, count in lengths.items())
             usual = max(lengths.values(), key=list(lengths.values()).count)
             odd = next(key for key, count in lengths.items() if count != usual)
-            hint = "give every key of the group the same number of values"
-            at = source.place_of_key(odd)
-            faults.append(VariantFault("zipped keys have different numbers of values", at=at, why=why, hint=hint))
-    return faults
+            yield VariantFault(
+                "zipped keys have different numbers of values",
+                at=source.place_of_key(odd),
+                why=", ".join(f"{key} has {count}" for key, count in lengths.items()),
+                hint="give every key of the group the same number of values",
+            )
 
 
 Spec = dict[str, "Any"]

@@ -161,7 +161,6 @@ class Dimension:
 
     @cached_property
     def _row_indexes_by_value(self) -> dict[str, dict[str, list[int]]]:
-        """The indexes of the rows for each value of each key."""
         indexes: dict[str, dict[str, list[int]]] = {key: {} for key in self.keys}
         for index, row in enumerate(self.rows):
             for key, value in zip(self.keys, row, strict=True):

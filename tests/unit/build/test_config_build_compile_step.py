@@ -16,7 +16,7 @@ from kiln.conda.channel import LocalChannel
 from kiln.feedstock import config_file
 from kiln.recipe import pins, render
 from kiln.state.store.compile_cache import json_digest
-from tests.unit.recipe.v1.test_rendering_v1 import feedstock
+from tests.unit.recipe.v1.test_rendering import feedstock
 
 if TYPE_CHECKING:
     from pathlib import Path

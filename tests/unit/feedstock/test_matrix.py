@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import shutil
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -7,16 +9,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kiln.base.errors import MalformedYaml, RecipeFault, UnknownConfig, VariantFault
+from kiln.base.errors import MalformedYaml, RecipeFault, VariantFault
 from kiln.feedstock import config_file, matrix, rerender
 from kiln.feedstock.config_file import ci_support_text
 from kiln.feedstock.matrix import config_name
 from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import render
 from tests import builders
-from tests.builders import LINUX_ONLY, PINNING, copied
+from tests.builders import FIXTURES, LINUX_ONLY, NAMES, PINNING, copied, expected
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kiln.recipe.feedstock import Feedstock
+
 
 RECIPE = """\
 package:
@@ -77,22 +83,6 @@ def test_files_that_no_config_has_are_removed_and_others_left(tmp_path: Path) ->
     assert rerender.write_ci_support(feedstock, configs).missing == ()
 
 
-def test_an_unknown_config_names_those_near(tmp_path: Path) -> None:
-    feedstock = builders.feedstock(tmp_path, RECIPE)
-    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
-    with pytest.raises(UnknownConfig) as caught:
-        config_file.read_config(feedstock, "linux_46_")
-    assert "'linux_64_'" in caught.value.hint
-    with pytest.raises(UnknownConfig):
-        config_file.read_config(feedstock, "../recipe/meta")
-
-
-def test_a_file_may_be_named_by_its_path(tmp_path: Path) -> None:
-    feedstock = builders.feedstock(tmp_path, RECIPE)
-    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
-    assert config_file.read_config(feedstock, ".ci_support/linux_64_.yaml").name == "linux_64_"
-
-
 def test_zipped_keys_of_different_lengths_are_placed(tmp_path: Path) -> None:
     variants = "zip_keys:\n  -\n    - alpha\n    - beta\nalpha:\n  - 1\n  - 2\nbeta:\n  - 1\n"
     with pytest.raises(VariantFault) as caught:
@@ -135,35 +125,17 @@ def test_no_settings_are_conda_forges_own(tmp_path: Path) -> None:
     assert [config.platform for config in matrix.configs(feedstock)] == ["linux-64", "osx-64", "win-64"]
 
 
-def test_long_names_end_in_a_hash_and_odd_characters_are_left_out() -> None:
-    assert config_name("linux_64", {"a": ["<1*,2"]}, {"a", "target_platform"}, "x") == "linux_64_a1_2"
-    long = config_name("linux_64", {"a": ["v" * 300]}, {"a"}, "x")
-    assert len(f"C:/Users/runnerx/_work/x-feedstock/x-feedstock/.ci_support/{long}.yaml") == 259
-    assert long[-10:-8] == "_h"
-
-
-def test_the_same_feedstock_is_expanded_the_same_way_again(tmp_path: Path) -> None:
-    feedstock = copied("selectors", tmp_path)
-    assert matrix.configs(feedstock, PINNING) == matrix.configs(recipe_feedstock.load(feedstock.root), PINNING)
-
-
-def test_linux_alone_has_no_other_configs(tmp_path: Path) -> None:
-    configs = matrix.configs(builders.feedstock(tmp_path, RECIPE, forge=LINUX_ONLY))
-    assert {config.platform for config in configs} == {"linux-64"}
-
-
-def test_a_name_is_the_platform_and_each_looping_key_with_its_value() -> None:
-    config = {"python": ["3.11.* *_cpython"], "cuda": ["12.9"], "target_platform": ["linux-64"], "zlib": ["1"]}
-    name = config_name("linux_64", config, ["python", "cuda", "target_platform"], "small")
-    assert name == "linux_64_cuda12.9python3.11.____cpython"
-
-
-def test_the_only_config_of_a_platform_has_an_empty_part() -> None:
-    assert config_name("linux_64", {}, [], "small") == "linux_64_"
-
-
-def test_characters_that_paths_may_not_have_are_dropped() -> None:
-    assert config_name("win_64", {"a": ['<1>:2/3|4?*"']}, ["a"], "small") == "win_64_a1234_"
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"python": ["3.11.* *_cpython"], "cuda": ["12.9"], "zlib": ["1"]}, "linux_64_cuda12.9python3.11.____cpython"),
+        ({"target_platform": ["linux-64"]}, "linux_64_"),
+        ({"cuda": ['<1>:2/3|4?*,"']}, "linux_64_cuda1234_"),
+    ],
+)
+def test_a_name_is_the_platform_and_each_looping_key_with_its_value(config: dict[str, Any], name: str) -> None:
+    keys = config.keys() & {"python", "cuda", "target_platform"}
+    assert config_name("linux_64", config, keys, "small") == name
 
 
 @pytest.mark.parametrize("feedstock", ["small", "a-name-that-takes-more-of-the-path"])
@@ -175,3 +147,55 @@ def test_a_name_that_is_too_long_for_windows_ends_in_a_hash_of_itself(feedstock:
     assert len(f"{folder}{names[0]}.yaml") == LONGEST
     room = LONGEST - len(f"{folder}linux_64_key.yaml")
     assert config_name("linux_64", {"key": ["a" * room]}, ["key"], feedstock) == f"linux_64_key{'a' * room}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_files_are_conda_smithys(name: str, tmp_path: Path) -> None:
+    target = expected(name)
+    result = {
+        f"{config.name}.yaml": config_file.config_file_text(config)
+        for config in matrix.configs(copied(name, tmp_path), PINNING)
+    }
+    assert target["ci_support"].items() <= result.items()
+    assert not target["complete"] or result.keys() == target["ci_support"].keys()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if expected(name)["render"]])
+def test_the_outputs_are_conda_builds(name: str, tmp_path: Path) -> None:
+    feedstock, target = copied(name, tmp_path), expected(name)
+    for file, text in target["ci_support"].items():
+        (feedstock.config_folder / file).parent.mkdir(exist_ok=True)
+        (feedstock.config_folder / file).write_text(text)
+    for config, outputs in target["render"].items():
+        result = render.as_plain_data(render.render(feedstock, config_file.read_config(feedstock, config)))
+        assert sorted(result, key=identity) == sorted(outputs, key=identity)
+
+
+def identity(output: dict[str, Any]) -> tuple[str, str, str]:
+    return output["name"], output["version"], output["build"]
+
+
+RECIPES = FIXTURES / "recipes"
+
+
+@pytest.fixture(params=["tensorflow", "serving"])
+def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Feedstock, dict[str, Any]]:
+    """A recipe where it may be written, and what the reference tools make of it without any pinning."""
+    root = tmp_path / f"{request.param}-feedstock"
+    shutil.copytree(RECIPES / request.param, root)
+    return recipe_feedstock.load(root), json.loads((root / "expected.json").read_text())
+
+
+def test_the_configs_are_conda_smithys(recipe: tuple[Feedstock, dict[str, Any]]) -> None:
+    feedstock, expected = recipe
+    result = {f"{config.name}.yaml": config_file.config_file_text(config) for config in matrix.configs(feedstock)}
+    assert result == expected["ci_support"]
+
+
+def test_the_outputs_are_conda_builds_own(recipe: tuple[Feedstock, dict[str, Any]]) -> None:
+    feedstock, expected = recipe
+    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
+    for config, outputs in expected["render"].items():
+        result = render.as_plain_data(render.render(feedstock, config_file.read_config(feedstock, config)))
+        assert {item["name"]: item for item in result} == {item["name"]: item for item in outputs}
+        assert len(result) == len(outputs)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from kiln.base.errors import MalformedYaml, RecipeFault
-from kiln.feedstock.settings import TypedSettings, no_effect_notes, read_document, setting_definitions
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kiln.base.errors import BudgetSpent, MalformedYaml, RecipeFault
+from kiln.cli import main
+from kiln.feedstock import settings
+from kiln.feedstock import settings as feedstock_settings
+from kiln.feedstock.settings import TypedSettings, UsedBy, no_effect_notes, read_document, setting_definitions
 
 
 def written(folder: Path, text: str) -> Path:
@@ -113,3 +116,117 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(RecipeFault, match="unknown setting 'githb'"):
             read_document(path)
+
+
+KEYS = Path(__file__).with_name("conda_smithy_keys.txt")
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "conda-forge-yml.md"
+SECTIONS = {
+    UsedBy.MATRIX: "The matrix",
+    UsedBy.BUILD: "Builds",
+    UsedBy.WORKFLOW: "The workflow",
+    UsedBy.PUBLISH: "Publication",
+    UsedBy.LINT: "The linter",
+    UsedBy.NONE: "Without effect",
+    UsedBy.OTHERS: "Of other programs",
+}
+
+
+def rows_of(part: UsedBy) -> list[str]:
+    """Return the rows of a part's table on the page: settings of one effect share a row."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, setting in feedstock_settings.rows_of_settings_table().items():
+        if name and setting.used_by is part:
+            groups.setdefault((setting.effect, setting.replacement), []).append(f"`{name}`")
+    return [
+        f"| {', '.join(names)} | {effect}{f'. Deprecated: use {replacement}' if replacement else ''} |"
+        for (effect, replacement), names in groups.items()
+    ]
+
+
+def test_the_table_has_all_keys_of_conda_smithy_and_kilns_own_section() -> None:
+    keys = {line for line in KEYS.read_text().splitlines() if not line.startswith("#")}
+    assert len(keys) > 100
+    assert {key for key in feedstock_settings.setting_definitions() if key and key.partition(".")[0] != "kiln"} == keys
+
+
+def test_every_setting_has_an_effect_or_the_reason_why_not() -> None:
+    assert [
+        name for name, setting in feedstock_settings.rows_of_settings_table().items() if name and not setting.effect
+    ] == []
+
+
+@pytest.mark.parametrize("part", list(UsedBy))
+def test_the_page_has_the_table(part: UsedBy) -> None:
+    _, _, rest = PAGE.read_text().partition(f"## {SECTIONS[part]}\n")
+    section = rest.partition("\n## ")[0].splitlines()
+    assert [line for line in section if line.startswith("| `")] == rows_of(part)
+
+
+def test_what_conda_smithy_ignores_is_not_a_fault_for_its_linter() -> None:
+    settings = {"provider": {"linux_46": "azure"}, "workflow_settings": {"pagefile_size": [{"platfrom": "linux_64"}]}}
+    assert list(feedstock_settings.SchemaCheck().faults(settings)) == []
+    assert [(fault.path, fault.cure) for fault in feedstock_settings.unknown_settings_smithy_ignores(settings)] == [
+        (("provider", "linux_46"), "did you mean 'linux_64' or 'linux' or 'linux_32'?"),
+        (("workflow_settings", "pagefile_size"), ""),
+    ]
+
+
+def test_settings_without_use_have_their_reason() -> None:
+    settings = {"docker": {"command": "sh", "fallback_image": "x"}, "choco": None, "bot": {"automerge": True}}
+    [fault] = feedstock_settings.settings_without_use(settings)
+    assert (fault.path, fault.cure) == (
+        ("docker", "command"),
+        feedstock_settings.setting_definitions()["docker.command"].effect,
+    )
+
+
+def test_an_unlisted_setting_belongs_to_the_one_that_contains_it() -> None:
+    assert (
+        feedstock_settings.setting_definition_of_path(("conda_build", "filename_hashing"))
+        == feedstock_settings.setting_definitions()["conda_build"]
+    )
+    assert (
+        feedstock_settings.setting_definition_of_path(("azure", "settings_linux", "other"))
+        == feedstock_settings.setting_definitions()["azure.settings_linux"]
+    )
+    assert feedstock_settings.setting_definition_of_path(("unknown",)) is None
+
+
+PAGE_EXAMPLES = (Path(__file__).parents[3] / "docs" / "how-to" / "build-in-ci.md").read_text()
+EXAMPLES: list[tuple[str, str]] = re.findall(r"```(yaml|sh)\n(.*?)```", PAGE_EXAMPLES, re.DOTALL)
+
+
+def test_the_commands_of_the_page_have_options_of_kiln() -> None:
+    commands = [line for line in PAGE_EXAMPLES.splitlines() if "build-locally.py" in line and "--handover" in line]
+    assert len(commands) >= 5
+    parser, _ = main.command_parser_and_module("build")
+    for line in commands:
+        words = line.partition("build-locally.py")[2].partition("||")[0].replace('"', "").split()
+        options = parser.parse_args(words)
+        assert options.budget.seconds in {2.5 * 3600, 5.5 * 3600}
+        assert options.handover.name == "handover"
+
+
+def test_the_settings_of_the_page_are_kilns() -> None:
+    sections: list[Any] = [yaml.safe_load(text) for kind, text in EXAMPLES if kind == "yaml"]
+    names = [f"kiln.{name}" for section in sections for name in (section.get("kiln") or {})]
+    assert len(names) >= 6
+    assert set(names) <= settings.setting_definitions().keys()
+
+
+@pytest.mark.parametrize("example", [text for kind, text in EXAMPLES if "--handover" in text and "CONFIG" in text])
+def test_each_example_knows_the_exit_code_of_an_unfinished_build(example: str) -> None:
+    if "code" in example:
+        assert str(BudgetSpent.exit_code) in example
+
+
+def test_each_job_of_gitlab_and_azure_continues_the_one_before() -> None:
+    parsed = [yaml.safe_load(text) for kind, text in EXAMPLES if kind == "yaml"]
+    (gitlab,) = [text for text in parsed if ".job" in text]
+    assert gitlab[".job"]["allow_failure"] == {"exit_codes": BudgetSpent.exit_code}
+    assert [gitlab[f"build-{number}"].get("needs") for number in (1, 2, 3)] == [None, ["build-1"], ["build-2"]]
+    assert gitlab["build-3"]["allow_failure"] is False
+    (azure,) = [text for text in parsed if "jobs" in text]
+    first, second = azure["jobs"]
+    assert second["dependsOn"] == first["job"]
+    assert f"dependencies.{first['job']}.outputs['{first['steps'][0]['name']}.unfinished']" in second["condition"]

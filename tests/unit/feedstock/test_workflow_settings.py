@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.base import yaml
+from kiln.base import files, yaml
 from kiln.feedstock import workflow_settings
+from kiln.feedstock.workflow_settings import GITHUB, MINUTES
 from tests.workflow_variants import SETTINGS, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 
 TRUSTED = ("trusted: build.yml", "other systems: build.yml")
 Jobs = dict[str, dict[str, Any]]
@@ -105,3 +107,13 @@ def test_the_workflows_variables_are_reserved(workflows: dict[str, Any]) -> None
         for name in holder.get("env", ())
     }
     assert names - secrets == workflow_settings.WORKFLOW
+
+
+def test_each_limit_has_a_source() -> None:
+    rows = files.csv_rows(workflow_settings.TABLE)
+    assert rows
+    assert all(int(row["value"]) > 0 and row["unit"] and row["source"].startswith("https://") for row in rows)
+
+
+def test_a_job_lasts_as_long_as_the_service_allows() -> None:
+    assert workflow_settings.limit_of_service(GITHUB, "job minutes").value == MINUTES

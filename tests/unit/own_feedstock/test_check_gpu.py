@@ -80,10 +80,7 @@ def test_the_exit_code_and_the_last_lines_name_what_fails(
 
 @pytest.mark.parametrize(
     ("code", "reason"),
-    [
-        ("raise SystemExit(3)", "the process ended with 3"),
-        ("import os; os.kill(os.getpid(), 9)", "SIGKILL"),
-    ],
+    [("raise SystemExit(3)", "the process ended with 3"), ("import os; os.kill(os.getpid(), 9)", "SIGKILL")],
 )
 def test_a_process_that_begins_nothing_fails_once(check_gpu: Any, tmp_path: Path, code: str, reason: str) -> None:
     script = tmp_path / "operations.py"

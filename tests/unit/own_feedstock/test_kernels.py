@@ -85,11 +85,7 @@ def test_a_wheel_for_the_cpu_is_not_looked_into(scripts: Any, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("capability", "library", "said"),
     [
-        (
-            "sm_80",
-            "tensorflow/libtensorflow_cc.so.2",
-            "libtensorflow_cc.so.2 in .*whl has no kernel for sm_80",
-        ),
+        ("sm_80", "tensorflow/libtensorflow_cc.so.2", "libtensorflow_cc.so.2 in .*whl has no kernel for sm_80"),
         ("sm_90", "tensorflow/none.so", "has no tensorflow/none.so"),
     ],
 )

@@ -105,8 +105,7 @@ def test_the_api_is_one_package_for_every_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "verdict"),
-    [(CPU, Verdict.WORKS), (CUDA, Verdict.WORKS), (NEWEST, Verdict.COSTS), (P3, Verdict.WORKS)],
+    ("config", "verdict"), [(CPU, Verdict.WORKS), (CUDA, Verdict.WORKS), (NEWEST, Verdict.COSTS), (P3, Verdict.WORKS)]
 )
 def test_the_doctor_lets_every_config_through(config: str, verdict: Verdict) -> None:
     """Upstream builds with CUDA 12.5 alone, so 12.9 is of the same major version and untested."""

@@ -15,24 +15,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_feedstock_is_found_by_its_recipe(tmp_path: Path) -> None:
+def test_a_feedstock_is_found_by_its_recipe_in_either_format(tmp_path: Path) -> None:
     (tmp_path / "recipe").mkdir()
-    (tmp_path / "recipe" / "meta.yaml").touch()
+    (tmp_path / "recipe" / "link").symlink_to("nowhere")  # which is no fault
+    (tmp_path / "recipe" / "recipe.yaml").touch()
+    assert feedstock.load(tmp_path).recipe_v1 == tmp_path / "recipe" / "recipe.yaml"
+    (tmp_path / "recipe" / "recipe.yaml").rename(tmp_path / "recipe" / "meta.yaml")
     assert feedstock.load(tmp_path).meta == tmp_path / "recipe" / "meta.yaml"
-
-
-def test_a_folder_inside_a_feedstock_names_it(tmp_path: Path) -> None:
-    (tmp_path / "recipe").mkdir()
-    (tmp_path / "recipe" / "meta.yaml").touch()
     with pytest.raises(FeedstockNotFound) as caught:
         feedstock.load(tmp_path / "recipe")
     assert caught.value.hint == f"-C {tmp_path}"
-
-
-def test_a_feedstock_is_found_by_its_recipe_in_the_other_format(tmp_path: Path) -> None:
-    (tmp_path / "recipe").mkdir()
-    (tmp_path / "recipe" / "recipe.yaml").touch()
-    assert feedstock.load(tmp_path).recipe_v1 == tmp_path / "recipe" / "recipe.yaml"
 
 
 def test_a_folder_without_a_recipe_names_both_formats(tmp_path: Path) -> None:
@@ -84,13 +76,6 @@ def test_pipes_sockets_and_devices_are_refused_at_once(
     make(tmp_path / place)
     with pytest.raises(SystemFault, match=r"is a (?:pipe|socket|device), not a file"):
         ArtifactLayout.for_feedstock(feedstock.load(tmp_path))
-
-
-def test_a_link_that_leads_nowhere_is_no_fault(tmp_path: Path) -> None:
-    (tmp_path / "recipe").mkdir()
-    (tmp_path / "recipe" / "meta.yaml").touch()
-    (tmp_path / "recipe" / "link").symlink_to("nowhere")
-    feedstock.load(tmp_path)
 
 
 @pytest.mark.parametrize(("name", "more"), [("a b", " "), ("a,b", ",")])

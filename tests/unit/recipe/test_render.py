@@ -128,11 +128,6 @@ def test_what_a_build_needs_is_there(tmp_path: Path) -> None:
     assert package.about == {"license": "MIT"}
 
 
-def test_bounds_stay_open_before_they_are_closed(tmp_path: Path) -> None:
-    found = named(rendered(tmp_path), "py-top")[0]
-    assert found.requirements.run == ("python", "libtop", "libtop", "zlib", "other", "bounded")
-
-
 def test_closed_bounds_are_ranges_and_exact_builds(tmp_path: Path) -> None:
     found = recipe_pins.close_static_pins(rendered(tmp_path))
     (library,) = named(found, "libtop")
@@ -231,23 +226,11 @@ def test_a_requirement_that_is_no_match_spec_is_refused(spec: str, tmp_path: Pat
     assert caught.value.what == f"a: {spec!r} in run is not a match spec"
 
 
-def test_closing_bounds_changes_no_hash(tmp_path: Path) -> None:
-    found = rendered(tmp_path)
-    final = recipe_pins.close_static_pins(found)
-    assert [output.build_string for output in final.outputs] == [output.build_string for output in found.outputs]
-
-
 def test_a_pin_to_an_unknown_output_is_reported(tmp_path: Path) -> None:
     recipe = RECIPE.replace('pin_subpackage("libtop", exact=True)', 'pin_subpackage("libtpo", exact=True)')
     with pytest.raises(RecipeFault) as caught:
         recipe_pins.close_static_pins(rendered(tmp_path, recipe))
     assert "'libtpo'" in caught.value.what
-
-
-def test_a_single_package_has_its_own_build_script(tmp_path: Path) -> None:
-    found = rendered(tmp_path, "package:\n  name: a\n  version: 1\n", "")
-    assert found.outputs[0].script == Script(file="build.sh")
-    assert found.stagings == ()
 
 
 def test_every_output_may_be_skipped(tmp_path: Path) -> None:
@@ -327,15 +310,6 @@ def test_a_package_without_a_name_is_reported(tmp_path: Path, recipe: str) -> No
     with pytest.raises(RecipeFault) as caught:
         render.render(feedstock, config)
     assert caught.value.what == "a package has no name"
-
-
-def test_a_pattern_may_repeat_what_repeats(tmp_path: Path) -> None:
-    pattern = "VERSION ([0-9]+(\\\\.[0-9]+)*)"
-    recipe = f"{{% set version = load_file_regex('v.txt', '{pattern}', True).group(1) %}}\n"
-    feedstock = builders.feedstock(tmp_path, recipe + "package:\n  name: a\n  version: {{ version }}\n")
-    (feedstock.recipe / "v.txt").write_text("VERSION 1.22.3\n")
-    (config,) = matrix.configs(feedstock)
-    assert render.render(feedstock, config).outputs[0].version == "1.22.3"
 
 
 def test_a_key_of_a_pinning_that_is_not_here_may_be_tested(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from kiln.state.results import ConfigRun, ConfigState
 from kiln.state.store.layout import ArtifactLayout
 from tests import builders
 from tests.builders import LINUX_ONLY
-from tests.unit.recipe.v1.test_rendering_v1 import feedstock as feedstock_v1
+from tests.unit.recipe.v1.test_rendering import feedstock as feedstock_v1
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from kiln.base.errors import RecipeFault, UsageError
 from kiln.compat import tables
 from kiln.run import recipe_checks
 from kiln.run.recipe_checks import check_keys_and_find_stagings
-from tests.unit.recipe.v1.test_rendering_v1 import HEAD, feedstock
+from tests.unit.recipe.v1.test_rendering import HEAD, feedstock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import DownloadFailed, HashMismatch, RecipeFault
+from kiln.base.errors import DownloadFailed, HashMismatch, KilnError, RecipeFault, TemplateFault, UsageError
+from kiln.feedstock.bump import bump
 from tests.bumping import OLD, bumped, changed_lines, feedstock, released
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 HEAD = '{% set version = "1.0" %}\npackage:\n  name: a\n  version: {{ version }}\nsource:\n'
 OTHER = hashlib.sha256(b"other").hexdigest()
@@ -172,13 +174,227 @@ def test_a_hash_that_two_different_files_share_is_refused(tmp_path: Path) -> Non
             f"  url: file:///a-{{{{ version }}}}.tar\n  sha256: {OLD}\n  sha256: {OTHER}  # [False]\n",
             f"recipe/meta.yaml:8:11: the hash {OTHER[:16]}... belongs to no source",
         ),
-        (
-            f"  url: file:///a.tar\n  sha256: {OLD}\n",
-            "recipe/meta.yaml:5:1: no source depends on the version",
-        ),
+        (f"  url: file:///a.tar\n  sha256: {OLD}\n", "recipe/meta.yaml:5:1: no source depends on the version"),
     ],
-    ids=["computed", "unreached", "unversioned"],
 )
 def test_what_has_no_answer_is_refused_by_its_line(source: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeFault, match=re.escape(message)):
         bumped(feedstock(tmp_path, HEAD + source), "2.0")
+
+
+META = "package:\n  name: a\n  version: {}\nbuild:\n  number: 0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "changes"),
+    [
+        (META.format("1.2.3"), "2.0", {3: "version: 2.0"}),
+        (META.format("'1.2.3'"), "2.0", {3: "version: '2.0'"}),
+        ('{% set version = "1.2.3" %}\n' + META.format("{{ version }}"), "2.0", {1: '{% set version = "2.0" %}'}),
+        ("{% set version = 1.2 %}\n" + META.format("{{ version }}"), "2.0.1", {1: '{% set version = "2.0.1" %}'}),
+        ("{%- set version='1.2.3' -%}\n" + META.format("{{ version }}"), "2.0", {1: "{%- set version='2.0' -%}"}),
+        (
+            '# {% set version = "1.2.3" %}\n{% set version = "1.2.3" %}  # 1.2.3\n' + META.format("{{ version }}"),
+            "2.0",
+            {2: '{% set version = "2.0" %}  # 1.2.3'},
+        ),
+        (
+            '{% set version = "2.30.4-1" %}\n' + META.format('{{ version|replace("-", ".") }}'),
+            "2.31.0-1",
+            {1: '{% set version = "2.31.0-1" %}'},
+        ),
+        (
+            '{% set version = "1.3-4" %}\n' + META.format("{{ version|replace('-', '_') }}"),
+            "1.4-0",
+            {1: '{% set version = "1.4-0" %}'},
+        ),
+        (
+            '{% set version = environ.get("VERSION", "1.2.3") %}\n' + META.format("{{ version }}"),
+            "2.0",
+            {1: '{% set version = environ.get("VERSION", "2.0") %}'},
+        ),
+        (
+            '{% set major = 1 %}\n{% set minor = "2" %}\n' + META.format('{{ major }}.{{ minor ~ ".3" }}'),
+            "4.5.3",
+            {1: "{% set major = 4 %}", 2: '{% set minor = "5" %}'},
+        ),
+        (
+            '{% set other = "1.2.3" %}\n{% set v = {"version": "1.2.3"} %}\n' + META.format('{{ v["version"] }}'),
+            "2.0",
+            {2: '{% set v = {"version": "2.0"} %}'},
+        ),
+        (
+            '{% set version = "1.0" %}  # [unix]\n{% set version = "1.0" %}  # [win]\n' + META.format("{{ version }}"),
+            "2.0",
+            {1: '{% set version = "2.0" %}  # [unix]', 2: '{% set version = "2.0" %}  # [win]'},
+        ),
+    ],
+)
+def test_a_meta_yaml_gets_another_version_and_nothing_else(
+    text: str, version: str, changes: dict[int, str], tmp_path: Path
+) -> None:
+    assert changed_lines(bumped(feedstock(tmp_path, text), version)) == changes
+
+
+V1 = "context:\n{}\npackage:\n  name: a\n  version: {}\nbuild:\n  number: 0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "changes"),
+    [
+        (V1.format('  version: "1.2.3"', "${{ version }}"), "2.0", {2: 'version: "2.0"'}),
+        (V1.format("  version: 1.2.3  # 1.2.3", "${{ version }}"), "2", {2: 'version: "2"  # 1.2.3'}),
+        (V1.format("  unused: 1", "'1.2.3'"), "2.0", {5: "version: '2.0'"}),
+        (V1.format("  major: 1\n  minor: '2'", '"${{ major }}.${{ minor }}"'), "4.5", {2: "major: 4", 3: "minor: '5'"}),
+        (V1.format("  name: '1.2.3'\n  v: 1.2.3", "${{ v }}"), "2.0", {3: "v: 2.0"}),
+    ],
+)
+def test_a_recipe_yaml_gets_another_version_and_nothing_else(
+    text: str, version: str, changes: dict[int, str], tmp_path: Path
+) -> None:
+    assert changed_lines(bumped(feedstock(tmp_path, text, v1=True), version)) == changes
+
+
+def test_a_version_that_is_computed_is_refused_by_its_line(tmp_path: Path) -> None:
+    text = '{% set version = ["1", "2"] | join(".") | upper %}\n' + META.format('{{ version ~ "." ~ (2 + 1) }}')
+    with pytest.raises(RecipeFault, match=re.escape("recipe/meta.yaml:1:8: the version is computed")):
+        bumped(feedstock(tmp_path, text), "2.0")
+
+
+@pytest.mark.parametrize("selector", ["", "  # [win]"])
+def test_a_recipe_that_the_new_version_makes_invalid_is_refused_by_its_line(selector: str, tmp_path: Path) -> None:
+    text = f'{{% set version = "1.2.3" %}}\n{{% set x, y, z = version.split(".") %}}{selector}\n'
+    case = feedstock(tmp_path, text + META.format("{{ version }}"))
+    with pytest.raises(TemplateFault, match=r"meta.yaml:2: with version 2.0, the template fails\n  why: ValueError"):
+        bumped(case, "2.0")
+    assert changed_lines(bumped(case, "2.0.0")) == {1: '{% set version = "2.0.0" %}'}
+
+
+def test_versions_that_differ_by_selectors_are_refused_by_their_lines(tmp_path: Path) -> None:
+    text = '{% set version = "1.0" %}  # [unix]\n{% set version = "1.1" %}  # [win]\n' + META.format("{{ version }}")
+    with pytest.raises(RecipeFault, match=r"(?s)several versions.*are 1.0, 1.1.*lines 1, 2 by hand"):
+        bumped(feedstock(tmp_path, text), "2.0")
+
+
+def test_a_version_of_a_variant_file_is_refused(tmp_path: Path) -> None:
+    text = "{% set version = a_version %}\n" + META.format("{{ version }}")
+    configs = {f"linux_64_{item}": f"a_version:\n- '{item}'\ntarget_platform:\n- linux-64\n" for item in ("1.0", "1.1")}
+    with pytest.raises(RecipeFault, match=r"(?s)several versions.*are 1.0, 1.1.*such as in conda_build_config.yaml"):
+        bumped(feedstock(tmp_path, text, configs=configs), "2.0")
+
+
+def test_a_key_without_a_value_is_reported_with_the_command_that_gives_it_one(tmp_path: Path) -> None:
+    text = V1.format("  version: 1.0\n  other: ${{ a_key }}", "${{ version }}")
+    with pytest.raises(KilnError, match=r"(?s)recipe.yaml:3:10: .*a_key is not defined\n  try: kiln rerender first"):
+        bumped(feedstock(tmp_path, text, v1=True), "2.0")
+
+
+@pytest.mark.parametrize("version", ["", "v2.0", "2.0 ", "2.0;x", "2/0", "-2", "2.0}}", "9" * 65])
+def test_an_invalid_version_is_refused(version: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="invalid version"):
+        bumped(feedstock(tmp_path, META.format("1.0")), version)
+
+
+def test_the_same_version_is_refused_and_an_older_one_noted(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"the recipe has version 1\.10"):
+        bumped(feedstock(tmp_path, META.format("1.10")), "1.10")
+    assert bumped(feedstock(tmp_path, META.format("1.10")), "1.9").notes == ("1.9 is older than 1.10",)
+
+
+def test_an_output_with_a_version_of_its_own_keeps_it_and_its_build_number(tmp_path: Path) -> None:
+    text = META.format("1.2").replace("number: 0", "number: 4") + (
+        "outputs:\n  - name: b\n    version: 7\n    build:\n      number: 3\n"
+        "  - name: c\n    version: 1.2\n  - name: d\n"
+    )
+    plan = bumped(feedstock(tmp_path, text), "2.0")
+    assert changed_lines(plan) == {3: "version: 2.0", 5: "number: 0"}
+    assert plan.notes == ("the output c keeps the version 1.2, which it writes out",)
+
+
+@pytest.mark.parametrize("ending", ["\r\n", "\n"])
+def test_line_endings_and_tabs_stay(ending: str, tmp_path: Path) -> None:
+    text = '{% set version = "1.2.3" %}\t \n\n' + META.format("{{ version }}").rstrip("\n")
+    text = text.replace("\n", ending)
+    assert bumped(feedstock(tmp_path, text), "2.0").changed_text == text.replace("1.2.3", "2.0")
+
+
+NUMBERED = "{}package:\n  name: a\n  version: 1.0\nbuild:\n  number: {}\n"
+GPU = {f"linux_64_cuda{cuda}": f"cuda:\n- '{cuda}'\ntarget_platform:\n- linux-64\n" for cuda in ("None", "12.9")}
+
+
+@pytest.mark.parametrize(
+    ("text", "reset", "next_build"),
+    [
+        (NUMBERED.format("", "3"), {5: "number: 0"}, {5: "number: 4"}),
+        (NUMBERED.format("", "203"), {5: "number: 0"}, {5: "number: 204"}),
+        (
+            NUMBERED.format('{% set build = 3 %}\n{% set build = build + 200 %}  # [cuda != "None"]\n', "{{ build }}"),
+            {1: "{% set build = 0 %}"},
+            {1: "{% set build = 4 %}"},
+        ),
+        (
+            NUMBERED.format("{% set offset = 100 %}\n{% set build = 3 %}\n", "{{ build + offset }}"),
+            {2: "{% set build = 0 %}"},
+            {2: "{% set build = 4 %}"},
+        ),
+        (
+            NUMBERED.format("", '5  # [cuda == "None"]\n  number: 105  # [cuda != "None"]'),
+            {5: 'number: 0  # [cuda == "None"]', 6: 'number: 100  # [cuda != "None"]'},
+            {5: 'number: 6  # [cuda == "None"]', 6: 'number: 106  # [cuda != "None"]'},
+        ),
+        (
+            NUMBERED.format(
+                '{% set n = 7 %}  # [win]\n{% set n = 7 %}  # [not win]\n{% set n = "7" %}  # [win]\n', "{{ n }}"
+            ),
+            {2: "{% set n = 0 %}  # [not win]", 3: '{% set n = "0" %}  # [win]'},
+            {2: "{% set n = 8 %}  # [not win]", 3: '{% set n = "8" %}  # [win]'},
+        ),
+    ],
+)
+def test_numbers_of_a_meta_yaml(text: str, reset: dict[int, str], next_build: dict[int, str], tmp_path: Path) -> None:
+    case = feedstock(tmp_path, text, configs=GPU)
+    changed = changed_lines(bumped(case, "2.0"))
+    assert changed.pop(next(number for number, line in changed.items() if "version" in line)) == "version: 2.0"
+    assert changed == reset
+    assert changed_lines(bump.prepare_build_bump(case)) == next_build
+
+
+def test_numbers_of_a_recipe_yaml(tmp_path: Path) -> None:
+    text = (
+        "context:\n  version: '1.0'\n  build: 3\nrecipe:\n  name: a\n  version: ${{ version }}\n"
+        "build:\n  number: ${{ build + 100 }}\noutputs:\n"
+        "  - package:\n      name: b\n  - package:\n      name: c\n    build:\n      number: 5\n"
+        "  - package:\n      name: d\n      version: 9\n    build:\n      number: 8\n"
+    )
+    case = feedstock(tmp_path, text, v1=True)
+    assert changed_lines(bumped(case, "2.0")) == {2: "version: '2.0'", 3: "build: 0", 15: "number: 0"}
+    plan = bump.prepare_build_bump(case)
+    assert changed_lines(plan) == {3: "build: 4", 15: "number: 6", 20: "number: 9"}
+    assert plan.numbers == ((5, 8, 103), (6, 9, 104))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            NUMBERED.format("{% set a = 3 %}\n{% set b = 4 %}\n", "{{ a + b }}"),
+            "recipe/meta.yaml:1:12: the build number has several parts\n  why: lines 1, 2 are added up to 7",
+        ),
+        (NUMBERED.format("{% set n = 1 + 2 %}\n", "{{ n }}"), "recipe/meta.yaml:6:3: the build number is computed"),
+        (NUMBERED.format("", "{{ environ.get('N', '4') }}"), "recipe/meta.yaml:5:3: the build number is computed"),
+        (
+            NUMBERED.format("", '3  # [cuda == "None"]\n  number: 112  # [cuda != "None"]'),
+            "unclear which are offsets\n  why: lines 5, 6 have 3, 112 for variants of one package",
+        ),
+    ],
+)
+def test_a_number_without_one_answer_is_refused_by_its_lines(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeFault, match=re.escape(message)):
+        bumped(feedstock(tmp_path, text, configs=GPU), "2.0")
+
+
+def test_a_recipe_without_a_build_number_has_none_to_increment(tmp_path: Path) -> None:
+    case = feedstock(tmp_path, "package:\n  name: a\n  version: 1.0\n")
+    with pytest.raises(RecipeFault, match=r"(?s)no build number.*add 'number: 0'"):
+        bump.prepare_build_bump(case)
+    assert changed_lines(bumped(case, "2.0")) == {3: "version: 2.0"}

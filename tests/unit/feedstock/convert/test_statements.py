@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kiln.feedstock.convert.statements import expand_statements
 
 if TYPE_CHECKING:
@@ -24,26 +26,39 @@ def lines(text: str, *always: str) -> list[tuple[str, ...]]:
     ]
 
 
-def test_a_name_that_is_set_becomes_an_entry() -> None:
-    assert context('{% set version = "1.0" %}\n{% set n = 3 %}\nversion: {{ version }}\n') == {
-        "version": '"1.0"',
-        "n": "3",
-    }
-
-
-def test_selectors_become_a_choice() -> None:
-    text = '{% set a = "x" %}  # [linux]\n{% set a = "y" %}  # [win]\n{% set a = "z" %}  # [osx]\na: {{ a }}\n'
-    assert context(text) == {"a": '"z" if osx else "y" if win else "x" if linux'}
-
-
-def test_opposite_selectors_become_two_cases() -> None:
-    text = '{% set a = "x" %}  # [m == "n"]\n{% set a = "y" %}  # [m != "n"]\na: {{ a }}\n'
-    assert context(text, "m") == {"a": '"x" if m == "n" else "y"'}
-
-
-def test_a_name_that_builds_on_itself_gets_versions() -> None:
-    text = '{% set a = "x" %}\n{% set a = a + "y" %}  # [win]\n{% set a = a + "z" %}  # [osx]\na: {{ a }}\n'
-    assert context(text) == {"a_1": '"xy" if win else "x"', "a": 'a_1 + "z" if osx else a_1'}
+@pytest.mark.parametrize(
+    ("text", "keys", "expected"),
+    [
+        ('{% set version = "1.0" %}\n{% set n = 3 %}\nversion: {{ version }}\n', (), {"version": '"1.0"', "n": "3"}),
+        (  # selectors are a choice
+            '{% set a = "x" %}  # [linux]\n{% set a = "y" %}  # [win]\n{% set a = "z" %}  # [osx]\na: {{ a }}\n',
+            (),
+            {"a": '"z" if osx else "y" if win else "x" if linux'},
+        ),
+        (  # opposite ones are two cases
+            '{% set a = "x" %}  # [m == "n"]\n{% set a = "y" %}  # [m != "n"]\na: {{ a }}\n',
+            ("m",),
+            {"a": '"x" if m == "n" else "y"'},
+        ),
+        (  # a name that builds on itself gets versions
+            '{% set a = "x" %}\n{% set a = a + "y" %}  # [win]\n{% set a = a + "z" %}  # [osx]\na: {{ a }}\n',
+            (),
+            {"a_1": '"xy" if win else "x"', "a": 'a_1 + "z" if osx else a_1'},
+        ),
+        (  # a key of the variant keeps its value where the recipe does not set it
+            '{% if level is undefined %}\n{% set level = "1" %}\n{% endif %}\na: {{ level }}\n',
+            ("level",),
+            {"level": '"1" if level is undefined else level'},
+        ),
+        (  # a condition around all uses of a name is left out
+            "{% if py == 311 %}\n{% set a = 'x' %}\n{% set a = a + 'y' %}  # [win]\n- {{ a }}\n{% endif %}\n",
+            ("python",),
+            {"a": '"xy" if win else "x"'},
+        ),
+    ],
+)
+def test_names_that_are_set_become_entries(text: str, keys: tuple[str, ...], expected: dict[str, str]) -> None:
+    assert context(text, *keys) == expected
 
 
 def test_an_earlier_value_is_used_where_it_counts() -> None:
@@ -51,11 +66,6 @@ def test_an_earlier_value_is_used_where_it_counts() -> None:
     result = walked(text)
     assert [item.text for item in result.expressions] == ['"x"', "a"]
     assert context(text) == {"a": '"y"'}
-
-
-def test_a_key_of_the_variant_keeps_its_value_where_the_recipe_does_not_set_it() -> None:
-    text = '{% if level is undefined %}\n{% set level = "1" %}\n{% endif %}\na: {{ level }}\n'
-    assert context(text, "level") == {"level": '"1" if level is undefined else level'}
 
 
 def test_conditions_of_blocks_and_of_lines_add_up() -> None:
@@ -66,11 +76,6 @@ def test_conditions_of_blocks_and_of_lines_add_up() -> None:
         ("- three", 'a != "x"', "not b"),
         ("- four",),
     ]
-
-
-def test_a_condition_around_all_uses_of_a_name_is_left_out() -> None:
-    text = "{% if py == 311 %}\n{% set a = 'x' %}\n{% set a = a + 'y' %}  # [win]\n- {{ a }}\n{% endif %}\n"
-    assert context(text, "python") == {"a": '"xy" if win else "x"'}
 
 
 def test_a_loop_is_unrolled_with_the_conditions_of_its_items() -> None:

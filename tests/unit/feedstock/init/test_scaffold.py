@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from kiln.base.errors import NotWritable, UsageError
-from kiln.feedstock.init import scaffold
-from kiln.feedstock.init.scaffold import KilnRequirement, PlannedFiles, RecipeFormat, starter_recipe
+from kiln.feedstock import matrix, pinning
+from kiln.feedstock.init import generator, pypi, scaffold
+from kiln.feedstock.init.scaffold import (
+    KilnRequirement,
+    PlannedFiles,
+    RecipeFormat,
+    parse_given_requirement,
+    python_recipe,
+    requirement_of_pip_origin,
+    starter_recipe,
+    url_of_git_remote,
+    yaml_comment,
+    yaml_list_lines,
+    yaml_scalar,
+    yaml_scalar_of_prose,
+)
+from kiln.feedstock.lint import check
 from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import render
 from tests import builders
+from tests.git_repositories import git
+from tests.unit.feedstock.init.test_pypi import GENERATED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kiln.feedstock.init.pypi import PythonProject
+    from kiln.recipe.feedstock import Feedstock
+    from kiln.recipe.rendered import Output
+
 
 ROOT = Path(__file__).parents[4]
 KILN = KilnRequirement(line="kiln==1")
@@ -159,3 +190,283 @@ def test_the_entry_point_uses_a_complete_environment_as_it_is(script: Path) -> N
     python.chmod(0o755)
     words = ["-I", "-m", "kiln", "--called", "build-locally.py", "-C", str(script.parent), "build"]
     assert ended(script).stdout.split("|")[:-1] == [*words, "--calling-python", sys.executable, "--all"]
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "1.10", "2", "1e3", "1!2.0+x"])
+@pytest.mark.parametrize("form", RecipeFormat)
+def test_a_starter_renders_as_asked_and_has_no_lints(tmp_path: Path, form: RecipeFormat, version: str) -> None:
+    root = tmp_path / "f"
+    recipe = starter_recipe("a-b.c", version, form, ["jane", "org/team"])
+    scaffold.write_planned_files(root, scaffold.new_feedstock_files(root, recipe, KilnRequirement(line="kiln==1")))
+    feedstock = recipe_feedstock.load(root)
+    assert check.check(feedstock) == []
+    (config,) = matrix.configs(feedstock, None, {})
+    (output,) = render.render(feedstock, config).outputs
+    assert (output.name, output.version, output.noarch) == ("a-b.c", version, "generic")
+    assert (root / "outputs.txt").read_text().splitlines()[1:] == ["a-b.c"]
+    assert pinning.keys_without_value(feedstock) == ()
+
+
+@pytest.mark.parametrize("text", ["1.10", "yes", "a: b", "- a", "", "two\nlines", "it's", "@x", "null"])
+def test_a_scalar_reads_back_as_the_text_on_one_line(text: str) -> None:
+    assert "\n" not in yaml_scalar(text)
+    assert yaml.safe_load(f"key: {yaml_scalar(text)}")["key"] == text
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("runs {{ os }} and {% if %}", "runs { { os }} and { % if %}"),
+        ("${{ env.get('A') }}", "${ { env.get('A') }}"),
+        ("for C# [win]", "for C# (win)"),
+        ("two\n lines\u202e", "two lines"),
+        ("not here [win]", "not here (win)"),
+        ("{\u200b{ os }}", "{ { os }}"),
+    ],
+)
+def test_foreign_text_is_harmless(text: str, result: str) -> None:
+    assert yaml.safe_load(f"key: {yaml_scalar_of_prose(text)}")["key"] == result
+
+
+def test_items_and_comments_are_harmless() -> None:
+    assert yaml_list_lines(["foo{{ 1/0 }} = a:b", "a  b", "c [win]"], 0) == "- foo{ { 1/0 }} = a:b\n- a  b\n- c (win)\n"
+    assert yaml_comment("a[b] ({{ os }})\n- x") == "# a(b) ({ { os }})- x"
+
+
+PROJECT = pypi.project_from_generated_recipe(GENERATED, mapped=True)
+COMPILED = replace(PROJECT, noarch=False, entry_points=())
+VARIANTS = (
+    "python_min:\n  - '3.12'\nc_compiler:\n  - gcc\nc_compiler_version:\n  - '14'\nc_stdlib:\n  - sysroot\n"
+    "c_stdlib_version:\n  - '2.17'\npython:\n  - 3.12.* *_cpython\n"
+)
+
+
+def made(folder: Path, project: PythonProject, form: RecipeFormat) -> Feedstock:
+    recipe = python_recipe(project, form, ["jane", "org/team"])
+    tool = "conda_build_tool: rattler-build\n" if form is RecipeFormat.V1 else ""
+    files = {**recipe.files, "conda-forge.yml": tool, "recipe/conda_build_config.yaml": VARIANTS}
+    scaffold.write_planned_files(folder, PlannedFiles(added=files))
+    return recipe_feedstock.load(folder)
+
+
+def rendered(feedstock: Feedstock) -> Output:
+    config, *_ = (config for config in matrix.configs(feedstock, None, {}) if config.platform == "linux-64")
+    (output,) = render.render(feedstock, config).outputs
+    return output
+
+
+@pytest.mark.parametrize("form", RecipeFormat)
+@pytest.mark.parametrize("project", [PROJECT, COMPILED, replace(PROJECT, python_min="")], ids=["noarch", "c", "old"])
+def test_a_recipe_has_no_lints(tmp_path: Path, project: PythonProject, form: RecipeFormat) -> None:
+    feedstock = made(tmp_path / "f", project, form)
+    for of_conda_forge in (False, True):
+        messages = check.check(feedstock, of_conda_forge=of_conda_forge)
+        assert [item for item in messages if item.at.file == form.recipe_path] == []
+
+
+def test_both_formats_make_the_same_package(tmp_path: Path) -> None:
+    outputs = [rendered(made(tmp_path / form.value, PROJECT, form)) for form in RecipeFormat]
+    names = [(output.name, output.version) for output in outputs]
+    assert names == [("foo-bar", "3.10")] * 2
+    runs = [{spec.replace("==", "") for spec in output.requirements.run} for output in outputs]
+    assert runs[0] == runs[1] == {"python >=3.12", "httpcore 1.*", "flatbuffers >=1.0"}
+
+
+HOSTILE = "x{{ 1 // 0 }}${{ 1 // 0 }}{% if %}{# [nope] #}  # [nope]"
+
+
+@pytest.mark.parametrize("form", RecipeFormat)
+def test_foreign_text_is_harmless_wherever_it_comes_from(tmp_path: Path, form: RecipeFormat) -> None:
+    about = dict.fromkeys(("homepage", "summary", "license", "documentation"), HOSTILE)
+    project = replace(
+        PROJECT,
+        about=about,
+        host=("pip", "foo ===1{{1 // 0}}"),
+        run=("foo ===1{{1 // 0}}",),
+        imports=(HOSTILE,),
+        license_files=(HOSTILE, "[nope]"),
+        entry_points=(HOSTILE, "a = a:b [nope]"),
+        left_out=(HOSTILE, "foo[nope] ({{ 1 // 0 }})"),
+    )
+    text = python_recipe(project, form, ["jane"]).files[form.recipe_path]
+    live = [line for line in text.splitlines() if "1 // 0" in line and ("{{" in line or "[" in line)]
+    assert live == []
+    assert rendered(made(tmp_path / "f", replace(project, host=("pip",), run=()), form)).name == "foo-bar"
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("origin", "line"),
+    [
+        (
+            {"url": "https://h.example/kiln.git", "vcs_info": {"vcs": "git", "commit_id": COMMIT}},
+            f"kiln @ git+https://h.example/kiln.git@{COMMIT}",
+        ),
+        (
+            {
+                "url": "https://me:secret@h.example/kiln",
+                "vcs_info": {"vcs": "git", "commit_id": COMMIT},
+                "subdirectory": "a",
+            },
+            f"kiln @ git+https://h.example/kiln@{COMMIT}#subdirectory=a",
+        ),
+        (
+            {"url": "https://h.example/kiln-1-py3-none-any.whl", "archive_info": {"hashes": {"sha256": "ab"}}},
+            "kiln @ https://h.example/kiln-1-py3-none-any.whl#sha256=ab",
+        ),
+        (
+            {"url": "https://h.example/kiln-1.tar.gz", "archive_info": {"hash": "sha256=cd"}},
+            "kiln @ https://h.example/kiln-1.tar.gz#sha256=cd",
+        ),
+        ({"url": "file:///w/kiln.whl", "archive_info": {}}, "kiln @ file:///w/kiln.whl"),
+        ({"url": "https://me:secret@h.example/a+b/k.whl", "archive_info": {}}, "kiln @ https://h.example/a+b/k.whl"),
+        ({"url": "file:///w/clone", "dir_info": {"editable": True}}, "kiln @ file:///w/clone"),
+    ],
+)
+def test_pips_record_of_the_origin_is_pinned_without_credentials(origin: Mapping[str, Any], line: str) -> None:
+    requirement = requirement_of_pip_origin(origin)
+    assert requirement.line == line
+    assert bool(requirement.note) == line.startswith("kiln @ file:")
+
+
+def test_a_version_alone_is_used_only_where_pip_took_kiln_from_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaffold, "_installed_version_and_origin", lambda: ("1.2", None))
+    assert scaffold.requirement_of_running_kiln(env={}).line == "kiln==1.2"
+
+
+def test_an_unknown_origin_is_refused_and_not_guessed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(scaffold, "_installed_version_and_origin", lambda: None)
+    monkeypatch.setattr(scaffold, "PACKAGE_ROOT", tmp_path)
+    with pytest.raises(UsageError, match="the origin of this kiln is unknown") as caught:
+        scaffold.requirement_of_running_kiln(env={"PATH": ""})
+    assert "--kiln" in caught.value.hint
+    assert "kiln==" not in caught.value.hint
+
+
+@pytest.mark.processes
+def test_a_clone_gives_its_commit_at_the_repository_that_it_came_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(scaffold, "_installed_version_and_origin", lambda: None)
+    monkeypatch.setattr(scaffold, "PACKAGE_ROOT", tmp_path)
+    env = {"PATH": os.environ["PATH"]}
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "one")
+    assert scaffold.requirement_of_running_kiln(env=env).line == f"kiln @ {tmp_path.as_uri()}"
+    git(tmp_path, "remote", "add", "origin", "https://u:p@h.example/kiln.git")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert scaffold.requirement_of_running_kiln(env=env).line == f"kiln @ git+https://h.example/kiln.git@{commit}"
+    assert not scaffold.requirement_of_running_kiln(env=env).note
+    (tmp_path / "kiln").mkdir()
+    (tmp_path / "kiln" / "new.py").touch()
+    assert "not committed" in scaffold.requirement_of_running_kiln(env=env).note
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("git@h.example:me/kiln.git", "ssh://git@h.example/me/kiln.git"),
+        ("ssh://git@h.example/kiln", "ssh://git@h.example/kiln"),
+        ("ssh://git:word@h.example/kiln", "ssh://git@h.example/kiln"),
+        ("https://h.example/kiln", "https://h.example/kiln"),
+        ("/srv/kiln", None),
+        ("file:///srv/kiln", None),
+    ],
+)
+def test_remotes_become_addresses_for_pip(remote: str, address: str | None) -> None:
+    assert url_of_git_remote(remote) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kiln==0.1.0",
+        f"kiln @ git+https://h.example/kiln@{COMMIT}",
+        f"kiln @ git+ssh://git@h.example/kiln@{COMMIT}",
+        f"kiln @ git+https://h.example/@me/kiln@{COMMIT}#subdirectory=a",
+        "kiln @ https://h.example/kiln-1-py3-none-any.whl",
+    ],
+)
+def test_a_pinned_requirement_is_taken(text: str) -> None:
+    assert parse_given_requirement(text).line == text
+    assert parse_given_requirement(text.removeprefix("kiln @ ")).line == text
+
+
+def test_a_path_becomes_an_address(tmp_path: Path) -> None:
+    (tmp_path / "kiln.whl").touch()
+    assert parse_given_requirement(str(tmp_path / "kiln.whl")).line == f"kiln @ {tmp_path.as_uri()}/kiln.whl"
+    assert parse_given_requirement(f"kiln @ {tmp_path.as_uri()}/kiln.whl").note
+
+
+@pytest.mark.parametrize("name", ["a.whl", "a b.whl", "a#1%20.whl"])
+def test_a_file_is_given_by_its_path_or_by_any_form_of_its_url(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    url = (tmp_path / name).as_uri()
+    for text in (
+        str(tmp_path / name),
+        url,
+        url.replace("file://", "file:"),
+        url.replace("file://", "file://localhost"),
+    ):
+        assert parse_given_requirement(text).line == f"kiln @ {url}"
+    assert parse_given_requirement(f"{url}#sha256=ab").line == f"kiln @ {url}#sha256=ab"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kiln", "leaves the version open"),
+        ("kiln>=0.1", "leaves the version open"),
+        ("kiln==0.1,<1", "leaves the version open"),
+        ("kiln==1.*", "leaves the version open"),
+        ("kiln===1.*", "leaves the version open"),
+        ("kiln @ git+https://h.example/kiln", "names no commit"),
+        ("git+https://h.example/kiln@", "names no commit"),
+        ("git+https://h.example/kiln@#subdirectory=a", "names no commit"),
+        ("git+https://h.example/@me/kiln", "names no commit"),
+        ("git+https://h.example/@me", "names no commit"),
+        ("file://h.example/tmp", "file://h.example/tmp does not exist"),
+        ("file://[/kiln", "is not a URL"),
+        ("file:/no/such%20file.whl", "/no/such file.whl does not exist"),
+        ("kiln @ git+https://u:p@h.example/kiln", "names no commit"),
+        ("oven==1", "names oven"),
+        ("not a requirement", "is not a requirement"),
+        ("/no/such.whl", "does not exist"),
+    ],
+)
+def test_an_open_or_invalid_requirement_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)) as caught:
+        parse_given_requirement(text)
+    assert caught.value.hint.startswith("--kiln")
+    assert "kiln==" not in caught.value.hint  # another project has the name on PyPI
+    assert "u:p" not in str(caught.value)
+
+
+def generating(monkeypatch: pytest.MonkeyPatch, errors: dict[bool, str]) -> None:
+    """Put a generator that fails in the place of the library's, which reaches the network."""
+
+    def generate(project: str, version: str | None, mapped: bool) -> str:
+        if mapped in errors:
+            raise RuntimeError(errors[mapped])
+        return f"{project} {version}"
+
+    library = SimpleNamespace(generate_pypi_recipe_string_py=generate)
+    monkeypatch.setattr(generator, "import_module", lambda _: library)
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ({}, {"recipe": "a 1", "mapped": True}),
+        ({True: "failed to download pypi name mapping"}, {"recipe": "a 1", "mapped": False}),
+        ({True: "404"}, {"error": "404"}),
+        ({True: "no name mapping", False: "404"}, {"error": "404"}),
+    ],
+)
+def test_names_are_mapped_where_the_table_can_be_read(
+    monkeypatch: pytest.MonkeyPatch, errors: dict[bool, str], expected: dict[str, object]
+) -> None:
+    generating(monkeypatch, errors)
+    assert generator.generate_recipe("a", "1") == expected

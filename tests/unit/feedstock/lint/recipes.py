@@ -14,7 +14,20 @@ if TYPE_CHECKING:
     from kiln.feedstock.lint.model import LintMessage
     from kiln.recipe.feedstock import Feedstock
 
-META = """\
+ABOUT = """
+about:
+  home: https://example.org
+  license: MIT
+  license_file: LICENSE
+  summary: A %s
+
+extra:
+  recipe-maintainers:
+    - somebody
+"""
+ABOUT_V1 = ABOUT.replace("home:", "homepage:")
+META = (
+    """\
 {% set name = "small" %}
 {% set version = "1.10" %}
 
@@ -42,18 +55,11 @@ requirements:
 test:
   commands:
     - small --version
-
-about:
-  home: https://example.org
-  license: MIT
-  license_file: LICENSE
-  summary: A small program
-
-extra:
-  recipe-maintainers:
-    - somebody
 """
-OUTPUTS = """\
+    + ABOUT % "small program"
+)
+OUTPUTS = (
+    """\
 package:
   name: small-split
   version: "1.0"
@@ -78,18 +84,11 @@ outputs:
     test:
       commands:
         - small --version
-
-about:
-  home: https://example.org
-  license: MIT
-  license_file: LICENSE
-  summary: A small program
-
-extra:
-  recipe-maintainers:
-    - somebody
 """
-NOARCH = """\
+    + ABOUT % "small program"
+)
+NOARCH = (
+    """\
 package:
   name: pure
   version: "1.0"
@@ -111,18 +110,11 @@ test:
     - pure
   requires:
     - python {{ python_min }}
-
-about:
-  home: https://example.org
-  license: MIT
-  license_file: LICENSE
-  summary: A pure package
-
-extra:
-  recipe-maintainers:
-    - somebody
 """
-RECIPE = """\
+    + ABOUT % "pure package"
+)
+RECIPE = (
+    """\
 context:
   name: small
   version: "1.10"
@@ -151,18 +143,11 @@ requirements:
 tests:
   - script:
       - small --version
-
-about:
-  homepage: https://example.org
-  license: MIT
-  license_file: LICENSE
-  summary: A small program
-
-extra:
-  recipe-maintainers:
-    - somebody
 """
-NOARCH_RECIPE = """\
+    + ABOUT_V1 % "small program"
+)
+NOARCH_RECIPE = (
+    """\
 package:
   name: pure
   version: "1.0"
@@ -186,18 +171,11 @@ tests:
       python_version:
         - ${{ python_min }}.*
         - "*"
-
-about:
-  homepage: https://example.org
-  license: MIT
-  license_file: LICENSE
-  summary: A pure package
-
-extra:
-  recipe-maintainers:
-    - somebody
 """
-ABI3 = """\
+    + ABOUT_V1 % "pure package"
+)
+ABI3 = (
+    """\
 package:
   name: fast
   version: "1.0"
@@ -229,18 +207,11 @@ tests:
         - abi3audit
     script:
       - abi3audit $SP_DIR/fast.abi3.so
-
-about:
-  homepage: https://example.org
-  license: MIT
-  license_file: LICENSE
-  summary: A fast package
-
-extra:
-  recipe-maintainers:
-    - somebody
 """
-RECIPE_OUTPUTS = """\
+    + ABOUT_V1 % "fast package"
+)
+RECIPE_OUTPUTS = (
+    """\
 recipe:
   name: small-split
   version: "1.0"
@@ -271,17 +242,9 @@ outputs:
     tests:
       - script:
           - small --version
-
-about:
-  homepage: https://example.org
-  license: MIT
-  license_file: LICENSE
-  summary: A small program
-
-extra:
-  recipe-maintainers:
-    - somebody
 """
+    + ABOUT_V1 % "small program"
+)
 CLEAN = (META, OUTPUTS, NOARCH, RECIPE, NOARCH_RECIPE, ABI3, RECIPE_OUTPUTS)
 SETTINGS = "provider:\n  win_64: azure\n"
 

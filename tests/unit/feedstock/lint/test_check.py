@@ -1,10 +1,14 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kiln.feedstock.lint import check, model
+from kiln.feedstock.lint.metadata import LicenseExpression, is_license_family, spdx_identifiers
+from kiln.feedstock.lint.requirements import has_separated_fields, match_spec_strictness, spec_fields
 from tests.unit.feedstock.lint.recipes import (
     ABI3,
     CLEAN,
@@ -15,11 +19,9 @@ from tests.unit.feedstock.lint.recipes import (
     RECIPE,
     RECIPE_OUTPUTS,
     changed,
+    feedstock,
     messages,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WHEEL = "https://example.org/small-1.10-none-any.whl"
 OLD_INDEX = "https://{}".format(".".join(("pypi", "io")))  # noqa: FLY002 - no file of the project names a registry
@@ -388,3 +390,250 @@ def test_a_replaced_variable_names_the_setting(tmp_path: Path, variable: str, se
     settings = f"azure: {{settings_linux: {{variables: {{{variable}: x}}}}}}"
     results = messages(tmp_path, META, {"conda-forge.yml": settings}, of_conda_forge=True)
     assert [message.cure for message in results if message.id == "CF-007"] == [f"use {setting}"]
+
+
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "lint.md"
+
+
+def test_the_page_has_a_row_for_each_rule() -> None:
+    rows = {
+        tuple(cell.strip() for cell in line.strip("|\n").split("|"))
+        for line in PAGE.read_text().splitlines()
+        if line.count("|") == 6
+    }
+    shown = {(row[0], row[1], row[3], row[4].strip("`")) for row in rows} - {
+        ("id", "severity", "`--fix`", "linter: skip:"),
+        ("---",) * 4,
+    }
+    rules = {(rule.id, rule.severity.value, "yes" if rule.fixable else "", rule.skip) for rule in check.RULES}
+    own = {(name, "hint", "", "") for name in (check.REPORT, check.FAILURE, check.OWN_REPORT)}
+    assert shown == rules | own
+
+
+def test_every_fixable_rule_has_a_correction() -> None:
+    from kiln.feedstock.lint.fixes import LINE_FIXES
+
+    fixable = {rule.id for rule in check.RULES if rule.fixable}
+    assert fixable == {*LINE_FIXES, "R-001", "R-009", "R-011", "R-012"}
+
+
+pytestmark = pytest.mark.processes
+PROGRAM = Path(sys.executable).with_name("shellcheck")
+SCRIPT = "#!/bin/bash\nfor f in $(ls *.so); do rm $f; done\nif [ $x = 1 ]; then cd foo; fi\n"
+
+
+def program(folder: Path, text: str) -> Path:
+    path = folder / "shellcheck"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="shellcheck is not in this environment")
+def test_warnings_have_places_and_ids_of_shellcheck(tmp_path: Path) -> None:
+    subject = feedstock(tmp_path, META, {"recipe/build.sh": SCRIPT})
+    results = check.shellcheck_messages(subject, PROGRAM, enabled=False)
+    assert {message.id for message in results} == {"kiln-shellcheck"}
+    assert "recipe/build.sh:3:21" in {str(message.at) for message in results}
+    everything = check.shellcheck_messages(subject, PROGRAM, enabled=True)
+    assert {message.id for message in everything} == {"R-042"}
+    assert len(everything) > len(results)
+
+
+def test_a_feedstock_without_scripts_runs_nothing(tmp_path: Path) -> None:
+    assert check.shellcheck_messages(feedstock(tmp_path, META), Path("/nowhere"), enabled=True) == []
+
+
+def test_a_linked_script_is_not_read(tmp_path: Path) -> None:
+    subject = feedstock(tmp_path / "a", META)
+    (subject.recipe / "build.sh").symlink_to("/etc/passwd")
+    assert check.shellcheck_messages(subject, Path("/nowhere"), enabled=True) == []
+
+
+@pytest.mark.parametrize("answer", ["exit 2", "echo nothing", "echo 1"])
+def test_a_failure_is_a_message(tmp_path: Path, answer: str) -> None:
+    subject = feedstock(tmp_path / "a", META, {"recipe/build.sh": SCRIPT})
+    [message] = check.shellcheck_messages(subject, program(tmp_path, answer), enabled=True)
+    assert message.id == "R-043"
+
+
+# An expression, and the licenses and exceptions in it that SPDX does not have.
+EXPRESSIONS = [
+    ("MIT", (), ()),
+    ("MIT OR Apache-2.0", (), ()),
+    ("MIT or Apache-2.0", (), ()),
+    ("(MIT AND BSD-3-Clause) OR GPL-2.0-only WITH Classpath-exception-2.0", (), ()),
+    ("LicenseRef-Small.1", (), ()),
+    ("LicenseRef_Small", ("LicenseRef_Small",), ()),
+    ("GPL-3.0", ("GPL-3.0",), ()),
+    ("mit", ("mit",), ()),
+    ("My License", ("My License",), ()),
+    ("MIT AND", ("MIT AND",), ()),
+    ("MIT OR (Apache-2.0", ("MIT OR (Apache-2.0",), ()),
+    ("MIT WITH Foo", (), ("Foo",)),
+    ("", (), ()),
+    ("(" * 60 + "MIT" + ")" * 60, ("(" * 60 + "MIT" + ")" * 60,), ()),
+]
+
+
+@pytest.mark.parametrize(("text", "licenses", "exceptions"), EXPRESSIONS)
+def test_unknown_identifiers_of_an_expression(
+    text: str, licenses: tuple[str, ...], exceptions: tuple[str, ...]
+) -> None:
+    expression = LicenseExpression.parse(text)
+    assert (expression.unknown_licenses, expression.unknown_exceptions) == (licenses, exceptions)
+
+
+@pytest.mark.parametrize("name", ["BSD", "bsd", "Public Domain", "Lesser General Public License", "GPL 3", "gpl2"])
+def test_families_of_conda_build(name: str) -> None:
+    assert is_license_family(name)
+
+
+@pytest.mark.parametrize("name", ["BSD-3-Clause", "mpl", "GPL-4", "Apache 2.0"])
+def test_other_families(name: str) -> None:
+    assert not is_license_family(name)
+
+
+def test_identifiers_are_read_once_from_the_table() -> None:
+    assert {"MIT", "0BSD"} <= spdx_identifiers("license")
+    assert spdx_identifiers("exception").isdisjoint(spdx_identifiers("license"))
+
+
+# The strictness that conda (August 2026) gives each spec; None where it refuses one.
+COUNTS = [
+    ("numpy", 1),
+    ("numpy 1.2", 2),
+    ("numpy >=1.2,<2", 2),
+    ("numpy >=1.2 , <2", 2),
+    ("numpy 1.2 py*", 3),
+    ("numpy=1.2", 2),
+    ("numpy=1.2=py_0", 3),
+    ("numpy ==1.2=py_0", 3),
+    ("conda-forge::numpy", 3),
+    ('numpy[version=">=1"]', 2),
+    ("numpy[build=x]", 3),
+    ("numpy*", 3),
+    ("numpy ~=1.2", 2),
+    ("numpy ~=1.2.*", None),
+    ("numpy >=1,<", None),
+    ("numpy 1..2", None),
+    ("foo==", None),
+    ("_", 1),
+    ("__glibc >=2.17", 2),
+    ("numpy-", 1),
+    ("numpy@", 3),
+    ("numpy 1.0.*|2.*", 2),
+    ("numpy ^1.*$", 2),
+    ("numpy 1.*.2", 2),
+    ("numpy <2.0.*", 2),
+    ("numpy-1.0-0.conda", None),
+]
+
+
+@pytest.mark.parametrize(("spec", "count"), COUNTS)
+def test_fields_are_counted_as_conda_does(spec: str, count: int | None) -> None:
+    assert match_spec_strictness(spec) == count
+
+
+@pytest.mark.parametrize(
+    "spec", ["numpy", "numpy >=1.2", "numpy 1.2 py*", "numpy {{ x }}=1", "compatible_pin zlib x.x", "numpy 1  # old"]
+)
+def test_separated_specs_are_accepted(spec: str) -> None:
+    assert has_separated_fields(spec)
+
+
+@pytest.mark.parametrize("spec", ["", "numpy=1", "numpy >= 1.2", "numpy 1 2 3", "numpy>=1", "numpy 1..2"])
+def test_other_notations_are_not(spec: str) -> None:
+    assert not has_separated_fields(spec)
+
+
+def test_a_spec_has_a_name_in_lower_case() -> None:
+    fields = spec_fields("NumPy >=1")
+    assert fields is not None
+    assert (fields.name, fields.versioned, fields.more) == ("numpy", True, False)
+
+
+VALID = [
+    "azure: {force: true, settings_linux: {pool: {vmImage: x}, timeoutInMinutes: 3, other: 1}}", "azure: null",
+    "bot: {anything: [1]}", "build_platform: {osx_arm64: osx_64}", "clone_depth: 3", "clone_depth: 3.0",
+    "conda_build: {pkg_format: 2, other: x}", "conda_build: {pkg_format: '2'}",
+    "github_actions: {triggers: [1, a], free_disk_space: null}", "linter: {skip: [lint_stdlib]}",
+    "noarch_platforms: linux_64", "noarch_platforms: [linux_64, win_64]",
+    "provider: {linux_64: [azure, github_actions], win: true, other: 3}", "test: native", "templates: {a: b}",
+    "workflow_settings: {free_disk_space: max}",
+    "workflow_settings: {free_disk_space: [{os: linux, value: max}, {platform: [osx_64], value: skip}]}", "",
+]  # fmt: skip
+# A file, and the place and text of its only lint.
+INVALID = [
+    ("githb: {}", "conf:1:1", "unknown setting 'githb'"),
+    ("azure: {forc: true}", "conf:1:9", "unknown setting 'azure.forc'"),
+    ("azure: {force: yes}", "conf:1:9", "azure.force is 'yes', expected true or false"),
+    ("clone_depth: none", "conf:1:1", "clone_depth is 'none', expected an integer"),
+    ("clone_depth: true", "conf:1:1", "clone_depth is True, expected an integer"),
+    ("conda_build: {pkg_format: true}", "conf:1:15", "conda_build.pkg_format is True, expected one of 1, 2, tar"),
+    ("linter: {skip: [all]}", "conf:1:10", "linter.skip is a list, expected a list of hint_os_version"),
+    ("provider: {linux_64: gitlab}", "conf:1:12", "provider.linux_64 is 'gitlab', expected one of"),
+    ("shellcheck: {enabled: null}", "conf:1:14", "shellcheck.enabled is None, expected true or false"),
+    ("templates: {a: 1}", "conf:1:1", "templates is a mapping, expected"),
+    ("test: {}", "conf:1:1", "test is a mapping, expected one of"),
+    (
+        "workflow_settings: {pagefile_size: [{os: bsd, value: 1}]}",
+        "conf:1:21",
+        "workflow_settings.pagefile_size is a list",
+    ),
+    ("workflow_settings: {pagefile_size: [1]}", "conf:1:21", "workflow_settings.pagefile_size is a list"),
+]
+DEPRECATED = [
+    ("compiler_stack: comp7", {"compiler_stack is deprecated"}),
+    ("compiler_stack: null", set()),
+    ("azure: {store_build_artifacts: false}", {"azure.store_build_artifacts is deprecated"}),
+    ("matrix: {}", {"matrix is deprecated"}),
+]
+
+
+@pytest.mark.parametrize("text", VALID)
+def test_valid_settings(tmp_path: Path, text: str) -> None:
+    assert [message for message in messages(tmp_path, META, {"conda-forge.yml": text}) if message.id == "schema"] == []
+
+
+@pytest.mark.parametrize(("text", "place", "expected"), INVALID)
+def test_invalid_settings_are_reported_at_their_key(tmp_path: Path, text: str, place: str, expected: str) -> None:
+    [message] = messages(tmp_path, META, {"conda-forge.yml": text})
+    assert message.id == "schema"
+    assert message.severity == "lint"
+    assert str(message.at) == place.replace("conf", "conda-forge.yml")
+    assert message.text.startswith(expected)
+
+
+def test_a_near_miss_is_suggested(tmp_path: Path) -> None:
+    [message] = messages(tmp_path, META, {"conda-forge.yml": "provider: {linux_64: github_action}"})
+    assert message.cure == "did you mean 'github_actions'?"
+
+
+@pytest.mark.parametrize(("text", "expected"), DEPRECATED)
+def test_deprecated_settings_are_hints(tmp_path: Path, text: str, expected: set[str]) -> None:
+    hints = [message for message in messages(tmp_path, META, {"conda-forge.yml": text}) if message.severity == "hint"]
+    assert {message.text for message in hints} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "cure"),
+    [
+        ("provider: {linux_46: azure}", "unknown setting 'provider.linux_46'", "did you mean 'linux_64'"),
+        (
+            "docker: {command: sh}",
+            "docker.command has no effect in kiln: kiln starts its own builder in the container, without a shell",
+            "remove the setting, unless conda-forge's CI needs it",
+        ),
+    ],
+)
+def test_settings_without_effect_are_hints_of_kiln(tmp_path: Path, text: str, expected: str, cure: str) -> None:
+    [message] = messages(tmp_path, META, {"conda-forge.yml": text})
+    assert (message.id, message.severity, message.text) == ("kiln-settings", "hint", expected)
+    assert message.cure.startswith(cure)
+
+
+def test_a_replaced_variable_names_the_setting_in_its_place(tmp_path: Path) -> None:
+    settings = "azure: {settings_win: {variables: {MINIFORGE_HOME: x}}}"
+    found = messages(tmp_path, META, {"conda-forge.yml": settings}, of_conda_forge=True)
+    assert [message.cure for message in found if message.id == "CF-007"] == ["use workflow_settings.tools_install_dir"]

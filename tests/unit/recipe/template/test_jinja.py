@@ -16,9 +16,10 @@ from kiln.recipe.template.jinja import (
     StepBudgetExhausted,
     StepLimitedEnvironment,
     Template,
+    UndefinedValue,
     insert_step_counting,
 )
-from kiln.recipe.template.names import NotSeparable, cut_into_pieces
+from kiln.recipe.template.names import cut_into_pieces
 from kiln.recipe.template.selectors import SelectedText
 
 
@@ -153,25 +154,6 @@ def test_pieces_are_cut_at_the_outermost_level() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "text", ["{% macro f() %}{% endmacro %}", "a {{- b }}", "{% set x %}y{% endset %}", "{% if x %}\n"]
-)
-def test_what_belongs_together_is_not_cut(text: str) -> None:
-    with pytest.raises(NotSeparable):
-        cut_into_pieces(text)
-
-
-def test_a_budget_ends_after_its_steps_and_can_be_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kiln.recipe.template.jinja._MAX_STEPS", 3)
-    budget = StepBudget()
-    for _ in range(3):
-        budget.spend_step()
-    with pytest.raises(StepBudgetExhausted, match="more than 3 loop steps and calls"):
-        budget.spend_step()
-    budget.reset()
-    budget.spend_step()
-
-
 def test_each_iteration_of_each_loop_spends_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kiln.recipe.template.jinja._MAX_STEPS", 12)
     budget = StepBudget()
@@ -184,3 +166,40 @@ def test_each_iteration_of_each_loop_spends_a_step(monkeypatch: pytest.MonkeyPat
     budget.reset()
     with pytest.raises(StepBudgetExhausted):
         template.render(n=4)
+
+
+def rendered_undefined(text: str) -> tuple[str, list[str]]:
+    """Render a template; return its text and the undefined names that it used."""
+    uses: list[str] = []
+    environment = jinja2.Environment(undefined=type("Recorded", (UndefinedValue,), {"uses": uses}))
+    return environment.from_string(text).render(), uses
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "used"),
+    [
+        ("a{{ x }}b", "ab", ["x"]),
+        ("{{ x + 1 }}{{ 1 + x }}{{ x * 2 }}{{ x - 1 }}{{ x / 2 }}", "", ["x"]),
+        ("{{ x[0] }}", "", ["x"]),
+        ("{% if x %}a{% else %}b{% endif %}", "b", []),
+        ("{% if x is defined %}a{% endif %}{{ x | default('d') }}", "d", []),
+        ("{{ 'a' if x == y else 'b' }}", "a", []),
+        ("{{ 'a' if x < 1 else 'b' }}", "b", []),
+        ("{% for i in x %}a{% endfor %}", "", []),
+        ("{{ x | int }}{{ x | float }}", "00.0", ["x"]),
+    ],
+)
+def test_an_undefined_name_is_empty_and_recorded_when_it_is_used(text: str, expected: str, used: list[str]) -> None:
+    result, names = rendered_undefined(text)
+    assert result == expected
+    assert sorted(set(names)) == used
+
+
+@pytest.mark.parametrize("text", ["{{ x.y }}", "{{ x() }}", "{{ x.y().z[0](1)[:2] }}", "{{ (x.y + 1).z }}"])
+def test_whatever_is_done_with_an_undefined_name_is_undefined(text: str) -> None:
+    result, names = rendered_undefined(text)
+    assert (result, set(names)) == ("", {"x"})
+
+
+def test_a_missing_attribute_of_a_value_is_not_an_undefined_name() -> None:
+    assert rendered_undefined("{% set x = {} %}{{ x.missing }}") == ("", [])

@@ -6,7 +6,14 @@ import pytest
 
 from kiln.base.patterns import CONDA_PLATFORMS
 from kiln.recipe.template.expression import MissingName
-from kiln.recipe.template.names import Namespace, RestrictedOs, language_version_names, platform_names
+from kiln.recipe.template.names import (
+    Namespace,
+    NotSeparable,
+    RestrictedOs,
+    cut_into_pieces,
+    language_version_names,
+    platform_names,
+)
 
 
 def true_names(subdir: str) -> set[str]:
@@ -91,3 +98,20 @@ def test_templates_see_the_environment_of_the_rendering_only(monkeypatch: pytest
     assert (os.getenv("CI"), os.getenv("SECRET_OF_THE_PROCESS"), os.getenv("NO", "default")) == ("1", None, "default")
     with pytest.raises(TypeError):
         os.environ["CI"] = "2"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% macro f() %}a{% endmacro %}\n",
+        "{% import 'x' as y %}\n",
+        "{%- if x %}\na\n{% endif %}\n",
+        "{% set a %}\nb\n{% endset %}\n",
+        "{% if x %}\na\n",
+        "{{ a\n" + "b\n" * 600,
+    ],
+    ids=["macro", "import", "trimmed", "block set", "unclosed block", "unclosed expression"],
+)
+def test_a_template_whose_parts_depend_on_each_other_is_not_cut(text: str) -> None:
+    with pytest.raises(NotSeparable):
+        cut_into_pieces(text)

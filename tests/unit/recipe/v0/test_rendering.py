@@ -38,13 +38,6 @@ def output(folder: Path, recipe: str, **files: str) -> Output:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(None, ()), ("a", ("a",)), (["a", None, 1], ("a", "1")), ([], ()), (0, ("0",))]
-)
-def test_items_are_texts(value: Any, expected: tuple[str, ...]) -> None:
-    assert rendering.item_texts(value) == expected
-
-
-@pytest.mark.parametrize(
     ("value", "expected"),
     [
         (None, True),
@@ -77,13 +70,6 @@ def test_run_exports_are_weak_unless_named(value: Any, expected: dict[str, tuple
     assert rendering.run_exports(value) == expected
 
 
-def test_requirements_are_those_of_the_four_sections() -> None:
-    result = rendering.requirements_from_sections(
-        {"build": ["make"], "run": ["b"], "run_constrained": ["c <2"], "other": ["d"]}
-    )
-    assert result == Requirements(build=("make",), host=(), run=("b",), run_constrained=("c <2",))
-
-
 @pytest.mark.parametrize("section", ["about", "test"])
 def test_a_section_that_is_not_a_mapping_is_refused_at_its_line(tmp_path: Path, section: str) -> None:
     with pytest.raises(RecipeFault, match=f"the section '{section}' is a list") as caught:
@@ -93,11 +79,7 @@ def test_a_section_that_is_not_a_mapping_is_refused_at_its_line(tmp_path: Path, 
 
 def test_about_has_texts_and_lists_of_texts_without_empty_values(tmp_path: Path) -> None:
     about = "about:\n  home: https://a.example\n  license_file:\n    - A\n    - B\n  summary:\n  version: 1.10\n"
-    assert output(tmp_path, about).about == {
-        "home": "https://a.example",
-        "license_file": ("A", "B"),
-        "version": "1.10",
-    }
+    assert output(tmp_path, about).about == {"home": "https://a.example", "license_file": ("A", "B"), "version": "1.10"}
 
 
 @pytest.mark.parametrize(

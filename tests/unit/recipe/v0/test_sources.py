@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import shutil
-import tarfile
-import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +11,6 @@ from kiln.base import yaml
 from kiln.base.errors import KilnError, MalformedYaml, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.feedstock import matrix
 from kiln.recipe import render
-from kiln.recipe.v0 import archives
 from tests import builders
 from tests.git_repositories import git
 
@@ -86,7 +82,8 @@ def test_of_two_sources_with_a_file_the_later_is_read(tmp_path: Path) -> None:
         ("url: https://a.org/a.tar.gz", TemplateFault, "does not fetch"),
         ("git_url: https://a.org/a.git", TemplateFault, "does not fetch"),
         ("hg_url: https://a.org/a", TemplateFault, "does not fetch"),
-        ("url: file:///etc/passwd", UnsafeTemplate, "the template reads"),
+        ("url: file:///etc/passwd", TemplateFault, "does not fetch"),
+        ("url: data.json", TemplateFault, "does not fetch"),
         ("path: ../../outside", UnsafeTemplate, "the template reads"),
         ("path: missing", RecipeFault, "the source 'missing' does not exist"),
         ("path: .", TemplateFault, "file 'data.json' not found in the recipe's source"),
@@ -149,66 +146,11 @@ def test_a_file_that_a_patch_changes_is_refused(tmp_path: Path) -> None:
     )
 
 
-def archive(path: Path, names: dict[str, str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w") as file:
-            for name, text in names.items():
-                file.writestr(name, text)
-        return
-    with tarfile.open(path, "w:gz") as tar:
-        for name, text in names.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text.encode()))
-
-
-@pytest.mark.parametrize("name", ["a.tar.gz", "a.zip"])
-@pytest.mark.parametrize(
-    "names",
-    [
-        {"a-1/setup.cfg": "", "a-1/data.json": DATA},  # a single folder does not count
-        {"data.json": DATA, "a-1/data.json": '{"version": "2"}'},
-    ],
-)
-def test_a_local_archive_is_searched_as_conda_build_unpacks_it(
-    tmp_path: Path, name: str, names: dict[str, str]
-) -> None:
-    feedstock = builders.feedstock(tmp_path, reading(f"url: {name}"))
-    archive(tmp_path / "recipe" / name, names)
-    assert output(feedstock).version == "1.5"
-
-
-def test_the_folder_of_an_archive_counts_where_it_is_not_the_only_one(tmp_path: Path) -> None:
-    several = builders.feedstock(tmp_path, reading("url: a.zip"))
-    archive(tmp_path / "recipe" / "a.zip", {"a-1/data.json": DATA, "b": ""})
-    require_refused(several, TemplateFault, "file 'data.json' not found")
-    whole = builders.feedstock(tmp_path / "whole", reading("url: a.zip\nno_hoist: true", "a-1/data.json"))
-    archive(tmp_path / "whole" / "recipe" / "a.zip", {"a-1/data.json": DATA})
-    assert output(whole).version == "1.5"
-
-
 def test_the_size_of_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    feedstock = builders.feedstock(tmp_path, reading("url: a.zip"))
-    archive(tmp_path / "recipe" / "a.zip", {"data.json": DATA})
-    monkeypatch.setattr(archives, "_MAX_SIZE", 10)
-    require_refused(feedstock, TemplateFault, "has more than 10 bytes")
-    monkeypatch.setattr(archives, "_MAX_MEMBERS", 0)
-    archive(tmp_path / "recipe" / "a.zip", {"b": "", "data.json": ""})
-    require_refused(feedstock, TemplateFault, "has more than 0 files")
-    local = builders.feedstock(
-        tmp_path / "local", reading("path: src"), files={"recipe/src/data.json": DATA + " " * 3000}
-    )
+    files = {"recipe/src/data.json": DATA + " " * 3000}
     monkeypatch.setattr(yaml, "_MAX_SIZE", 3000)
-    require_refused(local, MalformedYaml, "data.json has 3,018 bytes")
-
-
-def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
-    for name in ("a.zip", "a.tar.gz", "a.tar.xz"):
-        feedstock = builders.feedstock(tmp_path / name, reading(f"url: {name}"), files={f"recipe/{name}": "no archive"})
-        require_refused(feedstock, TemplateFault, f"{name} cannot be read")
-    feedstock = builders.feedstock(tmp_path / "7z", reading("url: a.7z"), files={"recipe/a.7z": ""})
-    require_refused(feedstock, TemplateFault, "out of a.7z")
+    feedstock = builders.feedstock(tmp_path, reading("path: src"), files=files)
+    require_refused(feedstock, MalformedYaml, "data.json has 3,018 bytes")
 
 
 GIT = """\

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from kiln.base.errors import MalformedYaml
+from kiln.base.errors import MalformedYaml, RecipeFault
 from kiln.base.limits.errors import SECONDS
 from kiln.conda.specs import with_version_wildcard
 from kiln.recipe.v0.used_keys import (
@@ -19,16 +19,9 @@ from kiln.recipe.v0.used_keys import (
 )
 
 KEYS = (
-    "python",
-    "libfoo",
-    "c_compiler",
-    "c_compiler_version",
-    "c_stdlib",
-    "r_base",
-    "mpi",
-    "cdt_name",
+    "python", "libfoo", "c_compiler", "c_compiler_version", "c_stdlib", "r_base", "mpi", "cdt_name",
     "CONDA_BUILD_SYSROOT",
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -82,38 +75,6 @@ def test_very_long_lines_are_refused_soon(line: str) -> None:
     assert time.process_time() - begin < SECONDS
 
 
-RECIPE = """\
-package:
-  name: a
-build:
-  string: py_h{{ PKG_HASH }}_0
-requirements:
-  host:
-    - numpy x.x
-outputs:
-  - name: one
-    requirements:
-      host:
-        - x
-  - name: two
-    build:
-      string: fixed
-test:
-  commands:
-    - run
-"""
-
-
-def test_a_recipes_regions() -> None:
-    result = text_regions(RECIPE)
-    assert [block.strip().split("\n")[0] for block in result.output_blocks] == ["- name: one", "- name: two"]
-    assert "one" not in result.text_without_outputs
-    assert "run" in result.text_without_outputs
-    assert result.has_hash_in_build_string
-    assert result.has_numpy_in_build_string
-    assert not text_regions(result.output_blocks[1]).has_hash_in_build_string
-
-
 @pytest.mark.parametrize(
     ("spec", "wanted"),
     [
@@ -143,3 +104,78 @@ def test_small_readings_of_specs() -> None:
     assert spec_package_name("conda-forge::Zlib>=1") == "zlib"
     assert requirements_by_section(["a", "b"]) == {"host": ["a", "b"], "run": ["a", "b"]}
     assert specs_without_package(["a", "a 1", "ab"], "a") == ["ab"]
+
+
+def test_a_section_that_packages_do_not_have_may_hold_anything() -> None:
+    assert requirements_by_section({"host": "zlib", "run_exports": [{"a": "b"}]})["host"] == ["zlib"]
+
+
+def test_a_mapping_is_not_a_requirement() -> None:
+    with pytest.raises(RecipeFault):
+        requirements_by_section({"run": [{"a": "b"}]})
+
+
+REGIONS = """\
+package:
+  name: a
+build:
+  number: 0
+  string: h{{ PKG_HASH }}_0
+requirements:
+  host:
+    - python
+    - numpy x.x
+outputs:
+  - name: one
+    requirements:
+      run:
+        - {{ pin_subpackage('two') }}
+  - name: two
+    test:
+      commands: [true]
+about:
+  home: x
+"""
+
+
+def test_a_recipe_is_divided_into_its_top_and_its_outputs() -> None:
+    text = text_regions(REGIONS)
+    assert text.has_package_section
+    assert text.text_before_requirements == REGIONS[: REGIONS.index("requirements:")]
+    assert text.outputs_section.startswith("outputs:")
+    assert text.outputs_section.endswith("[true]\n")
+    assert [block.strip().splitlines()[0] for block in text.output_blocks] == ["- name: one", "- name: two"]
+    assert "- name: one" not in text.text_without_outputs
+    assert "about:" in text.text_without_outputs
+
+
+def test_the_requirements_of_the_top_are_not_those_of_an_output() -> None:
+    assert text_regions(REGIONS).requirements_section == "requirements:\n  host:\n    - python\n    - numpy x.x\n"
+    block = text_regions(text_regions(REGIONS).output_blocks[0])
+    assert not block.has_package_section
+    assert block.requirements_section.split() == ["requirements:", "run:", "-", "{{", "pin_subpackage('two')", "}}"]
+
+
+def test_pins_are_looked_for_in_the_regions_own_requirements() -> None:
+    assert not text_regions(REGIONS).pins_subpackage
+    assert text_regions(text_regions(REGIONS).output_blocks[0]).pins_subpackage
+
+
+def test_a_hash_in_the_build_string_is_seen() -> None:
+    assert text_regions(REGIONS).has_hash_in_build_string
+    assert not text_regions(REGIONS.replace("string:", "strange:")).has_hash_in_build_string
+
+
+@pytest.mark.parametrize(
+    ("numpy", "in_name", "hidden"),
+    [
+        ("numpy x.x", True, True),
+        ("{{ pin_compatible('numpy', max_pin='x.x') }}", True, True),
+        ("{{ pin_subpackage('numpy', max_pin='x.x') }}", False, True),
+        ("{{ pin_compatible('numpy', min_pin='x.x') }}", False, False),
+        ("numpy", False, False),
+    ],
+)
+def test_numpys_place_is_the_build_string_the_hash_or_neither(numpy: str, in_name: bool, hidden: bool) -> None:
+    text = text_regions(REGIONS.replace("numpy x.x", numpy))
+    assert (text.has_numpy_in_build_string, text.is_numpy_unhashed) == (in_name, hidden)

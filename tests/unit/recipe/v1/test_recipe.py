@@ -60,6 +60,8 @@ def used(folder: Path, text: str, target: str = "linux-64") -> set[str]:
 )
 def test_a_key_counts_as_used(text: str, wanted: set[str], tmp_path: Path) -> None:
     assert used(tmp_path, HEAD + text) == wanted
+    channels = {"channel_sources": ["conda-forge"], "channel_targets": ["conda-forge main"]}  # always used
+    assert set(one(tmp_path, HEAD + text, SPEC | channels).used) == wanted | channels.keys() | {"target_platform"}
 
 
 @pytest.mark.parametrize(("word", "skipped"), [("true", False), ("false", True)])
@@ -67,11 +69,6 @@ def test_the_words_true_and_false_are_truth_values_while_the_matrix_is_made(
     word: str, skipped: bool, tmp_path: Path
 ) -> None:
     assert (found(tmp_path, HEAD + "build:\n  skip: not wanted\n", {"wanted": [word]}) == []) is skipped
-
-
-def test_the_settings_of_channels_are_always_used(tmp_path: Path) -> None:
-    spec = {"channel_sources": ["conda-forge"], "channel_targets": ["conda-forge main"]}
-    assert one(tmp_path, HEAD, spec).used == {"channel_sources", "channel_targets", "target_platform"}
 
 
 def test_a_library_without_a_key_is_refused_with_its_line(tmp_path: Path) -> None:
@@ -253,12 +250,6 @@ def test_a_staging_output_that_is_not_there_is_refused_by_its_line(tmp_path: Pat
     )  # fmt: skip
 
 
-def test_a_staging_output_holds_no_more_than_it_may(tmp_path: Path) -> None:
-    text = OUTPUTS.replace("      script: make ${{ mpi }}\n", "      script: make ${{ mpi }}\n      number: 1\n")
-    with pytest.raises(RecipeFault, match="build of a staging output has no key 'number'"):
-        found(tmp_path, text, SPEC)
-
-
 OUTPUT = "outputs:\n  - package:\n      name: a\n      version: 1\n"
 
 
@@ -288,7 +279,3 @@ def test_what_rattler_build_refuses_is_refused_with_its_place(
         found(tmp_path, text, SPEC)
     assert caught.value.what.startswith(what)
     assert str(caught.value.at) == f"recipe/recipe.yaml:{line}:{column}"
-
-
-def test_an_extra_that_is_empty_has_no_keys(tmp_path: Path) -> None:
-    assert one(tmp_path, HEAD + "extra: ~\n").sections["extra"] == {}

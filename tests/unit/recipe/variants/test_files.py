@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.base.errors import MalformedYaml, VariantFault
+from kiln.recipe.feedstock import BuildConfig
 from kiln.recipe.variants.files import (
     Platform,
     VariantFile,
     VariantSource,
-    as_list,
     check_variant_source,
+    combine_sources,
+    cuda_version_of_config,
     load_variant_file,
+    virtual_packages_with_cuda,
     without_empty_values,
     zip_groups,
 )
@@ -22,6 +26,7 @@ from kiln.recipe.variants.files import (
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
+
 
 LINUX, WINDOWS = Platform(system="linux", arch="64"), Platform(system="win", arch="64")
 NAME = "conda_build_config.yaml"
@@ -128,13 +133,6 @@ def test_other_zip_keys_are_malformed(given: Any) -> None:
     assert faults(zip_keys=given) == ["malformed zip_keys"]
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"), [(None, []), ("a", ["a"]), (("a", "b"), ["a", "b"]), ({"a"}, ["a"]), ({"a": 1}, [{"a": 1}])]
-)
-def test_a_value_as_a_list(given: Any, expected: list[Any]) -> None:
-    assert as_list(given) == expected
-
-
 def test_all_faults_of_a_source_are_reported_at_once() -> None:
     assert faults(
         **{"a-b": ["1"], "c": [{"d": "1"}], "e": ["x\u202ey"], "pin_run_as_build": {"python": ["x.x"]}},
@@ -185,3 +183,126 @@ def test_the_place_of_a_combined_value_is_that_of_the_last_source_with_it(tmp_pa
     combined = VariantSource(name="combined", values={"a": ["1"], "b": ["2"]}, origins=(first, last))
     assert [str(combined.place_of_key(key)) for key in ("a", "b", "c")] == [f"{NAME}:1:1", f"{NAME}:1:1", "None"]
     assert combined.place_of_key("b") == last.place_of_key("b")
+
+
+CONFIG = BuildConfig(
+    name="linux_64_", platform="linux-64", variant={"cuda_compiler_version": ("12.9",)}, pin_run_as_build={}
+)
+BARE = {"__glibc": ("2.36", "0")}
+H200 = {**BARE, "__cuda": ("13.0", "0"), "__cuda_arch": ("9.0", "0")}
+
+
+def with_keys(**keys: str) -> BuildConfig:
+    return dataclasses.replace(CONFIG, variant={**CONFIG.variant, **{name: (value,) for name, value in keys.items()}})
+
+
+def test_a_cuda_config_is_tested_as_with_a_gpu() -> None:
+    assert virtual_packages_with_cuda(BARE, CONFIG) == {**BARE, "__cuda": ("12.9", "0"), "__cuda_arch": ("999.0", "0")}
+    config = with_keys(cuda_arch_version="9.0")
+    assert virtual_packages_with_cuda(BARE, config)["__cuda_arch"] == ("9.0", "0")
+    assert virtual_packages_with_cuda(H200, CONFIG) == H200, "a real GPU stays as it is"
+    driver = {**BARE, "__cuda": ("13.0", "0")}
+    assert virtual_packages_with_cuda(driver, CONFIG) == {**driver, "__cuda_arch": ("999.0", "0")}
+
+
+def test_a_cpu_config_is_tested_on_the_machine_as_it_is() -> None:
+    config = with_keys(cuda_compiler_version="None")
+    assert cuda_version_of_config(config) is None
+    assert virtual_packages_with_cuda(BARE, config) == BARE
+
+
+LINUX_PLATFORM = Platform(system="linux", arch="64", environ={"CI": "1", "unix": "hidden"})
+
+
+@pytest.mark.parametrize(
+    ("system", "arch", "compiler"),
+    [("linux", "aarch64", "gcc"), ("osx", "arm64", "clang"), ("win", "64", "vs2017"), ("zos", "z", None)],
+)
+def test_the_defaults_are_those_of_the_system(system: str, arch: str, compiler: str | None) -> None:
+    defaults = Platform(system=system, arch=arch).default_variant()
+    assert defaults["target_platform"] == f"{system}-{arch}"
+    assert defaults.get("c_compiler") == compiler
+    assert ("vc" in defaults) == (system == "win")
+
+
+def test_names_come_from_the_host_the_variant_and_the_environment() -> None:
+    names = LINUX_PLATFORM.fixed_names({"python": "3.13.* *_cp313", "numpy": "2.0"}, "osx-arm64")
+    assert (names["linux"], names["osx"], names["arm64"]) == (False, True, True)
+    assert (names["py"], names["np"], names["py3k"]) == (313, 20, True)
+    assert (names["build_platform"], names["CI"]) == ("linux-64", "1")
+    assert names["unix"] == "hidden", "a variable of the environment hides a platform's name"
+    assert names["os"].environ == names["environ"] == {"CI": "1", "unix": "hidden"}
+
+
+def test_languages_without_a_variant_have_conda_builds_versions() -> None:
+    names = LINUX_PLATFORM.fixed_names({"python": None}, "linux-64")
+    assert (names["py"], names["np"], names["pl"], names["lua"]) == (311, 123, "5.26.2", "5")
+
+
+def test_the_build_platform_is_that_of_a_cross_compilation() -> None:
+    platform = Platform(system="linux", arch="aarch64", build="linux-64")
+    assert platform.subdir == "linux-aarch64"
+    assert platform.fixed_names({}, platform.subdir)["build_platform"] == "linux-64"
+
+
+def test_each_host_has_names_of_its_own() -> None:
+    """The names are cached: noarch after linux-64 must not have those of linux-64."""
+    assert LINUX_PLATFORM.fixed_names({}, "linux-64")["linux64"] is True
+    assert LINUX_PLATFORM.fixed_names({}, "noarch")["linux64"] is False
+    assert LINUX_PLATFORM.fixed_names({}, "linux-64")["linux64"] is True
+
+
+def test_defaults_are_not_shared_between_callers() -> None:
+    LINUX_PLATFORM.default_variant()["pin_run_as_build"]["python"]["max_pin"] = "x"
+    LINUX_PLATFORM.default_variant()["extend_keys"].append("x")
+    assert LINUX_PLATFORM.default_variant()["pin_run_as_build"]["python"]["max_pin"] == "x.x"
+    assert "x" not in LINUX_PLATFORM.default_variant()["extend_keys"]
+
+
+def sources(*values: dict[str, Any]) -> list[VariantSource]:
+    return [VariantSource(name=f"source {index}", values=value) for index, value in enumerate(values)]
+
+
+def test_later_values_replace_earlier_ones() -> None:
+    assert combine_sources(sources({"a": ["1"], "b": ["2"]}, {"a": ["3", "4"]})) == {"a": ["3", "4"], "b": ["2"]}
+
+
+def test_settings_are_united() -> None:
+    pins = ({"a": {"max_pin": "x"}}, {"b": {"max_pin": "x.x"}})
+    setting = sources(
+        *({"pin_run_as_build": pin, "ignore_version": [name]} for pin, name in zip(pins, "ab", strict=True))
+    )
+    assert combine_sources(setting) == {"pin_run_as_build": {**pins[0], **pins[1]}, "ignore_version": ["a", "b"]}
+
+
+def test_own_settings_are_declared_with_extend_keys() -> None:
+    result = combine_sources(sources({"mine": ["a"]}, {"extend_keys": ["mine"], "mine": ["b"]}))
+    assert result["mine"] == ["a", "b"]
+
+
+GROUP: dict[str, Any] = {"zip_keys": [["a", "b"]], "a": ["1", "2"], "b": ["x", "y"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"a": ["3"], "b": ["z"]}, (["3"], ["z"])),  # as a whole
+        ({"a": ["8", "9"]}, (["8", "9"], ["x", "y"])),  # as many values
+        ({"a": ["2"]}, (["1", "2"], ["x", "y"])),  # some of its values again
+    ],
+)
+def test_a_group_is_replaced_where_it_stays_even(
+    given: dict[str, list[str]], expected: tuple[list[str], list[str]]
+) -> None:
+    result = combine_sources(sources(GROUP, given))
+    assert (result["a"], result["b"]) == expected
+
+
+def test_one_key_of_a_group_cannot_bring_new_values_alone() -> None:
+    with pytest.raises(VariantFault) as caught:
+        combine_sources(sources(GROUP, {"a": ["7"]}))
+    assert "b" in caught.value.hint
+
+
+def test_a_part_of_an_unknown_group_is_dropped() -> None:
+    assert "a" not in combine_sources(sources({"a": ["1"]}, {"zip_keys": [["a", "b"]], "c": ["1"]}))
