@@ -6,6 +6,7 @@ import atexit
 import functools
 import gc
 import itertools
+import random
 import shutil
 import signal
 import subprocess
@@ -60,6 +61,7 @@ def _past_the_tear_down() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--only", metavar="FILE", help="run no other files of tests than those that FILE lists")
+    parser.addoption("--shuffle", metavar="SEED", help="shuffle the files, and the tests in each: no order may matter")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -68,6 +70,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not only or not collection_path.name.startswith("test_") or collection_path.is_dir():
         return None
     return collection_path.relative_to(config.rootpath).as_posix() not in listed_files(only) or None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle the tests if asked to; those of a file stay together, for they share what was built for them."""
+    seed = config.getoption("--shuffle")
+    if seed:
+        dice = random.Random(seed)
+        order = {path: dice.random() for path in sorted({item.path for item in items})}
+        places = {item.nodeid: dice.random() for item in items}
+        items.sort(key=lambda item: (order[item.path], places[item.nodeid]))
 
 
 @functools.cache
