@@ -192,7 +192,7 @@ def _run_engine_process(
     settings = {"platforms": to_json(step.platforms), "settings": to_json(step.settings)}
     fields = {**places, "recipe": recipe, "channels": step.channels, **settings, **more}
     files.write_text(job, json.dumps(fields, indent=1))
-    argv = (sys.executable, "-m", "kiln.build.engine.worker", str(job))
+    argv = process.Program.ENGINE.script_command(str(job))
     variables = {**engine_environment(secret_names_of_step(step), environment), **step.environment}
     idle = limits.current_limits().stall
     with temporary_credentials_file(step) as access:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -50,14 +49,6 @@ CONTRACT = (
 EXTRA = ("flow_run_id", "remote_url", "sha")  # these go into each package's metadata, too
 NO_ENTRY = ("--entrypoint", "")  # the entry point of conda-forge's images adds a user first, which needs root
 PROCESSES = 16_384  # threads count; a JVM along with a compiler for each core has many
-
-# The start of a run's processes; `-m` would import the package, and this module with it, a first time.
-MAIN = "import sys; from kiln.{module} import main; main(*sys.argv[1:])"
-
-
-def module_command(module: str, *arguments: str) -> tuple[str, ...]:
-    """Return the command that runs the ``main`` of one of kiln's modules by this Python."""
-    return (sys.executable, "-c", MAIN.format(module=module), *arguments)
 
 
 def conda_forge_variables(

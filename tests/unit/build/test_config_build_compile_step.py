@@ -55,7 +55,7 @@ def builder_in(tmp_path: Path) -> ConfigBuilder:
         rendered=rendered,
         channel=LocalChannel(root=folder / "channel"),
         sources=("file:///channel",),
-        engine=EngineCalls.for_config(job, rendered),
+        engine=EngineCalls.for_config(job, rendered, {}),
         step_cache=config_step_cache(job, rendered, reporter := StepReporter()),
         reporter=reporter,
     )

@@ -63,7 +63,7 @@ def test_a_source_that_kiln_fetches_is_an_input_but_for_its_password() -> None:
         source = Source(checkout=Checkout(program="svn", url="https://a.org", **fields))  # type: ignore[arg-type]
         fetched = (FetchedSource(source=source, position=0),)
         step = CompileStep(title="c", recipe={}, folder=Path("/w"), channels=(), environment={}, fetched=fetched)
-        calls = EngineCalls(job=cast("Any", None), granted=(), recipe_digest="", packed_digest="")
+        calls = EngineCalls(job=cast("Any", None), granted=(), recipe_digest="", packed_digest="", environment={})
         return calls.inputs_that_decide_result(step)
 
     assert "swordfish" not in str(inputs(password="swordfish"))
@@ -73,7 +73,7 @@ def test_a_source_that_kiln_fetches_is_an_input_but_for_its_password() -> None:
 
 def test_a_package_is_made_again_for_files_that_only_it_contains() -> None:
     shared: dict[str, Any] = {"recipe": {}, "folder": Path("/w"), "channels": (), "environment": {}}
-    calls = EngineCalls(job=cast("Any", None), granted=(), recipe_digest="scripts", packed_digest="all")
+    calls = EngineCalls(job=cast("Any", None), granted=(), recipe_digest="scripts", packed_digest="all", environment={})
     assert calls.inputs_that_decide_result(CompileStep(title="compile", **shared))["files"] == "scripts"
     assert calls.inputs_that_decide_result(BuildStep(output=OUTPUT, index={}, **shared))["files"] == "all"
 
@@ -100,6 +100,6 @@ def test_a_failed_search_for_packages_has_its_own_reason(
     monkeypatch.setattr(conda_solve, "machine_virtual_packages", lambda _: {})
     recipe = {"requirements": {"host": ["a"]}}
     step = BuildStep(output=OUTPUT, index={}, recipe=recipe, folder=Path("/w"), channels=("x",), environment={})
-    error = explained_solve_error(step, failure)
+    error = explained_solve_error(step, failure, {})
     assert (type(error), error.why) == (type(failure), expected)
     assert found is None or error.what == f"host requirements: {found.what}"

@@ -43,6 +43,7 @@ def test_a_config_finds_conda_forges_variables_in_its_container(tmp_path: Path) 
         feedstock=feedstock,
         layout=ArtifactLayout.for_feedstock(feedstock),
         rendered=RenderedConfig(config=CONFIG),
+        environment={},
     )
     executor = ContainerExecutor(task=task)
     engine = Engine(kind=EngineKind.DOCKER, executable="docker", version="27", environment={})

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.base.errors import UsageError
-from kiln.build.job.job import find_matching_output, find_matching_staging, require_known_step, step_names
+from kiln.build.job.job import (
+    find_matching_output,
+    find_matching_staging,
+    memory_limit,
+    require_known_step,
+    step_names,
+)
+from kiln.container.engine import Engine, EngineKind
 from kiln.feedstock import matrix
 from kiln.recipe import pins, render
 from kiln.recipe.feedstock import BuildConfig
@@ -124,3 +131,14 @@ def test_an_output_that_is_skipped_is_not_found(split: RenderedConfig) -> None:
     app, library = split.outputs
     skipped = dataclasses.replace(split, outputs=(app, dataclasses.replace(library, skip=True)))
     assert find_matching_output(skipped, "*app").name == "app"
+
+
+def test_a_build_on_the_host_has_the_memory_that_was_requested_and_a_container_its_share() -> None:
+    def engine(**fields: Any) -> Engine:
+        return Engine(kind=EngineKind.DOCKER, executable="docker", version="27", environment={}, **fields)
+
+    assert memory_limit(None, 8, None) is None
+    assert memory_limit(4, 4, None) == 4
+    assert memory_limit(None, 8, engine()) == 8
+    assert memory_limit(None, 8, engine(memory=2)) == 2, "the engine's machine has less"
+    assert memory_limit(None, 8, engine(lacks=("it bounds nothing",))) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,7 +132,7 @@ def test_an_image_without_the_configs_python_is_reported_with_both(
         image="localhost/base:1",
     )
     with pytest.raises(UnsupportedPython, match=r"the image localhost/base:1 has no Python 3\.12 for some_config"):
-        find_rehearsal_python("3.12", job)
+        find_rehearsal_python("3.12", job, os.environ)
 
 
 CONFIGS = {python: f"cpu_{python}" for python in PYTHONS}

@@ -65,6 +65,7 @@ def test_fetched_sources_come_before_the_users_downloads_which_stay(
         layout=layout,
         step_cache=StepCache(config=job.config, ledger=Ledger(tmp_path / "steps.sqlite"), console=reporter),
         reporter=reporter,
+        environment={},
     ).config_builder(rendered, ())
     assert builder.values["job"].compile == job.compile
     urls = builder.values["engine"].source_archive_mirrors.urls_to_try([URL], SHA)
