@@ -6,22 +6,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import RecipeFault
+from kiln.base.errors import BuildFailed, RecipeFault
 from kiln.build.engine.dependencies import (
     packages_in_rendered_recipe,
     pin_placeholder,
     pinnable_packages,
     pins_to_solve,
     replace_pin_placeholders,
+    run_exports_from_build_tools,
+    run_exports_of_package,
+    simplified_depends,
 )
 from kiln.build.engine.metadata import rewrite_package_metadata
 from kiln.build.engine.recipe import output_recipe
+from kiln.build.steps import RunExport
 from kiln.conda.package_reader import read_info_json
-from kiln.recipe.rendered import Output, Pin, Requirements
+from kiln.recipe.rendered import Output, Pin, Requirements, Script
 from tests.packages import conda_package
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 RENDERED = """\
 recipe: {}
@@ -36,7 +41,11 @@ finalized_dependencies:
       version: '5'
       build: h_1
 """
+
+
 SOLVED = {"numpy": ("2.4.6", "py311_0"), "short": ("5", "h_1")}
+
+
 NUMPY = Pin(name="numpy", subpackage=False)
 
 
@@ -131,3 +140,84 @@ def test_a_package_gets_the_bounds_of_what_its_engine_recorded(tmp_path: Path) -
 def test_without_a_host_environment_the_build_environment_counts() -> None:
     text = RENDERED[: RENDERED.index("  host:")] + "  host: null\n"
     assert pinnable_packages(packages_in_rendered_recipe(text.encode())) == {"gcc": ("14", "0")}
+
+
+@pytest.mark.parametrize(
+    ("specs", "expected"),
+    [
+        (["b", "a"], ["a", "b"]),
+        (["a", "a >=1"], ["a >=1"]),
+        (["a >=1", "a <3"], ["a <3", "a >=1"]),
+        (["a", "a >=1", "a 1 h_0"], ["a 1 h_0"]),
+        (["a 1 h_0", "a 1 h_0", "b"], ["a 1 h_0", "b"]),
+        (["a 1.* h_0", "a >=1", "a 1 *_cp311"], ["a 1 *_cp311", "a 1.* h_0", "a >=1"]),
+        (["a 1", "a >=1 h_0"], ["a 1", "a >=1 h_0"]),
+        ([], []),
+    ],
+)
+def test_an_exact_pin_and_a_version_count_before_less(specs: list[str], expected: list[str]) -> None:
+    assert simplified_depends(specs) == expected
+
+
+def test_two_exact_pins_that_differ_are_refused() -> None:
+    with pytest.raises(RecipeFault, match="a is required in two exact builds"):
+        simplified_depends(["a 1 h_0", "a 1 h_1"])
+
+
+RECORD = """\
+recipe: {}
+finalized_dependencies:
+  run:
+    depends:
+    - spec: zlib >=1.3,<2
+      from: host
+      run_export: zlib-devel
+    - source: not an export
+    constraints: []
+"""
+
+
+def test_run_exports_have_the_package_that_they_are_of(tmp_path: Path) -> None:
+    package = conda_package(tmp_path / "kiln-compile-0-compile.conda", {"recipe/rendered_recipe.yaml": RECORD})
+    assert run_exports_of_package(package) == (RunExport(spec="zlib >=1.3,<2", package="zlib-devel"),)
+
+
+@pytest.mark.parametrize("record", ["", "finalized_dependencies: 1\n", "recipe: {}\n"])
+def test_a_package_without_the_record_is_refused(record: str, tmp_path: Path) -> None:
+    package = conda_package(tmp_path / "kiln-compile-0-compile.conda", {"recipe/rendered_recipe.yaml": record})
+    with pytest.raises(BuildFailed, match="no record of its dependencies"):
+        run_exports_of_package(package)
+
+
+def output(*build: str) -> Output:
+    return Output(
+        name="lib",
+        version="1",
+        build_number=0,
+        build_string="0",
+        subdir="linux-64",
+        requirements=Requirements(build=build, host=("zlib",), run=()),
+        run_exports={},
+        about={},
+        used={},
+        script=Script(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "exported"),
+    [
+        ("sysroot_linux-64 2.28.*", "__glibc >=2.28,<3.0.a0"),
+        ("sysroot_linux-64 ==2.17", "__glibc >=2.17,<3.0.a0"),
+        ("x86_64-microarch-level 3", "_x86_64-microarch-level >=3"),
+    ],
+)
+def test_what_the_tools_of_the_build_section_export(spec: str, exported: str) -> None:
+    assert list(run_exports_from_build_tools(output("gcc_linux-64 13.*", spec))) == [
+        RunExport(spec=exported, package=spec.split(maxsplit=1)[0])
+    ]
+
+
+@pytest.mark.parametrize("spec", ["gcc_linux-64 13.*", "sysroot_linux-64", "sysroot_linux-aarch64 2.28.*"])
+def test_other_tools_and_those_without_a_version_export_nothing(spec: str) -> None:
+    assert list(run_exports_from_build_tools(output(spec))) == []

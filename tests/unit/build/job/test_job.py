@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.base.errors import UsageError
+from kiln.base.serialization import from_json_values, to_json
 from kiln.build.job.job import (
+    BuildJob,
+    BuildOptions,
+    ConfigJob,
+    channels_needed_by_config,
     find_matching_output,
     find_matching_staging,
     memory_limit,
+    needs_network,
+    python_versions_of_config,
     require_known_step,
     step_names,
 )
@@ -19,14 +28,13 @@ from kiln.container.engine import Engine, EngineKind
 from kiln.feedstock import matrix
 from kiln.recipe import pins, render
 from kiln.recipe.feedstock import BuildConfig
-from kiln.recipe.rendered import Output, RenderedConfig, Source, Staging
+from kiln.recipe.rendered import Checkout, Output, OutputTest, RenderedConfig, Requirements, Source, Staging
 from kiln.recipe.variants.files import compile_group
 from tests import builders
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kiln.recipe.feedstock import Feedstock
+
 
 CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={})
 
@@ -142,3 +150,117 @@ def test_a_build_on_the_host_has_the_memory_that_was_requested_and_a_container_i
     assert memory_limit(None, 8, engine()) == 8
     assert memory_limit(None, 8, engine(memory=2)) == 2, "the engine's machine has less"
     assert memory_limit(None, 8, engine(lacks=("it bounds nothing",))) is None
+
+
+OPTIONS = BuildOptions(run_arguments=("--gpus", "all"), distdir=Path("/downloads"), from_step="compile", stall=60.0)
+
+
+BUILD = BuildJob(
+    root=Path("/f"),
+    recipe=Path("/f/recipe"),
+    config="a",
+    options=OPTIONS,
+    folder=Path("/f/work"),
+    cache=Path("/f/cache"),
+    result=Path("/f/result.json"),
+    extra={"sha": "1"},
+    channel=Path("/f/channel"),
+    queue=Path("/f/scripts"),
+    shared_packages=({"name": "lib", "reused": True},),
+)
+
+
+CONFIG_2 = ConfigJob(
+    root="/f",
+    config="a",
+    key="k",
+    sources="s",
+    shared="s",
+    options=OPTIONS,
+    container="docker",
+    cores=2,
+    variables={"CONFIG_2": "a"},
+    environment={"PATH": "/bin"},
+    log="/f/log",
+    group="cpu",
+    cache_key="c",
+    compile_memory=1,
+)
+
+
+def test_a_building_processs_job_comes_back_with_its_paths() -> None:
+    assert BuildJob.parse(BUILD.as_text()) == BUILD
+
+
+def test_a_configs_job_comes_back_from_its_text() -> None:
+    assert ConfigJob.parse(CONFIG_2.as_text()) == CONFIG_2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        BuildOptions(),
+        BuildOptions(distdir=Path("/downloads"), run_arguments=("--gpus", "all"), mirror="https://mirror.example"),
+        BuildOptions(rebuild=True, keep_failed=True, debug="", network="always", rehearsal=True, stall=1.5),
+    ],
+    ids=["defaults", "paths and lists", "flags"],
+)
+def test_options_survive_json(options: BuildOptions) -> None:
+    assert from_json_values(BuildOptions, json.loads(json.dumps(to_json(options)))) == options
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (BuildOptions(), False),
+        (BuildOptions(keep_failed=True), False),
+        (BuildOptions(rebuild=True), True),
+        (BuildOptions(from_step="compile"), True),
+        (BuildOptions(debug=""), True),
+    ],
+    ids=["defaults", "keep failed", "rebuild", "from step", "debug"],
+)
+def test_these_options_build_finished_configs_again(options: BuildOptions, expected: bool) -> None:
+    assert options.rebuilds_finished is expected
+
+
+LIB = Output(
+    name="lib", version="1", build_number=0, build_string="0", subdir="linux-64", run_exports={}, about={}, used={}
+)
+
+
+APP = dataclasses.replace(LIB, name="app", requirements=Requirements(run=("lib 1 0", "__cuda")))
+
+
+def test_a_config_that_needs_nothing_of_a_channel_has_none() -> None:
+    assert channels_needed_by_config(rendered(LIB, APP)) == ()
+    assert not needs_network(rendered(LIB, APP, sources=(Source(path="src"),)))
+
+
+def test_the_variants_channels_are_used_in_their_order() -> None:
+    needy = dataclasses.replace(LIB, tests=(OutputTest(requires=("pip",)),))
+    assert channels_needed_by_config(rendered(needy)) == ("conda-forge",)
+    assert channels_needed_by_config(rendered(needy, channel_sources="a, b")) == ("a", "b")
+    assert needs_network(rendered(needy))
+    assert not needs_network(rendered(needy, channel_sources="file:///c"))
+
+
+def test_what_is_skipped_needs_nothing_and_sources_need_the_network() -> None:
+    skipped = dataclasses.replace(LIB, name="x", skip=True, requirements=Requirements(host=("python",)))
+    assert channels_needed_by_config(rendered(LIB, skipped)) == ()
+    assert needs_network(rendered(LIB, sources=(Source(url=("https://a",)),)))
+    assert needs_network(rendered(LIB, sources=(Source(checkout=Checkout(program="hg", url="https://a")),)))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (("3.11.* *_cpython",), {"3.11"}),
+        (("3.10.* *_cpython", "3.13.* *_cp313"), {"3.10", "3.13"}),
+        (("3.11", "3.11.9"), {"3.11"}),
+        ((), set()),
+    ],
+)
+def test_the_pythons_of_a_config_are_minor_versions(values: tuple[str, ...], expected: set[str]) -> None:
+    assert python_versions_of_config(dataclasses.replace(CONFIG, variant={"python": values})) == expected
+    assert python_versions_of_config(CONFIG) == frozenset()

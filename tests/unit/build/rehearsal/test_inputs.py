@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
+import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from kiln.build.job.job import BuildJob, BuildOptions, HostMachine
 from kiln.build.rehearsal import inputs, python_search, wheel_download
 from kiln.build.rehearsal.inputs import (
     RehearsalInputs,
+    RehearsalPlanner,
     cpu_config_for_machine,
     missing_wheels_size,
     rehearsal_disk_bytes,
@@ -22,14 +25,11 @@ from kiln.build.rehearsal.python_search import NO_CHANNEL, Interpreter, PythonRe
 from kiln.build.rehearsal.rehearse import config_for_one_python, find_rehearsal_python
 from kiln.build.rehearsal.wheel_download import PYTHONS
 from kiln.build.rehearsal.wheels import RehearsalPlan, StandIn
-from kiln.feedstock import config_file
-from kiln.recipe.feedstock import BuildConfig
+from kiln.feedstock import config_file, matrix
+from kiln.recipe.feedstock import BuildConfig, Feedstock
 from kiln.recipe.rendered import Output, OutputTest, RenderedConfig
 from kiln.state.store import cache
 from tests import builders
-
-if TYPE_CHECKING:
-    from kiln.recipe.feedstock import Feedstock
 
 WHEELS = wheel_download.plan_from_locks(python="3.12")
 
@@ -283,3 +283,46 @@ def test_a_dry_run_that_may_fetch_nothing_is_refused_as_the_run_would_be(
     pythons_here = replace(pythons(tmp_path, fetch=False), channel=NO_CHANNEL)
     with pytest.raises(UnsupportedPython, match="nothing from none"):
         inputs.require_rehearsal_inputs(configs(feedstock, "3.13"), pythons_here, on_host=True)
+
+
+@pytest.mark.parametrize("insists", [True, False])
+def test_a_named_python_that_cannot_be_used_is_refused(insists: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def probe(executable: Path, **_: Any) -> Interpreter:
+        raise UnsupportedPython(f"{executable} cannot be used")
+
+    monkeypatch.setattr(python_search, "probe_interpreter", probe)
+    monkeypatch.setattr(python_search, "first_available_interpreter", lambda **_: None)
+    planner = RehearsalPlanner(
+        feedstock=Feedstock(root=Path("/feedstock")),
+        machine=HostMachine(environment={}, python=Path("/named"), insists=insists),
+        store=Path("/store"),
+        folder=None,
+        mirror=None,
+        on_host=True,
+        env={},
+    )
+    if insists:
+        with pytest.raises(UnsupportedPython, match="/named cannot be used"):
+            planner._preferred_pythons()
+    else:
+        assert planner._preferred_pythons() == ()
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(platform.system() != "Linux", reason="a rehearsal is of Linux")
+def test_a_package_for_python_is_planned(tmp_path: Path) -> None:
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    recipe = "package: {name: a, version: 1}\nrequirements: {host: [python], run: [python]}\n"
+    feedstock = builders.feedstock(tmp_path / "feedstock", recipe, f"python:\n- {python}.* *_cpython\n")
+    environment = {"PATH": os.defpath}  # every Python on PATH would be started
+    planner = RehearsalPlanner(
+        feedstock=feedstock,
+        machine=HostMachine(environment=environment, python=Path(sys.executable)),
+        store=tmp_path / "store",
+        folder=None,
+        mirror=None,
+        on_host=True,
+        env=environment,
+    )
+    (config, *_) = matrix.configs(feedstock)
+    assert planner.plan(config).python == python

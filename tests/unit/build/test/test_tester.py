@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from kiln.base.errors import TestsFailed
-from kiln.build.test.tester import PackageTester, run_test_script
+from kiln.base.errors import TestsFailed, UnsupportedPlatform
+from kiln.build.test.tester import (
+    PackageTester,
+    channel_containing_package,
+    find_output_of_package,
+    require_runnable_package,
+    run_test_script,
+)
+from kiln.feedstock import matrix, rerender
 from kiln.recipe.rendered import Output, OutputTest, Requirements, Script
 from kiln.state.results import TestVerdict
+from tests import builders
 
 OUTPUT = Output(
     name="a",
@@ -24,6 +32,8 @@ OUTPUT = Output(
     used={},
     tests=(OutputTest(script=Script(lines=("true",)), files=("data",)),),
 )
+
+
 TESTER = PackageTester(
     recipe=Path("/recipe"),
     folder=Path("/job"),
@@ -128,3 +138,41 @@ def test_a_noarch_package_for_another_platform_is_not_tested_here(tmp_path: Path
     assert report.notes == ("not tested: it requires __win, which this machine is not",)
     tester.trial_install(tester.plan_tests(output))
     assert not any(step.foreign for step in tester.plan_tests(dataclasses.replace(output, noarch=None)))
+
+
+@pytest.mark.parametrize(
+    ("subdir", "index", "is_channel"),
+    [
+        ("linux-64", "repodata.json", True),
+        ("noarch", "repodata.json.zst", True),
+        ("noarch", "index.html", False),
+        ("downloads", "repodata.json", False),
+    ],
+)
+def test_the_channel_of_a_package_is_the_indexed_folder_around_it(
+    tmp_path: Path, subdir: str, index: str, is_channel: bool
+) -> None:
+    folder = tmp_path / "a channel" / subdir
+    folder.mkdir(parents=True)
+    (folder / index).write_text("{}")
+    assert channel_containing_package(folder / "a-1-0.conda") == (
+        ((tmp_path / "a channel").as_uri(),) if is_channel else ()
+    )
+
+
+def test_a_package_is_tested_as_the_platform_of_its_folder_renders_it(tmp_path: Path) -> None:
+    meta = "package:\n  name: a\n  version: 1\nbuild:\n  string: same\n"
+    forge = "provider:\n  linux_64: default\n  linux_aarch64: default\n  osx_64: null\n  win_64: null\n"
+    meta += "requirements:\n  build:\n    - {{ compiler('c') }}\n"
+    feedstock = builders.feedstock(tmp_path / "feedstock", meta, "", forge)
+    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
+    for subdir in ("linux-64", "linux-aarch64"):
+        rendered, output = find_output_of_package(feedstock, tmp_path / "channel" / subdir / "a-1-same.conda")
+        assert (rendered.config.platform, output.subdir) == (subdir, subdir)
+    assert find_output_of_package(feedstock, tmp_path / "a-1-same.conda")[1].subdir == "linux-64"
+
+
+def test_a_package_whose_programs_do_not_run_here_is_refused(tmp_path: Path) -> None:
+    require_runnable_package(tmp_path / "a-1-0.conda", "noarch")
+    with pytest.raises(UnsupportedPlatform, match=r"a-1-0\.conda cannot be tested on this machine"):
+        require_runnable_package(tmp_path / "a-1-0.conda", "win-64")

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
+import os
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.state.ledger.ledger import Ledger
+import pytest
+
+from kiln.base.errors import DiskFull, Interrupted, MissingTool, NotWritable, SystemFault, UsageError
+from kiln.cli import main
+from kiln.state.ledger.ledger import Ledger, StoredArtifact
+from kiln.state.results import ConfigRun, ConfigState, RunCost
+from tests import builders
+from tests.runs import worked_through
+from tests.unit.state.run_reports import DONE, RUN, A, B, writer
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 
 def test_a_finished_step_is_found_by_its_key_in_a_later_run(tmp_path: Path) -> None:
@@ -45,3 +60,264 @@ def test_no_record_of_several_writers_is_lost(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(200)))
     assert all(ledger.finished_step(f"k{number}") for number in range(200))
+
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_a_mistyped_command_is_answered_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["bild"]) == UsageError.exit_code
+    assert "did you mean 'build'" in capsys.readouterr().err
+
+
+def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["build", "--nonsense"]) == UsageError.exit_code
+    assert "--nonsense" in capsys.readouterr().err
+
+
+def test_a_mistyped_option_is_answered_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["doctor", "--cudda", "12.5"]) == UsageError.exit_code
+    assert "did you mean '--cuda'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["build", "--help"]])
+def test_help_succeeds(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(words) == 0
+    assert "kiln" in capsys.readouterr().out
+
+
+@pytest.mark.processes
+def test_a_command_rarely_searches_for_cycles() -> None:
+    count = "[entry['collections'] for entry in gc.get_stats()]"
+    code = (
+        f"import atexit, gc, sys; from kiln.__main__ import main; before = {count};"
+        f"atexit.register(lambda: print(before == {count})); main(sys.argv[1:])"
+    )
+    words = (sys.executable, "-c", code, "build", "--help")
+    process = subprocess.run(words, text=True, capture_output=True, check=True)
+    assert process.stdout.splitlines()[-1] == "True"
+
+
+def test_help_names_the_program_that_was_called(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--called", "build-locally.py", "build", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: build-locally.py [-h]")
+
+
+def test_an_interrupt_has_its_own_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "dispatch", interrupted)
+    assert main.run(["matrix"]) == Interrupted.exit_code
+    assert "run the same command to continue" in capsys.readouterr().err
+
+
+def test_a_missing_dependency_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def incomplete(_: object) -> int:
+        raise ModuleNotFoundError("No module named 'jinja2'", name="jinja2")
+
+    monkeypatch.setattr(main, "dispatch", incomplete)
+    assert main.run(["matrix"]) == MissingTool.exit_code
+    assert "build-locally.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_each_command_has_a_module_with_a_run_function(name: str) -> None:
+    _, command = main.command_parser_and_module(name)
+    assert callable(command.run)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EROFS, NotWritable.exit_code),
+        (errno.EACCES, NotWritable.exit_code),
+        (errno.ENOSPC, DiskFull.exit_code),
+        (errno.ENOTDIR, SystemFault.exit_code),
+    ],
+)
+def test_an_error_of_the_system_names_the_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, code: int
+) -> None:
+    def refused(_: object) -> int:
+        raise OSError(number, os.strerror(number), "/some/file")
+
+    monkeypatch.setattr(main, "dispatch", refused)
+    assert main.run(["build"]) == code
+    errors = capsys.readouterr().err
+    assert "/some/file" in errors
+    assert f"why: {os.strerror(number)}" in errors
+    assert "try: " in errors
+
+
+def test_an_error_without_a_file_is_a_bug_in_kiln(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(_: object) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(main, "dispatch", wrong)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        main.run(["build"])
+
+
+def test_a_removed_working_directory_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main.run(["matrix"]) == SystemFault.exit_code
+    assert "the working directory was removed" in capsys.readouterr().err
+
+
+def test_the_help_fits_a_terminal_of_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main.run(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert {name for name in main.COMMANDS if any(line.startswith(f"  {name} ") for line in lines)} == set(
+        main.COMMANDS
+    )
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_fault(tmp_path: Path, closed: str) -> None:
+    """Their numbers are not those of files that the command opens."""
+    feedstock = builders.feedstock(tmp_path, "package:\n  name: a\n  version: '1'\n")
+    with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
+        ledger.end_run(ledger.begin_run(worked_through(["a"])))
+    before = (feedstock.artifacts / "ledger.sqlite").read_bytes()
+    words = ("sh", "-c", f'exec "$0" -m kiln -C "$1" runs {closed}', sys.executable, str(tmp_path))
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (feedstock.artifacts / "ledger.sqlite").read_bytes() == before
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(tmp_path / "l.sqlite") as opened:
+        yield opened
+
+
+def test_a_run_is_read_as_it_was_written(ledger: Ledger, tmp_path: Path) -> None:
+    number = ledger.begin_run(RUN)
+    ledger.update_config(number, DONE)
+    ledger.end_run(number)
+    with Ledger(tmp_path / "l.sqlite") as other:
+        result = other.run_report()
+    assert result is not None
+    assert result.finished is not None
+    assert result == dataclasses.replace(RUN, run=number, finished=result.finished, configs=(DONE, B))
+
+
+def test_the_cost_of_a_run_that_a_repair_has_lost(ledger: Ledger) -> None:
+    number = ledger.begin_run(RUN)
+    cost = RunCost(spent=1.0, expected=2.0, currency="EUR", end=3.0)
+    ledger.update_cost(number + 1, cost)
+    ledger.update_cost(number, cost)
+    report = ledger.run_report()
+    assert report is not None
+    assert report.cost == cost
+
+
+def test_runs_have_different_numbers(ledger: Ledger) -> None:
+    first, second = ledger.begin_run(RUN), ledger.begin_run(dataclasses.replace(RUN, jobs=7))
+    assert ledger.run_numbers() == (second, first)
+    assert [getattr(ledger.run_report(number), "jobs", None) for number in (first, second, None, 99)] == [2, 7, 7, None]
+
+
+def test_every_change_is_kept_in_its_order(ledger: Ledger) -> None:
+    number = ledger.begin_run(RUN)
+    ledger.update_config(number, dataclasses.replace(A, state=ConfigState.RUNNING))
+    ledger.update_config(number, DONE)
+    told = [(config, state) for config, state, _ in ledger.config_state_changes(number)]
+    assert told == [
+        ("a", ConfigState.WAITING),
+        ("b", ConfigState.WAITING),
+        ("a", ConfigState.RUNNING),
+        ("a", ConfigState.DONE),
+    ]
+
+
+def test_the_next_estimate_is_the_last_whole_build(ledger: Ledger) -> None:
+    for seconds in (5.0, 8.0):
+        number = ledger.begin_run(RUN)
+        ledger.update_config(number, dataclasses.replace(DONE, finished=10.0 + seconds))
+        ledger.update_config(number, dataclasses.replace(B, state=ConfigState.FAILED, started=1.0, finished=2.0))
+    assert ledger.last_build_seconds() == {"a": 8.0}
+    assert ledger.last_build_peak_memory_by_config() == {"a": 1 << 20}
+
+
+def test_a_stored_package_is_found_by_its_path(ledger: Ledger) -> None:
+    kept = StoredArtifact(path="linux-64/a.conda", sha256="5", size=1, modified=2, config="a", inputs="i")
+    ledger.store_artifacts(kept)
+    assert ledger.stored_artifact("linux-64/a.conda") == kept
+    assert ledger.stored_artifact("linux-64/b.conda") is None
+
+
+def test_a_ledger_with_steps_only_is_migrated(tmp_path: Path) -> None:
+    import sqlite3
+
+    path = tmp_path / "l.sqlite"
+    with sqlite3.connect(path) as old:
+        old.execute("CREATE TABLE step (key, config, title, finished, seconds, detail)")
+        old.execute("INSERT INTO step VALUES ('k', 'c', 't', 1, 2, '{}')")
+        old.execute("PRAGMA user_version = 1")
+    old.close()
+    with Ledger(path) as ledger:
+        assert ledger.finished_step("k") is not None
+        assert ledger.begin_run(RUN) == 1
+
+
+@pytest.mark.processes
+def test_all_that_a_killed_process_had_written_is_kept(tmp_path: Path) -> None:
+    with writer(tmp_path / "l.sqlite", 100_000) as process:
+        assert process.stdout is not None
+        number = int(process.stdout.readline())
+        for _ in range(50):
+            last = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        last = max([last, *map(int, process.stdout.read().split("\n")[:-1])])
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        assert len(ledger.config_state_changes(number)) in {last + 1, last + 2}
+        report = ledger.run_report(number)
+    assert report is not None
+    assert {config.state for config in report.configs} == {ConfigState.INTERRUPTED}
+
+
+def test_rehearsals_and_builds_are_kept_apart(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        for seconds, rehearsal in ((100.0, False), (5.0, True)):
+            config = ConfigRun(
+                config="a",
+                state=ConfigState.DONE if rehearsal else ConfigState.FAILED,
+                group="cpu",
+                started=1.0,
+                finished=1.0 + seconds,
+                peak_memory=int(seconds),
+            )
+            ledger.begin_run(dataclasses.replace(RUN, configs=(config,), rehearsal=rehearsal))
+        assert (ledger.latest_config_states(), ledger.latest_config_states(rehearsal=True)) == (
+            {"a": ConfigState.FAILED},
+            {"a": ConfigState.DONE},
+        )
+        assert (ledger.last_build_seconds(), ledger.last_build_seconds(rehearsal=True)) == ({}, {"a": 5.0})
+        assert (ledger.last_build_peak_memory_by_config(), ledger.last_build_peak_memory_by_config(rehearsal=True)) == (
+            {"a": 100},
+            {"a": 5},
+        )
+        latest = ledger.run_report()
+        assert latest is not None
+        assert latest.rehearsal
+
+
+def test_a_run_that_found_a_config_locked_does_not_hide_its_earlier_state(ledger: Ledger) -> None:
+    for state in (ConfigState.INTERRUPTED, ConfigState.LOCKED):
+        ledger.update_config(ledger.begin_run(RUN), dataclasses.replace(A, state=state))
+    assert ledger.latest_config_states()["a"] is ConfigState.INTERRUPTED
