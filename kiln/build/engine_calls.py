@@ -136,10 +136,6 @@ class StepCache:
 
         ``do`` returns the files that it made and further details, which are recorded when it returns. ``leaves`` is the
         name of one of the files, if known beforehand: a settled step must have it.
-
-        Raises:
-            UsageError: when a settled step was never finished.
-            BudgetSpent: when the build is to stop, before or during the step.
         """
         key = json_digest({"title": title, **inputs})
         with self.console.step(title) as step:
@@ -250,11 +246,7 @@ class EngineCalls:
         )
 
     def build_package_with_retries(self, step: BuildStep | CompileStep, display: ReportedStep) -> Path:
-        """Have the engine run a step, and return its package.
-
-        Raises:
-            KilnError: see `kiln.build.engine.run.build_package`.
-        """
+        """Have the engine run a step, and return its package."""
         from kiln.build.engine.run import build_package  # nothing is built where all steps are reused
 
         secrets = self.compile_secrets if isinstance(step, CompileStep) else {}

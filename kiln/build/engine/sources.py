@@ -48,9 +48,6 @@ def folder_content_hash(folder: Path, algorithm: str, skip: Iterable[str] = ()) 
 
     Text has the line ends of Unix, a path slashes for backslashes; of a link counts what it leads to. ``skip`` are
     relative paths that do not count; one that ends with a slash is a folder with all that is below.
-
-    Raises:
-        BuildFailed: for a path that is not a file, folder or link.
     """
     digest, skip = hashlib.new(algorithm), tuple(skip)
     for path in sorted(_relative_paths(folder)):
@@ -117,13 +114,7 @@ _HINT = "see that the repository can be reached and read from here, then run the
 
 
 def check_out_repository(checkout: Checkout, folder: Path, *, env: Mapping[str, str]) -> str:
-    """Check out a repository into a new folder, and return the revision that it has.
-
-    Raises:
-        RecipeFault: the address or the revision is invalid, or the repository does not have it.
-        DownloadFailed: the repository cannot be read.
-        MissingTool: the program is missing.
-    """
+    """Check out a repository into a new folder, and return the revision that it has."""
     for value in (checkout.url, checkout.revision or "", checkout.user or ""):
         if value.startswith("-"):
             raise RecipeFault(f"source/{checkout.program}_url: {value[:80]!r} is an option", hint="give an address")
@@ -225,12 +216,6 @@ def unpack_source(archive: Path, name: str, folder: Path, *, hoist: bool, env: M
 
     With ``hoist``, that is the single folder at the top of the archive, if it has one. A file that is not an archive is
     copied, and a wheel is both.
-
-    Raises:
-        BuildFailed: the archive is damaged, or has a path that leads out of the folder.
-        LimitExceeded: its content is larger, or has more files, than `KILN_LIMITS` allows.
-        MissingTool: bsdtar is needed, and missing.
-        DiskFull: when the disk is full.
     """
     folder.mkdir(parents=True)
     with files.full_disk_as_kiln_error(folder):
@@ -424,15 +409,7 @@ class SourceFetcher:
     def recipe_with_fetched_sources(
         self, recipe: Mapping[str, Any], fetched: tuple[FetchedSource, ...]
     ) -> dict[str, Any]:
-        """Return the engine's recipe with the addresses of the fetched sources.
-
-        Raises:
-            HashMismatch: a file or its content does not have the recipe's hash.
-            DownloadFailed: a source cannot be fetched.
-            RecipeFault: a hash, a name, a revision or a patch is invalid.
-            BuildFailed: an archive cannot be unpacked.
-            MissingTool: a program for a source is missing.
-        """
+        """Return the engine's recipe with the addresses of the fetched sources."""
         entries = list(recipe.get("source", ()))
         for entry in entries:
             patches.require_safe_patches(map(Path, entry.get("patches", ())))

@@ -95,10 +95,6 @@ def fetch_engine_wheels(
     """Fetch the engine for a Python of a platform, once for all configs and runs; ``env`` is pip's.
 
     Callers hold a lock.
-
-    Raises:
-        DownloadFailed: with the end of pip's output.
-        DiskFull: when the disk is full.
     """
     folder = engine_folder(python, engines, subdir)
     if folder.is_dir():

@@ -185,11 +185,7 @@ def isolated_script_count(queue: Path) -> int:
 
 
 def require_isolated_script_run(queue: Path, before: int, step: str) -> None:
-    """Refuse the result of a script that was run by another bash, and so with the network.
-
-    Raises:
-        BuildFailed: when no further script was passed on since ``before``.
-    """
+    """Refuse the result of a script that was run by another bash, and so with the network."""
     if isolated_script_count(queue) == before:
         raise BuildFailed(
             f"{step} ran its script outside the container without the network",
@@ -233,11 +229,7 @@ class MountedFolders:
 def script_container_mounts(
     feedstock: Feedstock, rendered: RenderedConfig, folders: MountedFolders
 ) -> tuple[Mount, ...]:
-    """Return the mounts of every container of a config; a container of scripts has only these.
-
-    Raises:
-        RecipeFault: when the recipe names a path that no container may see.
-    """
+    """Return the mounts of every container of a config; a container of scripts has only these."""
     from kiln.container.plan import Mount
 
     read_only = {

@@ -152,11 +152,7 @@ def find_matching_staging(rendered: RenderedConfig, pattern: str) -> Staging | N
 
 
 def find_matching_output(rendered: RenderedConfig, pattern: str) -> Output:
-    """Return the output whose name, or package's file name, matches a pattern; without one, the only output.
-
-    Raises:
-        UsageError: when none matches, or several do.
-    """
+    """Return the output whose name, or package's file name, matches a pattern; without one, the only output."""
     from kiln.build.engine.plan import outputs_in_build_order
 
     outputs = outputs_in_build_order(rendered.outputs)

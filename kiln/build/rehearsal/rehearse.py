@@ -150,11 +150,7 @@ class Rehearsal:
         )
 
     def require_upstream_version_match(self) -> None:
-        """Refuse to put the wheel of one version into packages of another.
-
-        Raises:
-            RecipeFault: naming both versions.
-        """
+        """Refuse to put the wheel of one version into packages of another."""
         upstream, versions = self.wheels.upstream, {output.version for output in self.rendered.outputs}
         if upstream is not None and upstream.version not in versions:
             raise RecipeFault(
@@ -233,11 +229,7 @@ def config_without_unfillable_outputs(rendered: RenderedConfig, reporter: StepRe
 
 
 def find_rehearsal_python(python: str, job: BuildJob, environment: Mapping[str, str]) -> Interpreter:
-    """Return an interpreter of a minor version: in a container the image's own before the mounted one.
-
-    Raises:
-        UnsupportedPython: when none is found.
-    """
+    """Return an interpreter of a minor version: in a container the image's own before the mounted one."""
     named = (job.python,) if job.python else ()
     if job.image is None:
         return find_interpreter(python, first=named, env=environment)
