@@ -77,14 +77,8 @@ def test_remote_actions_their_queue_and_the_critical_path() -> None:
     assert twice.queued == pytest.approx(14.188)
     assert parse_critical_and_queue_seconds("Critical Path: 0.35s") == (0.35, None)
     assert parse_critical_and_queue_seconds("no such text") == (None, None)
-
-
-def test_no_report_before_bazel_has_counted() -> None:
-    build = BazelBuildState()
-    for line in (EVENTS / "first.json").read_bytes().splitlines()[:-1]:
-        build.handle_event_line(line)
-    assert build.compile_report() is None
-    assert build.server is not None
+    counts = parse_process_counts("31,207 processes: 31,000 disk cache hit, 207 local.")
+    assert counts == {"disk cache hit": 31000, "local": 207}
 
 
 def test_a_failed_action_is_told_with_its_target_and_its_kind() -> None:
@@ -106,18 +100,6 @@ def test_a_build_that_never_begins_leaves_its_complaints() -> None:
     build = built("refused")
     assert any("Connection refused" in complaint for complaint in build.complaints)
     assert build.compile_report() is None
-
-
-@pytest.mark.parametrize(
-    ("text", "counts"),
-    [
-        ("8 processes: 6 remote cache hit, 2 internal.", {"remote cache hit": 6, "internal": 2}),
-        ("31,207 processes: 31,000 disk cache hit, 207 local.", {"disk cache hit": 31000, "local": 207}),
-        ("0 processes.", {}),
-    ],
-)
-def test_the_count_of_processes(text: str, counts: dict[str, int]) -> None:
-    assert parse_process_counts(text) == counts
 
 
 def test_the_time_of_all_actions_comes_from_the_profile(tmp_path: Path) -> None:

@@ -108,13 +108,10 @@ def test_a_standstill_is_noticed_only_without_events_and_without_work() -> None:
     assert [stall.stalled_seconds(now, 2, busy.__next__) for now in (64.0, 124.0, 190.0)] == [None] * 3, (
         "a linker works"
     )
-
-
-def test_a_server_that_only_waits_does_not_count_as_work() -> None:
-    stall = StallDetector(60.0)
-    stall.stalled_seconds(0.0, 1, lambda: 0.0)
-    stall.stalled_seconds(0.5, 1, lambda: 0.0)
-    assert stall.stalled_seconds(80.0, 1, lambda: 80 * 0.005) == pytest.approx(79.5)
+    waiting_server = StallDetector(60.0)
+    little = iter((0.0, 0.0, 80 * 0.005))
+    times = [waiting_server.stalled_seconds(now, 1, little.__next__) for now in (0.0, 0.5, 80.0)]
+    assert times == [None, None, pytest.approx(79.5)], "a server that only waits does not work"
 
 
 def test_a_failure_is_told_by_the_action_and_by_its_cause() -> None:
@@ -185,18 +182,15 @@ def step_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_repositories_of_a_step_are_recorded(step_folder: Path) -> None:
+def test_the_repositories_of_a_step_are_recorded(step_folder: Path, tmp_path: Path) -> None:
+    watch.write_repository_record(tmp_path / "without")
+    assert watch.read_repository_record(tmp_path / "without") == []
     watch.write_repository_record(step_folder)
     (repository,) = watch.read_repository_record(step_folder)
     assert (repository["name"], repository["url"]) == (
         "eigen_archive",
         "https://github.com/libeigen/eigen/archive/3.4.0.zip",
     )
-
-
-def test_sources_without_bazels_files_declare_nothing(tmp_path: Path) -> None:
-    watch.write_repository_record(tmp_path)
-    assert watch.read_repository_record(tmp_path) == []
 
 
 def test_a_source_beyond_the_limits_is_a_line_in_the_log(

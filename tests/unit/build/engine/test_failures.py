@@ -21,9 +21,11 @@ from kiln.build.engine.failures import (
     is_permanent_download_failure,
     readable_engine_message,
 )
+from kiln.build.engine.run import build_step_error
 from kiln.build.engine.worker import refuse_unusable_files
 from kiln.build.steps import BuildStep
-from kiln.recipe.rendered import BuildPlatforms, Output, Requirements, Script
+from kiln.recipe.rendered import BuildPlatforms
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,11 +94,6 @@ def test_an_answer_that_would_not_change_is_told_from_a_fault_that_may_pass(mess
         assert classify_failure(messages, "") is (ABSENT if final else NETWORK)
 
 
-def test_missing_license_files_are_a_fault_of_the_recipe_that_is_named() -> None:
-    assert "about/license_file" in classify_failure("PyRattlerBuildError: No license files were copied", "").hint
-    assert classify_failure("Script failed with status 2", "No license files were copied").hint == ""
-
-
 REASON = "PyRattlerBuildError: No license files were copied"
 
 
@@ -106,20 +103,8 @@ def a_step(tmp_path: Path, entries: object) -> BuildStep:
     (work / "licenses" / "MIT.txt").touch()
     recipe.mkdir()
     (recipe / "NOTICE").touch()
-    output = Output(
-        name="a",
-        version="1",
-        build_number=0,
-        build_string="0",
-        subdir="noarch",
-        requirements=Requirements(),
-        script=Script(),
-        used={},
-        run_exports={},
-        about={},
-    )
     return BuildStep(
-        output=output,
+        output=builders.output("a", subdir="noarch"),
         recipe={"about": {"license_file": entries}},
         folder=tmp_path / "step",
         channels=(),
@@ -139,7 +124,7 @@ def a_step(tmp_path: Path, entries: object) -> BuildStep:
     ],
 )
 def test_the_missing_files_are_named(tmp_path: Path, entries: object, names: str) -> None:
-    error = engine_run.build_step_error(a_step(tmp_path, entries), REASON, "")
+    error = build_step_error(a_step(tmp_path, entries), REASON, "")
     expected = f"a could not be built: about/license_file: neither in the sources nor in the recipe: {names}"
     assert (error.what, "recipe's folder" in error.hint) == (expected, True)
 
@@ -148,7 +133,7 @@ def test_the_missing_files_are_named(tmp_path: Path, entries: object, names: str
 def test_where_none_is_missing_the_engines_words_stay(tmp_path: Path, entries: object) -> None:
     step = a_step(tmp_path, entries)
     assert failures.missing_licenses_message(step) == ""
-    assert engine_run.build_step_error(step, REASON, "").what == "a could not be built: No license files were copied"
+    assert build_step_error(step, REASON, "").what == "a could not be built: No license files were copied"
 
 
 FILES = (
@@ -181,8 +166,6 @@ def test_a_package_without_files_of_its_script_is_refused_with_their_names(prefi
     assert kind.error is BuildFailed, "the name of a file is not the engine's message"
     assert "remove the files in the script" in kind.hint
     refuse_unusable_files(tmp_path, {"build": {"files": ["a/y.py"]}}, by_conda_build_rules=False)
-    many = [f"{number} (w)" for number in range(7)]
-    assert failures.message_naming_files(failures.LEFT_OUT_TEXT, many).endswith("4 (w) and 2 more")
 
 
 def test_tags_of_caches_are_named_in_the_log(prefix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,7 +180,7 @@ def test_tags_of_caches_are_named_in_the_log(prefix: Path, tmp_path: Path, capsy
 
 @pytest.fixture
 def prefix_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a prefix_folder with a file, a folder, and links to special files, which are not special files themselves."""
+    """Return a prefix with a file, a folder, and links to special files, which are none themselves."""
     prefix_folder = tmp_path / ENGINE_FOLDER / "rattler-build_app" / "host_env_placehold"
     (prefix_folder / "bin").mkdir(parents=True)
     (prefix_folder / "bin" / "app").touch()
@@ -246,11 +229,6 @@ def test_the_engines_error_is_replaced_by_the_files_for_which_the_script_ended(
     assert "when it runs" in kind.hint
 
 
-def test_of_many_files_a_few_are_named() -> None:
-    text = failures.message_naming_files(failures.SPECIAL_TEXT, [f"{number} (FIFO)" for number in range(7)])
-    assert text.endswith("4 (FIFO) and 2 more")
-
-
 RECIPE = {"package": {"name": "app", "version": "1.0"}, "build": {}}
 
 
@@ -271,10 +249,6 @@ def step(tmp_path: Path) -> Path:
 
 def prefix_of(step: Path) -> Path:
     return step / ENGINE_FOLDER / "rattler-build_app" / "host_env_placehold_placehold"
-
-
-def test_good_files_are_no_fault(step: Path) -> None:
-    refuse_unusable_files(step, RECIPE, by_conda_build_rules=True)
 
 
 def test_a_record_of_another_version_is_refused(step: Path) -> None:

@@ -20,7 +20,6 @@ from kiln.conda import package_reader
 from kiln.feedstock import matrix
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import pins, render
-from kiln.recipe.rendered import Output, Requirements
 from tests import builders
 from tests.packages import conda_package
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.build.steps import BuildStep
+    from kiln.recipe.rendered import Output
 
 
 META = """\
@@ -304,18 +304,7 @@ def test_a_package_of_a_recipe_yaml_carries_the_feedstocks_recipe(tmp_path: Path
 
 
 def output(**about: str | tuple[str, ...]) -> Output:
-    return Output(
-        name="app",
-        version="1",
-        build_number=0,
-        build_string="0",
-        subdir="linux-64",
-        noarch=None,
-        requirements=Requirements(),
-        run_exports={},
-        about=about,
-        used={},
-    )
+    return builders.output(about=about)
 
 
 Ended = subprocess.CompletedProcess[str]

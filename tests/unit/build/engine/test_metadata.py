@@ -69,12 +69,6 @@ def test_the_rendered_recipe_names_no_folder_of_the_machine(tmp_path: Path, root
     )
 
 
-def test_a_rendered_recipe_that_names_no_build_is_unchanged(tmp_path: Path) -> None:
-    info = {"index.json": INDEX, "recipe/rendered_recipe.yaml": "path: /home/jane/x\n"}
-    rewrite_package_metadata(conda_package(tmp_path / "old.conda", info), tmp_path / "new.conda", index={})
-    assert read_info_files(tmp_path / "new.conda")["recipe/rendered_recipe.yaml"] == b"path: /home/jane/x\n"
-
-
 @pytest.mark.parametrize("root", ["/home/jane/foo", "/home/jane/a-much-longer-name/foo-feedstock"])
 def test_the_rendered_prefix_is_as_long_as_the_engines(tmp_path: Path, root: str) -> None:
     def rendered(root: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 from kiln.build.engine import scripts
 from kiln.build.engine.scripts import lines_without_shell_trace, script_run_lines
 from kiln.recipe.rendered import BuildSettings, Output, PythonSettings, Requirements, Script, Source
+from tests import builders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,19 +27,8 @@ PACKAGES = "lib/python3.11/site-packages"
 
 
 def output(*, noarch: str | None = None, settings: BuildSettings | None = None) -> Output:
-    return Output(
-        name="app",
-        version="1",
-        build_number=0,
-        build_string="0",
-        subdir="linux-64",
-        run_exports={},
-        about={},
-        used={},
-        noarch=noarch,
-        requirements=Requirements(host=("python",)),
-        settings=settings or BuildSettings(),
-    )
+    needs = Requirements(host=("python",))
+    return builders.output(noarch=noarch, requirements=needs, settings=settings or BuildSettings())
 
 
 def run(prefix: Path, lines: Iterable[str]) -> subprocess.CompletedProcess[str]:

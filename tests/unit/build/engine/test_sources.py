@@ -150,12 +150,6 @@ def test_of_several_addresses_the_first_with_the_hash_counts(fetch: Fetch) -> No
     assert "--mirror" in caught.value.hint
 
 
-def test_a_folder_of_downloads_has_the_file(fetch: Fetch) -> None:
-    fetch.origins = {"folder": fetch.recipe}
-    (entry,) = fetch.entries(Source(url=("https://sources.invalid/x/a.bin",), hashes=SHA1))
-    assert entry["sha256"] == HASHES["sha256"]
-
-
 def test_what_the_engine_verifies_stays_its_job(fetch: Fetch) -> None:
     sources = (Source(url=("https://a.org/a.zip",), sha256="0" * 64), Source(path="a.bin"), Source(git_url="../g"))
     by_engine = Source(url=("a.zip",), hashes=SHA1, content_hashes={"sha256": "0"}, no_hoist=True, by_engine=True)
@@ -352,12 +346,6 @@ def test_an_archive(name: str, hoist: bool, tmp_path: Path) -> None:
     assert os.readlink(top / "link") == "/etc/hostname"  # noqa: PTH115 - as text
     if MAKERS[name] is not of_zip:
         assert (top / "same").samefile(top / "run.sh")
-
-
-def test_several_entries_at_the_top_stay(tmp_path: Path) -> None:
-    archive = tar(tmp_path / "a.tgz", *ENTRIES, ("other", tarfile.REGTYPE, b"", ""))
-    tree = unpack_source(archive, "a.tgz", tmp_path / "new", hoist=True, env={})
-    assert sorted(path.name for path in tree.iterdir()) == ["other", "top"]
 
 
 def test_a_wheel_is_copied_and_unpacked_and_a_file_is_copied(tmp_path: Path) -> None:

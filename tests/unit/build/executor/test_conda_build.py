@@ -22,7 +22,8 @@ from kiln.build.executor.conda_build import (
     error_from_engine_output,
 )
 from kiln.recipe.feedstock import BuildConfig
-from kiln.recipe.rendered import Output, RenderedConfig
+from kiln.recipe.rendered import RenderedConfig
+from tests import builders
 from tests.packages import release_package
 
 CALL = CondaBuildCall(
@@ -58,10 +59,8 @@ def test_the_command_line_is_conda_forges() -> None:
         "remote_url=https://g/a b",
         "sha=abc",
     )
-
-
-def test_cross_compiled_packages_are_not_tested() -> None:
-    assert build_command_line(dataclasses.replace(CALL, cross=True)) == (*build_command_line(CALL), "--no-test")
+    cross = dataclasses.replace(CALL, cross=True)
+    assert build_command_line(cross) == (*build_command_line(CALL), "--no-test")
 
 
 def test_mambabuild_has_the_same_arguments() -> None:
@@ -89,6 +88,8 @@ def test_condas_settings_have_the_folders_and_the_channels() -> None:
     assert told["channels"] == ["conda-forge", "other"]
     assert told["channel_priority"] == "strict"
     assert "solver" not in told
+    assert not told["auto_update_conda"]
+    assert not told["add_pip_as_python_dependency"]
     assert json.loads(condarc_content(dataclasses.replace(CALL, solver="classic")))["solver"] == "classic"
 
 
@@ -102,9 +103,8 @@ def test_a_build_for_cuda_counts_on_a_driver_on_every_machine() -> None:
 
 def test_the_engine_finds_nothing_of_kilns_own_python() -> None:
     lines = engine_bash_script(CALL).splitlines()
-    assert lines.index("unset PYTHONPATH PYTHONDONTWRITEBYTECODE") < lines.index(
-        f"exec {shlex.join(build_command_line(CALL))}"
-    )
+    assert lines[-2:] == ["cd /w", f"exec {shlex.join(build_command_line(CALL))}"], "in a folder of its own"
+    assert "unset PYTHONPATH PYTHONDONTWRITEBYTECODE" in lines[:-1]
 
 
 CALLS = """\
@@ -174,17 +174,6 @@ def test_the_last_line_of_an_engine_that_exits_without_an_exception_decides(last
     assert (type(result), result.why.count(last)) == (error, 1)
 
 
-def test_each_engine_runs_in_a_folder_of_its_own() -> None:
-    lines = engine_bash_script(CALL).splitlines()
-    assert lines[-2:] == ["cd /w", f"exec {shlex.join(build_command_line(CALL))}"]
-
-
-def test_conda_does_not_update_itself() -> None:
-    told = json.loads(condarc_content(CALL))
-    assert not told["auto_update_conda"]
-    assert not told["add_pip_as_python_dependency"]
-
-
 @pytest.mark.parametrize(
     ("decrement", "number", "expected"),
     [(None, 3, {}), ("0", 1003, {}), ("1000", 1003, {"build": {"number": 3}}), ("1000", 3, {"build": {"number": 3}})],
@@ -194,16 +183,7 @@ def test_the_build_number_is_clobbered_for_old_compilers_alone(
 ) -> None:
     variant = {} if decrement is None else {"build_number_decrement": (decrement,)}
     config = BuildConfig(name="c", platform="linux-64", variant=variant, pin_run_as_build={})
-    output = Output(
-        name="a",
-        version="1",
-        build_number=number,
-        build_string="0",
-        subdir="linux-64",
-        run_exports={},
-        about={},
-        used={},
-    )
+    output = builders.output(build_number=number)
     assert json.loads(clobber_file_text(RenderedConfig(config=config, outputs=(output,)))) == expected
 
 
@@ -256,18 +236,13 @@ def logged(folder: Path, *lines: str) -> Path:
     return log
 
 
-def test_why_an_engine_failed_stands_at_the_end_of_its_log(tmp_path: Path) -> None:
-    log = logged(tmp_path, "the test's last word", TRACEBACK, "BuildError: TESTS FAILED: a-1")
-    result = conda_build.error_from_build_log("conda-build", 1, "", log)
-    assert isinstance(result, TestsFailed)
-    assert "| the test's last word\n" in result.why
-
-
 def test_the_reason_of_a_failure_is_at_the_logs_end(tmp_path: Path) -> None:
     log = logged(
         tmp_path, "the test's last word", TRACEBACK, "  File 'conda-build', line 6", "BuildError: TESTS FAILED: a-1"
     )
     failure = conda_build.error_from_build_log("conda-build", 1, "", log)
+    assert isinstance(failure, TestsFailed)
+    assert "| the test's last word\n" in failure.why
     last_words = ["it said", "the test's last word", "BuildError: TESTS FAILED: a-1"]
     assert conda_build.failure_reason_lines(failure, log) == last_words
     assert not conda_build.failure_reason_lines(None, log)
@@ -278,11 +253,6 @@ def test_a_reason_that_is_at_the_logs_end_is_not_repeated(tmp_path: Path) -> Non
     failure = conda_build.error_from_build_log("conda-build", 1, "", log)
     assert isinstance(failure, TestsFailed)
     assert not conda_build.failure_reason_lines(failure, log)
-
-
-def test_the_shared_cache_is_one_that_conda_reads(tmp_path: Path) -> None:
-    conda_build.create_package_caches(tmp_path / "config", tmp_path / "cache")
-    assert (tmp_path / "cache" / "conda" / "urls.txt").is_file()
 
 
 def test_without_a_log_the_tail_has_the_reason(tmp_path: Path) -> None:

@@ -16,41 +16,29 @@ from kiln.build.executor.container import (
     pip_install_command,
     python_of_image,
 )
-from kiln.build.job.job import BuildOptions, ConfigJob, JobContext
+from kiln.build.job.job import BuildOptions, JobContext
 from kiln.container.engine import Engine, EngineKind
 from kiln.container.plan import ContainerLimits
-from kiln.recipe.feedstock import BuildConfig, Feedstock
-from kiln.recipe.rendered import RenderedConfig
+from kiln.recipe.feedstock import Feedstock
 from kiln.state.store.layout import ArtifactLayout
-
-CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, zip_keys=(), pin_run_as_build={}, image=None)
+from tests import builders
 
 
 def test_a_config_finds_conda_forges_variables_in_its_container(tmp_path: Path) -> None:
     feedstock = Feedstock(root=tmp_path)
     (tmp_path / "recipe").mkdir()
-    job = ConfigJob(
-        root=str(tmp_path),
-        config="c",
-        key="k",
-        shared="s",
-        sources="s",
+    job = builders.config_job(
+        tmp_path,
         options=BuildOptions(run_arguments=("--gpus", "all")),
-        container="docker",
         image="localhost/i:1",
-        cores=2,
         variables={"CONFIG": "c"},
         environment={"TOKEN": "hidden"},
-        log="log",
-        group="cpu",
-        cache_key="cpu",
-        compile_memory=1,
     )
     task = JobContext(
         job=job,
         feedstock=feedstock,
         layout=ArtifactLayout.for_feedstock(feedstock),
-        rendered=RenderedConfig(config=CONFIG),
+        rendered=builders.rendered_config(),
         environment={},
     )
     executor = ContainerExecutor(task=task)

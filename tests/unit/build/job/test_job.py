@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.base.errors import UsageError
-from kiln.base.serialization import from_json_values, to_json
 from kiln.build.job.job import (
     BuildJob,
     BuildOptions,
@@ -27,8 +25,7 @@ from kiln.build.job.job import (
 from kiln.container.engine import Engine, EngineKind
 from kiln.feedstock import matrix
 from kiln.recipe import pins, render
-from kiln.recipe.feedstock import BuildConfig
-from kiln.recipe.rendered import Checkout, Output, OutputTest, RenderedConfig, Requirements, Source, Staging
+from kiln.recipe.rendered import Checkout, OutputTest, RenderedConfig, Requirements, Source, Staging
 from kiln.recipe.variants.files import compile_group
 from tests import builders
 
@@ -36,22 +33,10 @@ if TYPE_CHECKING:
     from kiln.recipe.feedstock import Feedstock
 
 
-CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={})
-
-
-def rendered(*outputs: Output, sources: tuple[Source, ...] = (), **variant: str) -> RenderedConfig:
-    config = dataclasses.replace(CONFIG, variant={key: (value,) for key, value in variant.items()})
-    return RenderedConfig(config=config, outputs=outputs, stagings=(Staging(sources=sources),))
-
-
-def test_configs_of_one_cuda_share_a_group() -> None:
-    groups = [compile_group(rendered(cuda_compiler_version=version).config) for version in ("None", "12.9")]
-    assert groups == ["cpu", "cuda12.9"]
-
-
-def test_configs_of_two_platforms_share_no_compile() -> None:
-    arm = dataclasses.replace(rendered(cuda_compiler_version="12.9").config, platform="linux-aarch64")
-    assert compile_group(arm) == "cuda12.9-linux-aarch64"
+def test_configs_of_one_cuda_and_platform_share_a_group() -> None:
+    configs = [builders.config(cuda_compiler_version=version) for version in ("None", "12.9")]
+    arm = builders.config(platform="linux-aarch64", cuda_compiler_version="12.9")
+    assert [compile_group(config) for config in (*configs, arm)] == ["cpu", "cuda12.9", "cuda12.9-linux-aarch64"]
 
 
 RECIPE = """package:
@@ -152,50 +137,6 @@ def test_a_build_on_the_host_has_the_memory_that_was_requested_and_a_container_i
     assert memory_limit(None, 8, engine(lacks=("it bounds nothing",))) is None
 
 
-OPTIONS = BuildOptions(run_arguments=("--gpus", "all"), distdir=Path("/downloads"), from_step="compile", stall=60.0)
-
-
-BUILD = BuildJob(
-    root=Path("/f"),
-    recipe=Path("/f/recipe"),
-    config="a",
-    options=OPTIONS,
-    folder=Path("/f/work"),
-    cache=Path("/f/cache"),
-    result=Path("/f/result.json"),
-    extra={"sha": "1"},
-    channel=Path("/f/channel"),
-    queue=Path("/f/scripts"),
-    shared_packages=({"name": "lib", "reused": True},),
-)
-
-
-CONFIG_2 = ConfigJob(
-    root="/f",
-    config="a",
-    key="k",
-    sources="s",
-    shared="s",
-    options=OPTIONS,
-    container="docker",
-    cores=2,
-    variables={"CONFIG_2": "a"},
-    environment={"PATH": "/bin"},
-    log="/f/log",
-    group="cpu",
-    cache_key="c",
-    compile_memory=1,
-)
-
-
-def test_a_building_processs_job_comes_back_with_its_paths() -> None:
-    assert BuildJob.parse(BUILD.as_text()) == BUILD
-
-
-def test_a_configs_job_comes_back_from_its_text() -> None:
-    assert ConfigJob.parse(CONFIG_2.as_text()) == CONFIG_2
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -205,51 +146,44 @@ def test_a_configs_job_comes_back_from_its_text() -> None:
     ],
     ids=["defaults", "paths and lists", "flags"],
 )
-def test_options_survive_json(options: BuildOptions) -> None:
-    assert from_json_values(BuildOptions, json.loads(json.dumps(to_json(options)))) == options
+def test_jobs_come_back_from_their_text(options: BuildOptions) -> None:
+    shared = ({"name": "lib", "reused": True},)
+    build = builders.build_job(Path("/f"), options=options, queue=Path("/f/scripts"), shared_packages=shared)
+    assert BuildJob.parse(build.as_text()) == build
+    config = builders.config_job(Path("/f"), options=options, variables={"CONFIG": "a"})
+    assert ConfigJob.parse(config.as_text()) == config
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (BuildOptions(), False),
-        (BuildOptions(keep_failed=True), False),
-        (BuildOptions(rebuild=True), True),
-        (BuildOptions(from_step="compile"), True),
-        (BuildOptions(debug=""), True),
-    ],
-    ids=["defaults", "keep failed", "rebuild", "from step", "debug"],
-)
-def test_these_options_build_finished_configs_again(options: BuildOptions, expected: bool) -> None:
-    assert options.rebuilds_finished is expected
+def test_these_options_build_finished_configs_again() -> None:
+    for again in ({"rebuild": True}, {"from_step": "compile"}, {"debug": ""}):
+        assert BuildOptions(**again).rebuilds_finished
+    assert not BuildOptions(keep_failed=True).rebuilds_finished
 
 
-LIB = Output(
-    name="lib", version="1", build_number=0, build_string="0", subdir="linux-64", run_exports={}, about={}, used={}
-)
-
-
-APP = dataclasses.replace(LIB, name="app", requirements=Requirements(run=("lib 1 0", "__cuda")))
+LIB = builders.output("lib")
+APP = builders.output("app", requirements=Requirements(run=("lib 1 0", "__cuda")))
 
 
 def test_a_config_that_needs_nothing_of_a_channel_has_none() -> None:
-    assert channels_needed_by_config(rendered(LIB, APP)) == ()
-    assert not needs_network(rendered(LIB, APP, sources=(Source(path="src"),)))
+    assert channels_needed_by_config(builders.rendered_config(LIB, APP)) == ()
+    assert not needs_network(builders.rendered_config(LIB, APP, sources=(Source(path="src"),)))
 
 
 def test_the_variants_channels_are_used_in_their_order() -> None:
     needy = dataclasses.replace(LIB, tests=(OutputTest(requires=("pip",)),))
-    assert channels_needed_by_config(rendered(needy)) == ("conda-forge",)
-    assert channels_needed_by_config(rendered(needy, channel_sources="a, b")) == ("a", "b")
-    assert needs_network(rendered(needy))
-    assert not needs_network(rendered(needy, channel_sources="file:///c"))
+    assert channels_needed_by_config(builders.rendered_config(needy)) == ("conda-forge",)
+    assert channels_needed_by_config(builders.rendered_config(needy, channel_sources="a, b")) == ("a", "b")
+    assert needs_network(builders.rendered_config(needy))
+    assert not needs_network(builders.rendered_config(needy, channel_sources="file:///c"))
 
 
 def test_what_is_skipped_needs_nothing_and_sources_need_the_network() -> None:
     skipped = dataclasses.replace(LIB, name="x", skip=True, requirements=Requirements(host=("python",)))
-    assert channels_needed_by_config(rendered(LIB, skipped)) == ()
-    assert needs_network(rendered(LIB, sources=(Source(url=("https://a",)),)))
-    assert needs_network(rendered(LIB, sources=(Source(checkout=Checkout(program="hg", url="https://a")),)))
+    assert channels_needed_by_config(builders.rendered_config(LIB, skipped)) == ()
+    assert needs_network(builders.rendered_config(LIB, sources=(Source(url=("https://a",)),)))
+    assert needs_network(
+        builders.rendered_config(LIB, sources=(Source(checkout=Checkout(program="hg", url="https://a")),))
+    )
 
 
 @pytest.mark.parametrize(
@@ -262,5 +196,6 @@ def test_what_is_skipped_needs_nothing_and_sources_need_the_network() -> None:
     ],
 )
 def test_the_pythons_of_a_config_are_minor_versions(values: tuple[str, ...], expected: set[str]) -> None:
-    assert python_versions_of_config(dataclasses.replace(CONFIG, variant={"python": values})) == expected
-    assert python_versions_of_config(CONFIG) == frozenset()
+    config = dataclasses.replace(builders.config(), variant={"python": values})
+    assert python_versions_of_config(config) == expected
+    assert python_versions_of_config(builders.config()) == frozenset()
