@@ -88,10 +88,10 @@ def output(name: str = "app", **fields: Any) -> Output:
     return Output(name=name, **{**plain, "run_exports": {}, "about": {}, "used": {}, **fields})
 
 
-def build_job(folder: Path, **fields: Any) -> BuildJob:
-    """Return the job of a build's process in a folder."""
-    paths = {"root": folder, "recipe": folder / "recipe", "folder": folder / "work", "cache": folder / "cache"}
-    paths |= {"result": folder / "result.json", "channel": folder / "channel"}
+def build_job(root: Path, **fields: Any) -> BuildJob:
+    """Return the job of a build's process, in a feedstock's folder."""
+    paths = {"root": root, "recipe": root / "recipe", "folder": root / "work", "cache": root / "cache"}
+    paths |= {"result": root / "result.json", "channel": root / "channel"}
     return BuildJob(**{**paths, "config": "linux_64_", "options": BuildOptions(), "extra": {}, **fields})
 
 

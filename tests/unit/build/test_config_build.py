@@ -11,7 +11,6 @@ from kiln.base.errors import BuildFailed, KilnError, SystemFault
 from kiln.build.config_build import CompileStepRunner, ConfigBuilder, config_step_cache, config_with_emulator
 from kiln.build.engine.recipe import variant_variables
 from kiln.build.engine_calls import EngineCalls
-from kiln.build.job.job import BuildJob, BuildOptions
 from kiln.build.job.messages import StepReporter
 from kiln.conda.channel import LocalChannel
 from kiln.feedstock import config_file, matrix, rerender
@@ -75,17 +74,7 @@ def builder_in(tmp_path: Path) -> ConfigBuilder:
     source = feedstock(tmp_path / "feedstock", RECIPE)
     folder = tmp_path / "work"
     folder.mkdir()
-    job = BuildJob(
-        root=source.root,
-        recipe=source.recipe,
-        config="linux_64_",
-        options=BuildOptions(),
-        folder=folder,
-        cache=folder / "cache",
-        result=folder / "result.json",
-        extra={},
-        channel=folder / "channel",
-    )
+    job = builders.build_job(source.root, folder=folder, channel=folder / "channel")
     rendered = pins.close_static_pins(render.render(source, config_file.read_config(source, job.config)))
     return ConfigBuilder(
         job=job,

@@ -126,10 +126,6 @@ def test_another_label_has_no_owner(label: str) -> None:
     assert OwnerProcess.parse(label) is None
 
 
-def test_this_process_is_here() -> None:
-    assert OwnerProcess.of_this_process() == OwnerProcess.of_process(os.getpid())
-
-
 @pytest.mark.processes
 def test_a_zombie_is_gone() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

@@ -83,12 +83,9 @@ ROOT = Path(__file__).parents[3]
 def test_rarely_changing_layers_come_first() -> None:
     system, scripts = LayerEntry(path="/s", mode=0o644, data=b""), LayerEntry(path="/o", mode=0o644, data=b"")
     first, second = replace(scripts, path="/p"), replace(scripts, path="/q")
+    assert contents.ImageContents(layers=(), packages=(NUMPY, PACKAGE), debs=()).epoch == 1_700_000_000
     layers = contents.split_into_layers(REQUEST, [system], {PACKAGE: (first,), NUMPY: (second,)}, [scripts])
     assert [[entry.path for entry in layer.entries] for layer in layers] == [["/s"], ["/q"], ["/p"], ["/o"]]
-
-
-def test_an_image_has_the_time_of_its_newest_package() -> None:
-    assert contents.ImageContents(layers=(), packages=(NUMPY, PACKAGE), debs=()).epoch == 1_700_000_000
 
 
 def test_the_solve_is_for_the_image() -> None:
@@ -110,19 +107,16 @@ def test_its_processor_is_of_the_level_that_tensorflow_is_compiled_for() -> None
     assert (version, accepted[-1]) == ("1", level[1])
 
 
-def test_a_missing_library_is_reported() -> None:
+def test_a_missing_library_is_reported(tmp_path: Path) -> None:
     """The interpreter that runs this needs the C library at least."""
+    (tmp_path / "x").write_bytes(b"\x7fELF and then nothing")
+    assert contents.needed_libraries(tmp_path / "x") == ()
     python = Path(sys.executable).resolve()
     assert "libc.so.6" in contents.needed_libraries(python)
     missing = contents.missing_libraries([LayerEntry(path="/bin/python", mode=0o755, source=python)])
     assert missing["libc.so.6"] == "/bin/python"
     libraries = [LayerEntry(path=f"/lib/{name}", mode=0o644, data=b"") for name in missing]
     assert contents.missing_libraries([LayerEntry(path="/bin/python", mode=0o755, source=python), *libraries]) == {}
-
-
-def test_a_damaged_elf_file_needs_no_library(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"\x7fELF and then nothing")
-    assert contents.needed_libraries(tmp_path / "x") == ()
 
 
 def test_each_kind_is_complete_and_a_command_of_kiln_image() -> None:

@@ -565,3 +565,9 @@ def test_a_pipe_has_no_hash(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BuildFailed, match="'pipe' is not a file"):
         folder_content_hash(tmp_path, "sha256")
+
+
+def test_a_folder_of_downloads_has_the_file(fetch: Fetch) -> None:
+    fetch.origins = {"folder": fetch.recipe}
+    (entry,) = fetch.entries(Source(url=("https://sources.invalid/x/a.bin",), hashes=SHA1))
+    assert entry["sha256"] == HASHES["sha256"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kiln.base.errors import UnknownConfig, UnsupportedPython
-from kiln.build.job.job import BuildJob, BuildOptions, HostMachine
+from kiln.build.job.job import HostMachine
 from kiln.build.rehearsal import inputs, python_search, wheel_download
 from kiln.build.rehearsal.inputs import (
     RehearsalInputs,
@@ -27,7 +27,7 @@ from kiln.build.rehearsal.wheel_download import PYTHONS
 from kiln.build.rehearsal.wheels import RehearsalPlan, StandIn
 from kiln.feedstock import config_file, matrix
 from kiln.recipe.feedstock import BuildConfig, Feedstock
-from kiln.recipe.rendered import Output, OutputTest, RenderedConfig
+from kiln.recipe.rendered import OutputTest
 from kiln.state.store import cache
 from tests import builders
 
@@ -88,19 +88,8 @@ def test_stand_ins_are_part_of_a_rehearsals_key() -> None:
 
 def test_tests_for_other_pythons_run_with_the_rehearsals() -> None:
     tests = (OutputTest(pythons=("3.10.*", "*")), OutputTest(pythons=("3.12",)), OutputTest(imports=("a",)))
-    output = Output(
-        name="a",
-        version="1",
-        build_number=0,
-        build_string="0",
-        subdir="noarch",
-        run_exports={},
-        about={},
-        used={},
-        tests=tests,
-    )
-    config = BuildConfig(name="a", platform="linux-64", variant={}, pin_run_as_build={})
-    (narrowed,) = config_for_one_python(RenderedConfig(config=config, outputs=(output,)), "3.10").outputs
+    rendered = builders.rendered_config(builders.output(tests=tests))
+    (narrowed,) = config_for_one_python(rendered, "3.10").outputs
     assert [test.pythons for test in narrowed.tests] == [("3.10",), (), ()]
 
 
@@ -119,18 +108,7 @@ def test_an_image_without_the_configs_python_is_reported_with_both(
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("HOME", "PYENV_ROOT", "UV_PYTHON_INSTALL_DIR", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
-    job = BuildJob(
-        root=tmp_path,
-        recipe=tmp_path,
-        config="some_config",
-        folder=tmp_path,
-        cache=tmp_path,
-        result=tmp_path,
-        extra={},
-        options=BuildOptions(),
-        channel=tmp_path,
-        image="localhost/base:1",
-    )
+    job = builders.build_job(tmp_path, config="some_config", image="localhost/base:1")
     with pytest.raises(UnsupportedPython, match=r"the image localhost/base:1 has no Python 3\.12 for some_config"):
         find_rehearsal_python("3.12", job, os.environ)
 

@@ -38,17 +38,8 @@ CONFIG = BuildConfig(name="linux_64_", platform="linux-64", variant={"zlib": ("1
 
 
 def output(name: str, host: tuple[str, ...] = (), **changes: Any) -> Output:
-    fields: dict[str, Any] = {
-        "version": "1.0",
-        "build_number": 0,
-        "build_string": "h_0",
-        "subdir": "linux-64",
-        "requirements": Requirements(host=host),
-        "run_exports": {},
-        "about": {},
-        "used": {},
-    }
-    return Output(name=name, **{**fields, **changes})
+    fields = {"version": "1.0", "build_string": "h_0", "requirements": Requirements(host=host), **changes}
+    return builders.output(name, **fields)
 
 
 def wheel(name: str, version: str = "2.0") -> LockedWheel:
@@ -203,9 +194,6 @@ def test_pythons_that_exclude_each_other_are_refused_with_their_places() -> None
     with pytest.raises(RehearsalRefused, match="no Python of a rehearsal satisfies") as caught:
         python_version_for_requirements(required("python 3.10.*", "python >=3.11"), ())
     assert caught.value.why == "python 3.10.* (host of a); python >=3.11 (host of a)"
-
-
-def test_a_free_threaded_python_is_refused() -> None:
     with pytest.raises(RehearsalRefused, match="no free-threaded Python"):
         python_version_for_requirements(required("python 3.13.* *_cp313t"), ())
 

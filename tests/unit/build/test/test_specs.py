@@ -12,21 +12,17 @@ import pytest
 from kiln.base.errors import BrokenPackage, TestsFailed
 from kiln.build.test.specs import WheelName, plan_package_tests, read_packed_tests, require_wheel_for_python
 from kiln.build.test.specs import shell_lines_of_test as lines_of
-from kiln.recipe.rendered import Output, OutputTest, Script
+from kiln.recipe.rendered import OutputTest, Script
+from tests import builders
 
 if TYPE_CHECKING:
     from kiln.build.steps import TestStep
 
 
-APP = Output(
-    name="app",
+APP = builders.output(
     version="1.0",
     build_number=3,
     build_string="h_3",
-    subdir="linux-64",
-    run_exports={},
-    about={},
-    used={},
     tests=(
         OutputTest(
             imports=("app.core",),
@@ -45,15 +41,6 @@ def planned(available: set[str] | None = None) -> TestStep:
     return step
 
 
-def test_the_very_package_is_installed_with_what_its_tests_require() -> None:
-    assert planned().specs == ("app ==1.0 h_3", "pip", "gcc_linux-64 14.*")
-
-
-def test_imports_run_before_commands() -> None:
-    assert planned().script[-2:] == ("python -c 'import app.core'", "app --help")
-    assert planned().commands == 2
-
-
 def test_requirements_that_a_channel_lacks_are_omitted_with_a_note() -> None:
     step = planned({"pip", "app"})
     assert step.specs == ("app ==1.0 h_3", "pip")
@@ -62,6 +49,8 @@ def test_requirements_that_a_channel_lacks_are_omitted_with_a_note() -> None:
 
 def test_files_and_environment_are_the_recipes() -> None:
     step = planned()
+    assert step.specs == ("app ==1.0 h_3", "pip", "gcc_linux-64 14.*"), "the very package, and what its tests require"
+    assert (step.script[-2:], step.commands) == (("python -c 'import app.core'", "app --help"), 2)
     assert step.files == {"t.c": Path("/r/t.c")}
     assert step.environment["PREFIX"] == "/p"
     assert step.environment["PKG_VERSION"] == "1.0"
@@ -124,18 +113,11 @@ def test_each_test_has_a_prefix_and_a_folder_of_its_own_and_each_python_too() ->
     assert steps[2].environment["PREFIX"] == "/p/app-2"
 
 
-@pytest.mark.parametrize(
-    ("language", "package", "line"),
-    [
-        ("perl", "perl", "perl -e 'use X::Y;'"),
-        ("r", "r-base", "Rscript -e 'library(X::Y)'"),
-        ("ruby", "ruby", "ruby -e 'require '\"'\"'X::Y'\"'\"''"),
-    ],
-)
-def test_modules_of_other_languages_are_loaded(language: str, package: str, line: str) -> None:
+@pytest.mark.parametrize(("language", "package"), [("perl", "perl"), ("r", "r-base"), ("ruby", "ruby")])
+def test_modules_of_other_languages_require_their_program(language: str, package: str) -> None:
     (step,) = steps_of(OutputTest(modules={language: ("X::Y",)}))
     assert step.specs[1:] == (package,)
-    assert step.script[-1] == line
+    assert "X::Y" in step.script[-1]
 
 
 def test_build_requirements_of_a_test_have_a_prefix_beside(tmp_path: Path) -> None:
@@ -242,6 +224,7 @@ def test_the_layout_of_rattler_build(tmp_path: Path) -> None:
 
 
 def test_the_layout_of_conda_build(tmp_path: Path) -> None:
+    assert read_packed_tests(tmp_path) == ()
     folder = tmp_path / "test"
     folder.mkdir()
     for name in ("run_test.sh", "run_test.py", "data"):
@@ -249,10 +232,6 @@ def test_the_layout_of_conda_build(tmp_path: Path) -> None:
     (folder / "test_time_dependencies.json").write_text(json.dumps(["dep 1"]))
     scripts = {"run_test.py": "run_test.py", "run_test.sh": "run_test.sh"}
     assert read_packed_tests(tmp_path) == (OutputTest(scripts=scripts, requires=("dep 1.*",)),)
-
-
-def test_a_package_without_tests(tmp_path: Path) -> None:
-    assert read_packed_tests(tmp_path) == ()
 
 
 @pytest.mark.parametrize(
@@ -287,8 +266,5 @@ def test_a_name_is_parsed() -> None:
 @pytest.mark.parametrize("tags", ["cp311-cp311", "py3-none", "cp39-abi3"])
 def test_a_wheel_may_be_for_the_python_of_its_config(tags: str) -> None:
     require_wheel_for_python(WheelName.from_path(Path(f"a-1-{tags}-any.whl")), "3.11")
-
-
-def test_a_wheel_for_another_python_is_refused() -> None:
     with pytest.raises(TestsFailed, match="is for cp312"):
         require_wheel_for_python(WheelName.from_path(Path("a-1-cp312-cp312-any.whl")), "3.11")

@@ -17,23 +17,13 @@ from kiln.build.test.tester import (
     run_test_script,
 )
 from kiln.feedstock import matrix, rerender
-from kiln.recipe.rendered import Output, OutputTest, Requirements, Script
+from kiln.recipe.rendered import OutputTest, Requirements, Script
 from kiln.state.results import TestVerdict
 from tests import builders
 
-OUTPUT = Output(
-    name="a",
-    version="1.0",
-    build_string="py311_0",
-    build_number=0,
-    subdir="linux-64",
-    run_exports={},
-    about={},
-    used={},
-    tests=(OutputTest(script=Script(lines=("true",)), files=("data",)),),
+OUTPUT = builders.output(
+    "a", version="1.0", build_string="py311_0", tests=(OutputTest(script=Script(lines=("true",)), files=("data",)),)
 )
-
-
 TESTER = PackageTester(
     recipe=Path("/recipe"),
     folder=Path("/job"),
@@ -67,14 +57,6 @@ def test_a_test_runs_again_when_its_inputs_change(changed: PackageTester) -> Non
     assert changed.cache_key_inputs(changed.plan_tests(OUTPUT)) != TESTER.cache_key_inputs(TESTER.plan_tests(OUTPUT))
 
 
-def test_requirements_that_the_channels_lack_are_noted() -> None:
-    test = OutputTest(script=Script(lines=("true",)), requires=("gcc", "numpy >=2"))
-    output = dataclasses.replace(OUTPUT, tests=(test,))
-    (step,) = dataclasses.replace(TESTER, available={"a", "numpy"}).plan_tests(output)
-    assert step.specs == ("a ==1.0 py311_0", "numpy >=2")
-    assert step.notes == ("tested without gcc, which this channel lacks",)
-
-
 @pytest.mark.processes
 def test_the_script_runs_in_a_fresh_folder_with_the_recipes_files(tmp_path: Path) -> None:
     (tmp_path / "recipe" / "data").mkdir(parents=True)
@@ -100,18 +82,6 @@ def test_a_failing_script_is_an_error_with_its_output_and_its_folders(tmp_path: 
     assert "broken" in caught.value.why
     assert str(step.prefix) in caught.value.hint
     assert step.folder.is_dir()
-
-
-@pytest.mark.processes
-def test_files_keep_their_places_below_the_recipe(tmp_path: Path) -> None:
-    (tmp_path / "recipe" / "data").mkdir(parents=True)
-    (tmp_path / "recipe" / "data" / "word").write_text("read\n")
-    tester = dataclasses.replace(TESTER, recipe=tmp_path / "recipe", folder=tmp_path / "work")
-    test = OutputTest(script=Script(lines=("cat data/word",)), files=("data/*",))
-    (step,) = tester.plan_tests(dataclasses.replace(OUTPUT, tests=(test,)))
-    lines: list[str] = []
-    run_test_script(step, environment={"PATH": "/usr/bin:/bin"}, log=tmp_path / "log", on_line=lines.append)
-    assert "read" in lines
 
 
 def test_packages_of_another_platform_are_solved_and_run_as_such(tmp_path: Path) -> None:
@@ -176,3 +146,11 @@ def test_a_package_whose_programs_do_not_run_here_is_refused(tmp_path: Path) -> 
     require_runnable_package(tmp_path / "a-1-0.conda", "noarch")
     with pytest.raises(UnsupportedPlatform, match=r"a-1-0\.conda cannot be tested on this machine"):
         require_runnable_package(tmp_path / "a-1-0.conda", "win-64")
+
+
+def test_requirements_that_the_channels_lack_are_noted() -> None:
+    test = OutputTest(script=Script(lines=("true",)), requires=("gcc", "numpy >=2"))
+    output = dataclasses.replace(OUTPUT, tests=(test,))
+    (step,) = dataclasses.replace(TESTER, available={"a", "numpy"}).plan_tests(output)
+    assert step.specs == ("a ==1.0 py311_0", "numpy >=2")
+    assert step.notes == ("tested without gcc, which this channel lacks",)
